@@ -1,0 +1,178 @@
+"""Checkpoints that survive a kill: written aside, hashed, renamed; the one before stays.
+
+::
+
+    checkpoints/index.json             {"last": "step-00000120", "best": "step-00000080"}
+    checkpoints/step-00000120/         model.safetensors  optimizer.pt  state.json  manifest.json
+                                       config.json  tokenizer.json ...
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.errors import DataError, JobFailed
+
+INDEX, MANIFEST = "index.json", "manifest.json"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON in one step: aside, flushed to disk, renamed."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, default=float)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def save_checkpoint(
+    folder: Path,
+    *,
+    step: int,
+    model_state: dict[str, Any],
+    optimizer_state: dict[str, Any],
+    state: dict[str, Any],
+    extra: Callable[[Path], None],
+    is_best: bool,
+    keep: int,
+) -> Path:
+    """Write one checkpoint and drop those beyond `keep` (the best is always kept).
+
+    Args:
+        extra: Writes the configuration and the tokenizer into the folder that it is given.
+
+    Raises:
+        JobFailed: The disk is full; earlier checkpoints are untouched.
+    """
+    target = folder / f"step-{step:08d}"
+    part = folder / f"{target.name}.part"
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        _write_parts(part, model_state, optimizer_state, state, extra)
+        if target.exists():
+            shutil.rmtree(target)
+        part.replace(target)
+        _point(folder, target.name, is_best)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise JobFailed(
+                f"The disk of {folder} is full; the checkpoint of step {step} was not written.",
+                fix="free space or set run_dir to another disk, then launch again: the run goes on "
+                "from the last checkpoint",
+            ) from error
+        raise
+    _prune(folder, keep)
+    return target
+
+
+def _write_parts(part: Path, model: Any, optimizer: Any, state: Any, extra: Any) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {key: value.detach().cpu().contiguous() for key, value in model.items()}
+    save_file(tensors, part / "model.safetensors", metadata={"format": "pt"})
+    torch.save(optimizer, part / "optimizer.pt")
+    (part / "state.json").write_text(json.dumps(state, default=float), encoding="utf-8")
+    extra(part)
+    files = sorted(p for p in part.iterdir() if p.is_file())
+    for file in files:
+        _flush(file)
+    manifest = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+    write_json(part / MANIFEST, manifest)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    """Return {"last": name, "best": name}, with what is known."""
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        index = {}
+    return index if isinstance(index, dict) else {}
+
+
+def _point(folder: Path, name: str, is_best: bool) -> None:
+    index = {**read_index(folder), "last": name}
+    if is_best:
+        index["best"] = name
+    write_json(folder / INDEX, index)
+
+
+def _prune(folder: Path, keep: int) -> None:
+    index = read_index(folder)
+    spare = [p for p in list_checkpoints(folder) if p.name not in index.values()]
+    others = max(0, keep - len(set(index.values())))
+    for path in spare[: max(0, len(spare) - others)]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoint folders, oldest step first."""
+    return sorted(p for p in folder.glob("step-*") if p.suffix != ".part" and p.is_dir())
+
+
+def verify(path: Path) -> str:
+    """Return "" when every file of the checkpoint is as written, else what is wrong."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{path.name}: no readable manifest ({error})"
+    for name, facts in manifest.items():
+        file = path / name
+        if not file.is_file() or file.stat().st_size != facts["bytes"]:
+            return f"{path.name}: {name} is missing or cut short"
+        if _sha256(file) != facts["sha256"]:
+            return f"{path.name}: {name} has changed since it was written"
+    return ""
+
+
+def find_last(folder: Path, warn: Callable[[str], None]) -> Path | None:
+    """Return the newest sound checkpoint; a damaged one is skipped with a warning."""
+    for path in reversed(list_checkpoints(folder)):
+        problem = verify(path)
+        if not problem:
+            return path
+        warn(f"A checkpoint is damaged and was not used: {problem}.")
+    return None
+
+
+def find_best(folder: Path) -> Path:
+    """Return the best checkpoint, else the last.
+
+    Raises:
+        DataError: There is none.
+    """
+    index = read_index(folder)
+    for name in (index.get("best"), index.get("last")):
+        if name and (folder / name).is_dir():
+            return folder / name
+    raise DataError(f"{folder} holds no checkpoint.", fix="train first, or give another run")
+
+
+def load_training_state(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return (model tensors, optimizer state, state values) of a checkpoint, on the CPU."""
+    import torch
+    from safetensors.torch import load_file
+
+    model = load_file(path / "model.safetensors")
+    optimizer = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+    return model, optimizer, json.loads((path / "state.json").read_text(encoding="utf-8"))

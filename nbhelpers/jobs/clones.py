@@ -1,0 +1,266 @@
+"""Clone detection: check, build data, build model, train, evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from nbhelpers.data import load_clone_data
+from nbhelpers.data.pairs import CloneData, ClonePairs
+from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.smoke import pretrained_encoder
+from nbhelpers.metrics import best_threshold, binary_scores
+from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum
+from nbhelpers.models.encoders import Tokeniser, build_clone_model, build_tokenizer
+from nbhelpers.models.inputs import TokenTable, length_buckets, tokenise
+from nbhelpers.schema import ClonesSettings
+
+PAIRS_PER_CHUNK = 8192
+
+
+@dataclass(slots=True, kw_only=True)
+class Inputs:
+    """The data of one run, tokenised."""
+
+    data: CloneData
+    table: TokenTable
+    found: Tokeniser
+
+
+def check(settings: ClonesSettings) -> list[str]:
+    """Return what is wrong with the settings for this job; empty when nothing is."""
+    problems = []
+    if settings.pretrain_steps and settings.model != "smoke":
+        problems.append("pretrain_steps is for model=smoke only; set it to 0")
+    return problems
+
+
+def build_data(
+    settings: ClonesSettings, *, require: tuple[str, ...], report: Callable[[int, int], None]
+) -> Inputs:
+    """Read the pairs and tokenise each distinct function once."""
+    data = load_clone_data(
+        settings.data,
+        revision=settings.data_revision,
+        on_bad_rows=settings.on_bad_rows,
+        train_fraction=settings.train_fraction,
+        max_train_samples=settings.max_train_samples,
+        seed=settings.seed,
+        require=require,
+    )
+    texts = [data.functions[row] for row in train_functions(data)]
+    found = build_tokenizer(settings, texts)
+    table = tokenise(
+        data.functions,
+        found.tokenizer,
+        seq_len=settings.seq_len,
+        vocab_size=found.config.vocab_size,
+        report=report,
+    )
+    return Inputs(data=data, table=table, found=found)
+
+
+def train_functions(data: CloneData) -> np.ndarray:
+    """Return the functions of the train pairs, ascending; without train pairs, none."""
+    pairs = data.splits.get("train")
+    if pairs is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.unique(np.concatenate([pairs.left, pairs.right]))
+
+
+def build_model(
+    settings: ClonesSettings, inputs: Inputs, *, report: Callable[[int, int], None]
+) -> CloneModel:
+    """Return the model in fp32 on the CPU; the caller seeds before."""
+
+    def pretrain(config: Any) -> Any:
+        return pretrained_encoder(
+            config,
+            inputs.table,
+            train_functions(inputs.data),
+            steps=settings.pretrain_steps,
+            seed=settings.seed,
+            report=report,
+        )
+
+    return build_clone_model(settings, inputs.found, pretrain=pretrain)
+
+
+class PairTask:
+    """Batches, loss and validation of the pair job, as `loop.Task` wants them."""
+
+    def __init__(
+        self, settings: ClonesSettings, inputs: Inputs, accelerator: Any, model: CloneModel
+    ) -> None:
+        """Prepare the train pairs; `model` is the bare model, for evaluation."""
+        self.settings, self.data, self.table = settings, inputs.data, inputs.table
+        self.accelerator, self.raw = accelerator, model
+        self.pairs = inputs.data.splits.get("train")
+        lengths = inputs.table.lengths
+        self.lengths = lengths
+        self.costs = (
+            lengths[self.pairs.left] + lengths[self.pairs.right]
+            if self.pairs is not None
+            else np.zeros(0, dtype=np.int64)
+        )
+        cuda = accelerator.device.type == "cuda"
+        self._bucket = {"ratio": 0.8, "min_tokens": 8192 if cuda else 0}
+        self._multiple = 8 if cuda else 1
+
+    def batch(self, rows: np.ndarray) -> PairBatch:
+        """Return the pairs of these rows on the device."""
+        weight = 1.0 if len(rows) else 0.0
+        # A rank without rows still runs forward and backward: gradients meet in one collective.
+        rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
+        functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
+        labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
+        ids, last, place, padded = self._buckets(functions)
+        return PairBatch(
+            ids=[self._put(x) for x in ids],
+            last=[self._put(x) for x in last],
+            place=self._put(place),
+            labels=self._put(labels),
+            weights=torch.full((len(rows),), weight, device=self.accelerator.device),
+            useful_tokens=int(self.lengths[functions].sum()) if weight else 0,
+            padded_tokens=padded,
+        )
+
+    def _buckets(self, functions: np.ndarray) -> tuple[list[Any], list[Any], Any, int]:
+        lengths = self.lengths[functions]
+        if self.settings.padding == "fixed":
+            groups = [np.arange(len(functions))]
+        else:
+            groups = length_buckets(lengths, **self._bucket)
+        ids, last, padded = [], [], 0
+        for group in groups:
+            width = self._width(int(lengths[group].max()))
+            ids.append(torch.from_numpy(self.table.pad(functions[group], width)))
+            last.append(torch.from_numpy(lengths[group] - 1))
+            padded += width * len(group)
+        place = np.empty(len(functions), dtype=np.int64)
+        place[np.concatenate(groups)] = np.arange(len(functions))
+        return ids, last, torch.from_numpy(place), padded
+
+    def _width(self, longest: int) -> int:
+        if self.settings.padding == "fixed":
+            return self.table.seq_len
+        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
+
+    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.accelerator.device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
+
+    def loss_sum(self, model: Any, batch: PairBatch) -> torch.Tensor:
+        """Return the summed cross-entropy of the micro-batch."""
+        return pair_loss_sum(model(batch), batch)
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return scores on the (fixed draw of the) validation pairs at their best threshold."""
+        pairs = _fixed_draw(
+            self.data.splits["valid"], self.settings.max_eval_pairs, self.settings.seed
+        )
+        given, _ = self.predict(pairs)
+        threshold = best_threshold(pairs.label, given)
+        scores = binary_scores(pairs.label, given, threshold)
+        kept = ("precision", "recall", "f1", "f1_macro", "roc_auc", "pr_auc")
+        return {"threshold": threshold} | {k: scores[k] for k in kept if scores[k] is not None}
+
+    def predict(
+        self, pairs: ClonePairs, report: Callable[[int, int], None] = lambda done, total: None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return P(clone) of each pair in file order, as given and with the functions swapped.
+
+        Each distinct function is encoded once. Every rank encodes its share of the same batches, so
+        the numbers do not depend on how many ranks there are.
+
+        Returns:
+            Two (pairs,) arrays, the same on every rank.
+        """
+        self.raw.eval()
+        used, inverse = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
+        with torch.no_grad():
+            states = self._encode_all(used, report)
+            left, right = inverse[: len(pairs.left)], inverse[len(pairs.left) :]
+            given = self._score(states, left, right)
+            swapped = self._score(states, right, left)
+        self.raw.train()
+        return given, swapped
+
+    def _encode_all(self, used: np.ndarray, report: Callable[[int, int], None]) -> torch.Tensor:
+        """Return (len(used), hidden): each rank fills its batches, the sum joins them."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        device, size = self.accelerator.device, 2 * self.settings.per_device_eval_batch_size
+        head = self.raw.classifier.out_proj
+        states = torch.zeros(len(used), head.in_features, device=device, dtype=head.weight.dtype)
+        order = np.argsort(-self.lengths[used], kind="stable")
+        starts = range(0, len(order), size)
+        for number, start in enumerate(starts):
+            if number % world != rank:
+                continue
+            rows = order[start : start + size]
+            lengths = self.lengths[used[rows]]
+            ids = torch.from_numpy(self.table.pad(used[rows], self._width(int(lengths.max()))))
+            with self.accelerator.autocast():
+                last = self._put(torch.from_numpy(lengths - 1))
+                found = self.raw.encode(self._put(ids), last)
+            states[torch.from_numpy(rows).to(device)] = found.to(states.dtype)
+            report(min(start + size, len(order)), len(order))
+        return self.accelerator.reduce(states, "sum")
+
+    def _score(self, states: torch.Tensor, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return (pairs,) P(clone); chunks are shared out over the ranks."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        out = torch.zeros(len(left), device=states.device, dtype=states.dtype)
+        for number, start in enumerate(range(0, len(left), PAIRS_PER_CHUNK)):
+            if number % world != rank:
+                continue
+            span = slice(start, start + PAIRS_PER_CHUNK)
+            a, b = (torch.from_numpy(side[span]).to(states.device) for side in (left, right))
+            logits = self.raw.classifier(torch.cat([states[a], states[b]], dim=1))
+            out[span] = logits.softmax(-1)[:, 1]
+        return self.accelerator.reduce(out, "sum").cpu().numpy()
+
+    def describe(self, rows: np.ndarray) -> str:
+        """Name pairs by line number and ids."""
+        ids, shown = self.data.ids, rows[:16]
+        names = [
+            f"{row + 1} ({ids[self.pairs.left[row]]}, {ids[self.pairs.right[row]]})"
+            for row in shown.tolist()
+        ]
+        more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
+        return "train pairs " + ", ".join(names) + more
+
+
+def _fixed_draw(pairs: ClonePairs, limit: int | None, seed: int) -> ClonePairs:
+    """Return the same `limit` pairs at every evaluation, in file order."""
+    if limit is None or len(pairs.label) <= limit:
+        return pairs
+    rows = np.sort(np.random.default_rng(seed).choice(len(pairs.label), limit, replace=False))
+    return ClonePairs(left=pairs.left[rows], right=pairs.right[rows], label=pairs.label[rows])
+
+
+def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str) -> None:
+    """Load a checkpoint of ours or of CodeXGLUE's script.
+
+    Raises:
+        ConfigError: Names the first keys or shapes that do not belong.
+    """
+    own = model.state_dict()
+    # Old GPT-2 checkpoints carry their causal masks as buffers.
+    masks = (".attn.bias", ".attn.masked_bias")
+    state = {k: v for k, v in state.items() if k in own or not k.endswith(masks)}
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    shapes = [k for k in own.keys() & state.keys() if own[k].shape != state[k].shape]
+    if missing or unknown or shapes:
+        facts = {"missing": missing, "unknown": unknown, "other shape": sorted(shapes)}
+        told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
+        raise ConfigError(
+            f"{source} does not belong to this model. {told}",
+            fix="give --model the architecture that the checkpoint was trained from",
+        )
+    model.load_state_dict(state)

@@ -1,0 +1,266 @@
+"""The one training loop of the detector and clone jobs.
+
+fetch, forward, scale, backward, clip, step, emit: each optimizer step sees exactly the rows of
+one window, its loss is the mean over these rows whatever the split, and randomness is seeded anew
+from (seed, epoch, window, micro-step, rank), so that a resumed run repeats an uninterrupted one
+bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from nbhelpers.batching import BatchPlan
+from nbhelpers.errors import NonFinite, Stopped
+from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
+from nbhelpers.schema import Settings
+
+
+class Task(Protocol):
+    """What the loop needs to know of a job."""
+
+    costs: np.ndarray  # (examples,) tokens of each training example
+
+    def batch(self, rows: np.ndarray) -> Any:
+        """Return a micro-batch on the device; no rows: one stand-in row of weight 0."""
+
+    def loss_sum(self, model: Any, batch: Any) -> torch.Tensor:
+        """Return the summed loss of the micro-batch."""
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return the validation scores, the same on every rank; `f1` picks the best checkpoint."""
+
+    def describe(self, rows: np.ndarray) -> str:
+        """Name training rows so that a person finds them in the data."""
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Where training stands; what a checkpoint holds besides tensors."""
+
+    epoch: int = 0
+    window: int = 0
+    step: int = 0
+    examples: int = 0
+    useful_tokens: int = 0
+    padded_tokens: int = 0
+    train_s: float = 0.0
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    best_f1: float = -1.0
+    best_step: int = -1
+    history: list[dict[str, float]] = field(default_factory=list)
+    evals: list[dict[str, float]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True, kw_only=True)
+class Hooks:
+    """How the loop speaks to the outside."""
+
+    emit: Callable[..., None]  # event type, fields
+    save: Callable[..., None]  # state, is_best
+    wants_stop: Callable[[], bool]
+    save_is_due: Callable[[], bool]  # asked on rank 0 only: by the clock
+    peak_bytes: Callable[[], int]
+    step_context: Callable[[int], AbstractContextManager[Any]]  # around each optimizer step
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """The parts of one training run."""
+
+    task: Task
+    model: Any
+    optimizer: torch.optim.Optimizer
+    accelerator: Any
+    settings: Settings
+    plan: BatchPlan
+    hooks: Hooks
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        return math.ceil(len(self.task.costs) / self.settings.global_batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.settings.epochs * self.windows_per_epoch
+
+    def fit(self, state: TrainState) -> TrainState:
+        """Train from `state` to the end, evaluating and saving on the way.
+
+        Raises:
+            NonFinite: A loss or gradient is not finite; names the step and the rows.
+            Stopped: A stop was asked for; a checkpoint was written first.
+        """
+        s = self.settings
+        while state.epoch < s.epochs:
+            windows = epoch_windows(
+                len(self.task.costs), s.global_batch_size, seed=s.seed, epoch=state.epoch
+            )
+            for window in windows[state.window :]:
+                started = time.perf_counter()
+                self._set_learning_rate(state.step)
+                with self.hooks.step_context(state.step):
+                    losses, padded, parts = self._backward(window, state)
+                    norm = self.accelerator.clip_grad_norm_(
+                        self.model.parameters(), self.settings.max_grad_norm
+                    )
+                    step_loss, padded, stop, due = self._agree(losses, padded)
+                    self._check_finite(step_loss, float(norm), state, window, parts, losses)
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+                self._advance(state, window, padded, time.perf_counter() - started)
+                self._emit_step(state, step_loss / len(window), float(norm))
+                self._after_step(state, stop=stop, due=due)
+        return state
+
+    def _backward(
+        self, window: np.ndarray, state: TrainState
+    ) -> tuple[list[torch.Tensor], int, list[np.ndarray]]:
+        """Run the micro-steps of one window; gradients meet over ranks on the last one."""
+        rank, world = self.accelerator.process_index, self.plan.world_size
+        parts = micro_batches(
+            window,
+            self.task.costs,
+            rank=rank,
+            world_size=world,
+            per_device=self.plan.per_device_train_batch_size,
+        )
+        losses, padded = [], 0
+        for micro_step, rows in enumerate(parts):
+            seed_everything(self.settings.seed, state.epoch, state.window, micro_step, rank)
+            batch = self.task.batch(rows)
+            last = micro_step == len(parts) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                loss = self.task.loss_sum(self.model, batch)
+                # DDP averages over ranks: times world, over the whole window, is the mean.
+                self.accelerator.backward(loss * (world / len(window)))
+            losses.append(loss.detach())
+            padded += batch.padded_tokens
+        return losses, padded, parts
+
+    def _set_learning_rate(self, step: int) -> None:
+        s = self.settings
+        rate = learning_rate_at(
+            step,
+            self.total_steps,
+            peak=s.learning_rate,
+            warmup_ratio=s.warmup_ratio,
+            schedule=s.lr_schedule,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _agree(self, losses: list[torch.Tensor], padded: int) -> tuple[float, int, bool, bool]:
+        """Sum over ranks: one small all-reduce, a host-device sync (the norm is another)."""
+        main = self.accelerator.is_main_process
+        flags = [padded, self.hooks.wants_stop(), main and self.hooks.save_is_due()]
+        device = losses[0].device
+        facts = torch.cat(
+            [
+                torch.stack(losses).sum(0, keepdim=True).double(),
+                torch.tensor(flags, dtype=torch.float64).to(device),
+            ]
+        )
+        loss, padded_sum, stop, due = self.accelerator.reduce(facts, "sum").tolist()
+        return loss, int(padded_sum), stop > 0, due > 0
+
+    def _check_finite(
+        self,
+        loss: float,
+        norm: float,
+        state: TrainState,
+        window: np.ndarray,
+        parts: list[np.ndarray],
+        losses: list[torch.Tensor],
+    ) -> None:
+        if math.isfinite(loss) and math.isfinite(norm):
+            state.skipped_in_a_row = 0
+            return
+        state.skipped_steps += 1
+        state.skipped_in_a_row += 1
+        fp16 = self.accelerator.mixed_precision == "fp16"
+        if fp16 and state.skipped_in_a_row <= self.settings.max_skipped_steps:
+            return  # the gradient scaler skips this update and lowers its scale
+        bad = [p for p, x in zip(parts, losses, strict=True) if not math.isfinite(float(x))]
+        rows = np.concatenate(bad) if bad else window
+        what = "loss" if not math.isfinite(loss) else "gradient"
+        repeated = f" for {state.skipped_in_a_row} steps in a row" if fp16 else ""
+        raise NonFinite(
+            f"The {what} of optimizer step {state.step + 1} (epoch {state.epoch + 1}) is not finite"
+            f"{repeated}: loss {loss}, gradient norm {norm}.",
+            fix="lower learning_rate or raise warmup_ratio; with precision fp16 try bf16 or fp32; "
+            "look at the rows below. The last checkpoint is from before this step",
+            details=f"In the {'micro-batch' if bad else 'batch'}: {self.task.describe(rows)}",
+        )
+
+    def _advance(self, state: TrainState, window: np.ndarray, padded: int, took_s: float) -> None:
+        state.step += 1
+        state.window += 1
+        state.examples += len(window)
+        state.useful_tokens += int(self.task.costs[window].sum())
+        state.padded_tokens += padded
+        state.train_s += took_s
+        if state.window == self.windows_per_epoch:
+            state.epoch, state.window = state.epoch + 1, 0
+
+    def _emit_step(self, state: TrainState, loss: float, norm: float) -> None:
+        if state.step % self.settings.logging_steps and state.step not in (1, self.total_steps):
+            return
+        rate = self.optimizer.param_groups[0]["lr"]
+        state.history.append({"step": state.step, "loss": loss, "learning_rate": rate})
+        self.hooks.emit(
+            "step",
+            step=state.step,
+            total_steps=self.total_steps,
+            epoch=state.epoch + state.window / self.windows_per_epoch,
+            loss=loss,
+            learning_rate=rate,
+            grad_norm=norm,
+            examples=state.examples,
+            useful_tokens=state.useful_tokens,
+            padded_tokens=state.padded_tokens,
+            elapsed_s=state.train_s,
+            useful_tokens_per_s=state.useful_tokens / max(state.train_s, 1e-9),
+            memory_bytes=self.hooks.peak_bytes(),
+            skipped_steps=state.skipped_steps,
+        )
+
+    def _after_step(self, state: TrainState, *, stop: bool, due: bool) -> None:
+        s, done = self.settings, state.step == self.total_steps
+        by_step = s.eval_steps and state.step % s.eval_steps == 0
+        by_epoch = not s.eval_steps and state.window == 0
+        is_best = False
+        if by_step or by_epoch or done:
+            scores = self.task.evaluate(state.step)
+            state.evals.append({"step": state.step, **scores})
+            is_best = scores["f1"] > state.best_f1
+            if is_best:
+                state.best_f1, state.best_step = scores["f1"], state.step
+        save = due or done or is_best or stop or (s.save_steps and state.step % s.save_steps == 0)
+        if save:
+            self.hooks.save(state, is_best=is_best)
+        if stop and not done:
+            raise Stopped(
+                f"Stopped on request after optimizer step {state.step} of {self.total_steps}.",
+                fix="run the same launch again: it goes on from the checkpoint",
+            )
+
+
+def seed_everything(*parts: int) -> None:
+    """Seed torch (CPU and GPUs) from a tuple of numbers."""
+    torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1))

@@ -1,0 +1,1 @@
+"""Models and their inputs: the worker side only."""

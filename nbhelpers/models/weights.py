@@ -1,0 +1,140 @@
+"""Where weights come from: a hub id or a folder, read without unpickling code.
+
+Weights that exist only as `pytorch_model.bin` are read with `weights_only=True` and converted once
+to safetensors in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.models.inputs import cache_dir
+
+SMALL_FILES = ["*.json", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """A folder that `from_pretrained` reads, and where it came from."""
+
+    folder: Path
+    name: str
+    revision: str | None
+
+
+def find_weights(name: str, revision: str | None, *, with_weights: bool = True) -> Weights:
+    """Return the folder of a model: the local one, or the hub's, fetched and converted when needed.
+
+    Raises:
+        ConfigError: No such folder, or the hub has no such model or does not let us in.
+    """
+    local = Path(name).expanduser()
+    if local.is_dir():
+        return Weights(folder=_safe_folder(local, f"local-{local.name}"), name=name, revision=None)
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ConfigError(
+            f"There is no model folder {name!r}, and it is not a hub id of the form owner/name.",
+            fix="give the folder that holds config.json, or a hub id",
+        )
+    folder = _from_hub(name, revision, with_weights)
+    commit = folder.name
+    slug = f"{name.replace('/', '--')}-{commit[:12]}"
+    safe = _safe_folder(folder, slug) if with_weights else folder
+    return Weights(folder=safe, name=name, revision=commit)
+
+
+def _from_hub(name: str, revision: str | None, with_weights: bool) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = list(SMALL_FILES)
+    try:
+        if with_weights:
+            patterns.append(_weight_pattern(HfApi(), name, revision))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"The model {name} could not be fetched: {_reason(error)}",
+            fix="check the id and the network; a gated model needs its licence accepted and "
+            "HF_TOKEN set; or give a local folder",
+        ) from error
+
+
+def _weight_pattern(api: Any, name: str, revision: str | None) -> str:
+    """Prefer safetensors; offline, take whatever the cache holds."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        files = api.list_repo_files(name, revision=revision)
+    except (OfflineModeIsEnabled, ConnectionError):
+        return "*model*"
+    safe = any(name.endswith(".safetensors") for name in files)
+    return "*.safetensors" if safe else "pytorch_model*.bin"
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).splitlines()
+    return text[0][:300] if text else type(error).__name__
+
+
+def _safe_folder(folder: Path, slug: str) -> Path:
+    """Return the folder, or a converted copy when it holds only pickled weights."""
+    pickled = folder / "pytorch_model.bin"
+    if any(folder.glob("*.safetensors")) or not pickled.is_file():
+        return folder
+    stamp = pickled.stat()
+    target = cache_dir() / "models" / f"{slug}-{stamp.st_size}-{int(stamp.st_mtime)}"
+    if not (target / "model.safetensors").is_file():
+        _convert(folder, target)
+    return target
+
+
+def _convert(folder: Path, target: Path) -> None:
+    from safetensors.torch import save_file
+
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    part.mkdir(parents=True, exist_ok=True)
+    state = read_state_dict(folder / "pytorch_model.bin")
+    tensors = {key: value.clone().contiguous() for key, value in state.items()}
+    save_file(tensors, part / "model.safetensors", metadata={"format": "pt"})
+    for pattern in SMALL_FILES:
+        for file in folder.glob(pattern):
+            shutil.copy2(file, part / file.name)
+    if target.exists():  # another rank or run was faster
+        shutil.rmtree(part)
+    else:
+        part.replace(target)
+
+
+def read_state_dict(path: Path) -> dict[str, Any]:
+    """Return the tensors of a checkpoint file (.bin, .pt or .safetensors); no code is unpickled.
+
+    Raises:
+        DataError: The file is missing, is not a checkpoint, or would need code to be unpickled.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise DataError(f"There is no checkpoint file {path}.", fix="check the path")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise DataError(
+            f"{path} could not be read as a plain state dict: {_reason(error)}",
+            fix="save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded",
+        ) from error
+    state = state.get("model", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise DataError(
+            f"{path} holds something else than named tensors.",
+            fix="save it as `torch.save(model.state_dict(), path)`",
+        )
+    return {key.removeprefix("module."): value for key, value in state.items()}

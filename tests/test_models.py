@@ -1,0 +1,150 @@
+"""Promise: our clone model computes what CodeXGLUE's script computes, from the same state dict."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from accelerate import Accelerator  # noqa: E402
+from transformers import GPT2Config, GPT2Model  # noqa: E402
+
+from nbhelpers.data.pairs import ClonePairs  # noqa: E402
+from nbhelpers.errors import ConfigError, DataError  # noqa: E402
+from nbhelpers.jobs.clones import PairTask, load_weights  # noqa: E402
+from nbhelpers.models.clones import CloneModel  # noqa: E402
+from nbhelpers.models.inputs import TokenTable, length_buckets  # noqa: E402
+from nbhelpers.models.weights import read_state_dict  # noqa: E402
+
+BLOCK, VOCAB = 24, 60
+
+
+def tiny(attention: str = "sdpa") -> CloneModel:
+    torch.manual_seed(5)
+    config = GPT2Config(vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    config._attn_implementation = attention
+    return CloneModel(GPT2Model(config), dropout=0.1).eval()
+
+
+def table() -> TokenTable:
+    draw = np.random.default_rng(0)
+    lengths = np.array([1, 5, 40, 12, 22, 23, 3])  # some beyond the block
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids = draw.integers(4, VOCAB, offsets[-1]).astype(np.int32)
+    return TokenTable(ids=ids, offsets=offsets, bos_id=1, eos_id=2, pad_id=0, seq_len=BLOCK)
+
+
+def published_form(state: dict, ids: torch.Tensor) -> torch.Tensor:
+    """P(clone) as the published script defines it: fixed block, mask, last unpadded token.
+
+    Args:
+        ids: (2 * pairs, BLOCK), left and right in turn.
+    """
+    config = GPT2Config(vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    config._attn_implementation = "eager"
+    encoder = GPT2Model(config).eval()
+    encoder.load_state_dict({k[8:]: v for k, v in state.items() if k.startswith("encoder.")})
+    mask = ids.ne(0)
+    states = encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    pooled = states[range(len(ids)), mask.sum(-1) - 1].reshape(-1, 32)
+    dense = torch.tanh(pooled @ state["classifier.dense.weight"].T + state["classifier.dense.bias"])
+    logits = dense @ state["classifier.out_proj.weight"].T + state["classifier.out_proj.bias"]
+    return logits.softmax(-1)[:, 1]
+
+
+def settings(**changes: object) -> SimpleNamespace:
+    plain = {"padding": "dynamic", "per_device_eval_batch_size": 2}
+    plain |= {"max_eval_pairs": None, "seed": 1}
+    return SimpleNamespace(**plain | changes)
+
+
+def task(model: CloneModel, **changes: object) -> PairTask:
+    left, right = np.array([0, 2, 4, 6, 3]), np.array([1, 5, 2, 6, 0])
+    pairs = ClonePairs(
+        left=left.astype(np.int32), right=right.astype(np.int32), label=np.array([1, 0, 1, 1, 0])
+    )
+    data = SimpleNamespace(ids=list("abcdefg"), splits={"train": pairs, "valid": pairs})
+    inputs = SimpleNamespace(data=data, table=table())
+    return PairTask(settings(**changes), inputs, Accelerator(cpu=True), model)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("padding", ["dynamic", "fixed"])
+def test_probability_equals_the_published_form(attention: str, padding: str) -> None:
+    model = tiny(attention)
+    job = task(model, padding=padding)
+    pairs = job.pairs
+    flat = np.stack([pairs.left, pairs.right], axis=1).reshape(-1)
+    expected = published_form(model.state_dict(), torch.from_numpy(table().pad(flat, BLOCK)))
+    given, swapped = job.predict(pairs)
+    assert np.abs(given - expected.detach().numpy()).max() < 1e-5
+    assert np.abs(given - swapped).max() > 1e-4  # the head sees the order
+    with torch.no_grad():
+        logits = model.eval()(job.batch(np.arange(5)))
+    assert np.abs(logits.softmax(-1)[:, 1].numpy() - given).max() < 1e-5
+
+
+def test_a_checkpoint_of_the_old_script_loads_with_its_mask_buffers_and_module_prefix(
+    tmp_path,
+) -> None:
+    model, other = tiny(), tiny()
+    with torch.no_grad():
+        other.classifier.dense.weight.add_(1.0)
+    state = {f"module.{k}": v for k, v in other.state_dict().items()}
+    state["module.encoder.h.0.attn.bias"] = torch.ones(1, 1, 32, 32)
+    state["module.encoder.h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    torch.save(state, tmp_path / "model.bin")
+    load_weights(model, read_state_dict(tmp_path / "model.bin"), "model.bin")
+    assert torch.equal(model.classifier.dense.weight, other.classifier.dense.weight)
+
+
+def test_a_checkpoint_of_another_architecture_names_the_keys_that_differ() -> None:
+    state = dict(tiny().state_dict())
+    state.pop("classifier.dense.bias")
+    state["encoder.extra"] = torch.zeros(1)
+    state["classifier.out_proj.weight"] = torch.zeros(3, 16)
+    with pytest.raises(ConfigError, match=r"dense\.bias.*encoder\.extra.*out_proj\.weight"):
+        load_weights(tiny(), state, "x.bin")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
+def test_a_file_that_is_no_checkpoint_is_a_data_error(tmp_path, content) -> None:
+    path = tmp_path / "model.bin"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"model\.bin"):
+        read_state_dict(path)
+
+
+def test_pickled_code_is_not_run(tmp_path) -> None:
+    class Attack:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "pwned"), "w"))
+
+    torch.save({"x": Attack()}, tmp_path / "model.bin")
+    with pytest.raises(DataError, match="plain state dict"):
+        read_state_dict(tmp_path / "model.bin")
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_buckets_hold_each_row_once_and_pad_less_than_one_block(seed: int) -> None:
+    lengths = np.random.default_rng(seed).integers(3, 1000, 60)
+    groups = length_buckets(lengths, ratio=0.8, min_tokens=0)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(60))
+    padded = sum(int(lengths[g].max()) * len(g) for g in groups)
+    assert lengths.sum() <= padded < 60 * lengths.max()
+    assert lengths.sum() / padded > 0.8
+
+
+def test_a_rank_without_rows_contributes_nothing_but_takes_part() -> None:
+    model = tiny()
+    job = task(model)
+    batch = job.batch(np.zeros(0, dtype=np.int64))
+    loss = job.loss_sum(model, batch)
+    loss.backward()
+    assert float(loss.detach()) == 0.0 and batch.useful_tokens == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
