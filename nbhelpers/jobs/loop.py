@@ -248,6 +248,7 @@ class Trainer:
         if by_step or by_epoch or done:
             scores = self.task.evaluate(state.step)
             state.evals.append({"step": state.step, **scores})
+            self.hooks.emit("eval", step=state.step, split="valid", scores=scores)
             is_best = scores["f1"] > state.best_f1
             if is_best:
                 state.best_f1, state.best_step = scores["f1"], state.step

@@ -13,6 +13,7 @@ from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.floors import score_floors
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.measure import MemoryMeter
+from nbhelpers.memory import MemoryBudget, compare
 from nbhelpers.metrics import best_threshold, score_pairs
 from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import Settings
@@ -123,9 +124,10 @@ def _scores(session: Session, inputs: Inputs, predicted: Any, threshold: float) 
 def _write_predictions(session: Session, inputs: Inputs, predicted: Any, threshold: float) -> None:
     """Write one line per pair of each test split, in file order."""
     ids = inputs.data.ids
-    with PredictionWriter(session.run.predictions_path) as writer:
-        for name in (n for n in predicted if n.startswith("test")):
-            pairs, (given, swapped) = inputs.data.splits[name], predicted[name]
+    for name in (n for n in predicted if n.startswith("test")):
+        pairs, (given, swapped) = inputs.data.splits[name], predicted[name]
+        stem = f"predictions{name.removeprefix('test')}"
+        with PredictionWriter(session.run.path, stem=stem) as writer:
             for row in range(len(pairs)):
                 writer.write(
                     split=name,
@@ -159,21 +161,16 @@ def _add_floors(
 
 def _memory(session: Session, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Put the prediction beside the worst rank's peak."""
-    cuda = session.accelerator.device.type == "cuda"
-    measured = max(line["peak_allocated_bytes"] for line in ranks)
-    budget = session.facts["budget"] or {}
-    lines = budget.get("lines", [])
-    outside = sum(x["size_bytes"] for x in lines if x["name"] in ("context", "cuda context"))
-    predicted = (budget.get("total_bytes") or 0) - (outside if cuda else 0) or None
-    error = 100 * (predicted - measured) / measured if predicted and measured else None
-    return {
+    measured = max(line["peak_allocated_bytes"] for line in ranks) or None
+    budget, cuda = session.facts["budget"], session.accelerator.device.type == "cuda"
+    facts = {
         "device": session.accelerator.device.type,
         "what": "allocator peak" if cuda else "live tensor bytes",
         "per_rank": ranks,
-        "predicted_bytes": predicted,
-        "measured_bytes": measured or None,
-        "error_percent": error,
     }
+    if budget is None:
+        return facts | {"predicted_bytes": None, "measured_bytes": measured, "error_percent": None}
+    return facts | compare(MemoryBudget.from_dict(budget), measured)
 
 
 def _result(

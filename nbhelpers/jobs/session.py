@@ -134,7 +134,7 @@ class Session:
         ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, broadcast_buffers=False)
         # Rank 0 may download or pre-train for long while the others wait in a barrier.
         patience = InitProcessGroupKwargs(timeout=timedelta(hours=3))
-        trackers = [] if self.settings.track == "none" else [self.settings.track]
+        trackers = None if self.settings.track == "none" else [self.settings.track]
         self.accelerator = Accelerator(
             mixed_precision=precision,
             cpu=not self.plan.use_gpu,

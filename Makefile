@@ -1,0 +1,59 @@
+# Everything a person or a CI machine calls. Needs only Python 3.11 to 3.13 with venv, and make.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+# The name holds what the environment was made from, so a second `make setup` is instant and a changed file is not.
+STAMP := $(VENV)/.made-$(shell { cat requirements.txt constraints-cpu.txt pyproject.toml; \
+	echo '$(CURDIR) $(TORCH_INDEX)'; } | cksum | cut -d' ' -f1)
+QUIET := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo smoke test test-gpu check format notebooks repo clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv (PYTHON=python3.12, TORCH_INDEX=<PyTorch's CPU index> if you like)
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo 'make setup needs Python 3.11, 3.12 or 3.13; $(PYTHON) is:' "$$($(PYTHON) --version 2>&1)"; \
+	  echo 'Fix: name one, for instance: make setup PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) tools/make_venv.py $(VENV) --torch-index '$(TORCH_INDEX)'
+	@rm -f $(VENV)/.made-* && touch $@
+
+demo: setup ## train, evaluate and report a small clone detector on this machine's CPU
+	@$(QUIET) $(BIN)/nbhelpers run notebooks/03_find_clones.ipynb -p preset=smoke $(ARGS)
+
+smoke: demo ## the same as demo
+
+test: setup ## every test that needs no GPU and no network (ARGS="-k name" chooses)
+	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests $(ARGS)
+
+test-gpu: setup ## the tests that need a GPU
+	@HF_HUB_OFFLINE=1 MPLBACKEND=Agg $(BIN)/python -m pytest -q -m gpu tests $(ARGS)
+
+check: setup ## lint, format, import layers, notebook anatomy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/lint_code.py
+	@$(BIN)/python tools/lint_notebook.py notebooks/*.ipynb
+	@$(BIN)/python tools/repository.py check
+
+format: setup ## let ruff mend style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+notebooks: setup ## run every notebook headless on smoke
+	@for notebook in notebooks/*.ipynb; do \
+	  $(QUIET) $(BIN)/nbhelpers run "$$notebook" -p preset=smoke $(ARGS) || exit $$?; done
+
+repo: setup ## write the repository's address into badges and notebooks: make repo OWNER=name [NAME=nbhelpers]
+	@$(BIN)/python tools/repository.py set --owner '$(OWNER)' --name '$(or $(NAME),nbhelpers)'
+
+clean: ## remove .venv and caches; runs/ stays
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,274 @@
+"""What makes settings valid: names, types, ranges, and fields that contradict each other.
+
+Problems are collected, not raised one by one, so that a user meets all of them at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.targets import METRICS
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import ClonesSettings
+
+MODEL_ALIASES = {"codegpt": "microsoft/CodeGPT-small-java-adaptedGPT2"}
+RESERVED_MODELS = {
+    "graphcodebert": "microsoft/graphcodebert-base",
+    "codebert": "microsoft/codebert-base",
+}
+# Source: n_positions in the model's config.json (facts of the hub's checkpoint).
+MAX_POSITIONS_TOKENS = {"microsoft/CodeGPT-small-java-adaptedGPT2": 1024}
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: where, what, and what to type instead."""
+
+    where: str
+    text: str
+    fix: str
+
+
+def raise_problems(title: str, problems: Iterable[Problem]) -> None:
+    """Raise one `ConfigError` that lists every problem, or return if there is none.
+
+    Raises:
+        ConfigError: There is at least one problem.
+    """
+    found = list(dict.fromkeys(problems))
+    if not found:
+        return
+    if len(found) == 1:
+        where, text, fix = found[0]
+        raise ConfigError(f"{title}: {where}: {text}.", fix=fix)
+    lines = [f"  - {where}: {text}; {fix}" for where, text, fix in found]
+    message = "\n".join([f"{title}: {len(found)} problems", *lines])
+    raise ConfigError(message, fix=f"correct these {len(found)} values; each line says how")
+
+
+def did_you_mean(name: object, options: Iterable[str]) -> str:
+    """Say which option is closest to a misspelt name, or list them all.
+
+    >>> did_you_mean("lerning_rate", ["learning_rate", "seed"])
+    'did you mean `learning_rate`?'
+    >>> did_you_mean("zzz", ["a", "b"])
+    'choose one of: a, b'
+    """
+    names = sorted(options)
+    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else "choose one of: " + ", ".join(names)
+
+
+def settings_class(job: str) -> type[ClonesSettings]:
+    """Return the settings model of a job.
+
+    Raises:
+        ConfigError: There is no such job.
+    """
+    from nbhelpers.schema import SETTINGS
+
+    if job not in SETTINGS:
+        raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, SETTINGS))
+    return SETTINGS[job]  # type: ignore[return-value]
+
+
+def unknown_names(
+    job: str, names: Mapping[str, str], *, also: tuple[str, ...] = ()
+) -> list[Problem]:
+    """Return a problem for every name (with its place) that is no setting of the job."""
+    known = (*settings_class(job).model_fields, *also)
+    return [
+        Problem(where, f"there is no setting `{name}`", did_you_mean(name, known))
+        for name, where in names.items()
+        if name not in known
+    ]
+
+
+def type_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+    """Return a problem for every value of a wrong type or out of range, and every missing field."""
+    from pydantic import ValidationError
+
+    try:
+        settings_class(job).model_validate(dict(values), strict=True)
+    except ValidationError as error:
+        by_field: dict[str, list[Any]] = {}
+        for item in error.errors():
+            by_field.setdefault(str(item["loc"][0]), []).append(item)
+        return [_explain(name, items, places) for name, items in by_field.items()]
+    return []
+
+
+def _explain(name: str, items: list[Any], places: Mapping[str, str]) -> Problem:
+    """Put pydantic's messages about one field into one sentence with its fix."""
+    first = items[0]
+    where = places.get(name, "the preset")
+    if first["type"] == "missing":
+        fix = f"add `{name}:` under `settings:`, or `extends: base`"
+        return Problem(where, f"`{name}` is missing", fix)
+    wanted = " or ".join(dict.fromkeys(_plain(item["msg"]) for item in items))
+    is_mapping = name in ("priors", "targets") and len(first["loc"]) > 1
+    label = f"{name}.{first['loc'][1]}" if is_mapping else name
+    text = f"`{label}` must be {wanted}; it is {_spoken(first['input'])}"
+    return Problem(where, text, _value_fix(label, first["input"], wanted))
+
+
+def _spoken(value: object) -> str:
+    kinds = {str: "the text", bool: "the truth value", int: "the integer", float: "the number"}
+    kind = kinds.get(type(value), f"the {type(value).__name__}")
+    return "null (nothing)" if value is None else f"{kind} {value!r}"
+
+
+def _plain(message: str) -> str:
+    """Pydantic's words in ours."""
+    text = message.replace("Input should be ", "").replace("a valid boolean", "true or false")
+    return text.replace("a valid integer", "an integer").replace("a valid ", "a ")
+
+
+def _value_fix(label: str, value: object, wanted: str) -> str:
+    if isinstance(value, bool) and "string" in wanted:
+        return f'quote it, `{label}: "no"`: YAML 1.1 reads no, off, on and yes as truth values'
+    if isinstance(value, bool) and "'" in wanted:
+        text = f"write `{label}` as {wanted}"
+        return f"{text} (YAML 1.1 reads no, off, on and yes without quotes as truth values)"
+    if isinstance(value, str) and ("number" in wanted or "integer" in wanted):
+        try:
+            number = float(value)
+        except ValueError:
+            return f"write `{label}` as {wanted}"
+        good = int(number) if "integer" in wanted and number.is_integer() else number
+        return f"write it without quotes: {yaml_number(good)}"
+    return f"write `{label}` as {wanted}"
+
+
+def yaml_number(value: float) -> str:
+    """Write a number so that YAML 1.1 reads it back as one.
+
+    >>> yaml_number(2e-4), yaml_number(5e-05), yaml_number(64)
+    ('0.0002', '5.0e-05', '64')
+    """
+    text = repr(value)
+    if "e" in text and "." not in text:
+        text = text.replace("e", ".0e")
+    return text
+
+
+def resolve_model(value: str) -> str:
+    """Return the hub id behind an alias; every other name stays as it is."""
+    return MODEL_ALIASES.get(value, value)
+
+
+def source_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+    """Return what is wrong with the names of the model and the data, without any network."""
+    found = []
+    for name, check in (("model", _model_fault), ("data", _data_fault)):
+        value = values.get(name)
+        fault = check(value) if isinstance(value, str) else None
+        if fault:
+            found.append(Problem(places.get(name, "the preset"), *fault))
+    return found
+
+
+def _model_fault(model: str) -> tuple[str, str] | None:
+    if model in (*RESERVED_MODELS, *RESERVED_MODELS.values()):
+        text = f"the model `{model}` is reserved: this job's encoder for it is not there yet"
+        return text, "use `codegpt`, another GPT-2 model, or `smoke`"
+    if _is_missing_folder(model):
+        return f"the model folder `{model}` does not exist", "check the path"
+    names = ("smoke", *MODEL_ALIASES, *RESERVED_MODELS)
+    close = difflib.get_close_matches(model.lower(), names, n=1, cutoff=0.75)
+    if close and model not in names and not Path(model).is_dir():
+        return f"the model `{model}` is neither a known name nor a folder", did_you_mean(
+            model, names
+        )
+    return None
+
+
+def _data_fault(data: str) -> tuple[str, str] | None:
+    is_name = "/" in data and not _is_missing_folder(data)
+    if data == "smoke" or is_name or Path(data).is_dir():
+        return None
+    text = f"the data `{data}` is neither `smoke`, a hub id (owner/name) nor an existing folder"
+    return text, "check the path" if "/" in data else did_you_mean(data, ["smoke"])
+
+
+def _is_missing_folder(name: str) -> bool:
+    looks_local = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
+    return looks_local and not Path(name).expanduser().is_dir()
+
+
+def cross_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+    """Return the contradictions between fields that are each valid."""
+    faults = [_batch_fault(values), _save_fault(values), _length_fault(values)]
+    faults += [_pretrain_fault(values), *_target_faults(values)]
+    return [
+        Problem(places.get(name, "the preset"), text, fix)
+        for name, text, fix in filter(None, faults)
+    ]
+
+
+def _batch_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    per_device, total = values.get("per_device_train_batch_size"), values.get("global_batch_size")
+    if type(per_device) is not int or type(total) is not int or per_device <= total:
+        return None
+    text = f"per_device_train_batch_size={per_device} is larger than global_batch_size={total}"
+    fix = f"set per_device_train_batch_size to {total} or less"
+    return "per_device_train_batch_size", text, fix
+
+
+def _save_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    if values.get("save_minutes") is not None or values.get("save_steps") is not None:
+        return None
+    text = "save_minutes and save_steps are both empty: a killed run would lose everything"
+    return "save_minutes", text, "set save_minutes, for example 10.0"
+
+
+def _length_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    limit, seq_len = MAX_POSITIONS_TOKENS.get(str(values.get("model"))), values.get("seq_len")
+    if limit is None or type(seq_len) is not int or seq_len <= limit:
+        return None
+    text = f"seq_len={seq_len} is more than the {limit} positions of {values['model']}"
+    return "seq_len", text, f"set seq_len to {limit} or less"
+
+
+def _pretrain_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    steps = values.get("pretrain_steps")
+    if not steps or values.get("model") == "smoke":
+        return None
+    text = f"pretrain_steps={steps} is for the model `smoke` only"
+    return "pretrain_steps", text, "set pretrain_steps to 0"
+
+
+def _target_faults(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Targets may be `f1`, or dotted such as `mean.f1`: the last part is a score."""
+    targets = values.get("targets")
+    return [
+        ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, METRICS))
+        for name in (targets if isinstance(targets, dict) else {})
+        if str(name).rsplit(".", 1)[-1] not in METRICS
+    ]
+
+
+def check_precision(settings: ClonesSettings, hardware: Any) -> None:
+    """Refuse a typed precision that the GPUs do not have; `auto` always passes.
+
+    Raises:
+        ConfigError: bf16 below compute capability 8.0, or fp16 without a GPU.
+    """
+    without = [gpu for gpu in hardware.gpus if not gpu.has_bf16]
+    if settings.precision == "bf16" and without:
+        gpu = without[0]
+        capability = ".".join(str(part) for part in gpu.compute_capability)
+        raise ConfigError(
+            f"precision=bf16 was asked for, but {gpu.name} has compute capability {capability}, "
+            "and bf16 needs 8.0.",
+            fix='set precision to "auto" or "fp16"',
+        )
+    if settings.precision == "fp16" and not hardware.gpus:
+        raise ConfigError(
+            "precision=fp16 was asked for, but there is no GPU.",
+            fix='set precision to "auto" or "fp32"',
+        )

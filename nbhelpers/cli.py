@@ -1,0 +1,284 @@
+"""The shell's entry: the same functions as the notebooks call, one command each.
+
+Errors are printed with their fix and end the command with their class's exit code (`errors.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nbhelpers.cli_text import error_text, listed, presets_text, table
+from nbhelpers.errors import ConfigError, NbhelpersError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Fine-tuning jobs: hardware → preset → plan → budget → run → result → report.",
+)
+DEBUG = "--debug"
+INTERRUPTED = 130  # what shells use for Ctrl-C
+
+Job = Annotated[str, typer.Argument(help="The job: clones.")]
+PresetName = Annotated[str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")]
+GpuKey = Annotated[str, typer.Option("--gpu", help="Plan for this GPU instead of what is here.")]
+GpuCount = Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--override", "-o", help="A setting, as name=value; repeatable.")
+]
+NumGpus = Annotated[int | None, typer.Option(min=1, help="Training processes; default: preset.")]
+RunDir = Annotated[Path, typer.Option(help="The folder that holds the run folders.")]
+RunName = Annotated[str, typer.Argument(help="A run's id or folder.")]
+
+
+def main() -> None:
+    """Run the command line; `--debug` anywhere shows the traceback of an error."""
+    debug = DEBUG in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != DEBUG]
+    try:
+        app()
+    except NbhelpersError as error:
+        if debug:
+            raise
+        typer.echo(error_text(error), err=True)
+        sys.exit(error.exit_code)
+
+
+@app.callback()
+def _common(
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def gpu() -> None:
+    """Show every GPU as its driver describes it, without starting CUDA."""
+    from nbhelpers.hardware import detect_hardware
+
+    hardware = detect_hardware()
+    typer.echo(repr(hardware))
+    rows = [
+        {
+            "gpu": card.index,
+            "name": card.name,
+            "preset key": card.key or "unknown",
+            "total GiB": f"{card.memory_total_bytes / 2**30:.1f}",
+            "free GiB": f"{card.memory_free_bytes / 2**30:.1f}",
+            "capability": ".".join(map(str, card.compute_capability)),
+            "bf16": "yes" if card.has_bf16 else "no",
+            "used by": listed(f"{p.name or '?'} ({p.pid})" for p in card.processes),
+        }
+        for card in hardware.gpus
+    ]
+    if rows:
+        typer.echo(table(rows))
+
+
+@app.command()
+def presets(job: Job = "clones") -> None:
+    """List the presets of a job."""
+    typer.echo(presets_text(job))
+
+
+@app.command()
+def plan(
+    job: Job,
+    preset: PresetName = "auto",
+    gpu: GpuKey = "",
+    count: GpuCount = 1,
+    override: Overrides = None,
+) -> None:
+    """Show what a preset decides, how the batch is split and what memory that needs."""
+    from nbhelpers.cli_text import budget_text, preset_text
+
+    _, chosen, split, needed = _prepare(job, preset, gpu=gpu, count=count, override=override)
+    typer.echo(preset_text(chosen))
+    typer.echo(repr(split))
+    typer.echo(budget_text(needed))
+
+
+@app.command()
+def budget(
+    job: Annotated[str, typer.Option(help="The job: clones.")] = "clones",
+    preset: PresetName = "auto",
+    gpu: GpuKey = "",
+    count: GpuCount = 1,
+    override: Overrides = None,
+) -> None:
+    """Predict the memory of a preset line by line; exit code 8 when it does not fit."""
+    from nbhelpers.cli_text import budget_text
+    from nbhelpers.memory import require_fit
+
+    needed = _prepare(job, preset, gpu=gpu, count=count, override=override)[-1]
+    typer.echo(budget_text(needed))
+    require_fit(needed)
+
+
+@app.command()
+def train(
+    job: Job,
+    preset: PresetName = "auto",
+    override: Overrides = None,
+    num_gpus: NumGpus = None,
+    run_dir: RunDir = Path("runs"),
+    fresh: Annotated[bool, typer.Option(help="Start anew; default: re-attach or resume.")] = False,
+    detach: Annotated[bool, typer.Option(help="Return at once; the run goes on.")] = False,
+) -> None:
+    """Train and evaluate; Ctrl-C stops watching, `nbhelpers stop RUN` stops the run."""
+    from nbhelpers.launch import launch
+
+    extra = [] if num_gpus is None else [f"num_gpus={num_gpus}"]
+    override = [*(override or []), *extra]
+    hardware, chosen, split, needed = _prepare(job, preset, gpu="", count=1, override=override)
+    run = launch(chosen, split, needed, hardware=hardware, run_dir=run_dir, fresh=fresh)
+    _watch(run, detach=detach)
+
+
+@app.command()
+def evaluate(
+    job: Job,
+    run: Annotated[str, typer.Option(help="Score the best checkpoint of this run.")] = "",
+    checkpoint: Annotated[Path | None, typer.Option(help="Score this file of weights.")] = None,
+    data: Annotated[str, typer.Option(help="A folder or hub id; default: the run's own.")] = "",
+    model: Annotated[str, typer.Option(help="The checkpoint's architecture.")] = "",
+    preset: PresetName = "auto",
+    override: Overrides = None,
+    run_dir: RunDir = Path("runs"),
+    fresh: Annotated[bool, typer.Option(help="Score again even if the scores exist.")] = False,
+) -> None:
+    """Score a trained run, or weights that other scripts saved, on a test split."""
+    from nbhelpers.cli_jobs import start_evaluation
+
+    if bool(run) == (checkpoint is not None):
+        raise ConfigError(
+            "evaluate needs either --run or --checkpoint.",
+            fix="name a finished run with --run, or a file of weights with --checkpoint",
+        )
+    settings = _overrides(override) | {k: v for k, v in (("data", data), ("model", model)) if v}
+    started = start_evaluation(
+        job, run, checkpoint, preset=preset, overrides=settings, run_dir=run_dir, fresh=fresh
+    )
+    _watch(started, detach=False)
+
+
+@app.command("score-predictions")
+def score_predictions(
+    answers: Annotated[Path, typer.Argument(help="Lines of id1<TAB>id2<TAB>label.")],
+    predictions: Annotated[Path, typer.Argument(help="The same form, with predictions.")],
+) -> None:
+    """Score a predictions file as CodeXGLUE does; a missing prediction is an error."""
+    from nbhelpers.predictions import evaluate_predictions
+
+    for name, value in evaluate_predictions(answers, predictions).items():
+        typer.echo(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+
+
+@app.command()
+def follow(run: RunName, run_dir: RunDir = Path("runs")) -> None:
+    """Watch a run until it ends; Ctrl-C stops watching only."""
+    from nbhelpers.runs import open_run
+
+    _watch(open_run(run, run_dir), detach=False)
+
+
+@app.command()
+def stop(run: RunName, run_dir: RunDir = Path("runs")) -> None:
+    """Stop a run cleanly: it saves a checkpoint and can be resumed."""
+    from nbhelpers.runs import open_run
+
+    found = open_run(run, run_dir)
+    typer.echo(f"{found.id}: {found.stop()}")
+
+
+@app.command()
+def runs(run_dir: RunDir = Path("runs")) -> None:
+    """List the runs of a folder, newest first."""
+    from nbhelpers.runs import list_runs
+
+    found = list_runs(run_dir)
+    typer.echo(table(found.rows()) if len(found) else repr(found))
+
+
+@app.command()
+def report(run: RunName, run_dir: RunDir = Path("runs")) -> None:
+    """Print a finished run's report and write its report.html."""
+    from nbhelpers.cli_jobs import show_report
+    from nbhelpers.runs import open_run
+
+    typer.echo(show_report(open_run(run, run_dir).result()))
+
+
+@app.command("run")
+def run_notebook(
+    notebook: Annotated[Path, typer.Argument(help="An .ipynb file.")],
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", "--parameter", help="name=value; repeatable.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where the executed notebook is saved.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the same run; default: anew.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Limit in seconds for the whole run.")
+    ] = None,
+    require: Annotated[
+        list[str] | None, typer.Option(help="A condition such as 'f1>=0.9'; repeatable.")
+    ] = None,
+) -> None:
+    """Run a notebook headless with checked parameters; exit codes say how it ended."""
+    from nbhelpers.cli_jobs import play_notebook
+    from nbhelpers.parameters import parse_assignments
+
+    values = parse_assignments(parameter or [], "-p")
+    play_notebook(
+        notebook,
+        values,
+        output=output,
+        resume=resume,
+        timeout_s=timeout,
+        require=tuple(require or ()),
+    )
+
+
+def _overrides(pairs: list[str] | None) -> dict[str, Any]:
+    from nbhelpers.parameters import parse_assignments
+
+    return parse_assignments(pairs or [], "-o")
+
+
+def _prepare(
+    job: str, preset: str, *, gpu: str, count: int, override: list[str] | None
+) -> tuple[Any, Any, Any, Any]:
+    """The first half of the flow: hardware, preset, plan, budget."""
+    from nbhelpers.batching import plan_batch
+    from nbhelpers.config import load_preset
+    from nbhelpers.hardware import detect_hardware, plan_hardware
+    from nbhelpers.memory import predict_memory
+
+    if count != 1 and not gpu:
+        raise ConfigError("--count needs --gpu.", fix="add for instance --gpu t4")
+    hardware = plan_hardware(gpu, count) if gpu else detect_hardware()
+    chosen = load_preset(job, preset, hardware=hardware, overrides=_overrides(override))
+    split = plan_batch(chosen, hardware)
+    return hardware, chosen, split, predict_memory(chosen, split, hardware)
+
+
+def _watch(run: Any, *, detach: bool) -> None:
+    """Follow a run to its report, or say how to."""
+    from nbhelpers.cli_jobs import show_report
+    from nbhelpers.follow import follow as follow_run
+
+    if detach:
+        typer.echo(f"{run!r} goes on by itself. To watch it: nbhelpers follow {run.path}")
+        typer.echo(f"To stop it: nbhelpers stop {run.path}")
+        return
+    result = follow_run(run)
+    if result is None:  # Ctrl-C: `follow` has said how to go on
+        raise typer.Exit(INTERRUPTED)
+    typer.echo(show_report(result))

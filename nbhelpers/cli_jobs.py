@@ -1,0 +1,113 @@
+"""The longer commands of the shell: evaluate, report, and a headless notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nbhelpers.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from nbhelpers.presets import Preset
+    from nbhelpers.runs import Run, RunResult
+
+
+def show_report(result: RunResult) -> str:
+    """Write report.html and return the report as text."""
+    from nbhelpers.report import report
+
+    return str(report(result, show=False)).rstrip()
+
+
+def start_evaluation(
+    job: str,
+    run: str,
+    checkpoint: Path | None,
+    *,
+    preset: str,
+    overrides: Mapping[str, Any],
+    run_dir: Path,
+    fresh: bool,
+) -> Run:
+    """Launch an evaluation of a run's best checkpoint, or of a file of weights."""
+    from nbhelpers.batching import plan_batch
+    from nbhelpers.config import load_preset
+    from nbhelpers.hardware import detect_hardware
+    from nbhelpers.launch import launch
+    from nbhelpers.memory import predict_memory
+    from nbhelpers.runs import open_run
+
+    hardware = detect_hardware()
+    if checkpoint is None:
+        trained = open_run(run, run_dir)
+        chosen, weights = _preset_of(trained, job).override(**overrides), trained.path
+    else:
+        chosen = load_preset(job, preset, hardware=hardware, overrides=overrides)
+        weights = _existing(checkpoint)
+    split = plan_batch(chosen, hardware)
+    return launch(
+        chosen,
+        split,
+        predict_memory(chosen, split, hardware),
+        hardware=hardware,
+        run_dir=run_dir,
+        job_mode="evaluate",
+        checkpoint=weights,
+        fresh=fresh,
+    )
+
+
+def _preset_of(run: Run, job: str) -> Preset:
+    """The preset that a run was made with."""
+    from nbhelpers.presets import Preset
+
+    preset = Preset.from_dict((run.record or {}).get("preset") or {})
+    if preset.job != job:
+        raise ConfigError(
+            f"{run.id} is a run of the job {preset.job}, not of {job}.",
+            fix=f"write: nbhelpers evaluate {preset.job} --run {run.id}",
+        )
+    return preset
+
+
+def _existing(checkpoint: Path) -> Path:
+    if not checkpoint.exists():
+        raise DataError(f"There is no checkpoint {checkpoint}.", fix="check the path")
+    return checkpoint.resolve()
+
+
+def play_notebook(
+    notebook: Path,
+    parameters: Mapping[str, Any],
+    *,
+    output: Path | None,
+    resume: bool,
+    timeout_s: float | None,
+    require: tuple[str, ...],
+) -> None:
+    """Run a notebook, say where it is saved, print the report, then check what was required."""
+    from nbhelpers.headless import default_output, project_root, run_notebook
+    from nbhelpers.requirements import parse_requirements, require_scores
+
+    path = notebook.resolve()
+    saved = output or default_output(path, project_root(path))
+    conditions = parse_requirements(require)
+    try:
+        result = run_notebook(
+            notebook,
+            parameters,
+            output=saved,
+            fresh=not resume,
+            timeout_s=timeout_s,
+            stream=sys.stdout,
+        )
+    finally:
+        if saved.is_file():
+            typer.echo(f"\nNotebook: {saved}")
+    if result is not None:
+        typer.echo(show_report(result))
+    require_scores(result, conditions)

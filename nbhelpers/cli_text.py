@@ -1,0 +1,77 @@
+"""What the shell's commands print: plain tables of the flow's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nbhelpers.errors import NbhelpersError
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as aligned columns under their names.
+
+    >>> print(table([{"a": 1, "name": "x"}, {"a": 22, "name": ""}]))
+    a   name
+    1   x
+    22
+    """
+    if not rows:
+        return ""
+    texts = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in texts) for i in range(len(rows[0]))]
+    lines = ("  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)) for line in texts)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return items with commas, or a dash for none."""
+    return ", ".join(items) or "-"
+
+
+def error_text(error: NbhelpersError) -> str:
+    """Return an error as a person reads it in a shell: its kind, the message, the fix."""
+    return f"{type(error).__name__}: {error}"
+
+
+def presets_text(job: str) -> str:
+    """Return the presets of a job with their GPU and what they are for."""
+    from nbhelpers.config import list_presets, load_preset
+
+    rows = []
+    for name in list_presets(job):
+        preset = load_preset(job, name)
+        gpu = f"{preset.num_target_gpus} x {preset.gpu}" if preset.gpu else "none"
+        rows.append({"preset": name, "gpu": gpu, "about": first_sentence(preset.about)})
+    return table(rows)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first line of a text, up to its first full stop.
+
+    >>> first_sentence("Trains on a T4. More words.")
+    'Trains on a T4.'
+    """
+    line = " ".join(text.split())
+    head, stop, _ = line.partition(". ")
+    return head + stop.strip()
+
+
+def preset_text(preset: Any) -> str:
+    """Return what a preset changes against its base, and why."""
+    lines = [repr(preset), *preset.notes]
+    origin = preset.provenance
+    rows = [
+        {"setting": field, "base": base, "here": value, "from": origin[field], "why": why}
+        for field, base, value, why in preset.changed()
+    ]
+    return "\n".join([*lines, table(rows)])
+
+
+def budget_text(budget: Any) -> str:
+    """Return a memory budget line by line with its verdict and advice."""
+    rows = [
+        {"part": line.name, "MiB": f"{line.size_bytes / 2**20:.1f}", "note": line.note}
+        for line in budget.lines
+    ]
+    return "\n".join([table(rows), repr(budget), *budget.advice])

@@ -1,0 +1,313 @@
+"""Pairs of functions with a label: the types, what is checked in them, and their fingerprint.
+
+Both forms of the data (a folder in the CodeXGLUE layout, the hub's Parquet rows) end here: distinct
+functions once, and per split three small arrays. File order is kept, because predictions are
+written in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError
+from .problems import ProblemLog, Problems
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAIN_SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClonePairs:
+    """One split: function indices of both members and the label (1 = clone), in file order."""
+
+    left: np.ndarray  # (n_pairs,) int32
+    right: np.ndarray  # (n_pairs,) int32
+    label: np.ndarray  # (n_pairs,) int8
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def prior(self) -> float:
+        """Share of clones."""
+        return float(self.label.mean()) if len(self) else float("nan")
+
+    def functions(self) -> np.ndarray:
+        """Indices of the functions that occur, ascending."""
+        import numpy as np
+
+        return np.union1d(self.left, self.right).astype(np.int32)
+
+    def take(self, rows: np.ndarray) -> ClonePairs:
+        """The pairs at `rows` (indices or a mask)."""
+        return ClonePairs(left=self.left[rows], right=self.right[rows], label=self.label[rows])
+
+    def __repr__(self) -> str:
+        return f"ClonePairs({len(self):,} pairs, {100 * self.prior:.1f} % clones)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CloneData:
+    """Function pairs: each function once, the pairs of every split, and what was found in them.
+
+    `text_group` numbers the whitespace-normalised text of each function, so that two ids of one
+    text share a number. `fingerprint` covers texts and labels of the data as read, before
+    `train_fraction`; it does not depend on ids, file layout, row order or functions that no pair
+    uses.
+    """
+
+    ids: list[str]
+    functions: list[str]
+    text_group: np.ndarray  # (n_functions,) int32
+    splits: dict[str, ClonePairs]
+    source: str
+    revision: str | None
+    fingerprint: str
+    licence: str
+    note: str
+    problems: Problems
+
+    @property
+    def n_distinct_texts(self) -> int:
+        """Functions that differ in more than white space."""
+        return int(self.text_group.max()) + 1 if len(self.text_group) else 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Answers of `problems.facts`: what the splits share, repeated rows, share of clones."""
+        return self.problems.facts
+
+    def seen_members(self, split: str) -> np.ndarray:
+        """Number of members of each pair (0, 1, 2) whose text occurs in the train pairs used.
+
+        Raises:
+            DataError: The data set has no train split, so that nothing is known of what was seen.
+        """
+        import numpy as np
+
+        if "train" not in self.splits:
+            raise DataError(
+                f"{self.source} has no train split, so it is unknown which texts a model has seen.",
+                fix="add train.txt to the folder, or leave out the strata.",
+            )
+        seen = np.zeros(self.n_distinct_texts, dtype=np.int8)
+        seen[self.text_group[self.splits["train"].functions()]] = 1
+        pairs = self.splits[split]
+        return seen[self.text_group[pairs.left]] + seen[self.text_group[pairs.right]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `data` part of `result.json`."""
+        return {
+            "source": self.source,
+            "revision": self.revision,
+            "fingerprint": self.fingerprint,
+            "licence": self.licence,
+            "note": self.note,
+            "n_functions": len(self.functions),
+            "n_distinct_texts": self.n_distinct_texts,
+            "splits": {name: _split_row(pairs) for name, pairs in self.splits.items()},
+            "problems": self.problems.to_dict(),
+        }
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {len(pairs):,}" for name, pairs in self.splits.items())
+        return f"CloneData({self.source}: {len(self.functions):,} functions; pairs: {parts})"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{h}</th>" for h in ("split", "pairs", "clones", "share", "functions"))
+        rows = ""
+        for name, pairs in self.splits.items():
+            row = _split_row(pairs)
+            share = f"{100 * pairs.prior:.1f} %"
+            cells = (
+                name,
+                f"{row['pairs']:,}",
+                f"{row['clones']:,}",
+                share,
+                f"{row['functions']:,}",
+            )
+            rows += "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>"
+        caption = html.escape(f"{self!r}; fingerprint {self.fingerprint[:12]}")
+        return f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>"
+
+
+def _split_row(pairs: ClonePairs) -> dict[str, int]:
+    return {
+        "pairs": len(pairs),
+        "clones": int(pairs.label.sum()),
+        "functions": len(pairs.functions()),
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class RawSplit:
+    """A split as read, before the checks that need all rows; `place(i)` says where row i stands."""
+
+    pairs: ClonePairs
+    place: Callable[[int], tuple[str, int]]
+
+
+def raw_split(
+    file: str,
+    *,
+    left: Sequence[int],
+    right: Sequence[int],
+    label: Sequence[int],
+    lines: Sequence[int],
+) -> RawSplit:
+    """A split whose rows stand at `lines` of one file."""
+    import numpy as np
+
+    pairs = ClonePairs(
+        left=np.array(left, dtype=np.int32),
+        right=np.array(right, dtype=np.int32),
+        label=np.array(label, dtype=np.int8),
+    )
+    return RawSplit(pairs=pairs, place=lambda row: (file, lines[row]))
+
+
+class FunctionTable:
+    """Distinct functions while they are read: an id names one text, or it names none.
+
+    An id that comes with two texts is withdrawn: which one is meant cannot be known.
+    """
+
+    def __init__(self, log: ProblemLog, *, rows_are_functions: bool) -> None:
+        self.log = log
+        self.ids: list[str] = []
+        self.texts: list[str | None] = []
+        self.index: dict[str, int] = {}
+        self.bad_ids: set[str] = set()
+        self._number: dict[str, int] = {}
+        self._places: list[tuple[str, int]] = []
+        self._repeats_are_notes = rows_are_functions
+        self._rows = 1 if rows_are_functions else 0
+
+    def add(self, id_: str, text: str, file: str, line: int) -> int:
+        """Number of the function; -1 where the id or the text cannot be used."""
+        known = self._number.get(id_)
+        if known is not None:
+            return self._add_again(known, id_, text, file, line)
+        fault = text_fault(text)
+        if fault:
+            if id_ not in self.bad_ids:
+                self.log.add(fault[0], file, line, f"id {id_!r}: {fault[1]}", rows=self._rows)
+            self.bad_ids.add(id_)
+            return -1
+        if id_ in self.bad_ids:  # its first text was empty, or not text
+            self.log.add(
+                "clashing_id",
+                file,
+                line,
+                f"id {id_!r} stood before without a usable text",
+                rows=self._rows,
+            )
+            return -1
+        number = len(self.ids)
+        self._number[id_] = self.index[id_] = number
+        self.ids.append(id_)
+        self.texts.append(text)
+        self._places.append((file, line))
+        return number
+
+    def reject(self, id_: str) -> None:
+        """Withdraw an id whose line cannot be used; the caller has logged why."""
+        self.bad_ids.add(id_)
+        self.index.pop(id_, None)
+        if id_ in self._number:
+            self.texts[self._number[id_]] = None
+
+    def _add_again(self, number: int, id_: str, text: str, file: str, line: int) -> int:
+        if self.texts[number] == text:
+            if self._repeats_are_notes:
+                self.log.add("repeated_function", file, line, f"id {id_!r}")
+            return number
+        first_file, first_line = self._places[number]
+        if self.texts[number] is not None:
+            detail = f"id {id_!r} has another text at {file}:{line}"
+            self.log.add("clashing_id", first_file, first_line, detail, rows=self._rows)
+            self.texts[number] = None
+            self.index.pop(id_, None)
+            self.bad_ids.add(id_)
+        elif not self._repeats_are_notes:
+            return -1
+        detail = f"id {id_!r} has another text at {first_file}:{first_line}"
+        self.log.add("clashing_id", file, line, detail, rows=self._rows)
+        return -1
+
+
+def text_fault(text: str) -> tuple[str, str] | None:
+    """Kind and detail of what makes a text unusable, or None.
+
+    >>> text_fault("int f() { return 1; }") is None
+    True
+    >>> text_fault("   ")[0]
+    'empty_function'
+    """
+    if not text.strip():
+        return "empty_function", "no text" if not text else "white space only"
+    if "\0" in text:
+        return "bad_text", "NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return "bad_text", f"lone surrogate at character {error.start}"
+    return None
+
+
+def text_groups(functions: Iterable[str]) -> np.ndarray:
+    """Number each text by its first occurrence, runs of white space taken as one blank.
+
+    >>> text_groups(["int  f()", "int g()", "int f()\\n"]).tolist()
+    [0, 1, 0]
+    """
+    import numpy as np
+
+    known: dict[str, int] = {}
+    return np.array(
+        [known.setdefault(" ".join(text.split()), len(known)) for text in functions], dtype=np.int32
+    )
+
+
+def fingerprint(functions: list[str], splits: dict[str, ClonePairs]) -> str:
+    """SHA-256 of what the pairs say: texts in use, and sorted (text, text, label) per split."""
+    import numpy as np
+
+    digests = [hashlib.sha256(text.encode()).digest() for text in functions]
+    used: set[bytes] = set()
+    for pairs in splits.values():
+        used.update(digests[i] for i in pairs.functions())
+    order = sorted(used)
+    number_of = {digest: n for n, digest in enumerate(order)}
+    rank = np.array([number_of.get(digest, 0) for digest in digests], dtype=np.int64)
+    total = hashlib.sha256(b"".join(order))
+    for name in sorted(splits):
+        pairs = splits[name]
+        key = (rank[pairs.left] * len(order) + rank[pairs.right]) * 2 + pairs.label
+        total.update(f"\n{name} {len(pairs)}\n".encode())
+        total.update(np.sort(key).astype("<i8").tobytes())
+    return total.hexdigest()
+
+
+def subsample(
+    pairs: ClonePairs, *, fraction: float = 1.0, max_samples: int | None = None, seed: int = 0
+) -> ClonePairs:
+    """Draw without replacement and keep file order: first the fraction, then the upper limit.
+
+    A fraction of n rows is n x fraction rounded down, at least one row.
+    """
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    rows = np.arange(len(pairs))
+    wanted = max(1, int(len(rows) * fraction + 1e-9))
+    for n in (wanted, max_samples):
+        if n is not None and n < len(rows):
+            rows = np.sort(draw.choice(rows, n, replace=False))
+    return pairs if len(rows) == len(pairs) else pairs.take(rows)

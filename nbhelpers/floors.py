@@ -1,0 +1,263 @@
+"""Cheap scorers that a trained model has to beat: always-yes, shared identifiers, TF-IDF.
+
+Each floor is treated like the model: fitted on train, its threshold chosen on valid, then frozen.
+All three ignore the order of a pair. Single machine, in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbhelpers.errors import DataError
+from nbhelpers.metrics import (
+    METRICS,
+    best_threshold,
+    binary_scores,
+    bootstrap_over_functions,
+    lead_over,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_TRAIN_PAIRS = 90_000
+COMPONENTS = 100
+CHUNK_PAIRS = 50_000
+_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
+_TOKEN = re.compile(r"[A-Za-z_$][\w$]*|\d+|[^\s\w]")
+_WORDS = (
+    "abstract assert boolean break byte case catch char class const continue default do double "
+    "else enum extends final finally float for goto if implements import instanceof int interface "
+    "long native new package private protected public return short static strictfp super switch "
+    "synchronized this throw throws transient try void volatile while true false null var"
+)
+JAVA_WORDS = frozenset(_WORDS.split())
+
+
+class Pairs(Protocol):
+    """What a split must offer: the two functions of each pair, by key, and 0 or 1."""
+
+    left: Sequence[Any]
+    right: Sequence[Any]
+    label: Sequence[int]
+
+
+Functions = Sequence[str] | Mapping[Any, str]
+
+
+def always_yes(n_pairs: int) -> np.ndarray:
+    """Return probability 1 for every pair: the floor that a share of clones alone sets."""
+    import numpy as np
+
+    return np.ones(n_pairs)
+
+
+def identifier_overlap(
+    functions: Functions, left: Sequence[Any], right: Sequence[Any]
+) -> np.ndarray:
+    """Return the Jaccard overlap of the identifiers of each pair, Java's keywords left out.
+
+    Two functions without any identifier overlap fully.
+    """
+    import numpy as np
+
+    keys = {*_listed(left), *_listed(right)}
+    names = {key: frozenset(_IDENTIFIER.findall(functions[key])) - JAVA_WORDS for key in keys}
+    found = np.ones(len(left))
+    for row, (a, b) in enumerate(zip(_listed(left), _listed(right), strict=True)):
+        either = len(names[a] | names[b])
+        if either:
+            found[row] = len(names[a] & names[b]) / either
+    return found
+
+
+class TfidfClassifier:
+    """A small network on what two functions' TF-IDF vectors share and where they differ.
+
+    Tokens are identifiers, numbers and signs of the code. The vectoriser and the projection to at
+    most 100 dimensions see train functions alone. Pair features are symmetric: the absolute
+    difference and the product of both vectors.
+    """
+
+    def __init__(self, *, seed: int) -> None:
+        """Prepare an unfitted classifier; equal seeds give equal scores."""
+        self.seed = seed
+        self._vectors: dict[Any, int] = {}
+        self._matrix: Any = None
+
+    def fit(self, functions: Functions, train: Pairs) -> TfidfClassifier:
+        """Learn from at most 90,000 train pairs (drawn with the seed when there are more)."""
+        import warnings
+
+        import numpy as np
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.neural_network import MLPClassifier
+
+        labels = np.asarray(train.label)
+        rows = np.arange(len(labels))
+        if len(rows) > MAX_TRAIN_PAIRS:
+            rows = np.random.default_rng(self.seed).permutation(rows)[:MAX_TRAIN_PAIRS]
+        left = _listed(np.asarray(train.left)[rows])
+        right = _listed(np.asarray(train.right)[rows])
+        self._fit_vectors(functions, sorted({*left, *right}))
+        self._model = MLPClassifier(
+            hidden_layer_sizes=(128,),
+            batch_size=min(256, len(rows)),
+            max_iter=_passes(len(rows)),
+            n_iter_no_change=5,
+            random_state=self.seed,
+        )
+        features = self._features(self._encode(functions, left), self._encode(functions, right))
+        self._centre, self._scale = features.mean(axis=0), features.std(axis=0) + 1e-6
+        with warnings.catch_warnings():
+            # the number of passes is a budget here, not a promise to converge
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self._model.fit((features - self._centre) / self._scale, labels[rows])
+        return self
+
+    def predict(
+        self, functions: Functions, left: Sequence[Any], right: Sequence[Any]
+    ) -> np.ndarray:
+        """Return the probability of a clone per pair, in chunks of bounded memory."""
+        import numpy as np
+
+        a, b = self._encode(functions, _listed(left)), self._encode(functions, _listed(right))
+        parts = []
+        for start in range(0, len(a), CHUNK_PAIRS):
+            part = slice(start, start + CHUNK_PAIRS)
+            features = (self._features(a[part], b[part]) - self._centre) / self._scale
+            parts.append(self._model.predict_proba(features)[:, 1])
+        return np.concatenate(parts).astype(np.float64)
+
+    def _fit_vectors(self, functions: Functions, keys: list[Any]) -> None:
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self._tfidf = TfidfVectorizer(
+            tokenizer=_TOKEN.findall, token_pattern=None, lowercase=False, sublinear_tf=True
+        )
+        counts = self._tfidf.fit_transform(functions[key] for key in keys)
+        size = min(COMPONENTS, min(counts.shape) - 1)
+        self._project = None
+        if size >= 1:
+            self._project = TruncatedSVD(size, random_state=self.seed).fit(counts)
+
+    def _encode(self, functions: Functions, keys: list[Any]) -> np.ndarray:
+        """Return the row of each key in the matrix of vectors, adding what is not there yet."""
+        import numpy as np
+
+        new = sorted(set(keys) - set(self._vectors))
+        if new:
+            vectors = self._tfidf.transform(functions[key] for key in new)
+            dense = self._project.transform(vectors) if self._project else vectors.toarray()
+            dense = dense.astype(np.float32)
+            self._vectors |= {key: len(self._vectors) + at for at, key in enumerate(new)}
+            old = () if self._matrix is None else (self._matrix,)
+            self._matrix = np.concatenate([*old, dense])
+        return np.array([self._vectors[key] for key in keys], dtype=np.int64)
+
+    def _features(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        a, b = self._matrix[left], self._matrix[right]
+        return np.concatenate([np.abs(a - b), a * b], axis=1)
+
+
+def score_floors(
+    functions: Functions,
+    splits: Mapping[str, Pairs],
+    *,
+    seed: int,
+    bootstrap_samples: int | None = None,
+    model: Mapping[str, tuple[Sequence[float], float]] | None = None,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return split → floor → scores with its `threshold`, for every split but train.
+
+    A floor that cannot be computed has `skipped` with the reason in place of scores.
+
+    Args:
+        functions: Text by the keys that the splits use (a list when they are positions).
+        splits: `train`, `valid` and any others, each with `left`, `right` and `label`.
+        seed: Of the classifier and of the resampling.
+        bootstrap_samples: Adds `intervals` (resampled functions); None leaves them out.
+        model: Per split the trained model's (probabilities, threshold): with `bootstrap_samples`
+            adds `lead`, the model's F1 minus the floor's, with the interval of that difference.
+
+    Raises:
+        DataError: There is no valid split to choose thresholds on.
+    """
+    if "valid" not in splits:
+        raise DataError(
+            f"floors need a valid split for their thresholds; there are {', '.join(splits)}",
+            fix="Give the splits train, valid and test.",
+        )
+    scored = {name: pairs for name, pairs in splits.items() if name != "train"}
+    probabilities, skipped = _probabilities(functions, splits, scored, seed)
+    report: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in scored}
+    for floor, by_split in probabilities.items():
+        threshold = 0.5
+        if floor != "always_yes":
+            threshold = best_threshold(splits["valid"].label, by_split["valid"])
+        for name, p in by_split.items():
+            ours = (model or {}).get(name)
+            report[name][floor] = _scored(
+                scored[name], (p, threshold), ours=ours, samples=bootstrap_samples, seed=seed
+            )
+    for by_floor in report.values():
+        by_floor |= {floor: {"skipped": reason} for floor, reason in skipped.items()}
+    return report
+
+
+def _probabilities(
+    functions: Functions, splits: Mapping[str, Pairs], scored: Mapping[str, Pairs], seed: int
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+    found = {
+        "always_yes": {name: always_yes(len(pairs.label)) for name, pairs in scored.items()},
+        "identifier_overlap": {
+            name: identifier_overlap(functions, pairs.left, pairs.right)
+            for name, pairs in scored.items()
+        },
+    }
+    train = splits.get("train")
+    classes = set(_listed(train.label)) if train is not None else set()
+    if len(classes) < 2:
+        return found, {"tfidf_mlp": "there are no train pairs of both classes to learn from"}
+    classifier = TfidfClassifier(seed=seed).fit(functions, train)
+    found["tfidf_mlp"] = {
+        name: classifier.predict(functions, pairs.left, pairs.right)
+        for name, pairs in scored.items()
+    }
+    return found, {}
+
+
+def _scored(
+    pairs: Pairs,
+    floor: tuple[np.ndarray, float],
+    *,
+    ours: tuple[Sequence[float], float] | None,
+    samples: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    probabilities, threshold = floor
+    scores: dict[str, Any] = binary_scores(pairs.label, probabilities, threshold)
+    scores = {name: scores[name] for name in METRICS} | {"threshold": threshold}
+    if samples is None:
+        return scores
+    scores["intervals"] = bootstrap_over_functions(
+        pairs.left, pairs.right, pairs.label, probabilities, threshold, samples, seed
+    )
+    if ours is not None:
+        given = {"ours": ours, "other": floor, "samples": samples, "seed": seed}
+        scores["lead"] = lead_over(pairs.left, pairs.right, pairs.label, **given)
+    return scores
+
+
+def _passes(n_pairs: int) -> int:
+    """Return passes over the pairs: enough updates for small data, bounded time for large."""
+    return max(15, min(200, 1_000_000 // max(n_pairs, 1)))
+
+
+def _listed(values: Any) -> list[Any]:
+    return values.tolist() if hasattr(values, "tolist") else list(values)

@@ -1,0 +1,308 @@
+"""Run a notebook without a person: strict parameters, one time limit, errors with exit codes.
+
+papermill executes the cells in a thread; this thread watches the clock and the signals, and stops
+the run (resumably) before it stops the kernel. The notebook is saved whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from nbhelpers.errors import ConfigError, JobFailed, Killed, NbhelpersError, Stopped, from_kind
+from nbhelpers.parameters import check_values, require_known
+from nbhelpers.requirements import parse_requirements, require_scores
+from nbhelpers.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from nbhelpers.runs import Run, RunResult
+
+STOP_PATIENCE_S = 120.0  # for the worker to write its checkpoint and end
+CELL_PATIENCE_S = 20.0  # for a cell to end after its run ended, or after an interrupt
+
+
+def run_notebook(
+    notebook: str | Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    output: str | Path | None = None,
+    fresh: bool = True,
+    timeout_s: float | None = None,
+    require: Sequence[str] = (),
+    stream: TextIO | None = None,
+) -> RunResult | None:
+    """Run a notebook from top to bottom and return the result of the run that it started.
+
+    Args:
+        notebook: An .ipynb file; its metadata `nbhelpers: {job: ...}` names the job.
+        parameters: Values for the cell tagged `parameters`.
+        output: Where the executed notebook is saved; None: in runs/notebooks of the project.
+        fresh: Start the run anew; False re-attaches to, or resumes, the same configuration.
+        timeout_s: Limit for the whole run; None: no limit.
+        require: Conditions on the scores, such as `f1>=0.9`.
+        stream: Receives what the cells print, as they print it.
+
+    Returns:
+        The result, or None when the notebook starts no run.
+
+    Raises:
+        ConfigError: A problem with the notebook, a parameter or a condition: nothing was run.
+        RequirementMissed: The run finished below a required score.
+        NbhelpersError: What a cell raised, as its own class; `Killed` for a time limit.
+    """
+    path, root = check_notebook(notebook, parameters or {})
+    conditions = parse_requirements(require)
+    saved = Path(output).resolve() if output else default_output(path, root)
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    launched = saved.with_name(f".{saved.name}.runs")
+    launched.unlink(missing_ok=True)
+    play = _Play(path=path, saved=saved, root=root, launched=launched, stream=stream)
+    try:
+        with _environment(root=root, fresh=fresh, launched=launched), SignalWatch() as watch:
+            _execute(play, dict(parameters or {}), watch=watch, timeout_s=timeout_s)
+        run = play.runs()[-1] if play.runs() else None
+    finally:
+        launched.unlink(missing_ok=True)
+    result = run.result() if run is not None else None
+    require_scores(result, conditions)
+    return result
+
+
+def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Check a notebook and its parameters; return its path and the project's folder.
+
+    Raises:
+        ConfigError: No such notebook, no `parameters` cell, unknown names, values out of range.
+    """
+    import nbformat
+    import papermill
+
+    path = Path(notebook).resolve()
+    if not path.is_file():
+        raise ConfigError(f"{notebook} does not exist.", fix="name an .ipynb file")
+    try:
+        content = nbformat.read(path, as_version=4)
+    except Exception as error:  # nbformat raises several kinds for a broken file
+        raise ConfigError(
+            f"{notebook} is not a notebook: {error}", fix="name an .ipynb file"
+        ) from error
+    tagged = [c for c in content.cells if "parameters" in c.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise ConfigError(
+            f"{notebook} has {len(tagged)} cells tagged `parameters`; exactly one is needed.",
+            fix="tag the cell with the defaults, and no other",
+        )
+    declared = papermill.inspect_notebook(str(path))
+    require_known(parameters, declared, path.name)
+    job = content.metadata.get("nbhelpers", {}).get("job", "")
+    if job:
+        defaults = {name: _literal(about["default"]) for name, about in declared.items()}
+        check_values(job, defaults | dict(parameters))
+    return path, project_root(path)
+
+
+def project_root(notebook: Path) -> Path:
+    """The folder that the kernel works in: the enclosing project's, else the notebook's own."""
+    for folder in notebook.parents:
+        if (folder / "nbhelpers" / "__init__.py").is_file():
+            return folder
+    return notebook.parent
+
+
+def default_output(notebook: Path, root: Path) -> Path:
+    """A new path below runs/notebooks, named by the notebook and the time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return root / "runs" / "notebooks" / f"{notebook.stem}-{stamp}-{os.getpid()}.ipynb"
+
+
+@dataclass(kw_only=True)
+class _Play:
+    """One execution: its files, its kernel and how it ended."""
+
+    path: Path
+    saved: Path
+    root: Path
+    launched: Path
+    stream: TextIO | None
+    kernels: list[Any] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def runs(self) -> list[Run]:
+        """Runs that the notebook launched or attached to, in order."""
+        from nbhelpers.runs import open_run
+
+        if not self.launched.is_file():
+            return []
+        return [open_run(line) for line in self.launched.read_text().splitlines() if line]
+
+    def signal_kernel(self, number: int) -> None:
+        """Send a signal to the kernel's process, if it still runs."""
+        for kernel in self.kernels:
+            pid = getattr(getattr(kernel, "provisioner", None), "pid", None)
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def work(self, parameters: dict[str, Any]) -> None:
+        """Execute the cells; the body of the thread."""
+        import papermill
+
+        try:
+            papermill.execute_notebook(
+                str(self.path),
+                str(self.saved),
+                parameters,
+                cwd=str(self.root),
+                progress_bar=False,
+                stdout_file=self.stream,
+                stderr_file=self.stream,
+                kernel_manager_class=_kernel_manager(self.kernels),
+            )
+        except BaseException as error:
+            self.error = error
+
+
+def _execute(
+    play: _Play, parameters: dict[str, Any], *, watch: SignalWatch, timeout_s: float | None
+) -> None:
+    """Run the thread to its end, or end it for a signal or the clock; raise the typed error."""
+    started = time.monotonic()
+    thread = threading.Thread(target=play.work, args=(parameters,), daemon=True)
+    thread.start()
+    ended: NbhelpersError | None = None
+    while thread.is_alive():
+        thread.join(0.1)
+        if watch.received:
+            ended = Stopped(
+                f"{watch.received} stopped the notebook; its run was stopped with it.",
+                fix="the same command with --resume continues it",
+            )
+        elif timeout_s is not None and time.monotonic() - started > timeout_s:
+            ended = Killed(
+                f"The time limit of {timeout_s:g} s is over; the run was stopped.",
+                fix="allow more with --timeout; --resume continues the run",
+            )
+        if ended:
+            _end(play, thread, watch)
+            break
+    error = ended or typed_error(play.error)
+    if error:
+        _mark_unfinished(play.saved, error)
+        raise error from play.error
+
+
+def _end(play: _Play, thread: threading.Thread, watch: SignalWatch) -> None:
+    """Stop the runs, then the cell, then the kernel; a second signal skips the waiting."""
+    import signal
+
+    watch.received = None
+    for run in play.runs():
+        if run.status == "running":
+            run.stop(timeout_s=STOP_PATIENCE_S)
+    _wait(thread, CELL_PATIENCE_S if play.runs() else 0.0, watch)
+    for number, patience_s in ((signal.SIGINT, CELL_PATIENCE_S), (signal.SIGKILL, 60.0)):
+        if not thread.is_alive():
+            return
+        play.signal_kernel(number)
+        _wait(thread, patience_s, watch)
+
+
+def _wait(thread: threading.Thread, patience_s: float, watch: SignalWatch) -> None:
+    until = time.monotonic() + patience_s
+    while thread.is_alive() and time.monotonic() < until and not watch.received:
+        thread.join(0.1)
+
+
+def typed_error(error: BaseException | None) -> NbhelpersError | None:
+    """Return what ended a notebook as one of our errors; None when it finished."""
+    if error is None or isinstance(error, NbhelpersError):
+        return error
+    kind = type(error).__name__
+    if kind == "DeadKernelError":
+        return Killed(
+            "The notebook's kernel died.",
+            fix="look for the system's out-of-memory killer (dmesg), then use --resume",
+        )
+    if kind != "PapermillExecutionError":
+        return JobFailed(f"The notebook could not be run: {kind}: {error}")
+    name, text = error.ename, str(error.evalue)
+    if name == "KeyboardInterrupt":
+        return Stopped("The notebook was interrupted.", fix="--resume continues its run")
+    typed = from_kind(name, text)
+    if type(typed) is JobFailed and name != "JobFailed":
+        lines = "\n".join(error.traceback).splitlines()[-15:]
+        typed = JobFailed(f"{name}: {text}", details="\n".join(_plain(line) for line in lines))
+    return typed
+
+
+def _plain(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+
+
+def _mark_unfinished(saved: Path, error: NbhelpersError) -> None:
+    """Say in the saved notebook's first cell how it ended: without that it looks complete."""
+    import nbformat
+
+    if not saved.is_file():
+        return
+    content = nbformat.read(saved, as_version=4)
+    text = f"**This notebook did not finish: {type(error).__name__}.** {error.message}"
+    cell = nbformat.v4.new_markdown_cell(text)
+    cell.metadata["tags"] = ["nbhelpers-unfinished"]
+    content.cells.insert(0, cell)
+    nbformat.write(content, saved)
+
+
+def _kernel_manager(started: list[Any]) -> type:
+    """A kernel manager that starts this very Python, whatever kernel specs are installed."""
+    import sys
+
+    from jupyter_client.manager import AsyncKernelManager
+
+    # ipykernel warns of its unencrypted local port at every start: errors only.
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    command.append("--log-level=40")
+
+    class ThisPython(AsyncKernelManager):
+        async def _async_pre_start_kernel(self, **kwargs: Any) -> Any:
+            started.append(self)
+            self.kernel_spec.argv = command
+            return await super()._async_pre_start_kernel(**kwargs)
+
+    return ThisPython
+
+
+@contextlib.contextmanager
+def _environment(*, root: Path, fresh: bool, launched: Path) -> Iterator[None]:
+    """What the kernel inherits: the project, our process as the owner, whether to start anew."""
+    wanted = {
+        "NBHELPERS_ROOT": str(root),
+        "NBHELPERS_OWNER_PID": str(os.getpid()),
+        "NBHELPERS_FRESH": "1" if fresh else "0",
+        "NBHELPERS_LAUNCHED": str(launched),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _literal(text: str) -> Any:
+    import ast
+
+    return ast.literal_eval(text)

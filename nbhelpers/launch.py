@@ -1,0 +1,336 @@
+"""`launch`: start a run in processes of their own, re-attach to it, or return it when finished.
+
+The kernel's part ends once the supervisor is up (`supervise.py` draws the processes). One id is one
+folder: launching the same configuration again finds the same run, whatever state it is in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers import processes
+from nbhelpers.errors import ConfigError, HardwareError, LaunchError
+from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
+from nbhelpers.locks import locked
+from nbhelpers.runs import Run, end_leftovers, write_json
+from nbhelpers.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
+from nbhelpers.workers import with_package
+
+if TYPE_CHECKING:
+    from nbhelpers.batching import BatchPlan
+    from nbhelpers.hardware import Hardware
+    from nbhelpers.memory import MemoryBudget
+    from nbhelpers.presets import Preset
+
+OWNER_PID_VARIABLE = "NBHELPERS_OWNER_PID"
+FRESH_VARIABLE = "NBHELPERS_FRESH"
+# A headless runner names a file here, and learns from it which runs a notebook uses.
+LAUNCHED_VARIABLE = "NBHELPERS_LAUNCHED"
+START_LIMIT_S = 60.0
+_HEADLESS = {"papermill", "nbconvert", "jupyter-nbconvert", "jupyter-execute", "nbclient"}
+_TROUBLE = {
+    errno.ENOSPC: ("the disk is full", "Free some space, or set run_dir to another disk."),
+    errno.EDQUOT: ("your disk quota is used up", "Free some space, or set run_dir elsewhere."),
+    errno.EROFS: ("the file system is read-only", "Set run_dir to a folder you can write to."),
+    errno.EACCES: ("writing is not permitted", "Set run_dir to a folder you can write to."),
+    errno.EPERM: ("writing is not permitted", "Set run_dir to a folder you can write to."),
+    errno.ENAMETOOLONG: ("the path is too long", "Set run_dir to a shorter path."),
+    errno.ENOTDIR: ("a file is in the place of a folder", "Set run_dir to a folder."),
+    errno.EEXIST: ("a file is in the place of a folder", "Set run_dir to a folder."),
+}
+
+
+def launch(
+    preset: Preset,
+    plan: BatchPlan,
+    budget: MemoryBudget | None,
+    *,
+    hardware: Hardware,
+    run_dir: str | Path = "runs",
+    fresh: bool = False,
+    job_mode: str = "train",
+    checkpoint: str | Path | None = None,
+    command: str | None = None,
+    owner_pid: int | None = None,
+    force: bool = False,
+) -> Run:
+    """Start the run of this configuration and return at once; it outlives this process.
+
+    A finished run is returned as it is, a running one is re-attached, and one that stopped, failed
+    or died is started again, from its last checkpoint.
+
+    Args:
+        preset: What to do.
+        plan: How the global batch is split.
+        budget: The predicted memory; None when nothing was predicted.
+        hardware: The GPUs of this machine, as detected.
+        run_dir: Where run folders lie; a mounted drive will do.
+        fresh: Set an earlier run of this configuration aside as `<id>~1` and start anew.
+        job_mode: "train", or "evaluate" with a checkpoint.
+        checkpoint: The checkpoint to evaluate.
+        command: The shell command that does the same, for the report.
+        owner_pid: The run is stopped when this process ends. By default a headless run (papermill,
+            nbconvert, `nbhelpers run`) owns its runs, and a notebook in use does not.
+        force: Start although the memory is predicted not to suffice.
+
+    Raises:
+        BudgetError: The memory is predicted not to suffice.
+        ConfigError: An evaluation without its checkpoint, or an unknown mode.
+        HardwareError: The hardware is a plan, not this machine's.
+        LaunchError: The folder cannot be used, or the worker cannot be started.
+    """
+    path = _checked_checkpoint(job_mode, checkpoint)
+    if hardware.is_planned:
+        fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
+        raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
+    command = command or _default_command(preset, job_mode, path)
+    record = _record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
+    record |= {"command": command}
+    root = Path(run_dir).expanduser().absolute()
+    run = Run(root / record["run_id"])
+    _warn_of_lost_disk(hardware.platform, root)
+    with _explained(root):
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / ".lock"):
+            fresh = fresh or _is_fresh_by_default(run)
+            if fresh:  # before anything is set aside
+                _require_fit(budget, force=force)
+            if not _reuse(run, fresh=fresh):
+                _require_fit(budget, force=force)
+                _write_record(run, record)
+                _start(run, _owner(owner_pid))
+    _tell_runner(run)
+    return run
+
+
+def find_owner(pid: int | None = None) -> int | None:
+    """The headless runner (papermill, nbconvert) above a process, if there is one."""
+    for parent in processes.ancestors(os.getpid() if pid is None else pid):
+        words = [Path(word).name for word in processes.arguments(parent)[:4]]
+        if _HEADLESS.intersection(words):
+            return parent
+    return None
+
+
+def is_headless() -> bool:
+    """Whether a headless runner executes this process."""
+    return bool(os.environ.get(OWNER_PID_VARIABLE)) or find_owner() is not None
+
+
+def _checked_checkpoint(mode: str, checkpoint: str | Path | None) -> str | None:
+    if mode not in ("train", "evaluate"):
+        raise ConfigError(f"job_mode={mode!r} is unknown.", fix='Use "train" or "evaluate".')
+    if mode == "train":
+        if checkpoint is not None:
+            raise ConfigError("Training takes no checkpoint.", fix='Set job_mode="evaluate".')
+        return None
+    if checkpoint is None:
+        raise ConfigError("An evaluation needs a checkpoint.", fix="Give checkpoint=<path>.")
+    path = Path(checkpoint).expanduser().absolute()
+    if not path.exists():
+        raise ConfigError(f"There is no checkpoint {path}.", fix="Check the path.")
+    return str(path)
+
+
+def _record(
+    preset: Preset,
+    plan: BatchPlan,
+    budget: MemoryBudget | None,
+    *,
+    hardware: Hardware,
+    mode: str,
+    checkpoint: str | None,
+) -> dict[str, Any]:
+    facts = preset.to_dict()
+    settings = facts["settings"]
+    stamp = folder_stamp(settings.get("data"), settings.get("model"), checkpoint)
+    name = run_id(preset.job, settings, mode=mode, checkpoint=checkpoint, stamp=stamp)
+    return {
+        "schema": 1,
+        "run_id": name,
+        "job": preset.job,
+        "mode": mode,
+        "preset": facts,
+        "plan": plan.to_dict(),
+        "budget": budget.to_dict() if budget is not None else None,
+        "hardware": hardware.to_dict(),
+        "checkpoint": checkpoint,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "data_fingerprint_hint": stamp or None,
+    }
+
+
+def _default_command(preset: Preset, mode: str, checkpoint: str | None) -> str:
+    words = ["nbhelpers", mode, preset.job, "--preset", preset.name]
+    if checkpoint:
+        words = ["nbhelpers", mode, preset.job, "--checkpoint", checkpoint]
+    settings = preset.to_dict()["settings"]
+    for name, origin in preset.provenance.items():
+        if str(origin).startswith("overrides"):
+            value = settings[name]
+            words += ["-o", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def _is_fresh_by_default(run: Run) -> bool:
+    """Whether a headless runner asks for a new run, once for each run of a notebook."""
+    launched = os.environ.get(LAUNCHED_VARIABLE)
+    known = Path(launched).read_text() if launched and Path(launched).is_file() else ""
+    return os.environ.get(FRESH_VARIABLE) == "1" and str(run.path) not in known.splitlines()
+
+
+def _reuse(run: Run, *, fresh: bool) -> bool:
+    """Decide what an existing folder means; True when nothing is to be started."""
+    if not run.path.exists():
+        return False
+    status = run.status
+    if status == "running":
+        if fresh:
+            fix = f"Stop it first: run.stop(), or: nbhelpers stop {shlex.quote(str(run.path))}"
+            raise LaunchError(f"{run.id} is running, so it cannot be started anew.", fix=fix)
+        _say(f"{run.id} is running already: re-attached.")
+        return True
+    end_leftovers(run)
+    if fresh:
+        _say(f"{run.id} ({status}) is kept as {_set_aside(run).name}; starting anew.")
+        return False
+    _check_same(run)
+    if status == "finished":
+        _say(f"{run.id} is finished: its result is used. fresh=True starts anew.")
+        return True
+    if status != "new":
+        _say(f"{run.id} ({status}) starts again, from its last checkpoint if it has one.")
+    return False
+
+
+def _set_aside(run: Run) -> Path:
+    number = 1
+    while (place := run.path.with_name(f"{run.id}~{number}")).exists():
+        number += 1
+    run.path.rename(place)
+    return place
+
+
+def _check_same(run: Run) -> None:
+    if not any(run.path.iterdir()):
+        return
+    fix = "Launch with fresh=True: the folder is set aside and the run starts anew."
+    record = run.record
+    if record is None:
+        raise LaunchError(f"{run.path} has no run.json that can be read.", fix=fix)
+    if record.get("run_id") != run.id:
+        raise LaunchError(f"{run.path} holds the run {record.get('run_id')!r}.", fix=fix)
+
+
+def _write_record(run: Run, record: dict[str, Any]) -> None:
+    run.path.mkdir(exist_ok=True)
+    run.stop_path.unlink(missing_ok=True)
+    first = (run.record or {}).get("created_at", record["created_at"])
+    write_json(run.record_path, record | {"created_at": first})
+
+
+def _start(run: Run, owner: tuple[int, str] | None) -> None:
+    """Start the supervisor in a session of its own and wait until it has started the worker."""
+    if not hasattr(os, "fork"):
+        fix = "On Windows, run the notebook inside WSL 2."
+        raise LaunchError("A run needs Linux or macOS.", fix=fix)
+    launch_id = uuid.uuid4().hex
+    env = with_package(os.environ) | {processes.LAUNCH_VARIABLE: launch_id}
+    env[OWNER_VARIABLE] = f"{owner[0]}:{owner[1]}" if owner else ""
+    command = [sys.executable, "-m", "nbhelpers.supervise", str(run.path)]
+    with run.launcher_log_path.open("ab") as log:
+        start = log.tell()
+        env[LOG_START_VARIABLE] = str(start)
+        starter = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        starter.wait(START_LIMIT_S)
+    if starter.poll() == 0 and run.process.get("launch_id") == launch_id:
+        return
+    if starter.poll() is None:
+        starter.kill()
+        starter.wait()
+    said = run.launcher_log_path.read_bytes()[start:].decode(errors="replace")
+    processes.end(lambda: processes.of_launch(launch_id), grace_s=0)
+    raise LaunchError(
+        f"The supervisor of {run.id} did not start.",
+        fix=f"Read the lines below; the whole log is {run.launcher_log_path}.",
+        details="\n".join(said.splitlines()[-20:]),
+    )
+
+
+def _owner(pid: int | None) -> tuple[int, str] | None:
+    """The owner with its start time, so that a recycled pid is not mistaken for it."""
+    if pid is None:
+        named = os.environ.get(OWNER_PID_VARIABLE, "")
+        pid = int(named) if named.isdigit() else find_owner()
+    if pid is None:
+        return None
+    started = processes.start_time(pid)
+    if started is None:
+        fix = f"Unset {OWNER_PID_VARIABLE}, or give the pid of a living process."
+        raise LaunchError(f"The owner (process {pid}) is gone.", fix=fix)
+    return pid, started
+
+
+def _require_fit(budget: MemoryBudget | None, *, force: bool) -> None:
+    if budget is not None and budget.verdict == "does not fit" and not force:
+        from nbhelpers.memory import require_fit
+
+        require_fit(budget)
+
+
+@contextlib.contextmanager
+def _explained(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        default = (error.strerror or str(error), "Set run_dir to a folder you can write to.")
+        why, fix = _TROUBLE.get(error.errno or 0, default)
+        place = error.filename or root
+        raise LaunchError(f"The run folder {place} cannot be used: {why}.", fix=fix) from error
+
+
+def _warn_of_lost_disk(platform: str, root: Path) -> None:
+    if platform == "colab" and not root.is_relative_to("/content/drive"):
+        _say(
+            "Colab deletes this machine's disk, this run included, when the session ends. To keep "
+            "runs, mount Google Drive and set run_dir='/content/drive/MyDrive/runs'."
+        )
+    if platform == "kaggle":
+        kept = root.is_relative_to("/kaggle/working")
+        where = "this run" if kept else f"{root} is lost in any case, and /kaggle/working"
+        _say(
+            f"Kaggle deletes this machine's disk when the session ends: {where} is kept only by "
+            "'Save Version'" + ("." if kept else "; set run_dir='/kaggle/working/runs'.")
+        )
+
+
+def _tell_runner(run: Run) -> None:
+    if name := os.environ.get(LAUNCHED_VARIABLE):
+        with contextlib.suppress(OSError), Path(name).open("a") as file:
+            file.write(f"{run.path}\n")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

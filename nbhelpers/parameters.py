@@ -1,0 +1,142 @@
+"""Parameters of a notebook and values of the shell: strict, checked before anything runs.
+
+papermill only warns about a name that a notebook does not have, and then runs with your defaults.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nbhelpers.errors import ConfigError
+
+_WORDS = {"none": None, "null": None, "~": None, "true": True, "false": False}
+_INJECTED = "# Parameters"  # papermill's first line in the cell that it adds
+_FORM = "@param"
+
+
+def parse_value(text: str) -> Any:
+    """Return a shell value as YAML would read a scalar; numbers in every usual spelling.
+
+    >>> [parse_value(t) for t in ("3", "5e-5", "true", "none", "t4", '"3"', "")]
+    [3, 5e-05, True, None, 't4', '3', '']
+    """
+    stripped = text.strip()
+    if stripped.lower() in _WORDS:
+        return _WORDS[stripped.lower()]
+    try:
+        return json.loads(stripped, parse_constant=lambda word: word)
+    except json.JSONDecodeError:
+        pass
+    try:
+        number = int(stripped) if stripped.lstrip("+-").isdigit() else float(stripped)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def parse_assignments(pairs: Iterable[str], option: str) -> dict[str, Any]:
+    """Return `name=value` texts as a dict.
+
+    Raises:
+        ConfigError: A text without `=`, an empty name, or a name given twice.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier():
+            raise ConfigError(
+                f"{option} {pair!r} is not of the form name=value.",
+                fix=f"write for instance {option} epochs=1",
+            )
+        if name in values:
+            raise ConfigError(f"{option} {name} is given twice.", fix="keep one of the two")
+        values[name] = parse_value(text)
+    return values
+
+
+def require_known(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Stop on names that `where` does not have, with the nearest name that it has.
+
+    Raises:
+        ConfigError: With all unknown names at once.
+    """
+    known = sorted(known)
+    problems, fixes = [], []
+    for name in sorted(set(given) - set(known)):
+        problems.append(f"`{name}` is not a parameter of {where}")
+        if near := difflib.get_close_matches(name, known, n=1):
+            fixes.append(f"write `{near[0]}` for `{name}`")
+    if problems:
+        fixes.append(f"the parameters are: {', '.join(known)}")
+        raise ConfigError("; ".join(problems) + ".", fix="; ".join(fixes))
+
+
+def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Check types and ranges of parameters; return the preset's name and the overrides.
+
+    Raises:
+        ConfigError: A value of the wrong type or out of range, or an unknown preset.
+    """
+    from nbhelpers.config import load_preset, parameter_overrides
+
+    run_dir = parameters.get("run_dir", "runs")
+    if not isinstance(run_dir, str) or not run_dir.strip():
+        raise ConfigError(f"run_dir={run_dir!r} is not a folder name.", fix='write run_dir="runs"')
+    preset, overrides = parameter_overrides(job, dict(parameters))
+    load_preset(job, "smoke" if preset == "auto" else preset, overrides=overrides)
+    return preset, overrides
+
+
+def check_parameters(job: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides that a notebook's parameters ask for; bare papermill becomes strict.
+
+    Looks at the cells that this kernel has run: the one that declares the parameters, and the one
+    that papermill adds after it.
+
+    Args:
+        job: The job that the notebook starts.
+        namespace: The notebook's `globals()`.
+
+    Raises:
+        ConfigError: papermill passed a name that the notebook does not have, or put its values
+            before the defaults; a value of the wrong type or out of range.
+    """
+    cells = [str(source) for source in namespace.get("In", [])]
+    declared = _declared_names(cells)
+    if not declared:
+        raise ConfigError(
+            "No cell of this kernel declares the notebook's parameters.",
+            fix="run the cell under `Parameters` first, or run all cells",
+        )
+    injected = [index for index, source in enumerate(cells) if source.startswith(_INJECTED)]
+    if injected:
+        require_known(_assigned(cells[injected[-1]]), declared, "this notebook")
+        if injected[-1] < max(i for i, source in enumerate(cells) if _FORM in source):
+            raise ConfigError(
+                "Values were injected before the defaults, so the defaults are in force.",
+                fix="give the cell under `Parameters` the tag `parameters`",
+            )
+    return check_values(job, {name: namespace[name] for name in sorted(declared)})[1]
+
+
+def _declared_names(cells: list[str]) -> set[str]:
+    """Names of the last cell that was run with `# @param` forms in it."""
+    for source in reversed(cells):
+        if _FORM in source and not source.startswith(_INJECTED):
+            return _assigned(source)
+    return set()
+
+
+def _assigned(source: str) -> set[str]:
+    """Names that a cell of plain assignments sets."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names

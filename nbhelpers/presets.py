@@ -1,0 +1,301 @@
+"""The preset: checked settings that remember where every value came from.
+
+`config.py` reads files and makes presets; `checks.py` says what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbhelpers.checks import (
+    MODEL_ALIASES,
+    Problem,
+    cross_problems,
+    did_you_mean,
+    raise_problems,
+    resolve_model,
+    settings_class,
+    source_problems,
+    type_problems,
+    unknown_names,
+)
+from nbhelpers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nbhelpers.hardware import Gpu, Hardware
+    from nbhelpers.schema import ClonesSettings
+
+EXPERIMENT_FIELDS = ("global_batch_size", "learning_rate", "seq_len")
+OVERRIDES = "overrides"
+DEFAULTS = "nbhelpers/schema.py (default)"
+# Cards of one class differ by some percent: an L40S shows 6 % less memory than an RTX 6000 Ada, of
+# which ECC hides as much. The presets leave that much room: a test plans every GPU.
+MEMORY_TOLERANCE = 0.07
+SMALLEST = "t4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Preset:
+    """Checked settings of one job, with the place and the reason of every value."""
+
+    job: str
+    name: str
+    settings: ClonesSettings
+    provenance: dict[str, str]
+    why: dict[str, str]
+    notes: tuple[str, ...]
+    gpu: str | None
+    num_target_gpus: int
+    about: str
+    base: dict[str, Any]
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return (
+            f"Preset({self.job}/{self.name}: {s.model}, {s.seq_len:,} tokens, global batch "
+            f"{s.global_batch_size}, learning rate {s.learning_rate:g}, epochs {s.epochs}, "
+            f"{len(self.changed())} values changed from base)"
+        )
+
+    def changed(self) -> list[tuple[str, Any, Any, str]]:
+        """Return (field, base value, value, why) for every value that differs from the base."""
+        values = self.settings.model_dump()
+        return [
+            (name, self.base[name], value, self.why.get(name, ""))
+            for name, value in values.items()
+            if name in self.base and self.base[name] != value
+        ]
+
+    def where(self, field: str) -> str:
+        """Say in one sentence where the value of a field came from, and why.
+
+        Raises:
+            ConfigError: There is no such field.
+        """
+        if field not in self.provenance:
+            fix = did_you_mean(field, self.provenance)
+            raise ConfigError(f"There is no setting `{field}` in {self.job}.", fix=fix)
+        value = getattr(self.settings, field)
+        text = f"{field} = {value!r} comes from {self.provenance[field]}"
+        if field in self.base and self.base[field] != value:
+            text += f" (base: {self.base[field]!r})"
+        return f"{text}: {self.why[field]}" if self.why.get(field) else text
+
+    def override(self, **changes: Any) -> Preset:
+        """Return a copy with some settings changed; None means unchanged.
+
+        Raises:
+            ConfigError: A name or a value is wrong; all problems are listed.
+        """
+        given = {name: value for name, value in changes.items() if value is not None}
+        return build_preset(
+            Draft(
+                values=self.settings.model_dump() | given,
+                provenance=self.provenance | dict.fromkeys(given, OVERRIDES),
+                places=dict.fromkeys(given, OVERRIDES),
+                why={k: v for k, v in self.why.items() if k not in given},
+            ),
+            origin=self,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON keeps; `from_dict` reads them back."""
+        plain = {f.name: getattr(self, f.name) for f in dataclass_fields(self)}
+        plain |= {"settings": self.settings.model_dump(mode="json"), "notes": list(self.notes)}
+        return {k: dict(v) if isinstance(v, dict) else v for k, v in plain.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Preset:
+        """Rebuild a preset that `to_dict` wrote; paths are not looked up again.
+
+        Raises:
+            ConfigError: Something is missing, unknown or of a wrong type.
+        """
+        names = {f.name for f in dataclass_fields(cls)}
+        if set(data) != names:
+            odd = ", ".join(sorted(set(data) ^ names))
+            fix = "use the version of nbhelpers that wrote it (`versions` in run.json)"
+            raise ConfigError(f"A saved preset lacks or adds: {odd}.", fix=fix)
+        raise_problems("the saved preset", type_problems(data["job"], data["settings"], {}))
+        settings = settings_class(data["job"]).model_validate(data["settings"], strict=True)
+        return cls(**{**data, "settings": settings, "notes": tuple(data["notes"])})
+
+    def _repr_html_(self) -> str:
+        def cells(*texts: object) -> str:
+            return "".join(f"<td>{html.escape(str(text))}</td>" for text in texts)
+
+        rows = [
+            f"<tr>{cells(name, value, self.provenance[name], self.why.get(name, ''))}</tr>"
+            for name, value in self.settings.model_dump().items()
+        ]
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        head = "<tr><th>setting</th><th>value</th><th>from</th><th>why</th></tr>"
+        title = html.escape(f"Preset {self.job}/{self.name}: {self.about}")
+        return f"<p><b>{title}</b></p>{notes}<table>{head}{''.join(rows)}</table>"
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """Values on their way to a preset: not checked yet."""
+
+    values: dict[str, Any]
+    provenance: dict[str, str]
+    places: dict[str, str]
+    why: dict[str, str]
+
+
+def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ()) -> Preset:
+    """Check a draft and make the preset; `origin` gives job, name, notes, gpu, about and base.
+
+    Raises:
+        ConfigError: Lists all problems, those handed in and those found here.
+    """
+    job, places, known = origin.job, draft.places, settings_class(origin.job).model_fields
+    odd = unknown_names(job, {name: places.get(name, "the preset") for name in draft.values})
+    draft.values = {name: value for name, value in draft.values.items() if name in known}
+    wrong = type_problems(job, draft.values, places)
+    notes = [*origin.notes, *_derive(draft)]
+    values = draft.values
+    crossed = cross_problems(values, places) + source_problems(values, places)
+    raise_problems(f"preset {job}/{origin.name}", [*problems, *odd, *wrong, *crossed])
+    settings = settings_class(job).model_validate(values, strict=True)
+    notes += _experiment_notes(draft, origin.base)
+    return Preset(
+        job=job,
+        name=origin.name,
+        settings=settings,
+        provenance={n: draft.provenance.get(n, DEFAULTS) for n in settings.model_dump()},
+        why={name: text for name, text in draft.why.items() if name in known},
+        notes=tuple(dict.fromkeys(notes)),
+        gpu=origin.gpu,
+        num_target_gpus=origin.num_target_gpus,
+        about=origin.about,
+        base=dict(origin.base),
+    )
+
+
+def _derive(draft: Draft) -> list[str]:
+    """Resolve the model's alias, and drop pre-training for a model that brings its weights."""
+    values, provenance = draft.values, draft.provenance
+    model = values.get("model")
+    if isinstance(model, str) and model in MODEL_ALIASES:
+        values["model"] = resolve_model(model)
+        provenance["model"] += f" (alias {model})"
+    steps = values.get("pretrain_steps")
+    if not steps or model == "smoke" or provenance.get("pretrain_steps") == OVERRIDES:
+        return []
+    values["pretrain_steps"] = 0
+    provenance["pretrain_steps"] = "derived: the model is not `smoke`"
+    draft.why.pop("pretrain_steps", None)
+    return [
+        f"pretrain_steps {steps} -> 0: it is for the model `smoke`; the other values of this "
+        f"preset, learning_rate {values.get('learning_rate')} among them, were chosen for `smoke`"
+    ]
+
+
+def _experiment_notes(draft: Draft, base: Mapping[str, Any]) -> list[str]:
+    return [
+        f"the override {name}={draft.values[name]!r} changes the experiment (base: {base[name]!r})"
+        for name in EXPERIMENT_FIELDS
+        if draft.provenance.get(name) == OVERRIDES
+        and base.get(name, draft.values[name]) != draft.values[name]
+    ]
+
+
+class Candidate(NamedTuple):
+    """A preset that `auto` may choose, and the GPU that it was made for."""
+
+    name: str
+    gpu: str
+    gpus: int
+    memory_bytes: int
+    capability: tuple[int, int]
+
+
+def choose(
+    candidates: list[Candidate], hardware: Hardware | None, num_gpus: object = None
+) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the preset for this hardware, and notes that say why it is this one.
+
+    The GPU and count of a preset, else one GPU of that kind, else the nearest smaller GPU by memory
+    among those that need no number format that this GPU lacks.
+    """
+    gpu = hardware.gpu if hardware is not None else None
+    if hardware is None or gpu is None:
+        reason = getattr(hardware, "reason", "") or "no hardware was given"
+        return "smoke", (f"preset smoke: {reason}",)
+    count = num_gpus if type(num_gpus) is int else len(hardware.gpus)
+    notes = []
+    if len({other.name for other in hardware.gpus}) > 1:
+        notes.append(f"unlike GPUs: the smallest by memory, {gpu.name}, decides")
+    weakest = ("fp32", "fp16", "bf16").index(hardware.precision)
+    usable = [c for c in candidates if _format(c.capability) <= weakest and c.gpus in (1, count)]
+    same = [c for c in usable if c.gpu == gpu.key]
+    fitting = [c for c in usable if c.memory_bytes * (1 - MEMORY_TOLERANCE) <= _memory(gpu)]
+    if same:
+        chosen = _best(same, gpu, count)
+    elif fitting:
+        chosen = _best(fitting, gpu, count)
+        notes.append(
+            f"no preset was made for {gpu.name} ({_gib(_memory(gpu))} GiB): {chosen.name} is the "
+            f"nearest by memory and capability ({chosen.gpu}, {_gib(chosen.memory_bytes)} GiB)"
+        )
+    else:
+        text = (
+            f"warning: {gpu.name} ({_gib(_memory(gpu))} GiB, capability {_dotted(gpu)}) is below "
+            f"every GPU that a preset was made for; {SMALLEST} is the smallest: see its budget"
+        )
+        return SMALLEST, (*notes, text)
+    if chosen.gpus != count:
+        notes.append(f"{chosen.name} is for one GPU; {count} GPUs share the same global batch")
+    return chosen.name, tuple(notes)
+
+
+def _best(candidates: list[Candidate], gpu: Gpu, count: int) -> Candidate:
+    """The largest memory; within the tolerance not newer than the GPU, then newest, then count."""
+    largest = max(c.memory_bytes for c in candidates) * (1 - MEMORY_TOLERANCE)
+    near = [c for c in candidates if c.memory_bytes >= largest]
+    return max(
+        near, key=lambda c: (c.capability <= gpu.compute_capability, c.capability, c.gpus == count)
+    )
+
+
+def _format(capability: tuple[int, int]) -> int:
+    """2: bf16 and fp16 tensor cores; 1: fp16 only; 0: neither."""
+    return (capability >= (7, 0)) + (capability >= (8, 0))
+
+
+def _memory(gpu: Gpu) -> int:
+    return gpu.memory_total_bytes
+
+
+def _dotted(gpu: Gpu) -> str:
+    return ".".join(str(part) for part in gpu.compute_capability)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f}"
+
+
+def share(preset: Preset, world_size: int) -> Preset:
+    """Return the preset with a per-device batch that lets `world_size` GPUs share the global batch.
+
+    The global batch and so the experiment stay; without such a size the preset stays as it is.
+    """
+    total, wanted = preset.settings.global_batch_size, preset.settings.per_device_train_batch_size
+    per_gpu, rest = divmod(total, world_size)
+    if rest or (per_gpu >= wanted and per_gpu % wanted == 0):
+        return preset
+    size = max(n for n in range(1, min(wanted, per_gpu) + 1) if per_gpu % n == 0)
+    note = (
+        f"per_device_train_batch_size {wanted} -> {size}: {world_size} GPUs share the global batch "
+        f"of {total}"
+    )
+    changed = preset.override(per_device_train_batch_size=size)
+    origin = f"derived for {world_size} GPUs"
+    provenance = changed.provenance | {"per_device_train_batch_size": origin}
+    return replace(changed, provenance=provenance, notes=(*preset.notes, note))

@@ -1,0 +1,94 @@
+"""The last arrow of the flow: result → report, as tables, plots, one HTML page and a terminal text.
+
+A report is made of the run folder alone, so it can be made again at any time and by anyone who has
+the folder. A run that failed, was stopped or still runs gets a report of what is known so far.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.report_facts import RunFacts, read_facts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run found: `tables` to compute with, `text` for a terminal, `path` of the page."""
+
+    run_id: str
+    status: str
+    path: Path
+    text: str = field(repr=False)
+    tables: dict[str, pd.DataFrame] = field(repr=False)
+    plots: dict[str, Path] = field(repr=False)
+    html: str = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Return one line: which run, how it stands, where the page is."""
+        return f"Report({self.run_id}, {self.status}: {self.path})"
+
+    def __str__(self) -> str:
+        """Return the text for a terminal."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def report(run_or_result: Any, *, show: bool = True) -> Report:
+    """Write `report.html` and its plots into the run folder and return the report.
+
+    Args:
+        run_or_result: A run folder (path), a run or its result.
+        show: Write the text to the terminal. In a notebook the report shows itself as the value of
+            its cell, and nothing is written twice.
+
+    Raises:
+        ConfigError: There is no such run folder.
+    """
+    from nbhelpers.plots import save_plots
+    from nbhelpers.report_html import body, page
+    from nbhelpers.report_words import as_text
+
+    facts = read_facts(run_or_result)
+    tables, plots = make_tables(facts), save_plots(facts)
+    fragment = body(facts, tables, plots)
+    target = facts.run.report_path
+    draft = target.with_name(f".{target.name}.partial")
+    draft.write_text(page(facts, fragment), encoding="utf-8")
+    draft.replace(target)
+    made = Report(
+        run_id=str(facts.get("run_id") or facts.run.id),
+        status=facts.status,
+        path=target,
+        text=as_text(facts, tables, str(target)),
+        tables=tables,
+        plots=plots,
+        html=fragment,
+    )
+    if show and not _is_notebook():
+        sys.stdout.write(made.text)
+    return made
+
+
+def make_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
+    """Return all tables by name: what the run holds, and the comparison with the legacy script."""
+    from nbhelpers.report_legacy import legacy_table
+    from nbhelpers.report_tables import all_tables
+
+    tables = all_tables(facts)
+    legacy = legacy_table(facts)
+    return tables | ({"legacy": legacy} if len(legacy) else {})
+
+
+def _is_notebook() -> bool:
+    """Say whether a Jupyter kernel runs this code, without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")

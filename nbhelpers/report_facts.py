@@ -1,0 +1,188 @@
+"""What a report knows: the run folder read once, complete or not, and how numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.runs import Run
+
+NOT_MEASURED = "not measured"
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The result where there is one, else what the record and the events tell so far."""
+
+    run: Run
+    status: str
+    data: dict[str, Any]
+    record: dict[str, Any]
+    events: list[dict[str, Any]]
+
+    def get(self, *keys: str) -> Any:
+        """Return a nested value of the result, or None where any part of the way is missing."""
+        return dig(self.data, *keys)
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of one type, by time."""
+        return [event for event in self.events if event.get("type") == kind]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a result to report on."""
+        return bool(self.get("scores"))
+
+
+def dig(data: Any, *keys: str) -> Any:
+    """Return a nested value, or None.
+
+    >>> dig({"a": {"b": 1}}, "a", "b"), dig({"a": None}, "a", "b")
+    (1, None)
+    """
+    for key in keys:
+        if not isinstance(data, Mapping):
+            return None
+        data = data.get(key)
+    return data
+
+
+def read_facts(run_or_result: Any) -> RunFacts:
+    """Read a run's folder, given as a path, a run or a result.
+
+    Raises:
+        ConfigError: There is no such folder, or it holds nothing of a run.
+    """
+    path = Path(getattr(run_or_result, "path", run_or_result)).expanduser()
+    run = Run(path.parent if path.is_file() else path)
+    if not run.path.is_dir():
+        raise ConfigError(
+            f"there is no run folder {run.path}", fix="Give a folder that `nbhelpers runs` lists."
+        )
+    from nbhelpers.files import read_json
+
+    record, events = run.record or {}, run.events()
+    data = read_json(run.result_path) or getattr(run_or_result, "data", None)
+    if not data and not record and not events:
+        raise ConfigError(
+            f"{run.path} holds neither result.json nor run.json nor events",
+            fix="Give the folder of one run, not the folder that holds the runs.",
+        )
+    is_partial = not data
+    data = dict(data) if data else _so_far(record, events)
+    status = run.status
+    if status == "new" and (events or not is_partial):  # a folder copied without process.json
+        status = "unfinished" if is_partial else "finished"
+    return RunFacts(run=run, status=status, data=data, record=record, events=events)
+
+
+def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Build the part of a result that a run without one has left in its record and events."""
+    preset = record.get("preset") or {}
+    steps = [event for event in events if event.get("type") == "step"]
+    data: dict[str, Any] = {
+        "run_id": record.get("run_id"),
+        "job": record.get("job"),
+        "mode": record.get("mode"),
+        "preset": preset.get("name"),
+        "settings": preset.get("settings"),
+        "seed": dig(preset, "settings", "seed"),
+        "plan": record.get("plan"),
+        "budget": record.get("budget"),
+        "versions": record.get("versions"),
+        "git_commit": record.get("git_commit"),
+        "command": record.get("command"),
+        "model": {"name": dig(preset, "settings", "model")},
+        "warnings": [e.get("message", "") for e in events if e.get("type") == "warning"],
+        "timing": _phase_times(events),
+    }
+    if steps:
+        data["training"] = _training_so_far(steps, events)
+    peak = max((step.get("memory_bytes") or 0 for step in steps), default=0)
+    predicted = dig(record, "budget", "total_bytes")
+    data["memory"] = {"predicted_bytes": predicted, "measured_bytes": peak or None}
+    return data
+
+
+def _training_so_far(steps: list[dict[str, Any]], events: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "optimizer_steps": steps[-1].get("step"),
+        "total_steps": steps[-1].get("total_steps"),
+        "epochs": steps[-1].get("epoch"),
+        "first_loss": steps[0].get("loss"),
+        "last_loss": steps[-1].get("loss"),
+        "skipped_steps": steps[-1].get("skipped_steps"),
+        "history": steps,
+        "evals": [event for event in events if event.get("type") == "eval"],
+    }
+
+
+def _phase_times(events: list[dict[str, Any]]) -> dict[str, float]:
+    """Return seconds by phase of rank 0; the last phase lasts until the last event."""
+    marks = [e for e in events if e.get("type") == "phase" and e.get("rank", 0) == 0]
+    times: dict[str, float] = {}
+    ends = [mark["t"] for mark in marks[1:]] + [events[-1]["t"] if events else 0.0]
+    for mark, end in zip(marks, ends, strict=False):
+        name = f"{mark.get('name')}_s"
+        times[name] = times.get(name, 0.0) + max(0.0, end - mark["t"])
+    return times | ({"total_s": sum(times.values())} if times else {})
+
+
+def known(value: Any) -> Any:
+    """Return a cell of a DataFrame, None where pandas holds a missing value."""
+    return None if value is None or value != value else value
+
+
+def size(size_bytes: float | None) -> str:
+    """Write bytes as GiB, or as MiB below one GiB.
+
+    >>> size(3 * 2**30), size(5 * 2**20), size(None)
+    ('3.00 GiB', '5.0 MiB', 'not measured')
+    """
+    if size_bytes is None:
+        return NOT_MEASURED
+    if abs(size_bytes) >= GIB:
+        return f"{size_bytes / GIB:.2f} GiB"
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def duration(seconds: float | None) -> str:
+    """Write seconds as a person says them.
+
+    >>> duration(3.25), duration(75), duration(7300), duration(None)
+    ('3.2 s', '1 min 15 s', '2 h 1 min', 'not measured')
+    """
+    if seconds is None:
+        return NOT_MEASURED
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def score(value: float | None) -> str:
+    """Write a score with three decimals; an undefined one says so."""
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def interval(edges: Any) -> str:
+    """Write an interval as `0.931 to 0.962`, or nothing where there is none."""
+    if not isinstance(edges, list | tuple) or len(edges) != 2 or None in edges:
+        return ""
+    return f"{edges[0]:.3f} to {edges[1]:.3f}"
+
+
+def share(value: float | None) -> str:
+    """Write a fraction in per cent."""
+    return NOT_MEASURED if value is None else f"{100 * value:.1f} %"
+
+
+def count(value: float | None) -> str:
+    """Write a whole number with separators."""
+    return NOT_MEASURED if value is None else f"{value:,.0f}"

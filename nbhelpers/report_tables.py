@@ -1,0 +1,251 @@
+"""The tables of a report: each function reads the facts and returns a DataFrame, empty if unknown.
+
+Tables hold numbers, not text, wherever a column has one type; `report_html` writes them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.report_facts import RunFacts, dig
+from nbhelpers.targets import METRICS, ORDERS, check_targets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FLOOR_NAMES = {
+    "always_yes": "always yes",
+    "identifier_overlap": "identifier overlap",
+    "tfidf_mlp": "TF-IDF classifier",
+}
+MODEL = "this model"
+
+
+def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield name and scores of each scored split: the test splits first."""
+    scores = facts.get("scores") or {}
+    for name in sorted(scores, key=lambda name: (not name.startswith("test"), name)):
+        if isinstance(scores[name], Mapping):
+            yield name, scores[name]
+
+
+def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
+    """Return every table that this run can fill, by name."""
+    makers: dict[str, Callable[[RunFacts], pd.DataFrame]] = {
+        "scores": scores_table,
+        "priors": priors_table,
+        "strata": strata_table,
+        "orders": orders_table,
+        "floors": floors_table,
+        "targets": targets_table,
+        "memory": memory_table,
+        "memory_lines": memory_lines_table,
+        "gpus": gpus_table,
+        "timing": timing_table,
+        "throughput": throughput_table,
+        "training": training_table,
+        "data": data_table,
+        "settings": settings_table,
+    }
+    made = {name: make(facts) for name, make in makers.items()}
+    return {name: table for name, table in made.items() if len(table)}
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows)
+
+
+def _edges(values: Any, name: str) -> dict[str, float | None]:
+    edges = dig(values, "intervals", name) or (None, None)
+    return {"low": edges[0], "high": edges[1]}
+
+
+def _average(metric: str) -> str:
+    if metric.endswith("_macro"):
+        return "macro"
+    return "binary" if metric in ("precision", "recall", "f1") else ""
+
+
+def scores_table(facts: RunFacts) -> pd.DataFrame:
+    """Return one row per split and metric, in the given order of each pair, average named."""
+    rows = []
+    for split, scores in splits(facts):
+        given = dig(scores, "orders", "given") or {}
+        for metric in (name for name in METRICS if name in given):
+            row = {"split": split, "metric": metric.removesuffix("_macro")}
+            row |= {"average": _average(metric), "value": given[metric]}
+            rows.append(row | _edges(scores, metric))
+    return _frame(rows)
+
+
+def priors_table(facts: RunFacts) -> pd.DataFrame:
+    """Return precision, recall and F1 at the sample's own share of clones and at named ones."""
+    rows = []
+    for split, scores in splits(facts):
+        given = dig(scores, "orders", "given") or {}
+        own = {"prior": scores.get("prior"), **given, "intervals": scores.get("intervals")}
+        for name, values in {"this sample": own, **(scores.get("at_prior") or {})}.items():
+            row = {"split": split, "prior": name, "share of clones": dig(values, "prior")}
+            row |= {metric: dig(values, metric) for metric in ("precision", "recall", "f1")}
+            rows.append(row | _edges(values, "f1"))
+    return _frame(rows)
+
+
+def strata_table(facts: RunFacts) -> pd.DataFrame:
+    """Return scores by how many of a pair's two texts also occur in train."""
+    rows = []
+    for split, scores in splits(facts):
+        for members, values in (scores.get("strata") or {}).items():
+            row = {"split": split, "texts seen in train": members}
+            row |= {"pairs": dig(values, "n_pairs"), "share of clones": dig(values, "prior")}
+            row |= {"f1": dig(values, "f1"), **_edges(values, "f1")}
+            rows.append(row | {"roc_auc": dig(values, "roc_auc")})
+    return _frame(rows)
+
+
+def orders_table(facts: RunFacts) -> pd.DataFrame:
+    """Return scores with the pair as given, reversed, and with the mean of both probabilities."""
+    rows = []
+    for split, scores in splits(facts):
+        orders = scores.get("orders") or {}
+        if len(orders) < 2:
+            continue
+        for order in (name for name in ORDERS if name in orders):
+            row = {"split": split, "order": order}
+            names = ("precision", "recall", "f1", "roc_auc", "pr_auc")
+            rows.append(row | {metric: dig(orders, order, metric) for metric in names})
+    return _frame(rows)
+
+
+def floors_table(facts: RunFacts) -> pd.DataFrame:
+    """Return the model beside the cheap scorers, each at its own threshold from valid."""
+    rows = []
+    for split, scores in splits(facts):
+        floors = scores.get("floors") or {}
+        if not floors:
+            continue
+        ours = dict(dig(scores, "orders", "given") or {})
+        ours |= {"threshold": scores.get("threshold"), "intervals": scores.get("intervals")}
+        for name, values in {MODEL: ours, **floors}.items():
+            row = {"split": split, "scorer": FLOOR_NAMES.get(name, name)}
+            row |= {"f1": dig(values, "f1"), **_edges(values, "f1")}
+            row |= {key: dig(values, key) for key in ("precision", "recall", "roc_auc")}
+            lead = dig(values, "lead") or {}
+            row |= {"lead": lead.get("f1"), "lead interval": lead.get("interval")}
+            rows.append(row | {"note": dig(values, "skipped") or ""})
+    return _frame(rows)
+
+
+def targets_table(facts: RunFacts) -> pd.DataFrame:
+    """Return the preset's success criteria on test beside what was measured."""
+    targets, test = facts.get("settings", "targets") or {}, facts.get("scores", "test")
+    rows = []
+    for metric, target in targets.items() if test else ():
+        if target is None:
+            continue
+        try:
+            row = check_targets({metric: target}, test)[0] | {"note": ""}
+        except ConfigError:  # named for another version or job: shown, not hidden
+            row = {"metric": metric, "target": target, "value": None, "passed": False}
+            row["note"] = "no such score"
+        rows.append(row)
+    return _frame(rows)
+
+
+def memory_table(facts: RunFacts) -> pd.DataFrame:
+    """Return predicted and measured peak in bytes, and the error of the prediction in per cent."""
+    memory = facts.get("memory") or {}
+    predicted, measured = memory.get("predicted_bytes"), memory.get("measured_bytes")
+    if predicted is None and measured is None:
+        return _frame([])
+    error = memory.get("error_percent")
+    if error is None and predicted and measured:
+        error = 100 * (predicted - measured) / measured
+    row = {"predicted_bytes": predicted, "measured_bytes": measured, "error_percent": error}
+    row |= {"measured": memory.get("what"), "device": memory.get("device")}
+    ranks = memory.get("per_rank") or []
+    reserved = [dig(rank, "peak_reserved_bytes") or 0 for rank in ranks]
+    process = [dig(rank, "rss_bytes") or 0 for rank in ranks]
+    row |= {"reserved_bytes": max(reserved, default=0) or None}
+    row |= {"process_rss_bytes": max(process, default=0) or None}
+    return _frame([row | {"capacity_bytes": facts.get("budget", "capacity_bytes")}])
+
+
+def memory_lines_table(facts: RunFacts) -> pd.DataFrame:
+    """Return the lines of the predicted budget."""
+    lines = facts.get("budget", "lines") or []
+    keys = ("name", "size_bytes", "note")
+    return _frame([{key: dig(line, key) for key in keys} for line in lines])
+
+
+def gpus_table(facts: RunFacts) -> pd.DataFrame:
+    """Return what each GPU did: mean utilisation and peak memory in use, by anyone."""
+    keys = ("index", "name", "mean_utilisation_percent", "peak_memory_used_bytes")
+    return _frame([{key: dig(gpu, key) for key in keys} for gpu in facts.get("gpu") or []])
+
+
+def timing_table(facts: RunFacts) -> pd.DataFrame:
+    """Return seconds by phase and their share of the total."""
+    timing = {k: v for k, v in (facts.get("timing") or {}).items() if isinstance(v, int | float)}
+    total = timing.get("total_s") or sum(v for k, v in timing.items() if k != "total_s")
+    rows = []
+    for name, value in timing.items():
+        row = {"phase": name.removesuffix("_s"), "seconds": value}
+        rows.append(row | {"share": value / total if total else None})
+    return _frame([row for row in rows if row["seconds"]])
+
+
+def throughput_table(facts: RunFacts) -> pd.DataFrame:
+    """Return training speed, and how much of it was padding."""
+    throughput = facts.get("throughput") or {}
+    names = {
+        "pairs_per_s": ("pairs", "per s"),
+        "useful_tokens_per_s": ("useful tokens", "per s"),
+        "padded_tokens_per_s": ("tokens with padding", "per s"),
+        "useful_share": ("useful tokens per padded token", "this run"),
+        "fixed_padding_useful_share": ("useful tokens per padded token", "if padded to seq_len"),
+    }
+    rows = []
+    for key, (what, unit) in names.items():
+        if throughput.get(key) is not None:
+            rows.append({"what": what, "value": throughput[key], "unit": unit})
+    return _frame(rows)
+
+
+def training_table(facts: RunFacts) -> pd.DataFrame:
+    """Return how far training went and what the loss did."""
+    training = facts.get("training") or {}
+    names = ("optimizer_steps", "total_steps", "epochs", "examples", "skipped_steps", "first_loss")
+    names += ("last_loss", "best_step", "resumed_from")
+    if not training.get("optimizer_steps"):
+        return _frame([])
+    known = [name for name in names if training.get(name) is not None]
+    return _frame([{"what": name.replace("_", " "), "value": training[name]} for name in known])
+
+
+def data_table(facts: RunFacts) -> pd.DataFrame:
+    """Return pairs, clones and functions of each split."""
+    rows = []
+    for name, values in (facts.get("data", "splits") or {}).items():
+        pairs, clones = dig(values, "pairs"), dig(values, "clones")
+        row = {"split": name, "pairs": pairs, "clones": clones}
+        row |= {"share of clones": clones / pairs if pairs and clones is not None else None}
+        rows.append(row | {"functions": dig(values, "functions")})
+    return _frame(rows)
+
+
+def settings_table(facts: RunFacts) -> pd.DataFrame:
+    """Return the settings in which this run differs from the base preset, and why."""
+    preset, settings = facts.record.get("preset") or {}, facts.get("settings") or {}
+    base, reasons = preset.get("base") or {}, preset.get("why") or {}
+    origin = preset.get("provenance") or {}
+    rows = []
+    for name, value in settings.items():
+        if name in base and base[name] != value:
+            row = {"setting": name, "base": str(base[name]), "this run": str(value)}
+            rows.append(row | {"from": origin.get(name, ""), "why": reasons.get(name, "")})
+    return _frame(rows)

@@ -1,0 +1,84 @@
+"""`RunResult`: what a finished run found."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.errors import JobFailed
+from nbhelpers.files import read_json
+
+RESULT_NAME = "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a finished run found: `result.json` with names."""
+
+    run_id: str
+    path: Path
+    data: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> RunResult:
+        """Read the result in a run folder.
+
+        Raises:
+            JobFailed: the folder holds no readable result.
+        """
+        folder = Path(path).expanduser().absolute()
+        data = read_json(folder / RESULT_NAME)
+        if data is None:
+            fix = "Look at the run's status; launch the same configuration again to continue it."
+            raise JobFailed(f"{folder} holds no result.", fix=fix)
+        return cls(str(data.get("run_id", folder.name)), folder, data)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Scores by split."""
+        return self.data.get("scores") or {}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Predicted and measured memory."""
+        return self.data.get("memory") or {}
+
+    @property
+    def timing(self) -> dict[str, Any]:
+        """Seconds by phase."""
+        return self.data.get("timing") or {}
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Steps, losses and evaluations."""
+        return self.data.get("training") or {}
+
+    @property
+    def throughput(self) -> dict[str, Any]:
+        """Pairs and tokens per second."""
+        return self.data.get("throughput") or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings of the run."""
+        return self.data.get("settings") or {}
+
+    @property
+    def f1(self) -> float | None:
+        """F1 of the class `clone` on the test split, pairs in the given order."""
+        given = ((self.scores.get("test") or {}).get("orders") or {}).get("given") or {}
+        return given.get("f1")
+
+    def __repr__(self) -> str:
+        score = "" if self.f1 is None else f", test F1 {self.f1:.3f}"
+        return f"RunResult({self.run_id}{score})"
+
+    def _repr_html_(self) -> str:
+        total_s = self.timing.get("total_s")
+        rows = [("run", self.run_id), ("folder", str(self.path))]
+        rows += [] if self.f1 is None else [("test F1", f"{self.f1:.3f}")]
+        rows += [] if total_s is None else [("total time", f"{total_s:.0f} s")]
+        cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
+        return f"<table>{cells}</table>"

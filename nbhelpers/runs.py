@@ -1,0 +1,360 @@
+"""The run folder: its files, its status, and how to stop, list and re-attach.
+
+A folder is the only truth about a run; a `Run` is a path with questions. Whether a run lives is
+asked of the system where it can be (same machine, same boot, same container: pid and start time),
+else of the heartbeat that its supervisor leaves on `process.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbhelpers import processes
+from nbhelpers.errors import ConfigError
+from nbhelpers.events import Event, file_name, last_events, merge
+from nbhelpers.files import read_json, write_json
+from nbhelpers.results import RESULT_NAME, RunResult
+
+HEARTBEAT_S = 15.0
+HEARTBEAT_LIMIT_S = 180.0  # a drive shared by two machines shows a new time late
+ESCALATION_S = 20.0
+STOP_REASONS = frozenset({"stop requested", "owner ended", "launcher signalled"})
+STATUSES = ("new", "running", "finished", "stopped", "failed", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, named by its folder; every property reads the folder anew."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).expanduser().absolute())
+
+    def __repr__(self) -> str:
+        return f"Run({self.id}, {self.status})"
+
+    def _repr_html_(self) -> str:
+        rows = {"run": self.id, "status": self.status, "folder": str(self.path)}
+        rows |= {"command": (self.record or {}).get("command") or ""}
+        cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
+        return f"<table>{cells}</table>"
+
+    @property
+    def id(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def record_path(self) -> Path:
+        """`run.json`: what was asked, resolved."""
+        return self.path / "run.json"
+
+    @property
+    def process_path(self) -> Path:
+        """`process.json`: who supervises the latest launch; its time is the heartbeat."""
+        return self.path / "process.json"
+
+    @property
+    def result_path(self) -> Path:
+        """`result.json`: written last, by rank 0."""
+        return self.path / RESULT_NAME
+
+    @property
+    def stop_path(self) -> Path:
+        """`stop`: exists when a clean end is asked for."""
+        return self.path / "stop"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """`checkpoints/`."""
+        return self.path / "checkpoints"
+
+    @property
+    def predictions_path(self) -> Path:
+        """`predictions.jsonl`: a line per test pair."""
+        return self.path / "predictions.jsonl"
+
+    @property
+    def predictions_txt(self) -> Path:
+        """`predictions.txt`: the form that CodeXGLUE's evaluator reads."""
+        return self.path / "predictions.txt"
+
+    @property
+    def report_path(self) -> Path:
+        """`report.html`."""
+        return self.path / "report.html"
+
+    @property
+    def launcher_events_path(self) -> Path:
+        """`events-launcher.jsonl`."""
+        return self.path / file_name(None)
+
+    @property
+    def launcher_log_path(self) -> Path:
+        """`launcher.log`: the supervisor's output, and the ranks' before they open their own."""
+        return self.path / "launcher.log"
+
+    def events_path(self, rank: int) -> Path:
+        """`events-rank<rank>.jsonl`."""
+        return self.path / file_name(rank)
+
+    def log_path(self, rank: int) -> Path:
+        """`rank<rank>.log`: stdout and stderr of one rank."""
+        return self.path / f"rank{rank}.log"
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """What `run.json` holds, or None when it cannot be read."""
+        return read_json(self.record_path)
+
+    def read_json(self) -> dict[str, Any]:
+        """What `run.json` holds.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        record = self.record
+        if record is None:
+            fix = "Launch with fresh=True: the folder is set aside and the run starts anew."
+            raise ConfigError(f"{self.record_path} cannot be read.", fix=fix)
+        return record
+
+    @property
+    def process(self) -> dict[str, Any]:
+        """What `process.json` holds: the supervisor of the latest launch; {} before the first."""
+        return read_json(self.process_path) or {}
+
+    @property
+    def world_size(self) -> int:
+        """Training processes of the latest launch, as planned."""
+        return int(((self.record or {}).get("plan") or {}).get("world_size") or 1)
+
+    @property
+    def status(self) -> str:
+        """new, running, finished, stopped, failed or dead (its supervisor vanished)."""
+        process = self.process
+        has_result = read_json(self.result_path) is not None
+        if not process:
+            return "finished" if has_result else "new"
+        ended = self.exit_event(process)
+        if ended is None and is_supervised(self, process):
+            return "running"
+        return _ended_status(self, ended, has_result)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker or its supervisor still lives."""
+        return self.status == "running"
+
+    def stop_requested(self) -> bool:
+        """Whether a clean end is asked for; the worker looks at every step."""
+        return self.stop_path.exists()
+
+    def offset(self, path: Path) -> int:
+        """Where the latest launch begins in a file that several launches appended to."""
+        return int((self.process.get("offsets") or {}).get(path.name, 0))
+
+    def exit_event(self, process: dict[str, Any] | None = None) -> Event | None:
+        """How the latest launch ended, as its supervisor recorded it; None while it has not."""
+        launch_id = (self.process if process is None else process).get("launch_id")
+        events = last_events(self.launcher_events_path)
+        ends = [e for e in events if e["type"] == "exit" and e.get("launch_id") == launch_id]
+        return ends[-1] if ends else None
+
+    def rank_files(self) -> list[Path]:
+        """The event files of the ranks, in the order of ranks."""
+        files = self.path.glob("events-rank*.jsonl")
+        return sorted(files, key=lambda file: (len(file.name), file.name))
+
+    def final_events(self, *types: str) -> list[Event]:
+        """Events of the given types near the end of the latest launch, earliest first."""
+        found = [
+            event
+            for file in self.rank_files()
+            for event in last_events(file, offset=self.offset(file))
+            if event["type"] in types
+        ]
+        return sorted(found, key=lambda event: event["t"])
+
+    def events(self) -> list[Event]:
+        """Every event of every launch, rank and supervisor, ordered by time."""
+        return merge(self.path)
+
+    def result(self) -> RunResult:
+        """The result of a finished run.
+
+        Raises:
+            JobFailed: there is none (yet).
+        """
+        return RunResult.from_path(self.path)
+
+    def log_tail(self, rank: int = 0, lines: int = 20) -> str:
+        """The last lines a rank wrote in the latest launch; the launcher's when it wrote none."""
+        for path in (self.log_path(rank), self.launcher_log_path):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = self.offset(path)
+                file.seek(max(size - (1 << 16), start if start <= size else 0))
+                text = file.read().decode(errors="replace").strip()
+                if text:
+                    return "\n".join(text.splitlines()[-lines:])
+        return ""
+
+    def stop(self, timeout_s: float = 120.0) -> str:
+        """End the run cleanly and resumably, and return its status.
+
+        The worker saves a checkpoint and ends at its next step. After `timeout_s` its supervisor
+        ends the processes by TERM, then by KILL. A run that does not run is left as it is.
+        """
+        if not self.is_running:
+            return self.status
+        write_json(self.stop_path, {"asked_at": time.time(), "grace_s": timeout_s})
+        deadline = time.monotonic() + timeout_s + ESCALATION_S
+        while (status := self.status) == "running" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if status == "running" and is_here(self.process):
+            end_leftovers(self)
+        return self.status
+
+
+def is_here(process: dict[str, Any]) -> bool:
+    """Whether a supervisor was started in this boot of this machine, where pids mean something."""
+    return all(process.get(key, "") == value for key, value in processes.machine().items())
+
+
+def is_supervised(run: Run, process: dict[str, Any]) -> bool:
+    """Whether the supervisor that `process.json` names still runs.
+
+    Elsewhere (another machine or container that shares the drive) its heartbeat decides; after a
+    reboot of the same machine it is gone.
+    """
+    if is_here(process):
+        return processes.is_alive(int(process.get("pid", 0)), process.get("start_time"))
+    here = processes.machine()
+    if process.get("host") == here["host"] and process.get("boot_id") != here["boot_id"]:
+        return False
+    with contextlib.suppress(OSError):
+        return time.time() - run.process_path.stat().st_mtime < HEARTBEAT_LIMIT_S
+    return False
+
+
+def end_leftovers(run: Run) -> int:
+    """Kill every process of the latest launch, supervisor included; returns how many there were."""
+    process = run.process
+    if not process or not is_here(process):
+        return 0
+    family = [(process.get("guard_pid", 0), process.get("guard_start_time"))]
+    family += [(process.get("pid", 0), process.get("start_time"))]
+
+    def find() -> list[int]:
+        heads = [pid for pid, started in family if processes.is_alive(pid, started)]
+        below = [pid for head in heads for pid in processes.descendants(head)]
+        return list(dict.fromkeys(heads + below + processes.of_launch(process["launch_id"])))
+
+    return processes.end(find, grace_s=0)
+
+
+def _ended_status(run: Run, ended: Event | None, has_result: bool) -> str:
+    errors = run.final_events("error")
+    code = ended.get("returncode") if ended else None
+    if has_result and not errors and (code == 0 or run.final_events("end")):
+        return "finished"
+    if ended and ended["reason"] in STOP_REASONS and (ended.get("escalated") or not errors):
+        return "stopped"
+    if errors:
+        return "failed"
+    if run.final_events("stopped") and code in (0, None):
+        return "stopped"
+    return "dead" if ended is None or ended["reason"] == "launcher killed" else "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """Runs of one folder, newest first."""
+
+    run_dir: Path
+    runs: tuple[Run, ...]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, index: int) -> Run:
+        return self.runs[index]
+
+    def __repr__(self) -> str:
+        return "\n".join(repr(run) for run in self.runs) or f"no runs in {self.run_dir}"
+
+    def rows(self) -> list[dict[str, str]]:
+        """Id, status, preset, F1 on the test split and start of every run, as text."""
+        return [_row(run) for run in self.runs]
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        if not rows:
+            return f"<p>no runs in {html.escape(str(self.run_dir))}</p>"
+        head = "".join(f"<th>{name}</th>" for name in rows[0])
+        cells = (("".join(f"<td>{html.escape(v)}</td>" for v in row.values())) for row in rows)
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _row(run: Run) -> dict[str, str]:
+    record, status = run.record or {}, run.status
+    f1 = run.result().f1 if status == "finished" else None
+    preset = (record.get("preset") or {}).get("name", "")
+    score = "" if f1 is None else f"{f1:.3f}"
+    created = str(record.get("created_at", ""))
+    return {"run": run.id, "status": status, "preset": preset, "F1": score, "started": created}
+
+
+def list_runs(run_dir: str | Path = "runs") -> RunTable:
+    """The runs in a folder, newest first; runs that were set aside (`~1`) included."""
+    root = Path(run_dir).expanduser().absolute()
+    files = root.glob("*/run.json") if root.is_dir() else ()
+    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+    return RunTable(root, tuple(Run(file.parent) for file in newest))
+
+
+def open_run(path_or_id: str | Path, run_dir: str | Path = "runs") -> Run:
+    """Re-attach to a run by its folder or by its id.
+
+    Raises:
+        ConfigError: there is no such run; names the nearest ones.
+    """
+    path, root = Path(path_or_id).expanduser(), Path(run_dir).expanduser()
+    for candidate in (root / path, path):
+        if (candidate / "run.json").is_file():
+            return Run(candidate)
+    import difflib
+
+    known = [run.id for run in list_runs(root)]
+    near = difflib.get_close_matches(path.name, known, n=3, cutoff=0.4) or known[:3]
+    fix = f"Did you mean {', '.join(near)}?" if near else f"Look for run folders outside {root}."
+    raise ConfigError(f"No run {str(path_or_id)!r} in {root.absolute()}.", fix=fix)
+
+
+def redirect_output(run: Run | str | Path, rank: int) -> Path:
+    """Send all output of this process, also that of C code and of children, to the rank's log."""
+    path = (run if isinstance(run, Run) else Run(Path(run))).log_path(rank)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    return path

@@ -1,0 +1,89 @@
+"""Sizes of a model without its weights: enough for the memory ledger."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A GPT-2 encoder's sizes."""
+
+    hidden: int
+    layers: int
+    heads: int
+    inner: int
+    vocab: int
+    positions: int
+    dropout: float
+
+    def matrix_parameters(self) -> int:
+        """Return the elements of the matrices that autocast copies to half precision.
+
+        Source: GPT2Block of transformers 5 (c_attn, c_proj, c_fc, c_proj) and the pair head.
+        """
+        hidden, inner = self.hidden, self.inner
+        return self.layers * (4 * hidden**2 + 2 * hidden * inner) + 2 * hidden**2 + 2 * hidden
+
+    def parameters(self) -> int:
+        """Return all trained elements: embeddings, blocks, last norm and pair head.
+
+        >>> Shape(hidden=128, layers=3, heads=4, inner=512, vocab=1200, positions=1024,
+        ...       dropout=0.1).parameters()
+        912898
+        """
+        hidden = self.hidden
+        vectors = self.layers * (9 * hidden + self.inner) + 2 * hidden + hidden + 2
+        return (self.vocab + self.positions) * hidden + self.matrix_parameters() + vectors
+
+
+# Source: config.json of the checkpoint; vocabulary with <pad>, </s> and <s>.
+_CODEGPT = Shape(
+    hidden=768, layers=12, heads=12, inner=3072, vocab=50260, positions=1024, dropout=0.1
+)
+# Source: SMOKE_VOCAB and SMOKE_SHAPE in models/encoders.py; a test compares them.
+_SMOKE = Shape(hidden=128, layers=3, heads=4, inner=512, vocab=1200, positions=1024, dropout=0.1)
+_KNOWN = {"microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT, "smoke": _SMOKE}
+
+
+def find_shape(settings: Settings) -> Shape | None:
+    """Return the model's sizes: known, from a local folder, or from the hub's config.json.
+
+    Returns:
+        None if they cannot be read, offline for example.
+    """
+    if settings.model in _KNOWN:
+        return _KNOWN[settings.model]
+    try:
+        folder = Path(settings.model).expanduser()
+        path = folder / "config.json" if folder.is_dir() else _from_hub(settings)
+        return _from_config(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (ImportError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _from_hub(settings: Settings) -> str:
+    from huggingface_hub import hf_hub_download
+
+    return hf_hub_download(
+        settings.model, "config.json", revision=settings.model_revision, etag_timeout=5
+    )
+
+
+def _from_config(config: dict[str, Any]) -> Shape:
+    hidden = int(config["n_embd"])
+    return Shape(
+        hidden=hidden,
+        layers=int(config["n_layer"]),
+        heads=int(config["n_head"]),
+        inner=int(config.get("n_inner") or 4 * hidden),
+        vocab=int(config["vocab_size"]),
+        positions=int(config["n_positions"]),
+        dropout=float(config.get("attn_pdrop", 0.1)),
+    )

@@ -1,0 +1,218 @@
+"""Names of scores, targets of a preset, and the requirements of a nightly run.
+
+A name is read from the right: `f1` is the test split in the given order, `mean.f1` the mean of both
+orders, `valid.roc_auc` another split, `memory.error_percent` something measured beside the scores.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nbhelpers.errors import ConfigError, RequirementMissed
+
+METRICS = (
+    "precision",
+    "recall",
+    "f1",
+    "precision_macro",
+    "recall_macro",
+    "f1_macro",
+    "accuracy",
+    "roc_auc",
+    "pr_auc",
+)
+SPLITS = ("valid", "test", "test_unseen")
+ORDERS = ("given", "reversed", "mean")
+NESTED = ("strata", "at_prior", "floors")
+BESIDE = {
+    "memory": ("predicted_bytes", "measured_bytes", "error_percent"),
+    "timing": tuple(
+        f"{phase}_s"
+        for phase in ("check", "data", "model", "pretrain", "train", "evaluate", "floors", "total")
+    ),
+    "throughput": (
+        "pairs_per_s",
+        "useful_tokens_per_s",
+        "padded_tokens_per_s",
+        "useful_share",
+        "fixed_padding_useful_share",
+    ),
+    "training": (
+        "optimizer_steps",
+        "epochs",
+        "skipped_steps",
+        "first_loss",
+        "last_loss",
+        "best_step",
+    ),
+    "threshold": ("value",),
+}
+_COMPARE = {
+    ">=": lambda value, bound: value >= bound,
+    "<=": lambda value, bound: value <= bound,
+    ">": lambda value, bound: value > bound,
+    "<": lambda value, bound: value < bound,
+    "==": lambda value, bound: value == bound,
+}
+_FORM = re.compile(r"^\s*([A-Za-z_][\w.\- ]*?)\s*(>=|<=|==|>|<)\s*([^\s<>=]+)\s*$")
+
+
+def available(data: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return every named number of a result, or of one split's scores (read as the test split).
+
+    A score that is undefined, such as the ROC-AUC of a single class, is there with None.
+    """
+    splits = {"test": data} if "orders" in data else data.get("scores") or {}
+    found: dict[str, float | None] = {}
+    for split, scores in splits.items():
+        found |= {f"{split}.{name}": value for name, value in _of_split(scores).items()}
+    plain = {name[5:]: value for name, value in found.items() if name.startswith("test.")}
+    for group, names in BESIDE.items():
+        measured = data.get(group)
+        if not isinstance(measured, Mapping):  # one split's scores have a number for a threshold
+            continue
+        plain |= {f"{group}.{name}": measured[name] for name in names if name in measured}
+    return plain | found
+
+
+def _of_split(scores: Mapping[str, Any]) -> dict[str, float | None]:
+    orders = scores.get("orders") or {}
+    found = dict(orders.get("given") or {})
+    found |= {name: scores[name] for name in ("prior", "n_pairs", "n_functions") if name in scores}
+    groups = orders | {
+        f"{group}.{key}": values
+        for group in NESTED
+        for key, values in (scores.get(group) or {}).items()
+    }
+    for group, values in groups.items():
+        for name, value in (values or {}).items():
+            if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+                found[f"{group}.{name}"] = value
+    return found
+
+
+def lookup(data: Mapping[str, Any], name: str) -> float | None:
+    """Return the number called `name` in a result or in one split's scores.
+
+    Raises:
+        ConfigError: There is no such number; the message names the nearest and all there are.
+    """
+    known = available(data)
+    if name in known:
+        return known[name]
+    raise _unknown(name, known)
+
+
+def check_targets(
+    targets: Mapping[str, float], scores_test: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return per target its measured value and whether it was reached (`value >= target`).
+
+    Raises:
+        ConfigError: A target names a score that does not exist.
+    """
+    rows = []
+    for metric, target in targets.items():
+        value = lookup(scores_test, metric)
+        passed = value is not None and value >= target
+        rows.append({"metric": metric, "target": target, "value": value, "passed": passed})
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One condition on a finished run, such as `f1>=0.9`."""
+
+    metric: str
+    op: str
+    value: float
+
+    def __str__(self) -> str:
+        """Return it as it is typed."""
+        return f"{self.metric}{self.op}{self.value:g}"
+
+    def check(self, result_data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metric, op, target, the measured value and whether it passed; undefined fails.
+
+        Raises:
+            ConfigError: The result has no number of that name.
+        """
+        measured = lookup(result_data, self.metric)
+        passed = measured is not None and _COMPARE[self.op](measured, self.value)
+        row = {"metric": self.metric, "op": self.op, "target": self.value}
+        return row | {"value": measured, "passed": passed}
+
+    def enforce(self, result_data: Mapping[str, Any]) -> None:
+        """Do nothing when the condition holds.
+
+        Raises:
+            RequirementMissed: It does not hold, or the number is undefined.
+        """
+        row = self.check(result_data)
+        if row["passed"]:
+            return
+        so = "undefined here" if row["value"] is None else f"{row['value']:.6g}"
+        raise RequirementMissed(
+            f"required {self}, but {self.metric} is {so}",
+            fix="Read the report of the run, or change the value after --require.",
+        )
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read a condition such as `f1>=0.9` or `memory.error_percent < 10` before anything runs.
+
+    >>> parse_requirement("test.mean.f1 >= 0.9")
+    Requirement(metric='test.mean.f1', op='>=', value=0.9)
+
+    Raises:
+        ConfigError: It is not NAME OP NUMBER, or the name cannot exist in any result.
+    """
+    match = _FORM.match(text)
+    form = "Write NAME OP NUMBER, for example 'f1>=0.9'; OP is one of >= <= > < ==."
+    if match is None:
+        fix = f"{form} {_listed(_static())}"
+        raise ConfigError(f"cannot read the requirement {text!r}", fix=fix)
+    metric, op, number = match.groups()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{number!r} in the requirement {text!r} is not a number", fix=form)
+    if not _may_exist(metric):
+        raise _unknown(metric, _static())
+    return Requirement(metric=metric, op=op, value=value)
+
+
+def _may_exist(name: str) -> bool:
+    """Say whether some result could hold this name: floors and priors are named by the run."""
+    known = _static()
+    if name in known:
+        return True
+    parts = name.split(".")
+    nested = parts[1:] if parts[0] in SPLITS else parts
+    return len(nested) >= 3 and nested[0] in NESTED and nested[-1] in (*METRICS, "n_pairs", "prior")
+
+
+def _static() -> list[str]:
+    plain = [*METRICS, "prior", "n_pairs", "n_functions"]
+    names = [*plain, *(f"{order}.{metric}" for order in ORDERS for metric in METRICS)]
+    names += [f"{split}.{name}" for split in SPLITS for name in names]
+    return names + [f"{group}.{name}" for group, beside in BESIDE.items() for name in beside]
+
+
+def _listed(known: list[str] | Mapping[str, Any]) -> str:
+    short = [name for name in known if not name.startswith(SPLITS)]
+    return f"Names: {', '.join(short)}; scores also as SPLIT.NAME, SPLIT: {', '.join(SPLITS)}."
+
+
+def _unknown(name: str, known: list[str] | Mapping[str, Any]) -> ConfigError:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    near = near or sorted((k for k in known if name.startswith(k)), key=len, reverse=True)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return ConfigError(f"no score is called {name!r}", fix=f"{hint}{_listed(known)}")

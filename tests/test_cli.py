@@ -1,0 +1,214 @@
+"""The shell's commands call the notebooks' functions, and an error ends them with its own code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from nbhelpers import cli, cli_text
+from nbhelpers.errors import BudgetError, ConfigError, NbhelpersError, OutOfMemory
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command line in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["nbhelpers", *arguments])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_the_commands_are_those_of_the_readme() -> None:
+    commands = set(typer.main.get_command(cli.app).commands)
+    wanted = "gpu presets plan budget train evaluate score-predictions follow stop runs report run"
+    assert commands == set(wanted.split())
+
+
+def test_gpu_says_what_is_here_or_why_there_is_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, "gpu") == 0
+    assert capsys.readouterr().out.startswith("Hardware(")
+
+
+def test_presets_lists_each_with_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, "presets", "clones") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["preset", "gpu", "about"]
+    assert any(line.split()[:4] == ["2x-rtx6000ada", "2", "x", "rtx6000ada"] for line in lines)
+    assert any(line.split()[:2] == ["smoke", "none"] for line in lines)
+
+
+def test_plan_shows_preset_split_and_budget_of_a_gpu_that_is_not_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("plan", "clones", "--preset", "t4", "--gpu", "t4", "--count", "2")
+    assert _run(monkeypatch, *arguments) == 0
+    said = capsys.readouterr().out
+    assert "Preset(clones/t4" in said
+    assert "configs/clones/t4.yaml" in said
+    assert "BatchPlan(" in said
+    assert "MemoryBudget(" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("budget", "--preset", "h100", "--gpu", "t4"), BudgetError.exit_code, "Fix:"),
+        (("budget", "--preset", "t4", "--gpu", "t4"), 0, "fits"),
+        (("plan", "clones", "--preset", "t5"), ConfigError.exit_code, "t4"),
+        (("plan", "clone"), ConfigError.exit_code, "clones"),
+        (("plan", "clones", "--gpu", "t44"), ConfigError.exit_code, "t4"),
+        (("plan", "clones", "--count", "2"), ConfigError.exit_code, "--gpu"),
+        (("train", "clones", "-o", "epoch=1"), ConfigError.exit_code, "epochs"),
+        (("train", "clones", "-o", "epochs"), ConfigError.exit_code, "name=value"),
+        (("train", "clones", "--preset", "smoke", "-o", "epochs=x"), 2, "epochs"),
+        (("evaluate", "clones"), ConfigError.exit_code, "--run"),
+        (("evaluate", "clones", "--checkpoint", "no.bin"), 5, "no.bin"),
+        (("follow", "nothing"), ConfigError.exit_code, "nothing"),
+        (("run", "no.ipynb"), ConfigError.exit_code, "no.ipynb"),
+        (("run", "no.ipynb", "-p", "epochs"), ConfigError.exit_code, "name=value"),
+        (("run", "no.ipynb", "--require", "f1>>1"), ConfigError.exit_code, "f1>>1"),
+        (("no-such-command",), 2, "no-such-command"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_an_error_is_a_message_with_its_fix_and_a_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _run(monkeypatch, *arguments) == code
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_debug_shows_the_error_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError):
+        _run(monkeypatch, "plan", "clones", "--preset", "t5", "--debug")
+
+
+@pytest.mark.parametrize("kind", [OutOfMemory, ConfigError, NbhelpersError])
+def test_the_printed_error_names_its_kind_and_fix(kind: type[NbhelpersError]) -> None:
+    assert cli_text.error_text(kind("why", fix="do this")) == f"{kind.__name__}: why\nFix: do this"
+
+
+class _FakeRun:
+    path = Path("runs/clones-x")
+
+    def __repr__(self) -> str:
+        return "Run(clones-x, running)"
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Calls of `launch`, which starts nothing here."""
+    calls: list[dict[str, Any]] = []
+
+    def fake(*arguments: object, **named: object) -> _FakeRun:
+        calls.append({"preset": arguments[0], **named})
+        return _FakeRun()
+
+    monkeypatch.setattr("nbhelpers.launch.launch", fake)
+    return calls
+
+
+def test_train_detached_says_how_to_follow_and_stop(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    launched: list[dict[str, Any]],
+) -> None:
+    arguments = ("train", "clones", "--preset", "smoke", "-o", "epochs=1", "--fresh", "--detach")
+    assert _run(monkeypatch, *arguments) == 0
+    said = capsys.readouterr().out
+    assert "nbhelpers follow runs/clones-x" in said
+    assert "nbhelpers stop runs/clones-x" in said
+    assert launched[0]["preset"].settings.epochs == 1
+    assert launched[0]["fresh"] is True
+
+
+def test_num_gpus_of_train_is_the_setting_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]]
+) -> None:
+    assert _run(monkeypatch, "train", "clones", "--preset", "smoke", "--detach") == 0
+    command = ("train", "clones", "--preset", "smoke", "--num-gpus", "2", "--detach")
+    assert _run(monkeypatch, *command) == 0
+    assert [call["preset"].settings.num_gpus for call in launched] == ["auto", 2]
+
+
+def test_ctrl_c_while_watching_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
+    assert _run(monkeypatch, "train", "clones", "--preset", "smoke") == cli.INTERRUPTED
+
+
+def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
+    monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
+    weights = tmp_path / "model.bin"
+    weights.write_bytes(b"x")
+    named = ("--checkpoint", str(weights), "--preset", "smoke", "--data", "smoke")
+    assert _run(monkeypatch, "evaluate", "clones", *named) == cli.INTERRUPTED
+    assert launched[0]["job_mode"] == "evaluate"
+    assert launched[0]["checkpoint"] == weights
+    assert launched[0]["preset"].settings.data == "smoke"
+
+
+def test_evaluate_of_a_run_uses_the_preset_that_it_was_made_with(
+    monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    from nbhelpers.config import load_preset
+
+    made = load_preset("clones", "smoke", overrides={"seq_len": 64})
+    run = tmp_path / "clones-y"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"run_id": "clones-y", "preset": made.to_dict()}))
+    monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
+    arguments = ("evaluate", "clones", "--run", "clones-y", "--run-dir", str(tmp_path))
+    assert _run(monkeypatch, *arguments) == cli.INTERRUPTED
+    assert launched[0]["preset"].settings.seq_len == 64
+    assert launched[0]["checkpoint"] == run
+
+
+def test_score_predictions_prints_scores_and_refuses_a_missing_prediction(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answers, predictions = tmp_path / "test.txt", tmp_path / "predictions.txt"
+    answers.write_text("a\tb\t1\nc\td\t0\n")
+    predictions.write_text("a\tb\t1\nc\td\t0\n")
+    assert _run(monkeypatch, "score-predictions", str(answers), str(predictions)) == 0
+    assert "f1: 1" in capsys.readouterr().out
+    predictions.write_text("a\tb\t1\n")
+    assert _run(monkeypatch, "score-predictions", str(answers), str(predictions)) == 5
+    assert "missing" in capsys.readouterr().err
+
+
+def test_runs_of_an_empty_folder_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert _run(monkeypatch, "runs", "--run-dir", str(tmp_path)) == 0
+    assert "no runs" in capsys.readouterr().out
+
+
+def test_a_table_keeps_columns_under_their_names() -> None:
+    rows = [{"name": "a", "value": 10}, {"name": "long one", "value": 2}]
+    assert cli_text.table(rows).splitlines() == [
+        "name      value",
+        "a         10",
+        "long one  2",
+    ]

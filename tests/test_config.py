@@ -1,0 +1,304 @@
+"""Promise: a preset is checked as a whole, knows where each value came from, and every mistake is
+reported with its place and its fix, all of them at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nbhelpers import config
+from nbhelpers.checks import yaml_number
+from nbhelpers.config import Preset, list_presets, load_preset, read_yaml
+from nbhelpers.errors import ConfigError
+
+SHIPPED = sorted((config.configs_dir() / "clones").glob("*.yaml"))
+CODEGPT = "microsoft/CodeGPT-small-java-adaptedGPT2"
+
+
+def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+# Reading YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: 1\nb: 2e-4\n", 2, ["as text", "2.0e-4"]),
+        ("b: 2.5e4\n", 1, ["2.5e+4"]),
+        ("b: -1E6\n", 1, ["-1.0e+6"]),
+        ("a: 1\nb: 2\na: 3\n", 3, ["`a` is given twice", "first in line 1"]),
+        ("s:\n  x: 1\n  x: 1\n", 3, ["`x` is given twice"]),
+        ("a:\n\tb: 1\n", 2, ["tab", "spaces"]),
+        ("a: [1, 2\n", 2, ["not valid YAML"]),
+        ("on: 1\n", 1, ["not text", '"on"']),
+        ("a: !!python/object:os.x {}\n", 1, ["not valid YAML"]),
+    ],
+)
+def test_a_yaml_mistake_is_named_with_its_line_and_its_fix(tmp_path, text, line, words):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as error:
+        read_yaml(path)
+    assert f"mine.yaml:{line}:" in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("# a comment only\n", "is empty"),
+        ("- 1\n- 2\n", "holds a list"),
+        ("text\n", "holds a str"),
+        ("a: &x [*x]\n", "not valid YAML"),
+        ("day: 2024-13-45\n", "not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("a: \x00\n", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, words):
+    with pytest.raises(ConfigError, match=words):
+        read_yaml(write(tmp_path, text))
+
+
+def test_all_yaml_mistakes_of_a_file_come_in_one_error(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        read_yaml(write(tmp_path, "a: 2e-4\nb: 1e5\nb: 1\n"))
+    assert all(f"mine.yaml:{line}:" in str(error.value) for line in (1, 2, 3))
+
+
+def test_a_missing_and_a_badly_encoded_file_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        read_yaml(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_yaml(tmp_path / "latin.yaml")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
+    assert read_yaml(tmp_path / "bom.yaml") == {"a": 1}
+
+
+@pytest.mark.parametrize("value", [2e-4, 5e-05, 1e20, 64, 0.1, 2.5e-10])
+def test_a_number_written_by_us_is_read_back_as_that_number(tmp_path, value):
+    assert read_yaml(write(tmp_path, f"a: {yaml_number(value)}\n")) == {"a": value}
+
+
+# Shipped presets
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_preset_loads_and_its_head_says_what_it_is(path):
+    preset = load_preset("clones", path.stem)
+    assert preset.name == path.stem and preset.about
+    head = path.read_text(encoding="utf-8").split("\nabout:")[0]
+    for word in ("# Trains: ", "# Target: ", f"--preset {path.stem}", "Expected time and score"):
+        assert word in head
+    assert "not measured yet" in head or "run " in head
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_an_overlay_lists_only_differences_each_with_its_reason(path):
+    preset, data = load_preset("clones", path.stem), read_yaml(path)
+    if path.stem == "base":
+        assert preset.changed() == []
+        return
+    changed = {name: why for name, _, _, why in preset.changed()}
+    assert set(data["settings"]) == set(changed)
+    assert all(changed.values())
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_changing_the_gpu_does_not_change_the_experiment(path):
+    preset = load_preset("clones", path.stem)
+    if preset.gpu and not preset.name.startswith("seed-"):
+        may_change = {"per_device_train_batch_size", "per_device_eval_batch_size"}
+        may_change |= {"gradient_checkpointing", "precision"}
+        assert {name for name, *_ in preset.changed()} <= may_change
+
+
+def test_seed_legacy_quotes_the_seed():
+    s = load_preset("clones", "seed-legacy").settings
+    assert (s.seq_len, s.global_batch_size, s.num_gpus, s.epochs) == (400, 16, 1, 2)
+    assert (s.learning_rate, s.max_grad_norm, s.seed) == (5e-5, 1.0, 3)
+    assert (s.per_device_eval_batch_size, s.padding) == (32, "fixed")
+    assert (s.precision, s.attention, s.warmup_ratio) == ("fp32", "eager", 0.5)
+    assert s.targets == {"f1_macro": 0.949}
+
+
+def test_seed_2x_rtx6000ada_quotes_the_seed():
+    s = load_preset("clones", "seed-2x-rtx6000ada").settings
+    assert (s.seq_len, s.per_device_train_batch_size, s.global_batch_size) == (1024, 8, 64)
+    assert (s.num_gpus, s.epochs, s.learning_rate, s.max_grad_norm) == (2, 2, 5e-5, 1.0)
+    assert (s.seed, s.per_device_eval_batch_size, s.padding) == (3, 32, "fixed")
+    assert (s.eval_steps, s.save_steps, s.save_minutes, s.save_total_limit) == (500, 500, None, 2)
+
+
+# Provenance
+
+
+def test_a_preset_says_where_a_value_came_from():
+    preset = load_preset("clones", "l4", overrides={"learning_rate": 2.5e-4})
+    assert preset.provenance["seq_len"] == "configs/clones/base.yaml"
+    assert preset.provenance["per_device_train_batch_size"] == "configs/clones/l4.yaml"
+    assert preset.provenance["eval_steps"] == "nbhelpers/schema.py (default)"
+    sentence = preset.where("learning_rate")
+    assert "0.00025" in sentence and "overrides" in sentence and "5e-05" in sentence
+    assert "configs/clones/l4.yaml" in preset.where("per_device_train_batch_size")
+    assert set(preset.provenance) == set(preset.settings.model_dump())
+
+
+def test_asking_where_for_an_unknown_name_suggests_the_right_one():
+    with pytest.raises(ConfigError, match="learning_rate"):
+        load_preset("clones", "base").where("lerning_rate")
+
+
+def test_an_override_of_the_experiment_leaves_a_note_and_no_foreign_reason():
+    preset = load_preset("clones", "smoke", overrides={"global_batch_size": 64, "epochs": 2})
+    assert not any("global_batch_size" in note for note in preset.notes)
+    assert "global_batch_size" not in preset.why  # equal to the base again: nothing to explain
+    preset = load_preset("clones", "base", overrides={"learning_rate": 1e-3})
+    assert any("learning_rate=0.001 changes the experiment" in note for note in preset.notes)
+
+
+def test_none_means_that_an_override_is_not_given():
+    preset = load_preset("clones", "t4", overrides={"seq_len": None, "seed": 7})
+    assert preset.settings.seq_len == 1024 and preset.settings.seed == 7
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_preset_survives_json(path):
+    preset = load_preset("clones", path.stem, overrides={"seed": 11})
+    again = Preset.from_dict(json.loads(json.dumps(preset.to_dict())))
+    assert again == preset
+    assert again.changed() == preset.changed()
+
+
+@pytest.mark.parametrize("change", [{"extra": 1}, {"why": ...}])
+def test_a_saved_preset_of_another_form_is_refused(change):
+    data = load_preset("clones", "base").to_dict() | change
+    data = {key: value for key, value in data.items() if value is not ...}
+    with pytest.raises(ConfigError, match="lacks or adds"):
+        Preset.from_dict(data)
+
+
+def test_a_saved_preset_with_a_wrong_value_is_refused():
+    data = load_preset("clones", "base").to_dict()
+    data["settings"]["seq_len"] = "1024"
+    with pytest.raises(ConfigError, match="seq_len"):
+        Preset.from_dict(data)
+
+
+def test_the_repr_is_one_line_and_the_html_escapes_what_users_write(tmp_path):
+    folder = tmp_path / "<b>model"
+    folder.mkdir()
+    preset = load_preset("clones", "base", overrides={"model": str(folder)})
+    assert "\n" not in repr(preset)
+    shown = preset._repr_html_()
+    assert "<b>model" not in shown and "&lt;b&gt;model" in shown
+    assert "overrides" in shown and "configs/clones/base.yaml" in shown
+
+
+# Mistakes in presets
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("lerning_rate: 1.0e-4", ["`lerning_rate`", "did you mean `learning_rate`?"]),
+        ('seq_len: "512"', ["must be an integer", "the text '512'", "without quotes: 512"]),
+        ("epochs: true", ["must be an integer", "truth value True"]),
+        ("floors: 1", ["must be true or false"]),
+        ("model: no", ["must be a string", "YAML 1.1 reads no", 'model: "no"']),
+        ("track: off", ["'none'", "YAML 1.1"]),
+        ("precision: fp8", ["'auto'", "'bf16'", "fp8"]),
+        ("seed:", ["must be an integer", "null"]),
+        ("train_fraction: 1.5", ["less than or equal to 1"]),
+        ("warmup_ratio: 1.0", ["less than 1"]),
+        ("learning_rate: .inf\nwhy: {learning_rate: x}", ["finite"]),
+        ("priors: {natural: 2}", ["priors.natural", "less than 1"]),
+        ("targets: {f1_makro: 0.9}", ["f1_makro", "did you mean `f1_macro`?"]),
+        ("per_device_train_batch_size: 128", ["larger than global_batch_size=64", "64 or less"]),
+        ("save_minutes: null", ["save_minutes and save_steps are both empty", "10.0"]),
+        ("seq_len: 2048\nwhy: {seq_len: x}", ["2048", "1024 positions", "1024 or less"]),
+        ("model: codegtp", ["did you mean `codegpt`?"]),
+        ("model: graphcodebert", ["reserved", "not there yet"]),
+        ("model: microsoft/codebert-base", ["reserved", "not there yet"]),
+        ("model: ./no/such/folder", ["does not exist", "check the path"]),
+        ("data: smok", ["did you mean `smoke`?"]),
+        ("data: /no/such/folder", ["existing folder", "check the path"]),
+        ("learning_rate: 1.0e-3", ["without a reason", "under `why:`"]),
+        ("global_batch_size: 32", ["without a reason"]),
+        ("seq_len: 512", ["without a reason"]),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line_and_its_fix(tmp_path, settings, words):
+    body, *rest = settings.split("\n")
+    text = f"about: mine\nextends: base\nsettings:\n  {body}\n" + "\n".join(rest)
+    with pytest.raises(ConfigError) as error:
+        load_preset("clones", write(tmp_path, text))
+    assert "mine.yaml:4:" in str(error.value)
+    assert error.value.fix
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_all_problems_of_both_files_and_the_overrides_come_at_once(tmp_path):
+    write(tmp_path, "about: b\nsettings:\n  sed: 3\n", "mybase.yaml")
+    text = "abuot: x\nextends: mybase\ngpu: t5\ngpus: 0\nsettings:\n  seq_len: x\nwhy:\n  sede: y\n"
+    with pytest.raises(ConfigError) as error:
+        load_preset("clones", write(tmp_path, text), overrides={"epochs": "two"})
+    found = str(error.value)
+    for words in (
+        "mybase.yaml:3: there is no setting `sed`",
+        "mine.yaml:1: there is no key `abuot` in a preset; did you mean `about`?",
+        "mine.yaml:3: there is no gpu `t5`",
+        "mine.yaml:4: gpus=0",
+        "mine.yaml:6: `seq_len` must be an integer",
+        "mine.yaml:8: `why` names no setting `sede`",
+        "overrides: `epochs` must be an integer",
+        "`learning_rate` is missing",
+    ):
+        assert words in found
+
+
+def test_a_setting_outside_of_settings_is_told_where_to_go(tmp_path):
+    with pytest.raises(ConfigError, match="write it under `settings:`"):
+        load_preset("clones", write(tmp_path, "extends: base\nseed: 4\n"))
+
+
+@pytest.mark.parametrize("line", ["settings: [1]", "why: text", "about: 3", "gpus: true"])
+def test_an_outer_key_of_a_wrong_type_is_refused(tmp_path, line):
+    with pytest.raises(ConfigError, match="must be of type"):
+        load_preset("clones", write(tmp_path, f"extends: base\n{line}\n"))
+
+
+def test_extends_has_one_level(tmp_path):
+    write(tmp_path, "extends: base\nsettings: {seed: 4}\n", "middle.yaml")
+    with pytest.raises(ConfigError, match="one level only"):
+        load_preset("clones", write(tmp_path, "extends: middle\nsettings: {seed: 5}\n"))
+
+
+def test_an_unknown_preset_or_job_suggests_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean `a100-80gb`"):
+        load_preset("clones", "a100-80g")
+    with pytest.raises(ConfigError, match="did you mean `clones`"):
+        load_preset("clone", "t4")
+    with pytest.raises(ConfigError, match="did you mean `clones`"):
+        list_presets("clons")
+
+
+def test_several_wrong_overrides_are_reported_together():
+    preset = load_preset("clones", "base")
+    with pytest.raises(ConfigError) as error:
+        preset.override(seed=True, learning_rate="2e-4", num_gpus="two", epoch=3)
+    found = str(error.value)
+    assert "4 problems" in found and "0.0002" in found and "`epochs`" in found
+    assert "an integer or 'auto'" in found

@@ -1,0 +1,115 @@
+"""Every notebook has the anatomy that a reader relies on; the lint sees when it has not."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+
+from tools import lint_notebook, repository
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+CLONES = Path(__file__).parent.parent / "notebooks" / "03_find_clones.ipynb"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_passes_the_lint(path: Path) -> None:
+    assert lint_notebook.problems(path) == []
+
+
+def test_the_clone_notebook_offers_its_eleven_parameters() -> None:
+    notebook = nbformat.read(CLONES, as_version=4)
+    cell = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
+    names = [node.targets[0].id for node in ast.parse(cell.source).body]
+    assert names == [
+        *("preset", "model", "data", "seq_len", "epochs", "per_device_train_batch_size"),
+        *("num_gpus", "train_fraction", "seed", "run_dir", "track"),
+    ]
+    assert all("# @param" in line for line in cell.source.splitlines())
+
+
+def _edited(tmp_path: Path, edit: object) -> list[str]:
+    notebook = nbformat.read(CLONES, as_version=4)
+    edit(notebook)
+    path = tmp_path / CLONES.name
+    nbformat.write(notebook, path)
+    return lint_notebook.problems(path)
+
+
+def _insert(cell: nbformat.NotebookNode, at: int = 8) -> object:
+    return lambda notebook: notebook.cells.insert(at, cell)
+
+
+def _store_output(notebook: nbformat.NotebookNode) -> None:
+    code = next(c for c in notebook.cells if c.cell_type == "code")
+    code.outputs = [new_output("stream", text="hello")]
+
+
+def _lose_tag(notebook: nbformat.NotebookNode) -> None:
+    for cell in notebook.cells:
+        cell.metadata.pop("tags", None)
+
+
+def _set_parameters(source: str) -> object:
+    def edit(notebook: nbformat.NotebookNode) -> None:
+        for cell in notebook.cells:
+            if "parameters" in cell.metadata.get("tags", []):
+                cell.source = source
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (_insert(new_code_cell("def f():\n    return 1")), "a definition"),
+        (_insert(new_code_cell("\n".join(f"print({i})" for i in range(13)))), "13 lines"),
+        (_insert(new_code_cell("hardware = 1")), "`hardware` is assigned in cell"),
+        (_insert(new_code_cell("%pip install x")), "%pip stands in cells"),
+        (_insert(new_code_cell("!nvidia-smi")), "a magic or shell line"),
+        (_insert(new_code_cell("x1 = 1  # takes 3 minutes")), "figure in a comment"),
+        (_insert(new_markdown_cell("This needs 15 GB.")), "figure in prose"),
+        (_insert(new_markdown_cell("It is 30 % faster.")), "figure in prose"),
+        (_insert(new_markdown_cell("word " * 61)), "61 words"),
+        (_insert(new_markdown_cell("## Report"), at=3), "out of order"),
+        (_insert(new_markdown_cell("The loss must fall."), at=4), "asserts nothing"),
+        (_store_output, "outputs are stored"),
+        (_lose_tag, "0 cells are tagged"),
+        (_set_parameters("preset = 'a' + 'b'  # what"), "only `name = literal`"),
+        (_set_parameters('preset = "auto"  # @param {type:"string"}'), "a comment is missing"),
+        (_set_parameters("\n".join(f"p{i} = 1  # why" for i in range(13))), "13 parameters"),
+        (lambda n: n.metadata.update(widgets={}), "widget state"),
+        (lambda n: n.metadata.pop("nbhelpers"), "must name the job"),
+        (lambda n: n.cells[0].update(source="# Find clones"), "badge"),
+        (lambda n: n.cells.extend(new_markdown_cell("x") for _ in range(10)), "cells, more than"),
+    ],
+)
+def test_the_lint_sees_a_broken_rule(tmp_path: Path, edit: object, said: str) -> None:
+    assert said in "\n".join(_edited(tmp_path, edit))
+
+
+def test_the_address_is_the_same_in_every_file_that_carries_it(root: Path) -> None:
+    assert repository.problems(root) == []
+
+
+def test_make_repo_writes_the_owner_into_badges_and_install_cells(
+    tmp_path: Path, root: Path
+) -> None:
+    for name in ("nbhelpers/bootstrap.py", "nbhelpers/__init__.py", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((root / name).read_text())
+    (tmp_path / "notebooks").mkdir()
+    copy = tmp_path / "notebooks" / CLONES.name
+    copy.write_text(CLONES.read_text())
+    changed = repository.set_owner(tmp_path, "somebody", "clones")
+    assert f"notebooks/{CLONES.name}" in changed
+    text = copy.read_text()
+    assert "colab.research.google.com/github/somebody/clones/blob/main/notebooks/" in text
+    assert "git+https://github.com/somebody/clones@v" in text
+    assert repository.problems(tmp_path) == []
+    assert lint_notebook.problems(copy) == []
+    (tmp_path / "README.md").write_text("https://github.com/another/clones")
+    assert "README.md" in repository.problems(tmp_path)[0]

@@ -1,0 +1,120 @@
+"""An installed package holds all that a checkout has, and set-up chooses the right torch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import nbhelpers
+from tools import lint_size, make_venv
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+
+
+def test_every_folder_with_code_is_a_package_of_the_wheel() -> None:
+    folders = {path.parent for path in (ROOT / "nbhelpers").rglob("*.py")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    configs = {"nbhelpers.configs"} | {
+        f"nbhelpers.configs.{folder.name}"
+        for folder in (ROOT / "configs").iterdir()
+        if folder.is_dir()
+    }
+    assert set(SETUPTOOLS["packages"]) == names | configs
+    assert SETUPTOOLS["package-dir"] == {"nbhelpers.configs": "configs"}
+
+
+def _carried(folder: Path, package: str) -> set[Path]:
+    patterns = SETUPTOOLS["package-data"].get(package, [])
+    return {path for pattern in patterns for path in folder.glob(pattern)}
+
+
+def test_every_data_file_is_carried_by_the_wheel() -> None:
+    carried = _carried(ROOT / "configs", "nbhelpers.configs")
+    for package in SETUPTOOLS["packages"]:
+        parts = package.split(".")
+        where = ROOT.joinpath(*parts[1:]) if "configs" in parts else ROOT.joinpath(*parts)
+        carried |= _carried(where, package)
+    files = {
+        path
+        for folder in ("nbhelpers", "configs")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".so")
+    }
+    assert files - carried == set()
+    assert len(files) > 20
+
+
+def test_the_requirements_are_the_dependencies_and_pin_nothing() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    wanted = [line.partition("#")[0].strip() for line in lines if line.partition("#")[0].strip()]
+    assert SETUPTOOLS["dynamic"]["dependencies"] == {"file": ["requirements.txt"]}
+    assert all(re.fullmatch(r"[\w.-]+>=[\d.]+(,<\d+)?", line) for line in wanted)
+    names = {re.match(r"[\w.-]+", line)[0] for line in wanted}
+    card = (
+        "torch transformers peft bitsandbytes trl datasets accelerate evaluate ipywidgets papermill"
+    )
+    assert set(card.split()) <= names
+
+
+def test_without_a_gpu_setup_passes_the_constraint_and_with_one_it_does_not() -> None:
+    without = make_venv.pip_arguments(gpu=False, torch_index="")
+    assert without[-2:] == ["--constraint", "constraints-cpu.txt"]
+    assert "--constraint" not in make_venv.pip_arguments(gpu=True, torch_index="")
+    named = make_venv.pip_arguments(gpu=False, torch_index="https://example.org/cpu")
+    assert named[-2:] == ["--extra-index-url", "https://example.org/cpu"]
+    assert re.search(r"^torch==[\d.]+$", (ROOT / "constraints-cpu.txt").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("script", "has_gpu"),
+    [("echo 'GPU 0: Tesla T4'", True), ("echo 'No devices were found'", False), ("exit 9", False)],
+)
+def test_a_gpu_is_what_the_driver_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, has_gpu: bool
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert make_venv.has_gpu() is has_gpu
+
+
+def test_setup_never_clears_a_folder_that_is_no_environment(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(OSError, match="no virtual environment"):
+        make_venv.make(tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_make_setup_refuses_another_python_and_says_what_to_type(tmp_path: Path) -> None:
+    old = tmp_path / "python2.7"
+    old.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo 'Python 2.7.18' && exit 0\nexit 1\n")
+    old.chmod(0o755)
+    command = ["make", "setup", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "Python 2.7.18" in done.stdout
+    assert "make setup PYTHON=" in done.stdout
+    assert not (tmp_path / "venv").exists()
+
+
+def test_the_version_is_in_the_changelog_or_still_unreleased() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert f"[{nbhelpers.__version__}]" in text or "## [Unreleased]" in text
+
+
+def test_no_file_of_the_checkout_is_above_the_limit(tmp_path: Path) -> None:
+    large = tmp_path / "large.bin"
+    large.write_bytes(b"0" * (lint_size.MAX_BYTES + 1))
+    assert lint_size.main([str(large)]) == 1
+    folders = ("nbhelpers", "configs", "notebooks", "tests", "tools", "docs")
+    files = [
+        p for f in folders for p in (ROOT / f).rglob("*") if p.is_file() and p.suffix != ".pyc"
+    ]
+    assert lint_size.main([str(path) for path in files]) == 0

@@ -1,0 +1,162 @@
+"""Guards: predictions are written whole, in file order, and none that is missing gets a score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nbhelpers.errors import DataError
+from nbhelpers.metrics import binary_scores
+from nbhelpers.predictions import (
+    FIELDS,
+    PredictionWriter,
+    evaluate_predictions,
+    iter_predictions,
+    read_predictions,
+)
+
+ANSWERS = [("1", "2", 1), ("3", "4", 0), ("5", "6", 1), ("2", "1", 0)]
+
+
+def write_pairs(path: Path, rows: list[tuple[object, ...]]) -> Path:
+    """Write rows as tab-separated lines."""
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    return write_pairs(tmp_path / "answers.txt", ANSWERS)
+
+
+def write(folder: Path, n: int = 3, *, fail_at: int | None = None) -> PredictionWriter:
+    """Write n predictions, and raise before row `fail_at`."""
+    with PredictionWriter(folder / "predictions.jsonl") as writer:
+        for row in range(n):
+            if row == fail_at:
+                raise KeyboardInterrupt
+            p = {"p": 0.1 * row, "p_reversed": None if row else 0.5}
+            writer.write(
+                split="test", row=row, id1=f"{row}", id2="ä", label=row % 2, prediction=1, **p
+            )
+    return writer
+
+
+def test_both_files_hold_every_pair_in_order(tmp_path: Path) -> None:
+    writer = write(tmp_path)
+    assert writer.n_written == 3
+    assert writer.txt_path.read_text(encoding="utf-8") == "0\tä\t1\n1\tä\t1\n2\tä\t1\n"
+    columns = read_predictions(writer.path)
+    assert tuple(columns) == FIELDS
+    assert columns["row"] == [0, 1, 2] and columns["id1"] == ["0", "1", "2"]
+    assert columns["p"] == [0.0, 0.1, 0.2] and columns["p_reversed"] == [0.5, None, None]
+
+
+def test_the_text_file_holds_one_split_and_the_other_file_all(tmp_path: Path) -> None:
+    with PredictionWriter(tmp_path / "predictions.jsonl") as writer:
+        for split in ("test", "test_unseen"):
+            pair = {"id1": split, "id2": "b", "label": 1, "p": 0.5, "p_reversed": 0.5}
+            writer.write(split=split, row=0, prediction=1, **pair)
+    assert read_predictions(writer.path)["split"] == ["test", "test_unseen"]
+    assert writer.txt_path.read_text() == "test\tb\t1\n"
+
+
+def test_a_failed_writer_leaves_the_old_files_and_no_part_of_new_ones(tmp_path: Path) -> None:
+    before = write(tmp_path, 2).path.read_text()
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, 3, fail_at=2)
+    assert (tmp_path / "predictions.jsonl").read_text() == before
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_nothing_is_visible_before_all_is_written(tmp_path: Path) -> None:
+    with PredictionWriter(tmp_path / "predictions.jsonl"):
+        assert not (tmp_path / "predictions.jsonl").exists()
+    assert (tmp_path / "predictions.jsonl").exists()
+
+
+def test_one_split_can_be_read_alone(tmp_path: Path) -> None:
+    path = write(tmp_path).path
+    assert read_predictions(path, split="test")["row"] == [0, 1, 2]
+    assert read_predictions(path, split="valid")["row"] == []
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"split": "test"}', "text"])
+def test_a_broken_line_is_named_by_number(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path).path
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(DataError, match="line 4: not a prediction"):
+        list(iter_predictions(path))
+
+
+def test_what_was_written_scores_against_its_own_answers(tmp_path: Path) -> None:
+    writer = write(tmp_path, 3)
+    rows = [json.loads(line) for line in writer.path.read_text().splitlines()]
+    triples = [(r["id1"], r["id2"], r["label"]) for r in rows]
+    found = evaluate_predictions(write_pairs(tmp_path / "answers.txt", triples), writer.txt_path)
+    assert (found["precision"], found["recall"]) == (pytest.approx(1 / 3), 1.0)
+
+
+def test_scores_are_binary_and_macro_by_name(tmp_path: Path, answers: Path) -> None:
+    calls = [1, 1, 0, 0]
+    rows = [(a, b, call) for (a, b, _), call in zip(ANSWERS, calls, strict=True)]
+    found = evaluate_predictions(answers, write_pairs(tmp_path / "p.txt", rows[::-1]))
+    wanted = binary_scores([label for *_, label in ANSWERS], calls, 0.5)
+    assert found["n_pairs"] == 4 and found["prior"] == 0.5
+    for name in ("precision", "recall", "f1", "f1_macro", "accuracy"):
+        assert found[name] == wanted[name]
+    assert "roc_auc" not in found
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        (ANSWERS[:3], "1 missing predictions: 2 1"),
+        ([], "4 missing predictions: .* …"),
+        ([*ANSWERS, ("7", "8", 1)], "1 pairs that are not among the answers: 7 8"),
+        ([("2", "3", 1), ("4", "3", 1)], "4 3 .the answers have it reversed."),
+        ([*ANSWERS, ("1", "2", 0)], r"1 pairs with both labels: 1 2 .line 5."),
+        ([*ANSWERS[:3], ("2", "1", 2)], "line 4"),
+        ([*ANSWERS[:3], ("2", "1", "0.7")], "not id1<TAB>id2<TAB>0|1"),
+        ([*ANSWERS[:3], ("2", "1")], "line 4"),
+    ],
+)
+def test_predictions_that_do_not_answer_are_refused(
+    tmp_path: Path, answers: Path, rows: list[tuple[object, ...]], wanted: str
+) -> None:
+    with pytest.raises(DataError, match=wanted) as caught:
+        evaluate_predictions(answers, write_pairs(tmp_path / "p.txt", rows))
+    assert caught.value.exit_code == 5 and "p.txt" in caught.value.message
+
+
+def test_every_kind_of_fault_is_in_one_message(tmp_path: Path, answers: Path) -> None:
+    rows = [("1", "2", 1), ("1", "2", 0), ("9", "9", 1), ("x",)]
+    with pytest.raises(DataError) as caught:
+        evaluate_predictions(answers, write_pairs(tmp_path / "p.txt", rows))
+    for kind in ("3 missing", "both labels", "not among the answers", "line 4"):
+        assert kind in caught.value.message
+
+
+def test_equal_repeats_count_once(tmp_path: Path, answers: Path) -> None:
+    rows = [*ANSWERS, ANSWERS[0]]
+    found = evaluate_predictions(answers, write_pairs(tmp_path / "p.txt", rows))
+    assert (found["n_pairs"], found["n_repeated_predictions"], found["f1"]) == (4, 1, 1.0)
+
+
+def test_bom_crlf_and_blank_lines_are_no_content(tmp_path: Path, answers: Path) -> None:
+    path = tmp_path / "p.txt"
+    text = "\n".join("\t".join(map(str, row)) for row in ANSWERS)
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    assert evaluate_predictions(answers, path)["f1"] == 1.0
+
+
+def test_contradicting_answers_and_a_missing_file_are_refused(
+    tmp_path: Path, answers: Path
+) -> None:
+    torn = write_pairs(tmp_path / "torn.txt", [*ANSWERS, ("1", "2", 0)])
+    with pytest.raises(DataError, match="torn"):
+        evaluate_predictions(torn, answers)
+    with pytest.raises(DataError, match="cannot read"):
+        evaluate_predictions(answers, tmp_path / "absent.txt")

@@ -1,0 +1,268 @@
+"""Guards: a report says what the run folder holds, all of it and nothing else, complete or not."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from run_on_disk import MIB, floors, write_events, write_run
+
+from nbhelpers.config import list_presets
+from nbhelpers.errors import ConfigError
+from nbhelpers.report import Report, report
+from nbhelpers.report_facts import read_facts
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished run; no test changes its result."""
+    return write_run(tmp_path_factory.mktemp("runs") / "clones-codegpt-0123456789")
+
+
+@pytest.fixture(scope="module")
+def made(finished: Path) -> Report:
+    """Return the report of the finished run."""
+    return report(finished, show=False)
+
+
+def changed(finished: Path, tmp_path: Path, **changes: Any) -> Report:
+    """Return the report of a copy of the finished run with parts of its result replaced."""
+    data = json.loads((finished / "result.json").read_text())
+    for name, value in changes.items():
+        target, keys = data, name.split("__")
+        for key in keys[:-1]:
+            target = target[key]
+        target[keys[-1]] = value
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps(data))
+    return report(folder, show=False)
+
+
+class _Text(HTMLParser):
+    """Collects what a reader sees and whether anything points outside the page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.seen.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href") and not (value or "").startswith("data:"):
+                self.outside.append(f"{tag} {name}={value}")
+
+
+def seen(made: Report) -> str:
+    """Return the visible text of the saved page."""
+    parser = _Text()
+    parser.feed(made.path.read_text())
+    return " ".join(parser.seen)
+
+
+def test_the_page_needs_no_other_file(made: Report) -> None:
+    parser = _Text()
+    page = made.path.read_text()
+    parser.feed(page)
+    assert parser.outside == []
+    assert "http" not in re.sub(r"base64,[^\"]+", "", page)
+    assert '<meta name="viewport"' in page
+
+
+@pytest.mark.parametrize("name", ["loss", "curves", "scores", "memory", "gpu"])
+def test_every_plot_is_a_png_in_the_run_folder_and_in_the_page(made: Report, name: str) -> None:
+    assert made.plots[name].parent == made.path.parent
+    assert made.plots[name].read_bytes().startswith(b"\x89PNG")
+    assert made.path.read_text().count("data:image/png") == len(made.plots) == 5
+
+
+def test_text_from_a_run_is_escaped(made: Report) -> None:
+    assert "12 repeated &lt;train&gt; rows" in made.path.read_text()
+
+
+def test_every_split_has_its_scores_with_average_and_interval(finished: Path, made: Report) -> None:
+    data = json.loads((finished / "result.json").read_text())
+    table = made.tables["scores"].set_index(["split", "metric", "average"])
+    for split in ("valid", "test"):
+        row = table.loc[(split, "f1", "binary")]
+        scores = data["scores"][split]
+        assert row["value"] == scores["orders"]["given"]["f1"]
+        assert [row["low"], row["high"]] == scores["intervals"]["f1"]
+        assert table.loc[(split, "f1", "macro"), "value"] == scores["orders"]["given"]["f1_macro"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "At a prior of 14.0 % clones (natural) F1 would be",
+        "was chosen on valid and frozen for test",
+        "2505.04311",
+        "2208.12588",
+        "predicted 4.41 GiB, measured 4.19 GiB (allocator peak), error +5.4 %",
+        "f" * 64,
+        "abcdef0123456789",
+        "nbhelpers train clones --preset 2x-t4",
+        "torch 2.9.0",
+        "C-UDA",
+        "repeated rows: 12",
+        "19.5 % of functions exceed 400 tokens",
+        "10 min 40 s",
+    ],
+)
+def test_the_page_says(made: Report, wanted: str) -> None:
+    assert wanted in seen(made)
+
+
+def test_critiques_of_bigclonebench_stay_away_from_other_data(
+    finished: Path, tmp_path: Path
+) -> None:
+    other = changed(finished, tmp_path, data__source="smoke", settings__data="smoke")
+    assert "2505.04311" not in seen(other)
+
+
+def test_targets_are_passed_or_missed_beside_the_measured_value(made: Report) -> None:
+    rows = made.tables["targets"].set_index("metric")
+    assert rows.loc["f1", "passed"]
+    assert not rows.loc["roc_auc", "passed"]
+    assert "Target roc_auc >= 0.999: missed (0." in made.text
+
+
+@pytest.mark.parametrize(
+    ("tfidf", "wanted"),
+    [
+        (floors(0.5), "beats TF-IDF classifier (F1 0.500) by"),
+        (floors(0.99), "does not beat TF-IDF classifier (F1 0.990): -"),
+        (floors(0.5, intervals={"f1": [0.4, 0.6]}), "their 95 % intervals do not overlap"),
+        (floors(0.9, intervals={"f1": [0.5, 0.99]}), "this test set may not settle it"),
+        (floors(0.5, lead={"f1": 0.4, "interval": [0.3, 0.5]}), "+0.500: settled by this test set"),
+        (floors(0.9, lead={"f1": 0.0, "interval": [-0.1, 0.1]}), "not settled by this test set"),
+    ],
+)
+def test_the_verdict_on_tfidf_is_plain(
+    finished: Path, tmp_path: Path, tfidf: dict[str, Any], wanted: str
+) -> None:
+    assert wanted in seen(changed(finished, tmp_path, scores__test__floors=tfidf))
+
+
+def test_a_floor_that_was_skipped_says_why(finished: Path, tmp_path: Path) -> None:
+    skipped = floors(0.5) | {"tfidf_mlp": {"skipped": "no train pairs"}}
+    assert "no train pairs" in seen(changed(finished, tmp_path, scores__test__floors=skipped))
+
+
+def test_our_side_of_the_legacy_table_follows_the_run(finished: Path, tmp_path: Path) -> None:
+    other = changed(finished, tmp_path, throughput__useful_share=0.5, plan__world_size=7)
+    rows = other.tables["legacy"].set_index("what")["this run"]
+    assert rows["useful tokens per padded token"] == "50.0 %"
+    assert rows["training processes"] == "7"
+    assert rows["effective batch (pairs)"] == "64 = 8 x 4 x 7"
+    assert rows["utilisation per GPU"] == "91 % / 92 %"
+    assert rows["peak memory per GPU"] == "4.10 GiB / 4.19 GiB"
+
+
+def test_what_nobody_measured_of_the_legacy_script_says_so(made: Report) -> None:
+    legacy = made.tables["legacy"].set_index("what").iloc[:, 0]
+    for what in ("peak memory per GPU", "utilisation per GPU", "training time"):
+        assert legacy[what] == "not measured"
+    assert legacy["useful tokens per padded token"].startswith("43.7 %")
+
+
+@pytest.mark.skipif("seed-legacy" not in list_presets("clones"), reason="preset not there")
+def test_the_legacy_side_comes_from_its_preset(made: Report) -> None:
+    from nbhelpers.config import load_preset
+
+    settings = load_preset("clones", "seed-legacy").settings
+    legacy = made.tables["legacy"].set_index("what").iloc[:, 0]
+    assert legacy["context (tokens)"] == str(settings.seq_len)
+    assert legacy["effective batch (pairs)"].startswith(str(settings.global_batch_size))
+
+
+def test_a_finished_legacy_run_beside_it_fills_the_legacy_side(tmp_path: Path) -> None:
+    ours, theirs = write_run(tmp_path / "ours"), write_run(tmp_path / "theirs")
+    data = json.loads((theirs / "result.json").read_text())
+    data |= {"preset": "seed-legacy", "run_id": "theirs"}
+    data["timing"]["train_s"] = 9000
+    (theirs / "result.json").write_text(json.dumps(data))
+    table = report(ours, show=False).tables["legacy"].set_index("what")
+    assert table.loc["training time", "seed-legacy, run theirs"] == "2 h 30 min"
+
+
+def test_the_terminal_text_fits_100_columns_and_ends_with_the_path(made: Report) -> None:
+    *lines, last = made.text.splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert last == f"Report: {made.path}"
+    assert "predicted 4.41 GiB, measured 4.19 GiB" in made.text
+    assert re.search(r"f1 binary +0\.\d{3} +0\.\d{3} to 0\.\d{3}", made.text)
+
+
+def test_show_writes_the_text_once(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = report(finished).text
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize("form", ["text", "path", "object", "file"])
+def test_a_run_is_named_by_path_or_by_anything_that_has_one(finished: Path, form: str) -> None:
+    forms = {"text": str(finished), "path": finished, "object": SimpleNamespace(path=finished)}
+    forms["file"] = finished / "result.json"
+    assert read_facts(forms[form]).get("run_id") == finished.name
+
+
+def test_a_failed_run_reports_its_error_and_what_is_known(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "failed")
+    for name in ("result.json", "predictions.jsonl", "predictions.txt"):
+        (folder / name).unlink()
+    error = {"kind": "OutOfMemory", "message": "asked for 2 GiB", "fix": "halve the batch"}
+    write_events(folder, [{"t": 1700.0, "type": "error", "rank": 0} | error])
+    made = report(folder, show=False)
+    said = seen(made)
+    assert "No scores yet" in said and "optimizer step 60 of 200" in said
+    assert "OutOfMemory: asked for 2 GiB" in said and "halve the batch" in said
+    assert {"loss", "memory", "gpu"} <= set(made.plots)
+    assert made.tables["memory"].iloc[0]["measured_bytes"] == 4000 * MIB
+
+
+def test_an_empty_folder_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither result"):
+        report(tmp_path, show=False)
+    with pytest.raises(ConfigError, match="no run folder"):
+        report(tmp_path / "absent", show=False)
+
+
+def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the way to every part of a result, without those that another split repeats."""
+    items = data.items() if isinstance(data, dict) and path != ("scores", "valid") else ()
+    return [p for key, value in items for p in [(*path, key), *_paths(value, (*path, key))]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["absent", None])
+def test_a_result_without_any_one_part_still_makes_a_report(
+    finished: Path, tmp_path: Path, missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbhelpers import report_legacy
+    from nbhelpers.report import make_tables
+    from nbhelpers.report_html import body
+    from nbhelpers.report_words import as_text
+
+    monkeypatch.setattr(report_legacy, "_legacy_settings", dict)
+    text = (finished / "result.json").read_text()
+    for path in _paths(json.loads(text)):
+        data = json.loads(text)
+        target = data
+        for key in path[:-1]:
+            target = target[key]
+        if missing is None:
+            target[path[-1]] = None
+        else:
+            del target[path[-1]]
+        (tmp_path / "result.json").write_text(json.dumps(data))
+        facts = read_facts(tmp_path)
+        tables = make_tables(facts)
+        assert body(facts, tables, {}) and as_text(facts, tables, "x"), path

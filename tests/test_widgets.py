@@ -1,0 +1,44 @@
+"""The preset picker is sugar: it prints the equal line, and leaves no widget in a headless run."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.hardware import plan_hardware
+from nbhelpers.widgets import pick_preset
+
+
+def test_the_picker_starts_from_the_preset_for_this_hardware() -> None:
+    picker = pick_preset("clones", plan_hardware("t4"))
+    assert picker.line == 'preset = "t4"'
+    assert picker.line in repr(picker)
+
+
+def test_choosing_prints_the_equal_line() -> None:
+    picker = pick_preset("clones")
+    assert picker.line == 'preset = "smoke"'
+    assert picker.choose("h100") == 'preset = "h100"'
+    assert "H100" in picker.text()
+    with pytest.raises(ConfigError):
+        picker.choose("h1000")
+
+
+def test_a_change_in_the_widget_changes_the_line_and_the_text() -> None:
+    picker = pick_preset("clones")
+    choice, shown = picker._box().children
+    choice.value = "t4"
+    assert picker.line == 'preset = "t4"'
+    assert "preset = &quot;t4&quot;" in shown.value
+
+
+@pytest.mark.parametrize("is_headless", [True, False])
+def test_a_headless_run_shows_text_instead_of_a_widget(
+    monkeypatch: pytest.MonkeyPatch, is_headless: bool
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr("IPython.display.display", lambda what, **_: shown.append(what))
+    if is_headless:
+        monkeypatch.setenv("NBHELPERS_OWNER_PID", "1")
+    pick_preset("clones")._ipython_display_()
+    assert isinstance(shown[0], dict) is is_headless
