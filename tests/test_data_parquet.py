@@ -44,6 +44,12 @@ def test_both_forms_give_the_same_pairs_and_the_same_fingerprint(
     assert not ours.problems.has_problems
 
 
+def test_functions_are_numbered_in_row_order(tmp_path: Path) -> None:
+    for name in ("train", "validation", "test"):
+        write(tmp_path / f"{name}.parquet", rows_of([(8, 3, True), (2, 3, False), (5, 8, True)]))
+    assert load_clone_data(str(tmp_path)).ids == ["8", "2", "5", "3"]
+
+
 def test_rows_beyond_one_batch_keep_their_order_and_their_numbers(tmp_path: Path) -> None:
     rows = rows_of([(1 + n % 7, 8, n % 7 > 2) for n in range(10_000)])
     rows[9_000]["func1"] = None

@@ -196,9 +196,8 @@ class _SplitReader:
         combined = ids.astype(np.int64) * (len(text_of) + 1) + texts
         _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
         numbers = np.full(len(first), -1, dtype=np.int32)
-        for position in np.argsort(
-            first
-        ):  # in row order: the first text of an id is the earliest one
+        # In row order, so that functions are numbered as they come.
+        for position in np.argsort(first):
             i = int(first[position])
             if ids[i] >= 0 and texts[i] >= 0:
                 place = (file, row_in_file + i + 1)
