@@ -8,7 +8,9 @@ BIN := $(VENV)/bin
 # The name holds what the environment was made from, so a second `make setup` is instant and a changed file is not.
 STAMP := $(VENV)/.made-$(shell { cat requirements.txt constraints-cpu.txt pyproject.toml; \
 	echo '$(CURDIR) $(TORCH_INDEX)'; } | cksum | cut -d' ' -f1)
-QUIET := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
+# Nothing here asks a hub or opens a window; tests also keep to one thread per process.
+OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
+QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo smoke test test-gpu check format notebooks repo clean
@@ -26,7 +28,7 @@ $(STAMP):
 	@rm -f $(VENV)/.made-* && touch $@
 
 demo: setup ## train, evaluate and report a small clone detector on this machine's CPU
-	@$(QUIET) $(BIN)/nbhelpers run notebooks/03_find_clones.ipynb -p preset=smoke $(ARGS)
+	@$(OFFLINE) $(BIN)/nbhelpers run notebooks/03_find_clones.ipynb -p preset=smoke $(ARGS)
 
 smoke: demo ## the same as demo
 
@@ -34,7 +36,7 @@ test: setup ## every test that needs no GPU and no network (ARGS="-k name" choos
 	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU
-	@HF_HUB_OFFLINE=1 MPLBACKEND=Agg $(BIN)/python -m pytest -q -m gpu tests $(ARGS)
+	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)
 
 check: setup ## lint, format, import layers, notebook anatomy
 	@$(BIN)/ruff check .
@@ -49,7 +51,7 @@ format: setup ## let ruff mend style
 
 notebooks: setup ## run every notebook headless on smoke
 	@for notebook in notebooks/*.ipynb; do \
-	  $(QUIET) $(BIN)/nbhelpers run "$$notebook" -p preset=smoke $(ARGS) || exit $$?; done
+	  $(OFFLINE) $(BIN)/nbhelpers run "$$notebook" -p preset=smoke $(ARGS) || exit $$?; done
 
 repo: setup ## write the repository's address into badges and notebooks: make repo OWNER=name [NAME=nbhelpers]
 	@$(BIN)/python tools/repository.py set --owner '$(OWNER)' --name '$(or $(NAME),nbhelpers)'

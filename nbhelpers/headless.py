@@ -272,10 +272,16 @@ def _kernel_manager(started: list[Any]) -> type:
     command.append("--log-level=40")
 
     class ThisPython(AsyncKernelManager):
-        async def _async_pre_start_kernel(self, **kwargs: Any) -> Any:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
             started.append(self)
-            self.kernel_spec.argv = command
-            return await super()._async_pre_start_kernel(**kwargs)
+
+        @property
+        def kernel_spec(self) -> Any:
+            spec = super().kernel_spec
+            if spec is not None:
+                spec.argv = command
+            return spec
 
     return ThisPython
 

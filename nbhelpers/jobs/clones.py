@@ -118,32 +118,34 @@ class PairTask:
         rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
         functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
         labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
-        ids, last, place, padded = self._buckets(functions)
+        ids, last, place, useful, padded = self._buckets(functions)
         return PairBatch(
             ids=[self._put(x) for x in ids],
             last=[self._put(x) for x in last],
             place=self._put(place),
             labels=self._put(labels),
             weights=torch.full((len(rows),), weight, device=self.accelerator.device),
-            useful_tokens=int(self.lengths[functions].sum()) if weight else 0,
+            useful_tokens=useful if weight else 0,
             padded_tokens=padded,
         )
 
-    def _buckets(self, functions: np.ndarray) -> tuple[list[Any], list[Any], Any, int]:
-        lengths = self.lengths[functions]
+    def _buckets(self, functions: np.ndarray) -> tuple[list[Any], list[Any], Any, int, int]:
+        """Put each distinct function of the micro-batch into a bucket once."""
+        used, inverse = np.unique(functions, return_inverse=True)
+        lengths = self.lengths[used]
         if self.settings.padding == "fixed":
-            groups = [np.arange(len(functions))]
+            groups = [np.arange(len(used))]
         else:
             groups = length_buckets(lengths, **self._bucket)
         ids, last, padded = [], [], 0
         for group in groups:
             width = self._width(int(lengths[group].max()))
-            ids.append(torch.from_numpy(self.table.pad(functions[group], width)))
+            ids.append(torch.from_numpy(self.table.pad(used[group], width)))
             last.append(torch.from_numpy(lengths[group] - 1))
             padded += width * len(group)
-        place = np.empty(len(functions), dtype=np.int64)
-        place[np.concatenate(groups)] = np.arange(len(functions))
-        return ids, last, torch.from_numpy(place), padded
+        row_of = np.empty(len(used), dtype=np.int64)
+        row_of[np.concatenate(groups)] = np.arange(len(used))
+        return ids, last, torch.from_numpy(row_of[inverse]), int(lengths.sum()), padded
 
     def _width(self, longest: int) -> int:
         if self.settings.padding == "fixed":

@@ -115,22 +115,22 @@ class Trainer:
                 started = time.perf_counter()
                 self._set_learning_rate(state.step)
                 with self.hooks.step_context(state.step):
-                    losses, padded, parts = self._backward(window, state)
+                    losses, tokens, parts = self._backward(window, state)
                     norm = self.accelerator.clip_grad_norm_(
                         self.model.parameters(), self.settings.max_grad_norm
                     )
-                    step_loss, padded, stop, due = self._agree(losses, padded)
+                    step_loss, tokens, stop, due = self._agree(losses, tokens)
                     self._check_finite(step_loss, float(norm), state, window, parts, losses)
                     self.optimizer.step()
                     self.optimizer.zero_grad()
-                self._advance(state, window, padded, time.perf_counter() - started)
+                self._advance(state, window, tokens, time.perf_counter() - started)
                 self._emit_step(state, step_loss / len(window), float(norm))
                 self._after_step(state, stop=stop, due=due)
         return state
 
     def _backward(
         self, window: np.ndarray, state: TrainState
-    ) -> tuple[list[torch.Tensor], int, list[np.ndarray]]:
+    ) -> tuple[list[torch.Tensor], np.ndarray, list[np.ndarray]]:
         """Run the micro-steps of one window; gradients meet over ranks on the last one."""
         rank, world = self.accelerator.process_index, self.plan.world_size
         parts = micro_batches(
@@ -140,7 +140,7 @@ class Trainer:
             world_size=world,
             per_device=self.plan.per_device_train_batch_size,
         )
-        losses, padded = [], 0
+        losses, tokens = [], np.zeros(2)  # tokens: useful, padded
         for micro_step, rows in enumerate(parts):
             seed_everything(self.settings.seed, state.epoch, state.window, micro_step, rank)
             batch = self.task.batch(rows)
@@ -150,8 +150,8 @@ class Trainer:
                 # DDP averages over ranks: times world, over the whole window, is the mean.
                 self.accelerator.backward(loss * (world / len(window)))
             losses.append(loss.detach())
-            padded += batch.padded_tokens
-        return losses, padded, parts
+            tokens += batch.useful_tokens, batch.padded_tokens
+        return losses, tokens, parts
 
     def _set_learning_rate(self, step: int) -> None:
         s = self.settings
@@ -165,10 +165,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def _agree(self, losses: list[torch.Tensor], padded: int) -> tuple[float, int, bool, bool]:
+    def _agree(
+        self, losses: list[torch.Tensor], tokens: np.ndarray
+    ) -> tuple[float, np.ndarray, bool, bool]:
         """Sum over ranks: one small all-reduce, a host-device sync (the norm is another)."""
         main = self.accelerator.is_main_process
-        flags = [padded, self.hooks.wants_stop(), main and self.hooks.save_is_due()]
+        flags = [*tokens, self.hooks.wants_stop(), main and self.hooks.save_is_due()]
         device = losses[0].device
         facts = torch.cat(
             [
@@ -176,8 +178,8 @@ class Trainer:
                 torch.tensor(flags, dtype=torch.float64).to(device),
             ]
         )
-        loss, padded_sum, stop, due = self.accelerator.reduce(facts, "sum").tolist()
-        return loss, int(padded_sum), stop > 0, due > 0
+        loss, useful, padded, stop, due = self.accelerator.reduce(facts, "sum").tolist()
+        return loss, np.array([useful, padded]), stop > 0, due > 0
 
     def _check_finite(
         self,
@@ -208,12 +210,14 @@ class Trainer:
             details=f"In the {'micro-batch' if bad else 'batch'}: {self.task.describe(rows)}",
         )
 
-    def _advance(self, state: TrainState, window: np.ndarray, padded: int, took_s: float) -> None:
+    def _advance(
+        self, state: TrainState, window: np.ndarray, tokens: np.ndarray, took_s: float
+    ) -> None:
         state.step += 1
         state.window += 1
         state.examples += len(window)
-        state.useful_tokens += int(self.task.costs[window].sum())
-        state.padded_tokens += padded
+        state.useful_tokens += int(tokens[0])
+        state.padded_tokens += int(tokens[1])
         state.train_s += took_s
         if state.window == self.windows_per_epoch:
             state.epoch, state.window = state.epoch + 1, 0

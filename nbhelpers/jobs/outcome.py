@@ -14,7 +14,7 @@ from nbhelpers.floors import score_floors
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.memory import MemoryBudget, compare
-from nbhelpers.metrics import best_threshold, score_pairs
+from nbhelpers.metrics import best_threshold, is_positive, score_pairs
 from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import Settings
 
@@ -124,10 +124,10 @@ def _scores(session: Session, inputs: Inputs, predicted: Any, threshold: float) 
 def _write_predictions(session: Session, inputs: Inputs, predicted: Any, threshold: float) -> None:
     """Write one line per pair of each test split, in file order."""
     ids = inputs.data.ids
-    for name in (n for n in predicted if n.startswith("test")):
-        pairs, (given, swapped) = inputs.data.splits[name], predicted[name]
-        stem = f"predictions{name.removeprefix('test')}"
-        with PredictionWriter(session.run.path, stem=stem) as writer:
+    with PredictionWriter(session.run.predictions_path) as writer:
+        for name in (n for n in predicted if n.startswith("test")):
+            pairs, (given, swapped) = inputs.data.splits[name], predicted[name]
+            decided = is_positive(given, threshold)
             for row in range(len(pairs)):
                 writer.write(
                     split=name,
@@ -137,7 +137,7 @@ def _write_predictions(session: Session, inputs: Inputs, predicted: Any, thresho
                     label=int(pairs.label[row]),
                     p=float(given[row]),
                     p_reversed=float(swapped[row]),
-                    prediction=int(given[row] > threshold),
+                    prediction=int(decided[row]),
                 )
 
 
@@ -241,13 +241,14 @@ def _training_facts(state: TrainState) -> dict[str, Any]:
 def _throughput(state: TrainState, task: PairTask) -> dict[str, float]:
     if not state.train_s or not state.examples:
         return {}
-    fixed = 2 * state.examples * task.table.seq_len
+    # With every function of every pair padded to seq_len, as the legacy script does.
+    fixed = float(task.costs.mean()) / (2 * task.table.seq_len)
     return {
         "pairs_per_s": state.examples / state.train_s,
         "useful_tokens_per_s": state.useful_tokens / state.train_s,
         "padded_tokens_per_s": state.padded_tokens / state.train_s,
         "useful_share": state.useful_tokens / max(1, state.padded_tokens),
-        "fixed_padding_useful_share": state.useful_tokens / fixed,
+        "fixed_padding_useful_share": fixed,
     }
 
 
