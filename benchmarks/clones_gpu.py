@@ -1,6 +1,6 @@
 """Train the CodeGPT-small shape (random weights, own BPE) on a local BigCloneBench folder, on a GPU.
 
-    python benchmarks/clones_gpu.py DATA OUT --seq-len 400 1024
+    python benchmarks/clones_gpu.py DATA OUT --seq-len 400 1024 [--set KEY=JSON ...]
 
 Every configuration is a run of its own, started as a notebook starts it. Each result is copied to
 OUT as JSON, and one line per run is printed.
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--preset", default="h100")
     parser.add_argument("--seq-len", type=int, nargs="+", default=[400, 1024])
     parser.add_argument("--max-train-samples", type=int)
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="overrides")
     parser.add_argument("--name", default="codegpt")
     given = parser.parse_args()
     model = codegpt_shape(given.out / "codegpt-shape")

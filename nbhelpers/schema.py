@@ -71,7 +71,9 @@ class Settings(BaseModel):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         description="auto: bf16 from capability 8.0, fp16 from 7.0, else fp32"
     )
-    attention: Literal["auto", "sdpa", "eager"]
+    attention: Literal["auto", "sdpa", "eager"] = Field(
+        description="eager: the published modules as they are; auto, sdpa: fused kernels"
+    )
     gradient_checkpointing: bool
 
     logging_steps: Positive

@@ -148,3 +148,10 @@ def test_a_rank_without_rows_contributes_nothing_but_takes_part() -> None:
     loss.backward()
     assert float(loss.detach()) == 0.0 and batch.useful_tokens == 0
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
+def test_the_fused_activation_computes_the_published_formula() -> None:
+    from transformers.activations import ACT2FN
+
+    x = torch.linspace(-6, 6, 2001, dtype=torch.float64)
+    assert (ACT2FN["gelu_new"](x) - ACT2FN["gelu_pytorch_tanh"](x)).abs().max() < 1e-12

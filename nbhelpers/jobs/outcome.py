@@ -13,12 +13,16 @@ from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.floors import score_floors
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.measure import MemoryMeter
-from nbhelpers.memory import MemoryBudget, compare
+from nbhelpers.jobs.schedule import micro_batches
+from nbhelpers.memory import BatchExtent, MemoryBudget, compare, ledger
 from nbhelpers.metrics import best_threshold, is_positive, score_pairs
 from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import Settings
+from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nbhelpers.jobs.clones import Inputs, PairTask
     from nbhelpers.jobs.loop import TrainState
     from nbhelpers.jobs.session import Session
@@ -162,7 +166,7 @@ def _add_floors(
 def _memory(session: Session, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Put the prediction beside the worst rank's peak."""
     measured = max(line["peak_allocated_bytes"] for line in ranks) or None
-    budget, cuda = session.facts["budget"], session.accelerator.device.type == "cuda"
+    budget, cuda = session.data_budget, session.accelerator.device.type == "cuda"
     facts = {
         "device": session.accelerator.device.type,
         "what": "allocator peak" if cuda else "live tensor bytes",
@@ -170,7 +174,34 @@ def _memory(session: Session, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     }
     if budget is None:
         return facts | {"predicted_bytes": None, "measured_bytes": measured, "error_percent": None}
-    return facts | compare(MemoryBudget.from_dict(budget), measured)
+    return facts | compare(budget, measured)
+
+
+def predict_for_data(
+    session: Session, task: PairTask, windows: list[np.ndarray]
+) -> MemoryBudget | None:
+    """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
+
+    The budget before the run takes every function as long as `seq_len`; this one is what the
+    measured peak is compared with.
+    """
+    shape, s, plan = find_shape(session.settings), session.settings, session.plan
+    if shape is None:
+        return None
+    largest = BatchExtent(tokens=0, squares=0, last_tokens=0)
+    for window in windows:
+        for rows in micro_batches(
+            window,
+            task.costs,
+            rank=session.writer.rank,
+            world_size=plan.world_size,
+            per_device=plan.per_device_train_batch_size,
+        ):
+            if len(rows):
+                largest = max(largest, task.extent(rows), key=lambda x: (x.tokens, x.squares))
+    lines = ledger(s, plan, shape, precision=session.precision, extent=largest)
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
 
 
 def _result(

@@ -21,11 +21,13 @@ from nbhelpers.batching import BatchPlan
 from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, HardwareError, Stopped
 from nbhelpers.events import EventWriter
-from nbhelpers.hardware import Hardware
+from nbhelpers.hardware import Hardware, known_gpus
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import clones, outcome
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
 from nbhelpers.jobs.measure import Clock, GpuWatch, MemoryMeter
+from nbhelpers.jobs.schedule import epoch_windows
+from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.weights import read_state_dict
 from nbhelpers.runs import Run
 
@@ -54,6 +56,7 @@ class Session:
         self.warnings: list[str] = []
         self.clock = Clock(self.emit_main)
         self.accelerator: Accelerator | None = None
+        self.data_budget: MemoryBudget | None = None
 
     @property
     def is_main(self) -> bool:
@@ -131,6 +134,8 @@ class Session:
     def _start_accelerator(self) -> None:
         precision = "no" if self.precision == "fp32" else self.precision
         torch.set_float32_matmul_precision("high")
+        # cuDNN's attention makes a plan for each new shape, and length buckets have many shapes.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, broadcast_buffers=False)
         # Rank 0 may download or pre-train for long while the others wait in a barrier.
         patience = InitProcessGroupKwargs(timeout=timedelta(hours=3))
@@ -220,7 +225,7 @@ def _train(session: Session, inputs: clones.Inputs, model: Any) -> None:
     wrapped, prepared = accelerator.prepare(model, optimizer)
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(session, resumed)
-    task = clones.PairTask(s, inputs, accelerator, raw)
+    task = clones.PairTask(s, inputs, accelerator, raw, gpu_tflops=_tflops(session))
     meter = MemoryMeter(accelerator.device)
     saver = _Saver(session, inputs, raw, prepared)
     trainer = Trainer(
@@ -239,6 +244,7 @@ def _train(session: Session, inputs: clones.Inputs, model: Any) -> None:
             step_context=_counted(meter, raw, state.step),
         ),
     )
+    session.data_budget = outcome.predict_for_data(session, task, _windows(session, task, state))
     session.clock.phase("train")
     with GpuWatch(_gpu_indices(session), session.emit_main) as watch:
         trainer.fit(state)
@@ -255,6 +261,26 @@ def _counted(
     """Count live bytes around the first steps that this process makes (on a CPU)."""
     mode = meter.watch_steps(model)
     return lambda step: mode if mode and step < first + COUNTED_STEPS else nullcontext()
+
+
+def _windows(session: Session, task: clones.PairTask, state: TrainState) -> list[Any]:
+    """Return the optimizer steps whose memory is measured: all, or those counted on a CPU."""
+    s = session.settings
+    windows = [
+        window
+        for epoch in range(state.epoch, s.epochs)
+        for window in epoch_windows(len(task.costs), s.global_batch_size, seed=s.seed, epoch=epoch)[
+            state.window if epoch == state.epoch else 0 :
+        ]
+    ]
+    return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
+
+
+def _tflops(session: Session) -> float | None:
+    """Return the GPU's dense half-precision throughput, where the table knows it."""
+    gpu = Hardware.from_dict(session.facts["hardware"]).gpu
+    spec = known_gpus().get(gpu.key) if gpu and gpu.key else None
+    return (spec.bf16_tflops or spec.fp16_tflops) if spec else None
 
 
 def _gpu_indices(session: Session) -> list[int]:

@@ -1,23 +1,29 @@
 """The `smoke` encoder: a small GPT-2, pre-trained for seconds as a language model.
 
-With the pair loss alone such a model stays at chance; pre-training gives it something to adapt. The
-result is cached by everything that it depends on.
+With the pair loss alone such a model stays at chance; pre-training gives it something to adapt.
+Beside the next word, the end token learns to recall which words its function holds, rare ones above
+all: the pair head sees nothing but the states at the end tokens. No label is used. The result is
+cached by everything that it depends on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from nbhelpers.errors import DataError
 from nbhelpers.models.inputs import TokenTable, cache_dir, save_in_cache
 
-BATCH, CONTEXT, LEARNING_RATE = 16, 96, 3e-3
+BATCH, LEARNING_RATE, WARMUP_STEPS = 8, 3e-3, 20
+RECIPE = 2  # of the cache; raise it when the objective changes
+SORTED_BATCHES = 8  # so many batches are drawn at once and sorted by length: little is padded
 
 
 def pretrained_encoder(
@@ -38,56 +44,93 @@ def pretrained_encoder(
     from safetensors.torch import load_file, save_file
     from transformers import GPT2Model
 
-    stream = _stream(table, rows)
-    path = cache_dir() / "smoke" / f"{_key(config, stream, steps, seed)}.safetensors"
+    if not len(rows):
+        raise DataError(
+            "There are no train functions to pre-train the smoke model on.",
+            fix="set pretrain_steps to 0 or give train functions",
+        )
+    rows = np.asarray(rows)
+    path = cache_dir() / "smoke" / f"{_key(config, table, rows, steps, seed)}.safetensors"
     if path.is_file():
         encoder = GPT2Model(config)
         encoder.load_state_dict(load_file(path))
         return encoder
-    encoder = _pretrain(config, stream, steps=steps, seed=seed, report=report)
+    encoder = _pretrain(config, table, rows, steps=steps, seed=seed, report=report)
     tensors = {k: v.contiguous() for k, v in encoder.state_dict().items()}
     save_in_cache(path, lambda part: save_file(tensors, part))
     return encoder
 
 
-def _stream(table: TokenTable, rows: Any) -> np.ndarray:
-    """Return all tokens of the rows, one function after the other, each with its end token."""
-    parts = [
-        np.append(table.ids[table.offsets[r] : table.offsets[r + 1]], table.eos_id) for r in rows
-    ]
-    stream = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
-    if len(stream) <= CONTEXT + 1:
-        raise DataError(
-            f"The train functions hold {len(stream)} tokens, too few to pre-train the smoke model.",
-            fix="set pretrain_steps to 0 or give more train functions",
-        )
-    return stream
-
-
-def _key(config: Any, stream: np.ndarray, steps: int, seed: int) -> str:
-    facts = config.to_json_string() + json.dumps([BATCH, CONTEXT, LEARNING_RATE, steps, seed])
-    digest = hashlib.sha256(facts.encode() + torch.__version__.encode())
-    digest.update(stream.tobytes())
+def _key(config: Any, table: TokenTable, rows: np.ndarray, steps: int, seed: int) -> str:
+    recipe = [RECIPE, BATCH, LEARNING_RATE, WARMUP_STEPS, SORTED_BATCHES]
+    facts = json.dumps([*recipe, table.seq_len, steps, seed])
+    digest = hashlib.sha256(f"{config.to_json_string()}{facts}".encode())
+    digest.update(torch.__version__.encode())
+    for row in rows:
+        digest.update(table.ids[table.offsets[row] : table.offsets[row + 1]].tobytes() + b";")
     return digest.hexdigest()[:32]
 
 
 def _pretrain(
-    config: Any, stream: np.ndarray, *, steps: int, seed: int, report: Callable[[int, int], None]
+    config: Any,
+    table: TokenTable,
+    rows: np.ndarray,
+    *,
+    steps: int,
+    seed: int,
+    report: Callable[[int, int], None],
 ) -> Any:
     from transformers import GPT2LMHeadModel
 
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
-    draw = np.random.default_rng(seed)
+    words = rare_words(table, rows, config.vocab_size)
+    batches = _batches(table.lengths[rows], np.random.default_rng(seed))
     for step in range(steps):
-        starts = draw.integers(0, len(stream) - CONTEXT - 1, BATCH)
-        ids = torch.from_numpy(np.stack([stream[s : s + CONTEXT] for s in starts]))
-        rate = min(1.0, (step + 1) / 20) * (1 - step / steps)
+        picked = next(batches)
+        lengths = table.lengths[rows[picked]]
+        ids = torch.from_numpy(table.pad(rows[picked], int(lengths.max())))
+        rate = min(1.0, (step + 1) / WARMUP_STEPS) * (1 - step / steps)
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        last = torch.from_numpy(lengths - 1)
+        _loss(model, ids, last, torch.from_numpy(words[picked])).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         report(step + 1, steps)
     return model.transformer.eval()
+
+
+def _loss(model: Any, ids: Tensor, last: Tensor, words: Tensor) -> Tensor:
+    """Return the loss of the next word, plus that of the end token's recall."""
+    states = model.transformer(input_ids=ids, use_cache=False).last_hidden_state
+    has_next = torch.arange(ids.shape[1] - 1) < last[:, None]
+    following = cross_entropy(model.lm_head(states[:, :-1][has_next]), ids[:, 1:][has_next])
+    recalled = model.lm_head(states[torch.arange(len(last)), last])
+    return following + cross_entropy(recalled, words)
+
+
+def rare_words(table: TokenTable, rows: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Return (len(rows), vocab_size): the words of each row, weighted by rarity, summing to 1.
+
+    The weight is the logarithm of the rows per row that holds the word.
+    """
+    has = np.zeros((len(rows), vocab_size), dtype=np.float32)
+    for line, row in enumerate(rows):
+        has[line, table.ids[table.offsets[row] : table.offsets[row + 1]]] = 1
+    has *= np.log(len(rows) / np.maximum(has.sum(axis=0), 1))
+    return has / np.maximum(has.sum(axis=1, keepdims=True), 1e-9)
+
+
+def _batches(lengths: np.ndarray, draw: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield positions into `lengths`, BATCH of like length at a time, epoch after epoch."""
+    while True:
+        order = draw.permutation(len(lengths))
+        batches = []
+        for start in range(0, len(order), BATCH * SORTED_BATCHES):
+            group = order[start : start + BATCH * SORTED_BATCHES]
+            group = group[np.argsort(lengths[group], kind="stable")]
+            batches += [group[at : at + BATCH] for at in range(0, len(group), BATCH)]
+        for number in draw.permutation(len(batches)):
+            yield batches[number]

@@ -105,7 +105,9 @@ def _out_of_memory(run: Run, text: str) -> OutOfMemory:
 
 def quiet_libraries() -> None:
     """Keep libraries from asking, counting or chatting."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # nothing forks here after tokenising
+    # Batches vary in length: growing segments keep freed blocks usable for other sizes.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 

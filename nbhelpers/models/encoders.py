@@ -12,7 +12,7 @@ from nbhelpers.models.inputs import train_bpe
 from nbhelpers.models.weights import Weights, find_weights
 from nbhelpers.schema import ClonesSettings
 
-SMOKE_VOCAB, SMOKE_SHAPE = 1200, {"n_embd": 128, "n_layer": 3, "n_head": 4}
+SMOKE_VOCAB, SMOKE_SHAPE = 1000, {"n_embd": 96, "n_layer": 2, "n_head": 4}
 NEW_TOKENIZER_VOCAB = 8000
 
 
@@ -109,6 +109,9 @@ def build_clone_model(
 
     attention = "eager" if settings.attention == "eager" else "sdpa"
     found.config._attn_implementation = attention
+    if attention == "sdpa" and found.config.activation_function == "gelu_new":
+        # The same formula in one kernel; under autocast `gelu_new` computes it in fp32, in eight.
+        found.config.activation_function = "gelu_pytorch_tanh"
     if settings.model == "smoke" and settings.pretrain_steps and pretrain is not None:
         encoder = pretrain(found.config)
     elif settings.model == "smoke" or settings.random_weights:

@@ -1,19 +1,23 @@
-"""A bundled sample of Java methods: 12 tasks, each solved in 20 ways, with pairs made by rule.
+"""A bundled sample of Java methods: 12 tasks, each solved in 20 or 32 ways, and pairs by rule.
 
 The texts stand in ``java/<family>.java``, readable as they are; ``README.md`` says what
-the sample is for. The pair rule:
+the sample is for. The rule:
 
+* What a method declares (its name, parameters, local variables) is renamed with names drawn
+  from one pool, in every split (:mod:`nbhelpers.samples.renaming`): these names say nothing about
+  the task. Types, called methods, operators, literals and comments stay.
 * Two families (:data:`UNSEEN_FAMILIES`) are kept out of ``train``, ``valid`` and ``test``.
-* Of each other family, a seeded shuffle gives 12 methods to ``train``, 4 to ``valid`` and
-  4 to ``test``: no method stands in two of these splits.
+* Of each other family, a seeded shuffle gives 20 methods to ``train``, 6 to ``valid`` and
+  6 to ``test``: no method stands in two of these splits, under whatever names.
 * A pair is a clone (label 1) exactly when both methods are of one family.
 * Every split is balanced: as many clones as non-clones, a prior of one half, which real
   code never has.
 * One non-clone in four is hard: two families of one group in :data:`GROUPS`, which share
   data types and vocabulary. The others cross groups. Hardness is a matter of subject, not
   of any score, so no baseline is singled out.
-* ``train`` takes each clone pair once and some again in reversed order; elsewhere an
-  unordered pair appears at most once. The order inside a pair is drawn.
+* In every split an unordered pair of methods appears at most once; clones are complete. The
+  order inside a pair is drawn. In ``train`` each side of a pair draws one of
+  :data:`RENAMINGS` renamings of its method; elsewhere a method has one text.
 * ``test_unseen`` takes all clone pairs of the unseen families. One of its non-clones in
   four is between these two families, the others pair one of them with a ``test`` method.
 """
@@ -28,10 +32,11 @@ from itertools import chain, combinations, product
 from pathlib import Path
 
 from nbhelpers.errors import DataError
+from nbhelpers.samples.renaming import rename
 
 SAMPLE_NOTE = (
-    "A sample of Java methods written for this project to show the machinery: "
-    "small, tidy and balanced. Scores on it say nothing about real code."
+    "A sample of Java methods written for this project to show the machinery: small, tidy and "
+    "balanced; their local names are drawn from one pool. Scores on it say nothing about real code."
 )
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -42,12 +47,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 SEEN_FAMILIES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 UNSEEN_FAMILIES: tuple[str, ...] = ("palindrome", "gcd")
-FAMILY_SIZE = 20
-SPLIT_SIZES: dict[str, int] = {"train": 12, "valid": 4, "test": 4}
-TRAIN_CLONES = 1200
+FAMILY_SIZES: dict[str, int] = dict.fromkeys(SEEN_FAMILIES, 32) | dict.fromkeys(UNSEEN_FAMILIES, 20)
+SPLIT_SIZES: dict[str, int] = {"train": 20, "valid": 6, "test": 6}
+RENAMINGS = 3
 HARD_ONE_IN = 4
 
 _MARKER = "//@ "
+_RENAMING = "~"  # between a method's id and the number of its renaming; none for the first
 
 IdPair = tuple[str, str]
 Pair = tuple[str, str, int]
@@ -62,8 +68,17 @@ class SampleFunction:
     code: str
 
 
+def load_methods() -> list[SampleFunction]:
+    """Return all methods as they were written, family by family, with ids that never change.
+
+    Raises:
+        DataError: A family's file lacks a method or has one too many.
+    """
+    return list(_all_methods())
+
+
 def load_functions() -> list[SampleFunction]:
-    """Return all methods, family by family, with ids that never change.
+    """Return each method under `RENAMINGS` sets of names: `prime-07`, `prime-07~1`, `prime-07~2`.
 
     Raises:
         DataError: A family's file lacks a method or has one too many.
@@ -72,13 +87,26 @@ def load_functions() -> list[SampleFunction]:
 
 
 @cache
-def _all_functions() -> tuple[SampleFunction, ...]:
+def _all_methods() -> tuple[SampleFunction, ...]:
     folder = Path(__file__).parent / "java"
-    functions: list[SampleFunction] = []
-    for family in SEEN_FAMILIES + UNSEEN_FAMILIES:
+    methods: list[SampleFunction] = []
+    for family in FAMILY_SIZES:
         text = (folder / f"{family}.java").read_text(encoding="utf-8")
-        functions.extend(parse_family(family, text))
-    return tuple(functions)
+        methods.extend(parse_family(family, text))
+    return tuple(methods)
+
+
+@cache
+def _all_functions() -> tuple[SampleFunction, ...]:
+    return tuple(
+        SampleFunction(id=name, family=method.family, code=rename(method.code, name))
+        for method in _all_methods()
+        for name in (_renaming(method.id, number) for number in range(RENAMINGS))
+    )
+
+
+def _renaming(method: str, number: int) -> str:
+    return f"{method}{_RENAMING}{number}" if number else method
 
 
 def parse_family(family: str, text: str) -> list[SampleFunction]:
@@ -95,7 +123,7 @@ def parse_family(family: str, text: str) -> list[SampleFunction]:
             bodies.append([])
         elif bodies:
             bodies[-1].append(line)
-    expected = [f"{number:02d}" for number in range(1, FAMILY_SIZE + 1)]
+    expected = [f"{number:02d}" for number in range(1, FAMILY_SIZES[family] + 1)]
     if numbers != expected:
         raise DataError(
             f"samples/java/{family}.java has methods {', '.join(numbers) or 'none'}, "
@@ -120,21 +148,19 @@ def sample_pairs(seed: int = 0) -> dict[str, list[Pair]]:
     for split, members in splits.items():
         rng = random.Random(f"pairs/{split}/{seed}")
         clones = [_turned(pair, rng) for pair in _clones(members)]
-        if split == "train":
-            again = rng.sample(clones, TRAIN_CLONES - len(clones))
-            clones += [(other, one) for one, other in again]
         if split == "test_unseen":
             hard, easy = _unseen_non_clones(members, splits["test"])
         else:
             hard, easy = _non_clones(members)
-        pairs[split] = _balanced(clones, hard, easy, rng=rng)
+        drawn = _balanced(clones, hard, easy, rng=rng)
+        pairs[split] = [_renamed(pair, rng) for pair in drawn] if split == "train" else drawn
     return pairs
 
 
 def split_functions(seed: int = 0) -> dict[str, dict[str, list[str]]]:
     """Return the method ids of each split by family, drawn afresh for each seed."""
     ids: dict[str, list[str]] = {}
-    for function in _all_functions():
+    for function in _all_methods():
         ids.setdefault(function.family, []).append(function.id)
     splits: dict[str, dict[str, list[str]]] = {split: {} for split in SPLIT_SIZES}
     for family in SEEN_FAMILIES:
@@ -187,6 +213,11 @@ def _balanced(
     pairs = _labelled(clones, 1) + _labelled([_turned(pair, rng) for pair in negatives], 0)
     rng.shuffle(pairs)
     return pairs
+
+
+def _renamed(pair: Pair, rng: random.Random) -> Pair:
+    one, other = (_renaming(method, rng.randrange(RENAMINGS)) for method in pair[:2])
+    return one, other, pair[2]
 
 
 def _labelled(pairs: Iterable[IdPair], label: int) -> list[Pair]:

@@ -1,7 +1,7 @@
 """Rename what a Java method declares: its own name, its parameters and its local variables.
 
-Every new name is drawn from one pool, whatever the method does, so that these names say nothing about
-its task. Types, members after a dot, called methods, literals and comments stay.
+Every new name is drawn from one pool, whatever the method does, so that these names say nothing
+about its task. Types, members after a dot, called methods, literals and comments stay.
 """
 
 from __future__ import annotations
@@ -9,27 +9,23 @@ from __future__ import annotations
 import random
 import re
 
-# Words that any code might use; none is special to a task of the sample.
-POOL: tuple[str, ...] = tuple(
-    "a b c d e f g h k m n p q r s t u v w x y z alpha beta gamma delta one two foo bar baz tmp "
-    "aux item thing value data info part piece obj ref own other".split()
-)
+POOL: tuple[str, ...] = tuple("abcdefghkmnpqrstuvwxyz")  # one token each
 
 _PIECE = re.compile(
     r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|/\*.*?\*/|//[^\n]*'  # literals and comments stay
-    r"|\d[\w.]*|[A-Za-z_]\w*|::|->|\s+|.",
+    r"|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|::|->|\s+|.",
     re.DOTALL,
 )
-_NOT_A_TYPE = frozenset(
+_WORDS_BEFORE = (
     "return throw new else case instanceof final static public private protected synchronized "
     "strictfp abstract native do assert yield if while for switch try catch throws break continue "
-    "goto default this super".split()
+    "goto default this super"
 )
-_NOT_A_NAME = frozenset(
-    "int long char byte short float double boolean void var null true false class".split()
-)
+_NOT_A_TYPE = frozenset(_WORDS_BEFORE.split())
+_VALUE_WORDS = "int long char byte short float double boolean void var null true false class"
+_NOT_A_NAME = frozenset(_VALUE_WORDS.split())
 # What follows a declared name: its value, the next one, the end, a for-each or an array.
-_AFTER = frozenset("= ; , ) : [ (".split())
+_AFTER = frozenset("=;,):[(")
 
 
 def declared_names(code: str) -> list[str]:
@@ -47,7 +43,7 @@ def declared_names(code: str) -> list[str]:
 
 
 def _is_word(piece: str) -> bool:
-    is_word = piece[0].isalpha() or piece[0] == "_"
+    is_word = piece[:1].isalpha() or piece[:1] == "_"
     return is_word and piece not in _NOT_A_TYPE and piece not in _NOT_A_NAME
 
 
@@ -60,12 +56,11 @@ def _is_declared(pieces: list[str], at: int) -> bool:
         return True
     if after not in _AFTER:
         return False
-    ends_a_type = (_is_word(before) or before in _NOT_A_NAME) and before not in ("null",)
+    if before == ",":
+        return _continues_declaration(pieces, at)
     if before in (">", "]"):
-        ends_a_type = _opens_as_type(pieces, at - 1)
-    if before == "." and pieces[at - 3 : at] == [".", ".", "."]:
-        ends_a_type = True
-    return ends_a_type or (before == "," and _continues_declaration(pieces, at))
+        return _closes_a_type(pieces, at - 1)
+    return before == "..." or _is_word(before) or before in _NOT_A_NAME
 
 
 def _in_lambda_head(pieces: list[str], at: int) -> bool:
@@ -81,7 +76,7 @@ def _in_lambda_head(pieces: list[str], at: int) -> bool:
     return pieces[start] == "("
 
 
-def _opens_as_type(pieces: list[str], at: int) -> bool:
+def _closes_a_type(pieces: list[str], at: int) -> bool:
     """Does the `>` or `]` at this place close a type, as in `List<String>` or `int[]`?"""
     depth = 0
     while at >= 0:
@@ -128,9 +123,8 @@ def rename(code: str, key: str) -> str:
     kept = set(pieces) - set(old)
     free = [name for name in POOL if name not in kept]
     new = dict(zip(old, random.Random(key).sample(free, len(old)), strict=True))
-    out, solid = [], ""
+    out, solid = [], ""  # solid: the last piece that is not white space
     for piece in pieces:
-        is_member = solid == "." and "".join(out).rstrip()[-3:] != "..."
-        out.append(piece if is_member else new.get(piece, piece))
+        out.append(piece if solid == "." else new.get(piece, piece))
         solid = solid if piece.isspace() else piece
     return "".join(out)

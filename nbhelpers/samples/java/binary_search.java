@@ -296,3 +296,175 @@ public static boolean inMatrix(int[][] grid, int target) {
     }
     return false;
 }
+
+//@ 21
+static int search(int[] sorted, int value) {
+    int left = 0;
+    int right = sorted.length - 1;
+    while (left <= right) {
+        int middle = (left + right) / 2;
+        if (sorted[middle] == value) {
+            return middle;
+        }
+        if (sorted[middle] < value) {
+            left = middle + 1;
+        } else {
+            right = middle - 1;
+        }
+    }
+    return -1;
+}
+
+//@ 22
+public static int searchRecursive(int[] a, int key, int low, int high) {
+    if (low > high) return -1;
+    int mid = low + (high - low) / 2;
+    if (key < a[mid]) return searchRecursive(a, key, low, mid - 1);
+    if (key > a[mid]) return searchRecursive(a, key, mid + 1, high);
+    return mid;
+}
+
+//@ 23
+boolean has(long[] sorted, long value) {
+    int lo = 0, hi = sorted.length - 1;
+    while (lo <= hi) {
+        int mid = (lo + hi) >>> 1;
+        if (sorted[mid] < value) lo = mid + 1;
+        else if (sorted[mid] > value) hi = mid - 1;
+        else return true;
+    }
+    return false;
+}
+
+//@ 24
+static int firstOccurrence(int[] a, int key) {
+    int low = 0, high = a.length - 1, result = -1;
+    while (low <= high) {
+        int mid = low + (high - low) / 2;
+        if (a[mid] == key) {
+            result = mid;
+            high = mid - 1;
+        } else if (a[mid] < key) {
+            low = mid + 1;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return result;
+}
+
+//@ 25
+static int upperBound(int[] a, int key) {
+    int low = 0, high = a.length;
+    while (low < high) {
+        int mid = (low + high) / 2;
+        if (a[mid] <= key) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+//@ 26
+public int findWord(List<String> dictionary, String word) {
+    int low = 0;
+    int high = dictionary.size() - 1;
+    while (low <= high) {
+        int mid = (low + high) / 2;
+        int order = dictionary.get(mid).compareTo(word);
+        if (order < 0) {
+            low = mid + 1;
+        } else if (order > 0) {
+            high = mid - 1;
+        } else {
+            return mid;
+        }
+    }
+    return -(low + 1);
+}
+
+//@ 27
+static int guessNumber(java.util.function.IntUnaryOperator oracle, int max) {
+    int low = 1, high = max;
+    while (low <= high) {
+        int mid = low + (high - low) / 2;
+        int answer = oracle.applyAsInt(mid);
+        if (answer == 0) return mid;
+        if (answer > 0) low = mid + 1;
+        else high = mid - 1;
+    }
+    throw new NoSuchElementException();
+}
+
+//@ 28
+static int rotated(int[] a, int key) {
+    int low = 0, high = a.length - 1;
+    while (low <= high) {
+        int mid = (low + high) / 2;
+        if (a[mid] == key) return mid;
+        if (a[low] <= a[mid]) {
+            if (a[low] <= key && key < a[mid]) high = mid - 1;
+            else low = mid + 1;
+        } else {
+            if (a[mid] < key && key <= a[high]) low = mid + 1;
+            else high = mid - 1;
+        }
+    }
+    return -1;
+}
+
+//@ 29
+public static int squareRoot(int n) {
+    int low = 0, high = n, answer = 0;
+    while (low <= high) {
+        int mid = low + (high - low) / 2;
+        if ((long) mid * mid <= n) {
+            answer = mid;
+            low = mid + 1;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return answer;
+}
+
+//@ 30
+boolean inGrid(int[][] grid, int key) {
+    int columns = grid[0].length;
+    int low = 0, high = grid.length * columns - 1;
+    while (low <= high) {
+        int mid = (low + high) / 2;
+        int value = grid[mid / columns][mid % columns];
+        if (value == key) return true;
+        if (value < key) low = mid + 1;
+        else high = mid - 1;
+    }
+    return false;
+}
+
+//@ 31
+static int closest(int[] a, int key) {
+    int low = 0, high = a.length - 1;
+    while (high - low > 1) {
+        int mid = (low + high) / 2;
+        if (a[mid] < key) {
+            low = mid;
+        } else {
+            high = mid;
+        }
+    }
+    return Math.abs(a[low] - key) <= Math.abs(a[high] - key) ? low : high;
+}
+
+//@ 32
+static int peak(int[] a) {
+    int low = 0, high = a.length - 1;
+    while (low < high) {
+        int mid = (low + high) / 2;
+        if (a[mid] < a[mid + 1]) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}

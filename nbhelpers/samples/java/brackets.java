@@ -321,3 +321,182 @@ public boolean validate(String s, int[] counts) {
     }
     return counts[0] == counts[1] && counts[2] == counts[3] && counts[4] == counts[5];
 }
+
+//@ 21
+public boolean isValid(String s) {
+    Stack<Character> stack = new Stack<>();
+    for (int i = 0; i < s.length(); i++) {
+        char c = s.charAt(i);
+        if (c == '(') stack.push(')');
+        else if (c == '{') stack.push('}');
+        else if (c == '[') stack.push(']');
+        else if (stack.isEmpty() || stack.pop() != c) return false;
+    }
+    return stack.isEmpty();
+}
+
+//@ 22
+static boolean pairsMatch(String text) {
+    Map<Character, Character> closing = new HashMap<>();
+    closing.put('(', ')');
+    closing.put('[', ']');
+    closing.put('{', '}');
+    Stack<Character> open = new Stack<>();
+    for (char c : text.toCharArray()) {
+        if (closing.containsKey(c)) {
+            open.push(c);
+        } else if (closing.containsValue(c)) {
+            if (open.isEmpty() || closing.get(open.pop()) != c) return false;
+        }
+    }
+    return open.empty();
+}
+
+//@ 23
+public static boolean balancedParentheses(String s) {
+    int open = 0;
+    for (char c : s.toCharArray()) {
+        if (c == '(') open++;
+        if (c == ')') open--;
+        if (open < 0) return false;
+    }
+    return open == 0;
+}
+
+//@ 24
+boolean twoKinds(String s) {
+    Deque<Character> stack = new LinkedList<>();
+    for (char c : s.toCharArray()) {
+        if (c == '(' || c == '[') {
+            stack.addFirst(c);
+        } else if (c == ')') {
+            if (stack.isEmpty() || stack.removeFirst() != '(') return false;
+        } else if (c == ']') {
+            if (stack.isEmpty() || stack.removeFirst() != '[') return false;
+        }
+    }
+    return stack.isEmpty();
+}
+
+//@ 25
+static boolean recursive(String s, int at, int depth) {
+    if (depth < 0) return false;
+    if (at == s.length()) return depth == 0;
+    switch (s.charAt(at)) {
+        case '(': return recursive(s, at + 1, depth + 1);
+        case ')': return recursive(s, at + 1, depth - 1);
+        default: return recursive(s, at + 1, depth);
+    }
+}
+
+//@ 26
+public static int longestValid(String s) {
+    Stack<Integer> stack = new Stack<>();
+    stack.push(-1);
+    int longest = 0;
+    for (int i = 0; i < s.length(); i++) {
+        if (s.charAt(i) == '(') {
+            stack.push(i);
+        } else {
+            stack.pop();
+            if (stack.isEmpty()) stack.push(i);
+            else longest = Math.max(longest, i - stack.peek());
+        }
+    }
+    return longest;
+}
+
+//@ 27
+boolean process(String s) {
+    String left = "([{";
+    String right = ")]}";
+    Deque<Integer> stack = new ArrayDeque<>();
+    for (char c : s.toCharArray()) {
+        if (left.indexOf(c) >= 0) {
+            stack.push(left.indexOf(c));
+        } else if (right.indexOf(c) >= 0) {
+            if (stack.isEmpty() || stack.pop() != right.indexOf(c)) {
+                return false;
+            }
+        }
+    }
+    return stack.isEmpty();
+}
+
+//@ 28
+static boolean angleTags(List<String> tags) {
+    Deque<String> open = new ArrayDeque<>();
+    for (String tag : tags) {
+        if (tag.startsWith("</")) {
+            String name = tag.substring(2, tag.length() - 1);
+            if (open.isEmpty() || !open.pop().equals(name)) return false;
+        } else {
+            open.push(tag.substring(1, tag.length() - 1));
+        }
+    }
+    return open.isEmpty();
+}
+
+//@ 29
+public static int unmatched(String code) {
+    Stack<Character> stack = new Stack<>();
+    int errors = 0;
+    for (char c : code.toCharArray()) {
+        if ("([{".indexOf(c) != -1) {
+            stack.push(c);
+        } else if (")]}".indexOf(c) != -1) {
+            if (!stack.isEmpty() && "([{".indexOf(stack.peek()) == ")]}".indexOf(c)) stack.pop();
+            else errors++;
+        }
+    }
+    return errors + stack.size();
+}
+
+//@ 30
+boolean shrinking(StringBuilder text) {
+    boolean changed = true;
+    while (changed) {
+        changed = false;
+        for (String pair : new String[] {"()", "[]", "{}"}) {
+            int at = text.indexOf(pair);
+            if (at >= 0) {
+                text.delete(at, at + 2);
+                changed = true;
+            }
+        }
+    }
+    return text.length() == 0;
+}
+
+//@ 31
+static int[] partners(String s) {
+    int[] partner = new int[s.length()];
+    Arrays.fill(partner, -1);
+    Deque<Integer> open = new ArrayDeque<>();
+    for (int i = 0; i < s.length(); i++) {
+        if (s.charAt(i) == '(') open.push(i);
+        if (s.charAt(i) == ')') {
+            if (open.isEmpty()) throw new IllegalStateException("no '(' for position " + i);
+            int j = open.pop();
+            partner[i] = j;
+            partner[j] = i;
+        }
+    }
+    return partner;
+}
+
+//@ 32
+public boolean verify(char[] code, int max) {
+    char[] expected = new char[max];
+    int size = 0;
+    for (char c : code) {
+        if (c == '(') expected[size++] = ')';
+        else if (c == '[') expected[size++] = ']';
+        else if (c == '{') expected[size++] = '}';
+        else if (c == ')' || c == ']' || c == '}') {
+            if (size == 0 || expected[--size] != c) return false;
+        }
+        if (size == max) return false;
+    }
+    return size == 0;
+}

@@ -285,3 +285,161 @@ public static boolean isShifted(String plain, String cipher, int key) {
     }
     return true;
 }
+
+//@ 21
+public static String caesar(String text, int key) {
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < text.length(); i++) {
+        char c = text.charAt(i);
+        if (c >= 'a' && c <= 'z') {
+            out.append((char) ('a' + (c - 'a' + key) % 26));
+        } else if (c >= 'A' && c <= 'Z') {
+            out.append((char) ('A' + (c - 'A' + key) % 26));
+        } else {
+            out.append(c);
+        }
+    }
+    return out.toString();
+}
+
+//@ 22
+static String shiftLetters(String s, int n) {
+    char[] letters = s.toCharArray();
+    for (int i = 0; i < letters.length; i++) {
+        if (Character.isLowerCase(letters[i])) {
+            letters[i] = (char) ((letters[i] - 'a' + n) % 26 + 'a');
+        } else if (Character.isUpperCase(letters[i])) {
+            letters[i] = (char) ((letters[i] - 'A' + n) % 26 + 'A');
+        }
+    }
+    return String.valueOf(letters);
+}
+
+//@ 23
+String decode(String cipher, int key) {
+    String plain = "";
+    for (char c : cipher.toCharArray()) {
+        if (c >= 'A' && c <= 'Z') {
+            int moved = c - 'A' - key;
+            if (moved < 0) moved += 26;
+            plain += (char) ('A' + moved);
+        } else {
+            plain += c;
+        }
+    }
+    return plain;
+}
+
+//@ 24
+static char shiftOne(char c, int key) {
+    if (!Character.isLetter(c)) {
+        return c;
+    }
+    char first = Character.isUpperCase(c) ? 'A' : 'a';
+    return (char) (first + (c - first + key + 26) % 26);
+}
+
+//@ 25
+public String encryptUpper(String message, int offset) {
+    StringBuffer result = new StringBuffer();
+    for (char letter : message.toUpperCase().toCharArray()) {
+        if (letter == ' ') {
+            result.append(letter);
+            continue;
+        }
+        int position = letter - 'A';
+        int shifted = (position + offset) % 26;
+        result.append((char) ('A' + shifted));
+    }
+    return result.toString();
+}
+
+//@ 26
+static String rot13(String input) {
+    StringBuilder sb = new StringBuilder();
+    for (char c : input.toCharArray()) {
+        if (c >= 'a' && c <= 'm') c += 13;
+        else if (c >= 'A' && c <= 'M') c += 13;
+        else if (c >= 'n' && c <= 'z') c -= 13;
+        else if (c >= 'N' && c <= 'Z') c -= 13;
+        sb.append(c);
+    }
+    return sb.toString();
+}
+
+//@ 27
+public static String vigenere(String text, String key) {
+    StringBuilder out = new StringBuilder();
+    int used = 0;
+    for (char c : text.toLowerCase().toCharArray()) {
+        if (c < 'a' || c > 'z') {
+            out.append(c);
+            continue;
+        }
+        int shift = key.charAt(used++ % key.length()) - 'a';
+        out.append((char) ('a' + (c - 'a' + shift) % 26));
+    }
+    return out.toString();
+}
+
+//@ 28
+String rotateAlphabet(String text, int shift) {
+    final String alphabet = "abcdefghijklmnopqrstuvwxyz";
+    StringBuilder result = new StringBuilder();
+    for (char c : text.toLowerCase().toCharArray()) {
+        int index = alphabet.indexOf(c);
+        result.append(index == -1 ? c : alphabet.charAt((index + shift) % 26));
+    }
+    return result.toString();
+}
+
+//@ 29
+static String atbash(String text) {
+    StringBuilder mirrored = new StringBuilder(text.length());
+    for (char c : text.toCharArray()) {
+        if (Character.isUpperCase(c)) mirrored.append((char) ('Z' - (c - 'A')));
+        else if (Character.isLowerCase(c)) mirrored.append((char) ('z' - (c - 'a')));
+        else mirrored.append(c);
+    }
+    return mirrored.toString();
+}
+
+//@ 30
+public int guessKey(String cipher) {
+    int[] counts = new int[26];
+    for (char c : cipher.toLowerCase().toCharArray()) {
+        if (c >= 'a' && c <= 'z') counts[c - 'a']++;
+    }
+    int top = 0;
+    for (int i = 1; i < 26; i++) {
+        if (counts[i] > counts[top]) top = i;
+    }
+    return (top - ('e' - 'a') + 26) % 26;
+}
+
+//@ 31
+static String withDigits(String text, int key) {
+    StringBuilder out = new StringBuilder();
+    for (char c : text.toCharArray()) {
+        if (Character.isDigit(c)) {
+            out.append((char) ('0' + (c - '0' + key) % 10));
+        } else if (Character.isLetter(c)) {
+            char a = c <= 'Z' ? 'A' : 'a';
+            out.append((char) (a + (c - a + key) % 26));
+        } else {
+            out.append(c);
+        }
+    }
+    return out.toString();
+}
+
+//@ 32
+static String streamed(String message, int key) {
+    StringBuilder sb = new StringBuilder();
+    message.chars().forEach(c -> {
+        if (Character.isUpperCase(c)) sb.append((char) ('A' + Math.floorMod(c - 'A' + key, 26)));
+        else if (Character.isLowerCase(c)) sb.append((char) ('a' + Math.floorMod(c - 'a' + key, 26)));
+        else sb.append((char) c);
+    });
+    return sb.toString();
+}

@@ -255,3 +255,154 @@ boolean tryCopy(InputStream in, OutputStream out) {
         return false;
     }
 }
+
+//@ 21
+public static void copyStream(InputStream input, OutputStream output) throws IOException {
+    byte[] buffer = new byte[1024];
+    int bytesRead = input.read(buffer);
+    while (bytesRead != -1) {
+        output.write(buffer, 0, bytesRead);
+        bytesRead = input.read(buffer);
+    }
+}
+
+//@ 22
+static long copyLarge(InputStream input, OutputStream output, byte[] buffer) throws IOException {
+    long count = 0;
+    for (int n; (n = input.read(buffer)) != -1; ) {
+        output.write(buffer, 0, n);
+        count += n;
+    }
+    output.flush();
+    return count;
+}
+
+//@ 23
+void copyFile(File source, File target) throws IOException {
+    try (FileInputStream in = new FileInputStream(source);
+         FileOutputStream out = new FileOutputStream(target)) {
+        byte[] buf = new byte[8192];
+        int len;
+        while ((len = in.read(buf)) > 0) {
+            out.write(buf, 0, len);
+        }
+    }
+}
+
+//@ 24
+public static byte[] toByteArray(InputStream in) throws IOException {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    byte[] data = new byte[4096];
+    int n;
+    while ((n = in.read(data, 0, data.length)) != -1) {
+        out.write(data, 0, n);
+    }
+    out.flush();
+    return out.toByteArray();
+}
+
+//@ 25
+static void backup(String from, String to) throws IOException {
+    InputStream in = null;
+    OutputStream out = null;
+    try {
+        in = new BufferedInputStream(new FileInputStream(from));
+        out = new BufferedOutputStream(new FileOutputStream(to));
+        int b;
+        while ((b = in.read()) != -1) out.write(b);
+    } finally {
+        if (in != null) in.close();
+        if (out != null) out.close();
+    }
+}
+
+//@ 26
+String readAll(Reader reader) throws IOException {
+    StringWriter writer = new StringWriter();
+    char[] buffer = new char[2048];
+    int n = 0;
+    while (-1 != (n = reader.read(buffer))) {
+        writer.write(buffer, 0, n);
+    }
+    return writer.toString();
+}
+
+//@ 27
+public static int copyChars(Reader in, Writer out, int size) throws IOException {
+    if (size <= 0) throw new IllegalArgumentException("size must be positive");
+    char[] chars = new char[size];
+    int total = 0, read;
+    do {
+        read = in.read(chars);
+        if (read > 0) {
+            out.write(chars, 0, read);
+            total += read;
+        }
+    } while (read >= 0);
+    out.close();
+    return total;
+}
+
+//@ 28
+static void append(File log, Reader extra) throws IOException {
+    BufferedReader reader = new BufferedReader(extra);
+    PrintWriter out = new PrintWriter(new FileWriter(log, true));
+    String line;
+    while ((line = reader.readLine()) != null) {
+        out.println(line);
+    }
+    out.close();
+    reader.close();
+}
+
+//@ 29
+public boolean save(InputStream body, File file) {
+    try (OutputStream out = new FileOutputStream(file)) {
+        body.transferTo(out);
+        return true;
+    } catch (IOException e) {
+        e.printStackTrace();
+        return false;
+    }
+}
+
+//@ 30
+static void skipThenCopy(InputStream in, OutputStream out, long offset) throws IOException {
+    long skipped = in.skip(offset);
+    if (skipped < offset) {
+        throw new EOFException("stream ends after " + skipped + " bytes");
+    }
+    byte[] buffer = new byte[512];
+    for (int n = in.read(buffer); n > 0; n = in.read(buffer)) {
+        out.write(buffer, 0, n);
+    }
+}
+
+//@ 31
+protected List<String> drain(InputStream stream) throws IOException {
+    List<String> lines = new ArrayList<>();
+    BufferedReader reader = new BufferedReader(new InputStreamReader(stream, "UTF-8"));
+    for (String line = reader.readLine(); line != null; line = reader.readLine()) {
+        lines.add(line);
+    }
+    reader.close();
+    return lines;
+}
+
+//@ 32
+static Thread pumpInBackground(InputStream in, OutputStream out) {
+    Thread worker = new Thread(() -> {
+        byte[] buffer = new byte[1024];
+        try {
+            int n;
+            while ((n = in.read(buffer)) != -1) {
+                out.write(buffer, 0, n);
+                out.flush();
+            }
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    });
+    worker.start();
+    return worker;
+}

@@ -239,3 +239,130 @@ String bits(byte[] bytes) {
     }
     return hex.toString();
 }
+
+//@ 21
+static String bytesToHex(byte[] data) {
+    StringBuilder hex = new StringBuilder(data.length * 2);
+    for (byte b : data) {
+        String digits = Integer.toHexString(b & 0xff);
+        if (digits.length() == 1) {
+            hex.append('0');
+        }
+        hex.append(digits);
+    }
+    return hex.toString();
+}
+
+//@ 22
+public static String hexUpper(byte[] data) {
+    String digits = "0123456789ABCDEF";
+    StringBuilder hex = new StringBuilder();
+    for (byte b : data) {
+        hex.append(digits.charAt((b & 0xF0) >> 4));
+        hex.append(digits.charAt(b & 0x0F));
+    }
+    return hex.toString();
+}
+
+//@ 23
+String hexSpaced(byte[] data) {
+    StringBuilder hex = new StringBuilder();
+    for (int i = 0; i < data.length; i++) {
+        if (i > 0) hex.append(' ');
+        hex.append(String.format("%02X", data[i]));
+    }
+    return hex.toString();
+}
+
+//@ 24
+static void printHex(byte[] data, PrintStream out) {
+    for (int i = 0; i < data.length; i++) {
+        out.printf("%02x ", data[i] & 0xff);
+        if (i % 16 == 15) {
+            out.println();
+        }
+    }
+    out.println();
+}
+
+//@ 25
+public static char[] hexChars(byte[] data) {
+    char[] table = {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'};
+    char[] out = new char[data.length << 1];
+    for (int i = 0, j = 0; i < data.length; i++) {
+        out[j++] = table[(0xF0 & data[i]) >>> 4];
+        out[j++] = table[0x0F & data[i]];
+    }
+    return out;
+}
+
+//@ 26
+static String digest(byte[] hash) {
+    BigInteger number = new BigInteger(1, hash);
+    StringBuilder hex = new StringBuilder(number.toString(16));
+    while (hex.length() < 32) {
+        hex.insert(0, '0');
+    }
+    return hex.toString();
+}
+
+//@ 27
+String hexInt(int value) {
+    char[] digits = "0123456789abcdef".toCharArray();
+    char[] out = new char[8];
+    for (int i = 7; i >= 0; i--) {
+        out[i] = digits[value & 0xf];
+        value >>>= 4;
+    }
+    return "0x" + new String(out);
+}
+
+//@ 28
+public static String mac(byte[] address) {
+    StringBuilder sb = new StringBuilder();
+    for (int i = 0; i < address.length; i++) {
+        sb.append(String.format("%02X%s", address[i], i < address.length - 1 ? "-" : ""));
+    }
+    return sb.toString();
+}
+
+//@ 29
+static String hexOfText(String text) {
+    StringBuilder hex = new StringBuilder();
+    for (char c : text.toCharArray()) {
+        hex.append(Integer.toHexString(c >> 4 & 0xf));
+        hex.append(Integer.toHexString(c & 0xf));
+    }
+    return hex.toString();
+}
+
+//@ 30
+static String part(byte[] data, int from, int to) {
+    StringBuilder hex = new StringBuilder();
+    for (int i = from; i < to; i++) {
+        int high = data[i] >> 4 & 0xf;
+        int low = data[i] & 0xf;
+        hex.append((char) (high < 10 ? '0' + high : 'a' + high - 10));
+        hex.append((char) (low < 10 ? '0' + low : 'a' + low - 10));
+    }
+    return hex.toString();
+}
+
+//@ 31
+public List<String> hexList(byte[] data) {
+    List<String> hex = new ArrayList<>();
+    for (byte b : data) {
+        hex.add("0x" + Integer.toHexString((b & 0xff) | 0x100).substring(1));
+    }
+    return hex;
+}
+
+//@ 32
+String hexLong(long value, int width) {
+    String hex = Long.toHexString(value).toUpperCase();
+    StringBuilder padded = new StringBuilder();
+    for (int i = hex.length(); i < width; i++) {
+        padded.append('0');
+    }
+    return padded.append(hex).toString();
+}

@@ -292,3 +292,176 @@ public static int[][] chain(int[][]... factors) {
     }
     return current;
 }
+
+//@ 21
+static void multiplyAndPrint(Scanner in, int n) {
+    double[][] a = new double[n][n], b = new double[n][n];
+    for (int i = 0; i < n * n; i++) a[i / n][i % n] = in.nextDouble();
+    for (int i = 0; i < n * n; i++) b[i / n][i % n] = in.nextDouble();
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            double cell = 0;
+            for (int k = 0; k < n; k++) cell += a[i][k] * b[k][j];
+            System.out.printf("%8.3f ", cell);
+        }
+        System.out.println();
+    }
+}
+
+//@ 22
+static double[][] product(double[][] left, double[][] right) {
+    int n = left.length;
+    int m = right[0].length;
+    int inner = right.length;
+    double[][] result = new double[n][m];
+    for (int row = 0; row < n; row++) {
+        for (int col = 0; col < m; col++) {
+            double sum = 0;
+            for (int i = 0; i < inner; i++) {
+                sum += left[row][i] * right[i][col];
+            }
+            result[row][col] = sum;
+        }
+    }
+    return result;
+}
+
+//@ 23
+double[] timesVector(double[][] matrix, double[] vector) {
+    double[] result = new double[matrix.length];
+    for (int i = 0; i < matrix.length; i++) {
+        for (int j = 0; j < vector.length; j++) {
+            result[i] += matrix[i][j] * vector[j];
+        }
+    }
+    return result;
+}
+
+//@ 24
+static long[][] power(long[][] base, int exponent) {
+    int n = base.length;
+    long[][] result = new long[n][n];
+    for (int i = 0; i < n; i++) result[i][i] = 1;
+    for (int e = 0; e < exponent; e++) {
+        long[][] next = new long[n][n];
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++)
+                for (int k = 0; k < n; k++)
+                    next[i][j] += result[i][k] * base[k][j];
+        result = next;
+    }
+    return result;
+}
+
+//@ 25
+public static double[][] square(double[][] m) {
+    int n = m.length;
+    double[][] out = new double[n][n];
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            double cell = 0.0;
+            for (int k = 0; k < n; k++) cell += m[i][k] * m[k][j];
+            out[i][j] = cell;
+        }
+    }
+    return out;
+}
+
+//@ 26
+int[][] checked(int[][] a, int[][] b) {
+    if (a[0].length != b.length) {
+        throw new IllegalArgumentException("columns of a must equal rows of b");
+    }
+    int[][] c = new int[a.length][b[0].length];
+    for (int i = 0; i < c.length; i++) {
+        for (int j = 0; j < c[i].length; j++) {
+            int dot = 0;
+            for (int k = 0; k < b.length; k++) {
+                dot += a[i][k] * b[k][j];
+            }
+            c[i][j] = dot;
+        }
+    }
+    return c;
+}
+
+//@ 27
+static void multiplyInto(float[][] a, float[][] b, float[][] c) {
+    for (int i = 0; i < a.length; i++) {
+        for (int k = 0; k < b.length; k++) {
+            float factor = a[i][k];
+            for (int j = 0; j < b[k].length; j++) {
+                c[i][j] += factor * b[k][j];
+            }
+        }
+    }
+}
+
+//@ 28
+static double[] flat(double[] a, double[] b, int n) {
+    double[] c = new double[n * n];
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int k = 0; k < n; k++) {
+                sum += a[i * n + k] * b[k * n + j];
+            }
+            c[i * n + j] = sum;
+        }
+    }
+    return c;
+}
+
+//@ 29
+public static int[][] modulo(int[][] a, int[][] b, int mod) {
+    int[][] c = new int[a.length][b[0].length];
+    for (int i = 0; i < a.length; i++) {
+        for (int j = 0; j < b[0].length; j++) {
+            long sum = 0;
+            for (int k = 0; k < b.length; k++) {
+                sum = (sum + (long) a[i][k] * b[k][j]) % mod;
+            }
+            c[i][j] = (int) sum;
+        }
+    }
+    return c;
+}
+
+//@ 30
+static double[][] diagonalTimes(double[] diagonal, double[][] b) {
+    double[][] c = new double[diagonal.length][];
+    for (int i = 0; i < diagonal.length; i++) {
+        c[i] = b[i].clone();
+        for (int j = 0; j < c[i].length; j++) {
+            c[i][j] *= diagonal[i];
+        }
+    }
+    return c;
+}
+
+//@ 31
+public List<double[]> rowsTimes(List<double[]> rows, double[][] b) {
+    List<double[]> products = new ArrayList<>();
+    for (double[] row : rows) {
+        double[] out = new double[b[0].length];
+        for (int k = 0; k < row.length; k++)
+            for (int j = 0; j < out.length; j++)
+                out[j] += row[k] * b[k][j];
+        products.add(out);
+    }
+    return products;
+}
+
+//@ 32
+double[][] transposedFirst(double[][] a, double[][] b) {
+    double[][] columns = new double[b[0].length][b.length];
+    for (int i = 0; i < b.length; i++)
+        for (int j = 0; j < b[0].length; j++)
+            columns[j][i] = b[i][j];
+    double[][] c = new double[a.length][columns.length];
+    for (int i = 0; i < a.length; i++)
+        for (int j = 0; j < columns.length; j++)
+            for (int k = 0; k < b.length; k++)
+                c[i][j] += a[i][k] * columns[j][k];
+    return c;
+}

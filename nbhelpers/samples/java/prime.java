@@ -260,3 +260,160 @@ static boolean[] table(int max) {
             prime[i * j] = false;
     return prime;
 }
+
+//@ 21
+public static boolean isPrime(int n) {
+    if (n < 2) {
+        return false;
+    }
+    for (int i = 2; i <= Math.sqrt(n); i++) {
+        if (n % i == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+//@ 22
+static boolean trial(long n) {
+    if (n < 2) return false;
+    if (n % 2 == 0) return n == 2;
+    for (long d = 3; d * d <= n; d += 2) {
+        if (n % d == 0) return false;
+    }
+    return true;
+}
+
+//@ 23
+static boolean exactly(int n, Set<Integer> known) {
+    if (known.contains(n)) return true;
+    for (int p : known) {
+        if (n % p == 0) return false;
+    }
+    for (int d = 2; d < n; d++) {
+        if (n % d == 0) return false;
+    }
+    return n > 1 && known.add(n);
+}
+
+//@ 24
+static List<Integer> primesUpTo(int max) {
+    List<Integer> primes = new ArrayList<>();
+    for (int n = 2; n <= max; n++) {
+        boolean prime = true;
+        for (int d = 2; d * d <= n; d++) {
+            if (n % d == 0) {
+                prime = false;
+                break;
+            }
+        }
+        if (prime) primes.add(n);
+    }
+    return primes;
+}
+
+//@ 25
+public static int countPrimes(int n) {
+    boolean[] composite = new boolean[n + 1];
+    int count = 0;
+    for (int i = 2; i <= n; i++) {
+        if (composite[i]) continue;
+        count++;
+        for (long j = (long) i * i; j <= n; j += i) {
+            composite[(int) j] = true;
+        }
+    }
+    return count;
+}
+
+//@ 26
+static boolean[] sieve(int n) {
+    boolean[] prime = new boolean[n + 1];
+    Arrays.fill(prime, true);
+    prime[0] = false;
+    if (n > 0) prime[1] = false;
+    for (int p = 2; p * p <= n; p++) {
+        if (prime[p]) {
+            for (int i = p * p; i <= n; i += p) {
+                prime[i] = false;
+            }
+        }
+    }
+    return prime;
+}
+
+//@ 27
+int nextPrime(int n) {
+    int candidate = Math.max(n + 1, 2);
+    while (true) {
+        boolean divisible = false;
+        for (int d = 2; d * d <= candidate && !divisible; d++) {
+            divisible = candidate % d == 0;
+        }
+        if (!divisible) return candidate;
+        candidate++;
+    }
+}
+
+//@ 28
+public static List<Integer> keepPrimes(List<Integer> numbers) {
+    return numbers.stream()
+        .filter(n -> n > 1)
+        .filter(n -> IntStream.range(2, n).allMatch(d -> n % d > 0))
+        .sorted()
+        .collect(Collectors.toList());
+}
+
+//@ 29
+public static List<Integer> factors(int n) {
+    List<Integer> factors = new ArrayList<>();
+    for (int p = 2; p * p <= n; p++) {
+        while (n % p == 0) {
+            factors.add(p);
+            n /= p;
+        }
+    }
+    if (n > 1) {
+        factors.add(n);
+    }
+    return factors;
+}
+
+//@ 30
+static boolean divides(int n, int d) {
+    if (n < 2) return false;
+    if (d * d > n) return true;
+    if (n % d == 0) return false;
+    return divides(n, d + 1);
+}
+
+//@ 31
+void printPrimes(int from, int to) {
+    for (int n = Math.max(2, from); n <= to; n++) {
+        int divisors = 0;
+        for (int d = 1; d <= n; d++) {
+            if (n % d == 0) divisors++;
+        }
+        if (divisors == 2) {
+            System.out.print(n + " ");
+        }
+    }
+    System.out.println();
+}
+
+//@ 32
+static int nthPrime(int n) {
+    int[] primes = new int[n];
+    int found = 0;
+    for (int candidate = 2; found < n; candidate++) {
+        boolean prime = true;
+        for (int i = 0; i < found && primes[i] * primes[i] <= candidate; i++) {
+            if (candidate % primes[i] == 0) {
+                prime = false;
+                break;
+            }
+        }
+        if (prime) primes[found++] = candidate;
+    }
+    return primes[n - 1];
+}

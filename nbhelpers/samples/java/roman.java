@@ -331,3 +331,171 @@ public Map<Integer, String> cacheUpTo(int max) {
     known.remove(0);
     return known;
 }
+
+//@ 21
+public static List<String> decades(int last) {
+    int[] values = {50, 40, 10};
+    String[] symbols = {"L", "XL", "X"};
+    List<String> all = new ArrayList<>();
+    for (int n = 10; n <= last; n += 10) {
+        StringBuilder roman = new StringBuilder();
+        int rest = n;
+        for (int i = 0; i < values.length; i++) {
+            for (; rest >= values[i]; rest -= values[i]) roman.append(symbols[i]);
+        }
+        all.add(roman.toString());
+    }
+    return all;
+}
+
+//@ 22
+static String century(int year) {
+    String[] tens = {"", "X", "XX", "XXX"};
+    String[] ones = {"", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX"};
+    int century = (year + 99) / 100;
+    String suffix = year < 0 ? " BC" : " AD";
+    return tens[century / 10] + ones[century % 10] + suffix;
+}
+
+//@ 23
+static String byMap(int number) {
+    TreeMap<Integer, String> map = new TreeMap<>();
+    map.put(1000, "M"); map.put(900, "CM"); map.put(500, "D"); map.put(400, "CD");
+    map.put(100, "C"); map.put(90, "XC"); map.put(50, "L"); map.put(40, "XL");
+    map.put(10, "X"); map.put(9, "IX"); map.put(5, "V"); map.put(4, "IV"); map.put(1, "I");
+    int floor = map.floorKey(number);
+    if (number == floor) {
+        return map.get(number);
+    }
+    return map.get(floor) + byMap(number - floor);
+}
+
+//@ 24
+String recursive(int n) {
+    if (n >= 100) return "C" + recursive(n - 100);
+    if (n >= 90) return "XC" + recursive(n - 90);
+    if (n >= 50) return "L" + recursive(n - 50);
+    if (n >= 40) return "XL" + recursive(n - 40);
+    if (n >= 10) return "X" + recursive(n - 10);
+    if (n == 9) return "IX";
+    if (n >= 5) return "V" + recursive(n - 5);
+    if (n == 4) return "IV";
+    return n > 0 ? "I" + recursive(n - 1) : "";
+}
+
+//@ 25
+public static String byRepeat(int n) {
+    return "I".repeat(n)
+        .replace("IIIII", "V")
+        .replace("IIII", "IV")
+        .replace("VV", "X")
+        .replace("VIV", "IX")
+        .replace("XXXXX", "L")
+        .replace("XXXX", "XL")
+        .replace("LL", "C")
+        .replace("LXL", "XC");
+}
+
+//@ 26
+public static int romanToInt(String s) {
+    Map<Character, Integer> values = Map.of('I', 1, 'V', 5, 'X', 10, 'L', 50, 'C', 100, 'D', 500, 'M', 1000);
+    int total = 0;
+    for (int i = 0; i < s.length(); i++) {
+        int value = values.get(s.charAt(i));
+        if (i + 1 < s.length() && value < values.get(s.charAt(i + 1))) {
+            total -= value;
+        } else {
+            total += value;
+        }
+    }
+    return total;
+}
+
+//@ 27
+static int parseRoman(String roman) {
+    int sum = 0, previous = 0;
+    for (int i = roman.length() - 1; i >= 0; i--) {
+        int value;
+        switch (roman.charAt(i)) {
+            case 'I': value = 1; break;
+            case 'V': value = 5; break;
+            case 'X': value = 10; break;
+            case 'L': value = 50; break;
+            case 'C': value = 100; break;
+            case 'D': value = 500; break;
+            default: value = 1000;
+        }
+        sum += value < previous ? -value : value;
+        previous = value;
+    }
+    return sum;
+}
+
+//@ 28
+static String checkedRoman(int n) {
+    if (n < 1 || n > 3999) {
+        throw new IllegalArgumentException("roman numerals go from 1 to 3999");
+    }
+    String[] letters = {"M", "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"};
+    int[] weights = {1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1};
+    String result = "";
+    for (int i = 0; n > 0; i++) {
+        int times = n / weights[i];
+        result += letters[i].repeat(times);
+        n %= weights[i];
+    }
+    return result;
+}
+
+//@ 29
+String oneDigit(int digit, char one, char five, char ten) {
+    StringBuilder sb = new StringBuilder();
+    if (digit == 9) return sb.append(one).append(ten).toString();
+    if (digit == 4) return sb.append(one).append(five).toString();
+    if (digit >= 5) {
+        sb.append(five);
+        digit -= 5;
+    }
+    while (digit-- > 0) sb.append(one);
+    return sb.toString();
+}
+
+//@ 30
+static String fromList(int year) {
+    List<Integer> values = List.of(1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1);
+    List<String> symbols = List.of("M", "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I");
+    StringBuilder roman = new StringBuilder();
+    int i = 0;
+    while (year > 0) {
+        if (year >= values.get(i)) {
+            roman.append(symbols.get(i));
+            year -= values.get(i);
+        } else {
+            i++;
+        }
+    }
+    return roman.toString();
+}
+
+//@ 31
+public static int valueOf(String roman) {
+    String text = roman.toUpperCase()
+        .replace("CM", "DCCCC").replace("CD", "CCCC")
+        .replace("XC", "LXXXX").replace("XL", "XXXX")
+        .replace("IX", "VIIII").replace("IV", "IIII");
+    int total = 0;
+    for (char c : text.toCharArray()) {
+        int at = "IVXLCDM".indexOf(c);
+        total += new int[] {1, 5, 10, 50, 100, 500, 1000}[at];
+    }
+    return total;
+}
+
+//@ 32
+static String hours(int hour) {
+    String[] numerals = {"XII", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI"};
+    if (hour < 0 || hour > 24) {
+        return "";
+    }
+    return numerals[hour % 12];
+}

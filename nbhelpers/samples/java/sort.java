@@ -303,3 +303,187 @@ static void flipUp(int[] pile) {
         }
     }
 }
+
+//@ 21
+public static void bubble(int[] numbers) {
+    boolean swapped;
+    do {
+        swapped = false;
+        for (int i = 1; i < numbers.length; i++) {
+            if (numbers[i - 1] > numbers[i]) {
+                int tmp = numbers[i];
+                numbers[i] = numbers[i - 1];
+                numbers[i - 1] = tmp;
+                swapped = true;
+            }
+        }
+    } while (swapped);
+}
+
+//@ 22
+static void insertionSort(double[] a) {
+    for (int i = 1; i < a.length; i++) {
+        for (int j = i; j > 0 && a[j - 1] > a[j]; j--) {
+            double tmp = a[j];
+            a[j] = a[j - 1];
+            a[j - 1] = tmp;
+        }
+    }
+}
+
+//@ 23
+void selectionSort(int[] a) {
+    int n = a.length;
+    for (int i = 0; i < n - 1; i++) {
+        int smallest = i;
+        for (int j = i + 1; j < n; j++) {
+            if (a[j] < a[smallest]) {
+                smallest = j;
+            }
+        }
+        if (smallest != i) {
+            int tmp = a[i];
+            a[i] = a[smallest];
+            a[smallest] = tmp;
+        }
+    }
+}
+
+//@ 24
+static void quickSort(int[] a, int lo, int hi) {
+    if (lo < hi) {
+        int pivot = a[hi];
+        int p = lo;
+        for (int j = lo; j < hi; j++) {
+            if (a[j] <= pivot) {
+                int tmp = a[p];
+                a[p] = a[j];
+                a[j] = tmp;
+                p++;
+            }
+        }
+        int tmp = a[p];
+        a[p] = a[hi];
+        a[hi] = tmp;
+        quickSort(a, lo, p - 1);
+        quickSort(a, p + 1, hi);
+    }
+}
+
+//@ 25
+public static void mergeSort(int[] a, int[] tmp, int left, int right) {
+    if (right - left < 1) return;
+    int mid = (left + right) / 2;
+    mergeSort(a, tmp, left, mid);
+    mergeSort(a, tmp, mid + 1, right);
+    int i = left, j = mid + 1;
+    for (int k = left; k <= right; k++) {
+        if (j > right || (i <= mid && a[i] <= a[j])) tmp[k] = a[i++];
+        else tmp[k] = a[j++];
+    }
+    for (int k = left; k <= right; k++) a[k] = tmp[k];
+}
+
+//@ 26
+static void descending(int[] values) {
+    for (int i = 0; i < values.length; i++) {
+        for (int j = i + 1; j < values.length; j++) {
+            if (values[i] < values[j]) {
+                int swap = values[i];
+                values[i] = values[j];
+                values[j] = swap;
+            }
+        }
+    }
+}
+
+//@ 27
+void sortNames(String[] names) {
+    for (int i = 0; i < names.length - 1; i++) {
+        for (int j = 0; j < names.length - i - 1; j++) {
+            if (names[j].compareTo(names[j + 1]) > 0) {
+                String tmp = names[j];
+                names[j] = names[j + 1];
+                names[j + 1] = tmp;
+            }
+        }
+    }
+}
+
+//@ 28
+public static void sortList(List<Integer> list) {
+    for (int i = 1; i < list.size(); i++) {
+        int current = list.get(i);
+        int j = i - 1;
+        while (j >= 0 && list.get(j) > current) {
+            list.set(j + 1, list.get(j));
+            j--;
+        }
+        list.set(j + 1, current);
+    }
+}
+
+//@ 29
+static void oddEven(int[] a) {
+    boolean sorted = false;
+    while (!sorted) {
+        sorted = true;
+        for (int start = 0; start < 2; start++) {
+            for (int i = start; i + 1 < a.length; i += 2) {
+                if (a[i] > a[i + 1]) {
+                    int tmp = a[i];
+                    a[i] = a[i + 1];
+                    a[i + 1] = tmp;
+                    sorted = false;
+                }
+            }
+        }
+    }
+}
+
+//@ 30
+static void zerosOnesTwos(int[] a) {
+    int low = 0, mid = 0, high = a.length - 1;
+    while (mid <= high) {
+        if (a[mid] == 0) {
+            int tmp = a[low]; a[low++] = a[mid]; a[mid++] = tmp;
+        } else if (a[mid] == 2) {
+            int tmp = a[high]; a[high--] = a[mid]; a[mid] = tmp;
+        } else {
+            mid++;
+        }
+    }
+}
+
+//@ 31
+public void heapSort(int[] a) {
+    for (int end = a.length; end > 1; end--) {
+        for (int i = end / 2 - 1; i >= 0; i--) {
+            int largest = 2 * i + 1;
+            if (largest + 1 < end && a[largest + 1] > a[largest]) largest++;
+            if (a[largest] > a[i]) {
+                int tmp = a[i];
+                a[i] = a[largest];
+                a[largest] = tmp;
+            }
+        }
+        int tmp = a[0];
+        a[0] = a[end - 1];
+        a[end - 1] = tmp;
+    }
+}
+
+//@ 32
+static int[] byRank(int[] a) {
+    int[] sorted = new int[a.length];
+    for (int i = 0; i < a.length; i++) {
+        int rank = 0;
+        for (int j = 0; j < a.length; j++) {
+            if (a[j] < a[i] || (a[j] == a[i] && j < i)) {
+                rank++;
+            }
+        }
+        sorted[rank] = a[i];
+    }
+    return sorted;
+}

@@ -265,3 +265,147 @@ protected Map<String, Integer> removeAndCount(List<String> words) {
     }
     return found;
 }
+
+//@ 21
+static Map<String, Integer> countWords(String text) {
+    Map<String, Integer> counts = new TreeMap<>();
+    for (String word : text.toLowerCase().split("\\W+")) {
+        if (!word.isEmpty()) {
+            counts.put(word, counts.getOrDefault(word, 0) + 1);
+        }
+    }
+    return counts;
+}
+
+//@ 22
+public Map<String, Integer> tally(List<String> words) {
+    Map<String, Integer> result = new HashMap<>();
+    for (String word : words) {
+        Integer count = result.get(word);
+        if (count == null) {
+            result.put(word, 1);
+        } else {
+            result.put(word, count + 1);
+        }
+    }
+    return result;
+}
+
+//@ 23
+static Map<String, Long> grouped(String text) {
+    return Stream.of(text.trim().split("\\s+"))
+        .map(String::toLowerCase)
+        .collect(Collectors.groupingBy(word -> word, Collectors.counting()));
+}
+
+//@ 24
+Map<String, Integer> fromScanner(String text) {
+    Map<String, Integer> counts = new HashMap<>();
+    Scanner scanner = new Scanner(text);
+    while (scanner.hasNext()) {
+        String word = scanner.next().toLowerCase();
+        counts.merge(word, 1, Integer::sum);
+    }
+    scanner.close();
+    return counts;
+}
+
+//@ 25
+public static void printCounts(String[] words) {
+    Map<String, Integer> counts = new TreeMap<>();
+    for (String word : words) {
+        counts.merge(word, 1, Integer::sum);
+    }
+    for (Map.Entry<String, Integer> entry : counts.entrySet()) {
+        System.out.println(entry.getKey() + ": " + entry.getValue());
+    }
+}
+
+//@ 26
+static Map<String, Integer> countFile(File file) throws IOException {
+    Map<String, Integer> counts = new HashMap<>();
+    try (BufferedReader reader = new BufferedReader(new FileReader(file))) {
+        String line;
+        while ((line = reader.readLine()) != null) {
+            for (String word : line.split("\\s+")) {
+                counts.put(word, counts.containsKey(word) ? counts.get(word) + 1 : 1);
+            }
+        }
+    }
+    return counts;
+}
+
+//@ 27
+public String mostCommon(String text) {
+    Map<String, Integer> counts = new HashMap<>();
+    for (String word : text.split(" ")) {
+        counts.put(word, counts.getOrDefault(word, 0) + 1);
+    }
+    String best = null;
+    for (String word : counts.keySet()) {
+        if (best == null || counts.get(word) > counts.get(best)) best = word;
+    }
+    return best;
+}
+
+//@ 28
+static Map<String, Integer> tokens(String sentence) {
+    StringTokenizer tokenizer = new StringTokenizer(sentence);
+    Map<String, Integer> counts = new LinkedHashMap<>();
+    while (tokenizer.hasMoreTokens()) {
+        String token = tokenizer.nextToken();
+        counts.putIfAbsent(token, 0);
+        counts.put(token, counts.get(token) + 1);
+    }
+    return counts;
+}
+
+//@ 29
+public static List<String> repeated(String text, int times) {
+    Map<String, Integer> counts = new TreeMap<>();
+    for (String word : text.toLowerCase().split("[^a-z]+")) {
+        counts.merge(word, 1, Integer::sum);
+    }
+    List<String> found = new ArrayList<>();
+    counts.forEach((word, count) -> {
+        if (count >= times) found.add(word);
+    });
+    return found;
+}
+
+//@ 30
+Map<String, Integer> sortedByCount(String text) {
+    Map<String, Integer> counts = new HashMap<>();
+    for (String word : text.split("\\s+")) {
+        counts.compute(word, (key, old) -> old == null ? 1 : old + 1);
+    }
+    List<Map.Entry<String, Integer>> entries = new ArrayList<>(counts.entrySet());
+    entries.sort(Map.Entry.comparingByValue(Comparator.reverseOrder()));
+    Map<String, Integer> sorted = new LinkedHashMap<>();
+    for (Map.Entry<String, Integer> entry : entries) sorted.put(entry.getKey(), entry.getValue());
+    return sorted;
+}
+
+//@ 31
+static int countOne(String text, String wanted) {
+    int count = 0;
+    for (String word : text.split("\\W+")) {
+        if (word.equalsIgnoreCase(wanted)) {
+            count++;
+        }
+    }
+    return count;
+}
+
+//@ 32
+static Map<String, Integer> longWords(Collection<String> lines, int min) {
+    Map<String, Integer> counts = new TreeMap<>();
+    for (String line : lines) {
+        for (String word : line.split("[\\s,.;]+")) {
+            if (word.length() < min) continue;
+            if (!counts.containsKey(word)) counts.put(word, 0);
+            counts.put(word, counts.get(word) + 1);
+        }
+    }
+    return counts;
+}
