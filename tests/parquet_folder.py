@@ -60,5 +60,3 @@ def write_folder_form(folder: Path) -> Path:
         text = "".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in pairs)
         (folder / f"{name}.txt").write_text(text)
     return folder
-
-

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from nbhelpers.errors import ConfigError
 from nbhelpers.models import inputs
 from nbhelpers.models.inputs import tokenise, train_bpe

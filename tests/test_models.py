@@ -6,18 +6,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from accelerate import Accelerator
+from transformers import GPT2Config, GPT2Model
 
-torch = pytest.importorskip("torch")
-
-from accelerate import Accelerator  # noqa: E402
-from transformers import GPT2Config, GPT2Model  # noqa: E402
-
-from nbhelpers.data.pairs import ClonePairs  # noqa: E402
-from nbhelpers.errors import ConfigError, DataError  # noqa: E402
-from nbhelpers.jobs.clones import PairTask, load_weights  # noqa: E402
-from nbhelpers.models.clones import CloneModel  # noqa: E402
-from nbhelpers.models.inputs import TokenTable, length_buckets  # noqa: E402
-from nbhelpers.models.weights import read_state_dict  # noqa: E402
+from nbhelpers.data.pairs import ClonePairs
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.jobs.clones import PairTask, load_weights
+from nbhelpers.models.clones import CloneModel
+from nbhelpers.models.inputs import TokenTable, length_buckets
+from nbhelpers.models.weights import read_state_dict
 
 BLOCK, VOCAB = 24, 60
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
 PROBE = Path(__file__).with_name("training_probe.py")
 SETTINGS = {
     "seed": 3,

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from accelerate import Accelerator
-from nbhelpers.batching import split_batch
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2Model
 
+from nbhelpers.batching import split_batch
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.jobs.clones import PairTask
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything

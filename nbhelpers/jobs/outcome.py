@@ -37,7 +37,10 @@ def checkpoint_file(session: Session) -> Path:
 
 
 def settings_for_checkpoint(session: Session) -> Settings:
-    """Return the settings that build a checkpoint's architecture; its own folder comes first.
+    """Return the settings that build a checkpoint's architecture.
+
+    A checkpoint of ours has its configuration and tokenizer beside it; other weights are of the
+    architecture that `model` names.
 
     Raises:
         DataError: There is no such checkpoint.
@@ -46,16 +49,15 @@ def settings_for_checkpoint(session: Session) -> Settings:
     path, settings = checkpoint_file(session), session.settings
     if not path.is_file():
         raise DataError(f"There is no checkpoint {path}.", fix="check the path")
-    changes: dict[str, Any] = {"random_weights": True}
-    if (path.parent / "config.json").is_file():
+    changes: dict[str, Any] = {"random_weights": True, "pretrain_steps": 0}
+    is_ours = (path.parent / ck.MANIFEST).is_file()
+    if is_ours or (settings.model == "smoke" and (path.parent / "config.json").is_file()):
         changes["model"] = str(path.parent)
     elif settings.model == "smoke":
         raise ConfigError(
             f"{path} has no config.json beside it, so its architecture is not known.",
             fix="give --model with the architecture it was trained from",
         )
-    if "pretrain_steps" in type(settings).model_fields:
-        changes["pretrain_steps"] = 0
     return settings.model_copy(update=changes)
 
 

@@ -1,0 +1,198 @@
+"""Promise: the training loop counts, schedules, stops and refuses as it says."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nbhelpers.batching import split_batch
+from nbhelpers.errors import NonFinite, Stopped
+from nbhelpers.jobs.loop import Hooks, Trainer, TrainState
+from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
+
+SETTINGS = {
+    "seed": 1,
+    "epochs": 2,
+    "global_batch_size": 4,
+    "learning_rate": 0.1,
+    "lr_schedule": "linear",
+    "warmup_ratio": 0.25,
+    "max_grad_norm": 1.0,
+    "max_skipped_steps": 3,
+    "logging_steps": 1,
+    "eval_steps": None,
+    "save_steps": None,
+}
+
+
+class Line:
+    """Fits y = w x to ten points; row 7 can be poisoned."""
+
+    def __init__(self, poison: float | None = None, f1: tuple[float, ...] = (0.5, 0.4)) -> None:
+        self.costs = np.arange(10) + 1
+        self.values = torch.arange(10, dtype=torch.float32) / 10
+        if poison is not None:
+            self.values[7] = poison
+        self.f1, self.evaluated = list(f1), []
+
+    def batch(self, rows: np.ndarray) -> Any:
+        return SimpleNamespace(rows=rows, useful_tokens=len(rows), padded_tokens=2 * len(rows))
+
+    def loss_sum(self, model: Any, batch: Any) -> torch.Tensor:
+        x = self.values[batch.rows].unsqueeze(1)
+        return ((model(x) - 3 * x) ** 2).sum()
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        self.evaluated.append(step)
+        return {"f1": self.f1[(len(self.evaluated) - 1) % len(self.f1)]}
+
+    def describe(self, rows: np.ndarray) -> str:
+        return f"rows {sorted(rows.tolist())}"
+
+
+class Accelerator:
+    """One process, as the loop sees it."""
+
+    process_index, is_main_process = 0, True
+
+    def __init__(self, mixed_precision: str = "no") -> None:
+        self.mixed_precision = mixed_precision
+
+    def no_sync(self, model: Any) -> Any:
+        return nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def clip_grad_norm_(self, parameters: Any, limit: float) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+    def reduce(self, tensor: torch.Tensor, how: str) -> torch.Tensor:
+        return tensor
+
+
+def make(task: Line, *, stop_at: int | None = None, precision: str = "no", **changes: Any) -> Any:
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+    events: list[tuple[str, dict[str, Any]]] = []
+    saved: list[tuple[int, bool]] = []
+
+    def stop() -> bool:
+        done = [fields["step"] for kind, fields in events if kind == "step"]
+        return stop_at is not None and len(done) >= stop_at - 1
+
+    hooks = Hooks(
+        emit=lambda kind, **fields: events.append((kind, fields)),
+        save=lambda state, is_best: saved.append((state.step, is_best)),
+        wants_stop=stop,
+        save_is_due=lambda: False,
+        peak_bytes=lambda: 0,
+        step_context=lambda step: nullcontext(),
+    )
+    trainer = Trainer(
+        task=task,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        accelerator=Accelerator(precision),
+        settings=SimpleNamespace(**SETTINGS | changes),
+        plan=split_batch(4, 2, 1),
+        hooks=hooks,
+    )
+    return trainer, events, saved
+
+
+def test_ten_examples_in_batches_of_four_make_three_steps_an_epoch():
+    trainer, events, _ = make(Line())
+    state = trainer.fit(TrainState())
+    assert (state.step, state.epoch, state.window, state.examples) == (6, 2, 0, 20)
+    assert (state.useful_tokens, state.padded_tokens) == (20, 40)
+    assert [f["step"] for k, f in events if k == "step"] == [1, 2, 3, 4, 5, 6]
+    assert float(trainer.model.weight) > 0.1
+
+
+def test_the_best_checkpoint_is_the_first_of_the_highest_f1():
+    task = Line(f1=(0.5, 0.7))
+    trainer, _, saved = make(task, epochs=4)
+    state = trainer.fit(TrainState())
+    assert task.evaluated == [3, 6, 9, 12]
+    assert saved == [(3, True), (6, True), (12, False)]
+    assert (state.best_f1, state.best_step) == (0.7, 6)
+
+
+def test_evaluation_and_saving_count_optimizer_steps_not_micro_steps():
+    task = Line()
+    trainer, _, saved = make(task, eval_steps=4, save_steps=2)
+    trainer.fit(TrainState())
+    assert task.evaluated == [4, 6]
+    assert [step for step, _ in saved] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
+def test_a_value_that_is_not_finite_stops_with_the_step_and_the_row(poison: float):
+    trainer, _, saved = make(Line(poison))
+    with pytest.raises(NonFinite, match=r"optimizer step [123] \(epoch 1\)") as error:
+        trainer.fit(TrainState())
+    assert "7" in error.value.details and "rows" in error.value.details
+    assert not saved and torch.isfinite(trainer.model.weight).all()
+
+
+def test_fp16_skips_a_few_steps_and_then_says_so():
+    trainer, _, _ = make(Line(float("inf")), precision="fp16", max_skipped_steps=1, epochs=9)
+    state = TrainState()
+    with pytest.raises(NonFinite, match="2 steps in a row"):
+        trainer.fit(state)
+    assert state.skipped_steps == 2
+
+
+def test_a_stop_saves_first_and_goes_on_from_there():
+    whole, _, _ = make(Line())
+    whole.fit(TrainState())
+    first, _, saved = make(Line(), stop_at=2)
+    state = TrainState()
+    with pytest.raises(Stopped, match="step 2 of 6"):
+        first.fit(state)
+    assert saved[-1][0] == 2
+    second, _, _ = make(Line())
+    second.model.load_state_dict(first.model.state_dict())
+    assert second.fit(state).step == 6
+    assert torch.equal(second.model.weight, whole.model.weight)
+
+
+@pytest.mark.parametrize("examples", [1, 3, 4, 63, 64, 65, 130])
+@pytest.mark.parametrize(("world", "per_device"), [(1, 64), (1, 16), (2, 16), (3, 16), (4, 7)])
+def test_every_example_is_used_once_an_epoch_however_it_is_split(examples, world, per_device):
+    costs = np.random.default_rng(0).integers(5, 500, examples)
+    for window in epoch_windows(examples, 64, seed=0, epoch=1):
+        by_rank = [
+            micro_batches(window, costs, rank=r, world_size=world, per_device=per_device)
+            for r in range(world)
+        ]
+        assert len({len(parts) for parts in by_rank}) == 1  # collectives match
+        rows = np.concatenate([part for parts in by_rank for part in parts])
+        assert sorted(rows.tolist()) == sorted(window.tolist())
+        assert max(len(part) for parts in by_rank for part in parts) <= per_device
+
+
+def test_the_order_changes_with_epoch_and_seed_and_not_with_the_split():
+    first = np.concatenate(epoch_windows(50, 8, seed=0, epoch=0))
+    assert not np.array_equal(first, np.concatenate(epoch_windows(50, 8, seed=0, epoch=1)))
+    assert not np.array_equal(first, np.concatenate(epoch_windows(50, 8, seed=1, epoch=0)))
+    assert np.array_equal(first, np.concatenate(epoch_windows(50, 8, seed=0, epoch=0)))
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5])
+def test_the_learning_rate_peaks_after_warm_up_and_stays_positive(schedule: str, warmup: float):
+    rates = [
+        learning_rate_at(i, 20, peak=1.0, warmup_ratio=warmup, schedule=schedule) for i in range(20)
+    ]
+    assert max(rates) == pytest.approx(1.0) and min(rates) > 0
+    assert rates.index(max(rates)) == max(0, int(warmup * 20) - 1)
+    if schedule != "constant":
+        assert rates[-1] < 0.2

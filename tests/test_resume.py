@@ -1,0 +1,144 @@
+"""Promise: a run that is killed, stopped or re-evaluated gives what an undisturbed one gives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import nbhelpers as nb
+from nbhelpers.data import load_clone_data
+from nbhelpers.errors import Killed, Stopped
+from nbhelpers.predictions import read_predictions
+from nbhelpers.presets import Preset
+from nbhelpers.runs import Run
+from tests.real_run import finish, kill_rank, last_optimizer, last_weights, start, wait_for_step
+
+pytestmark = pytest.mark.slow
+
+
+def lines(run: Run) -> list[str]:
+    return run.predictions_path.read_text().splitlines()
+
+
+def same_state(a: dict, b: dict) -> bool:
+    states = zip(a["state"].values(), b["state"].values(), strict=True)
+    return all(torch.equal(x[key], y[key]) for x, y in states for key in x)
+
+
+@pytest.mark.parametrize(("processes", "steps"), [(1, (1, 4, 7)), (2, (3, 6))])
+def test_a_run_killed_at_any_step_and_resumed_ends_bit_equal(tmp_path: Path, processes, steps):
+    whole = start(tmp_path / "whole", processes=processes)
+    expected = finish(whole)
+    assert expected["training"]["optimizer_steps"] == 10
+    broken = start(tmp_path / "broken", processes=processes)
+    for step in steps:
+        wait_for_step(broken, step)
+        kill_rank(broken, rank=processes - 1)
+        with pytest.raises(Killed):
+            nb.follow(broken, timeout_s=60)
+        broken = start(tmp_path / "broken", processes=processes)
+    result = finish(broken)
+    assert result["training"]["resumed_from"] is not None
+    assert last_weights(broken) == last_weights(whole)
+    assert same_state(last_optimizer(broken), last_optimizer(whole))
+    assert lines(broken) == lines(whole)
+    assert result["scores"] == expected["scores"]
+    assert result["training"]["history"] == expected["training"]["history"]
+    assert result["training"]["evals"] == expected["training"]["evals"]
+
+
+def test_a_stopped_run_is_resumed_and_a_finished_one_is_found_again(tmp_path: Path):
+    run = start(tmp_path, max_train_samples=400)
+    wait_for_step(run, 2)
+    assert run.stop(timeout_s=60) == "stopped"
+    with pytest.raises(Stopped, match="Fix"):
+        nb.follow(run, timeout_s=60)
+    again = start(tmp_path, max_train_samples=400)
+    assert again.path == run.path
+    result = finish(again)
+    assert result["training"]["resumed_from"] >= 2
+    assert result["training"]["optimizer_steps"] == 100
+    found = start(tmp_path, max_train_samples=400)
+    assert found.status == "finished" and found.path == run.path
+
+
+def test_two_processes_evaluate_to_the_same_file_as_one(tmp_path: Path):
+    trained = start(tmp_path / "train")
+    finish(trained)
+    expected = lines(trained)
+    rows = [line for line in expected if '"split": "test"' in line]
+    assert [f'"row": {i},' in row for i, row in enumerate(rows)] == [True] * len(rows)
+    for processes in (1, 2):
+        run = evaluate(trained, trained.path, tmp_path / f"{processes}", num_gpus=processes)
+        finish(run)
+        assert lines(run) == expected, processes
+        assert run.predictions_txt.read_text() == trained.predictions_txt.read_text()
+
+
+def evaluate(trained: Run, checkpoint: Path, run_dir: Path, **changes: object) -> Run:
+    hardware = nb.detect_hardware()
+    preset = Preset.from_dict(trained.record["preset"]).override(**changes)
+    return nb.launch(
+        preset,
+        nb.plan_batch(preset, hardware),
+        None,
+        hardware=hardware,
+        run_dir=run_dir,
+        job_mode="evaluate",
+        checkpoint=checkpoint,
+    )
+
+
+def test_a_checkpoint_folder_evaluates_on_its_own(tmp_path: Path):
+    trained = start(tmp_path / "train")
+    finish(trained)
+    best = next(trained.checkpoints_path.glob("step-*"))
+    result = finish(evaluate(trained, best, tmp_path / "alone"))
+    assert result["mode"] == "evaluate" and result["model"]["random_weights"]
+    assert result["threshold"]["chosen_on"] == "valid"
+
+
+def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(tmp_path: Path):
+    trained = start(tmp_path / "train")
+    finish(trained)
+    ours = trained.checkpoints_path / "step-00000010"
+    base = tmp_path / "base"  # architecture and tokenizer, no weights
+    shutil.copytree(ours, base, ignore=shutil.ignore_patterns("*.safetensors", "*.pt", "m*.json"))
+    state = {f"module.{key}": value for key, value in load_file(ours / "model.safetensors").items()}
+    state["module.encoder.h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    torch.save(state, tmp_path / "model.bin")
+    data = write_smoke_folder(tmp_path / "data")
+    words = [sys.executable, "-m", "nbhelpers", "evaluate", "clones", "--preset", "smoke"]
+    words += ["--checkpoint", tmp_path / "model.bin", "--data", data, "--model", base]
+    words += ["--run-dir", tmp_path / "runs", "-o", "seq_len=48", "-o", "floors=false"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = nb.list_runs(tmp_path / "runs")
+    rows = read_predictions(run.predictions_path, split="test")
+    expected = finish(evaluate(trained, ours, tmp_path / "again"))
+    wanted = read_predictions(nb.open_run(expected["run_id"], tmp_path / "again").predictions_path)
+    first = [i for i, split in enumerate(wanted["split"]) if split == "test"]
+    assert rows["id1"] == [wanted["id1"][i] for i in first]
+    assert rows["p"] == pytest.approx([wanted["p"][i] for i in first], abs=1e-6)
+
+
+def write_smoke_folder(folder: Path) -> Path:
+    """Write the bundled sample in the CodeXGLUE layout."""
+    data = load_clone_data("smoke", seed=3)
+    folder.mkdir()
+    functions = zip(data.ids, data.functions, strict=True)
+    text = "".join(json.dumps({"idx": i, "func": f}) + "\n" for i, f in functions)
+    (folder / "data.jsonl").write_text(text)
+    for name in ("train", "valid", "test"):
+        pairs = data.splits[name]
+        rows = zip(pairs.left, pairs.right, pairs.label, strict=True)
+        text = "".join(f"{data.ids[a]}\t{data.ids[b]}\t{y}\n" for a, b, y in rows)
+        (folder / f"{name}.txt").write_text(text)
+    return folder
