@@ -103,8 +103,8 @@ def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, A
     if steps:
         data["training"] = _training_so_far(steps, events)
     peak = max((step.get("memory_bytes") or 0 for step in steps), default=0)
-    predicted = dig(record, "budget", "total_bytes")
-    data["memory"] = {"predicted_bytes": predicted, "measured_bytes": peak or None}
+    told = [e.get("predicted_bytes") for e in events if e.get("type") == "memory"]
+    data["memory"] = {"predicted_bytes": told[-1] if told else None, "measured_bytes": peak or None}
     return data
 
 

@@ -169,6 +169,7 @@ def _memory_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
         "what was measured": row["measured"] or "",
         "reserved": size(row["reserved_bytes"]) if row["reserved_bytes"] else "",
         "process (RSS)": size(row["process_rss_bytes"]) if row["process_rss_bytes"] else "",
+        "budget before the run": size(row["budget_bytes"]) if row["budget_bytes"] else "",
         "capacity": size(row["capacity_bytes"]) if row["capacity_bytes"] else "",
     }
     return pd.DataFrame([{name: cell for name, cell in cells.items() if cell}])

@@ -172,12 +172,13 @@ def memory_table(facts: RunFacts) -> pd.DataFrame:
     process = [dig(rank, "rss_bytes") or 0 for rank in ranks]
     row |= {"reserved_bytes": max(reserved, default=0) or None}
     row |= {"process_rss_bytes": max(process, default=0) or None}
+    row |= {"budget_bytes": facts.get("budget", "total_bytes")}
     return _frame([row | {"capacity_bytes": facts.get("budget", "capacity_bytes")}])
 
 
 def memory_lines_table(facts: RunFacts) -> pd.DataFrame:
-    """Return the lines of the predicted budget."""
-    lines = facts.get("budget", "lines") or []
+    """Return the lines of the prediction: of the data's largest batch, else of the budget."""
+    lines = facts.get("memory", "predicted_lines") or facts.get("budget", "lines") or []
     keys = ("name", "size_bytes", "note")
     return _frame([{key: dig(line, key) for key in keys} for line in lines])
 

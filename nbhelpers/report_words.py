@@ -209,8 +209,11 @@ def memory_sentence(tables: Mapping[str, pd.DataFrame]) -> str:
     said = "no prediction" if predicted is None else f"predicted {size(predicted)}"
     said += f", measured {size(measured)}" if measured is not None else ", not measured"
     said += f" ({row['measured']})" if row["measured"] and measured is not None else ""
-    error = row["error_percent"]
-    return f"Memory: {said}" + (f", error {error:+.1f} %." if error is not None else ".")
+    error, budget = row["error_percent"], row["budget_bytes"]
+    said += f", error {error:+.1f} %." if error is not None else "."
+    if budget:
+        said += f" The budget before the run, for the longest possible batch: {size(budget)}."
+    return f"Memory: {said}"
 
 
 def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> str:

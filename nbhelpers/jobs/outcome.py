@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from nbhelpers.floors import score_floors
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.jobs.schedule import micro_batches
-from nbhelpers.memory import BatchExtent, MemoryBudget, compare, ledger
+from nbhelpers.memory import CONTEXT, BatchExtent, MemoryBudget, compare, ledger
 from nbhelpers.metrics import best_threshold, is_positive, score_pairs
 from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import Settings
@@ -176,7 +177,8 @@ def _memory(session: Session, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     }
     if budget is None:
         return facts | {"predicted_bytes": None, "measured_bytes": measured, "error_percent": None}
-    return facts | compare(budget, measured)
+    lines = [asdict(line) for line in budget.lines if line.name != CONTEXT]
+    return facts | {"predicted_lines": lines} | compare(budget, measured)
 
 
 def predict_for_data(

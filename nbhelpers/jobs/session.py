@@ -245,6 +245,8 @@ def _train(session: Session, inputs: clones.Inputs, model: Any) -> None:
         ),
     )
     session.data_budget = outcome.predict_for_data(session, task, _windows(session, task, state))
+    if session.data_budget is not None:
+        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
     with GpuWatch(_gpu_indices(session), session.emit_main) as watch:
         trainer.fit(state)
