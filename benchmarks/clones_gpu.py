@@ -1,4 +1,4 @@
-"""Train the CodeGPT-small shape (random weights, own BPE) on a local BigCloneBench folder, on a GPU.
+"""Train the CodeGPT-small shape (random weights, own BPE) on a local BigCloneBench folder.
 
     python benchmarks/clones_gpu.py DATA OUT --seq-len 400 1024 [--set KEY=JSON ...]
 
@@ -35,7 +35,7 @@ def codegpt_shape(folder: Path) -> Path:
 
 
 def run_one(name: str, preset: str, overrides: dict[str, Any], out: Path) -> None:
-    """Run one configuration and print its line; a failure is printed and does not end the others."""
+    """Run one configuration and print its line, or its failure."""
     hardware = nb.detect_hardware()
     chosen = nb.load_preset("clones", preset, hardware=hardware, overrides=overrides)
     plan = nb.plan_batch(chosen, hardware)

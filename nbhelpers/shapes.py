@@ -47,9 +47,10 @@ class Shape:
 _CODEGPT = Shape(
     hidden=768, layers=12, heads=12, inner=3072, vocab=50260, positions=1024, dropout=0.1
 )
-# Source: SMOKE_VOCAB and SMOKE_SHAPE in models/encoders.py; a test compares them.
-_SMOKE = Shape(hidden=128, layers=3, heads=4, inner=512, vocab=1200, positions=1024, dropout=0.1)
-_KNOWN = {"microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT, "smoke": _SMOKE}
+# The embedded default; `models.encoders` builds it from these sizes. Its tokenizer may find fewer
+# words than `vocab` in little text.
+SMOKE = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=1024, dropout=0.1)
+_KNOWN = {"microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT, "smoke": SMOKE}
 
 
 def find_shape(settings: Settings) -> Shape | None:

@@ -14,17 +14,10 @@ from nbhelpers.batching import BatchPlan, plan_batch, split_batch
 from nbhelpers.config import configs_dir, list_presets, load_preset, read_yaml
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.memory import (
-    GIB,
-    BatchExtent,
-    MemoryBudget,
-    MemoryLine,
-    compare,
-    ledger,
-    predict_memory,
-    require_fit,
-)
+from nbhelpers.ledger import GIB, BatchExtent, MemoryLine, ledger
+from nbhelpers.memory import MemoryBudget, compare, predict_memory, require_fit
 from nbhelpers.presets import Preset
+from nbhelpers.samples import load_functions
 from nbhelpers.shapes import Shape, find_shape
 
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))
@@ -258,18 +251,12 @@ def test_memory_that_others_hold_is_named():
 
 
 def test_the_smoke_shape_is_the_one_that_the_worker_builds():
-    source = Path(__file__).parents[1] / "nbhelpers" / "models" / "encoders.py"
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    values: dict[str, object] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
-            names = [name.id for name in node.targets[0].elts]
-            values |= dict(zip(names, ast.literal_eval(node.value), strict=True))
-    built, shape = values["SMOKE_SHAPE"], find_shape(load_preset("clones", "smoke").settings)
-    assert (shape.hidden, shape.layers, shape.heads) == tuple(
-        built[key] for key in ("n_embd", "n_layer", "n_head")
-    )
-    assert shape.vocab == values["SMOKE_VOCAB"]
+    from nbhelpers.models.encoders import build_clone_model, build_tokenizer
+
+    settings = load_preset("clones", "smoke").settings.model_copy(update={"pretrain_steps": 0})
+    texts = [function.code for function in load_functions()]
+    model = build_clone_model(settings, build_tokenizer(settings, texts))
+    assert sum(p.numel() for p in model.parameters()) == find_shape(settings).parameters()
 
 
 def folder_preset(tmp_path: Path, config: str) -> Preset:

@@ -13,7 +13,7 @@ from nbhelpers.data import load_clone_data
 from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.smoke import pretrained_encoder
-from nbhelpers.memory import BatchExtent
+from nbhelpers.ledger import BatchExtent
 from nbhelpers.metrics import best_threshold, binary_scores
 from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum
 from nbhelpers.models.encoders import Tokeniser, build_clone_model, build_tokenizer

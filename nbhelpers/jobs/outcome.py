@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ from nbhelpers.floors import score_floors
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.jobs.schedule import micro_batches
-from nbhelpers.memory import CONTEXT, BatchExtent, MemoryBudget, compare, ledger
+from nbhelpers.ledger import CONTEXT, BatchExtent, ledger
+from nbhelpers.memory import MemoryBudget, compare
 from nbhelpers.metrics import best_threshold, is_positive, score_pairs
 from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import Settings
@@ -287,10 +290,15 @@ def _throughput(state: TrainState, task: PairTask) -> dict[str, float]:
     }
 
 
+def check_tracker(name: str) -> list[str]:
+    """Return what is missing for the chosen tracker; Accelerate itself would only warn."""
+    if name == "none" or find_spec(name):
+        return []
+    return [f"track={name} needs the package {name}: pip install {name}, or track=none"]
+
+
 def start_tracker(session: Session) -> None:
     """Start the chosen tracker without ever asking for a login."""
-    import os
-
     os.environ.setdefault("WANDB_SILENT", "true")
     if session.settings.track == "wandb" and not os.environ.get("WANDB_API_KEY"):
         os.environ.setdefault("WANDB_MODE", "offline")

@@ -104,7 +104,7 @@ class Session:
             )
         if self.plan.use_gpu:
             self._check_gpu()
-        problems = clones.check(self.settings)
+        problems = [*clones.check(self.settings), *outcome.check_tracker(self.settings.track)]
         if problems:
             raise ConfigError("; ".join(problems), fix="change these settings and launch again")
         self._start_accelerator()

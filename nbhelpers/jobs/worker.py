@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -106,6 +107,7 @@ def _out_of_memory(run: Run, text: str) -> OutOfMemory:
 def quiet_libraries() -> None:
     """Keep libraries from asking, counting or chatting."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true"  # nothing forks here after tokenising
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
     # Batches vary in length: growing segments keep freed blocks usable for other sizes.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

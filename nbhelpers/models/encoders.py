@@ -11,8 +11,8 @@ from nbhelpers.models.clones import CloneModel, set_dropout
 from nbhelpers.models.inputs import train_bpe
 from nbhelpers.models.weights import Weights, find_weights
 from nbhelpers.schema import ClonesSettings
+from nbhelpers.shapes import SMOKE
 
-SMOKE_VOCAB, SMOKE_SHAPE = 1000, {"n_embd": 96, "n_layer": 2, "n_head": 4}
 NEW_TOKENIZER_VOCAB = 8000
 
 
@@ -32,10 +32,8 @@ def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tok
     Raises:
         ConfigError: Not an architecture that this job encodes, or seq_len exceeds its positions.
     """
-    if settings.model == "smoke":
-        found = _smoke(settings, train_texts)
-    else:
-        found = _pretrained(settings, train_texts)
+    is_smoke = settings.model == "smoke"
+    found = _smoke(train_texts) if is_smoke else _pretrained(settings, train_texts)
     positions = found.config.n_positions
     if settings.seq_len > positions:
         raise ConfigError(
@@ -46,20 +44,21 @@ def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tok
     return found
 
 
-def _smoke(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
+def _smoke(train_texts: Sequence[str]) -> Tokeniser:
     from transformers import GPT2Config
 
-    tokenizer = train_bpe(train_texts, SMOKE_VOCAB)
-    config = GPT2Config(vocab_size=len(tokenizer), n_positions=1024, **SMOKE_SHAPE)
-    _set_special(config, tokenizer)
+    tokenizer = train_bpe(train_texts, SMOKE.vocab)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=SMOKE.positions,
+        n_embd=SMOKE.hidden,
+        n_layer=SMOKE.layers,
+        n_head=SMOKE.heads,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
     note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
     return Tokeniser(tokenizer=tokenizer, config=config, weights=None, note=note)
-
-
-def _set_special(config: Any, tokenizer: Any) -> None:
-    # No pad id: with one, transformers looks for padding in every forward pass (a sync).
-    config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
-    config.pad_token_id = None
 
 
 def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
@@ -89,6 +88,7 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
         raise ConfigError(
             f"{settings.model} holds no tokenizer.", fix="put tokenizer.json beside config.json"
         )
+    # With a pad id, transformers looks for padding in every forward pass: a host-device sync.
     config.pad_token_id = None
     return Tokeniser(tokenizer=tokenizer, config=config, weights=weights, note=note)
 

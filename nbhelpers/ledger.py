@@ -1,0 +1,175 @@
+"""What each part of a training process needs in memory: formulas, calibrated on few measurements.
+
+They hold for GPT-2 encoders on function pairs, with AdamW, on one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbhelpers.batching import BatchPlan
+from nbhelpers.shapes import Shape
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import Settings
+
+GIB = 2**30
+CONTEXT = "context"  # the only line that the allocator does not see
+# Source: measured on an H200; a T4 reported 141 MiB. The larger one is taken for every card.
+CUDA_CONTEXT_BYTES = int(0.75 * GIB)
+# Source: measured, outside the allocator, with two and more processes.
+NCCL_BYTES = int(0.55 * GIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchExtent:
+    """The size of a micro-batch as it is computed, padding included.
+
+    `tokens`: over all rows; `squares`: sum over rows of length squared; `last_tokens`: of the
+    length bucket whose backward pass begins while all activations are alive.
+    """
+
+    tokens: int
+    squares: int
+    last_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLine:
+    """One part of the memory of a training process."""
+
+    name: str
+    size_bytes: int
+    note: str
+
+
+def ledger(
+    settings: Settings,
+    plan: BatchPlan,
+    shape: Shape,
+    *,
+    precision: str,
+    extent: BatchExtent | None = None,
+) -> tuple[MemoryLine, ...]:
+    """Return the lines of one process at its peak, the start of a backward pass.
+
+    Args:
+        extent: The largest micro-batch, where the data are known; None: every function has
+            `seq_len` tokens.
+
+    Source: AdamW in fp32 keeps 12 bytes a parameter (weight, two moments), with autocast too; the
+    fused optimizer on a GPU makes no copy. Gradients (4 bytes) are alive at the peak only when an
+    earlier micro-step left them, or DDP's buckets hold them (gradient_as_bucket_view). Activations:
+    see `layer_bytes_per_token`.
+    """
+    count, is_half = shape.parameters(), precision != "fp32"
+    lines = [
+        MemoryLine(name="weights", size_bytes=4 * count, note=f"{count:,} parameters in fp32"),
+        MemoryLine(name="optimizer", size_bytes=8 * count, note="AdamW: two moments in fp32"),
+    ]
+    if is_half:
+        size = 2 * shape.matrix_parameters()
+        note = f"autocast keeps the matrices in {precision} for a step"
+        lines.append(MemoryLine(name="cached casts", size_bytes=size, note=note))
+    extent, known = extent or _longest(settings, plan), extent is not None
+    working = list(_working_set(settings, plan, shape, extent, is_half=is_half, is_known=known))
+    lines += [_gradients(plan, 4 * count, sum(line.size_bytes for line in working)), *working]
+    if plan.use_gpu:
+        size, note = CUDA_CONTEXT_BYTES, "CUDA, outside the allocator"
+        if plan.world_size > 1:
+            size, note = size + NCCL_BYTES, "CUDA and NCCL, outside the allocator"
+        lines.append(MemoryLine(name=CONTEXT, size_bytes=size, note=note))
+    return tuple(lines)
+
+
+def _gradients(plan: BatchPlan, size_bytes: int, working_bytes: int) -> MemoryLine:
+    """What gradients add at the peak: all of them, or what exceeds the activations they replace."""
+    if plan.gradient_accumulation_steps > 1:
+        return MemoryLine(name="gradients", size_bytes=size_bytes, note="of earlier micro-steps")
+    if plan.world_size > 1:
+        return MemoryLine(name="gradients", size_bytes=size_bytes, note="DDP's buckets hold them")
+    note = "take the place of activations during the backward pass"
+    return MemoryLine(name="gradients", size_bytes=max(0, size_bytes - working_bytes), note=note)
+
+
+def _longest(settings: Settings, plan: BatchPlan) -> BatchExtent:
+    rows, seq_len = 2 * plan.per_device_train_batch_size, settings.seq_len
+    tokens = rows * seq_len
+    return BatchExtent(tokens=tokens, squares=tokens * seq_len, last_tokens=tokens)
+
+
+def _working_set(
+    settings: Settings,
+    plan: BatchPlan,
+    shape: Shape,
+    extent: BatchExtent,
+    *,
+    is_half: bool,
+    is_known: bool,
+) -> Iterator[MemoryLine]:
+    """The activations and temporaries of training, or of scoring where that needs more."""
+    seq_len, tokens = settings.seq_len, extent.tokens
+    dropout = shape.dropout if settings.dropout is None else settings.dropout
+    # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
+    mask = 0 if not dropout else 1 if plan.use_gpu else 4
+    layer = tokens * layer_bytes_per_token(
+        shape, is_half=is_half, mask_bytes=mask, is_fused=settings.attention != "eager"
+    )
+    # With dropout the CPU's fused attention falls back to full score matrices.
+    has_scores = settings.attention == "eager" or (dropout > 0 and not plan.use_gpu)
+    scores = shape.heads * score_bytes(is_half=is_half, mask_bytes=mask)
+    layer += extent.squares * scores * has_scores
+    ends = tokens * shape.hidden * (8 + mask)  # embedding dropout, last norm: input and output
+    if settings.gradient_checkpointing:
+        size = layer + shape.layers * tokens * shape.hidden * 4 + ends
+        note = f"one of {shape.layers} layers, and the input of each (checkpointing)"
+    else:
+        size, note = shape.layers * layer + ends, f"{shape.layers} layers"
+    # Measured: inside the first block of the backward pass.
+    temporary = (8 if settings.attention == "eager" else 4) * extent.last_tokens * shape.hidden * 4
+    eval_rows = 2 * settings.per_device_eval_batch_size
+    # On a CPU the live bytes of training steps are counted, not those of scoring.
+    scoring = eval_rows * seq_len * shape.hidden * scoring_bytes(settings, is_half) * plan.use_gpu
+    scoring += eval_rows * shape.heads * seq_len**2 * 8 * has_scores
+    if scoring > size + temporary:
+        note = f"scoring {eval_rows} functions of {seq_len:,} tokens (more than training needs)"
+        yield MemoryLine(name="activations", size_bytes=scoring, note=note)
+        return
+    kernel = "with score matrices" if has_scores else "fused attention"
+    what = f"{tokens:,} tokens" + (" (the longest batch)" if is_known else f" of {seq_len:,} each")
+    note = f"{what}, {note}, {kernel}"
+    yield MemoryLine(name="activations", size_bytes=size, note=note)
+    yield MemoryLine(name="temporaries", size_bytes=temporary, note="inside the backward pass")
+
+
+def layer_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int, is_fused: bool) -> int:
+    """Return what one GPT-2 block keeps per token for its backward pass, without score matrices.
+
+    Source: saved tensors of transformers 5's GPT2Block. fp32: inputs and outputs of both norms,
+    q, k, v and attention output (8 x hidden); input and output of the fused GELU (2 x inner), or
+    c_fc, tanh, 1 + tanh, x / 2 and the product of `gelu_new` (5 x inner). Autocast: the residual
+    stream and everything after the `pow` of `gelu_new` stay fp32. Two dropout masks.
+    """
+    hidden, inner = shape.hidden, shape.inner
+    masks = 2 * mask_bytes * hidden
+    if is_half:
+        return 20 * hidden + (4 if is_fused else 16) * inner + masks
+    return 4 * (8 * hidden + (2 if is_fused else 5) * inner) + masks
+
+
+def scoring_bytes(settings: Settings, is_half: bool) -> int:
+    """Return the bytes per token and hidden unit alive inside an MLP without gradients.
+
+    Source: `gelu_new` holds four fp32 tensors of the MLP's width; the fused GELU its input and
+    output, beside the residual stream and the normed input in fp32.
+    """
+    if settings.attention == "eager":
+        return 64
+    return 24 if is_half else 40
+
+
+def score_bytes(*, is_half: bool, mask_bytes: int) -> int:
+    """Return the bytes kept per attention score: fp32 softmax, dropout's output and mask."""
+    return 4 + ((2 if is_half else 4) + mask_bytes if mask_bytes else 0)
