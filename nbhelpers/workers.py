@@ -72,6 +72,8 @@ def worker_environment(
     env = {name: value for name, value in base.items() if not _FOREIGN.fullmatch(name)}
     threads = max(1, (cpu_count or available_cpus()) // int(plan["world_size"]))
     env.setdefault("OMP_NUM_THREADS", str(threads))
+    # Threads that spin while they wait for one another crawl on cores that other programs use.
+    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
     env.setdefault("PYTHONFAULTHANDLER", "1")
     env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}

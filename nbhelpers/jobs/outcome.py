@@ -127,7 +127,8 @@ def _scores(session: Session, inputs: Inputs, predicted: Any, threshold: float) 
             bootstrap_samples=s.bootstrap_samples,
             seed=s.seed,
         )
-        session.emit_main("eval", step=-1, split=name, scores=dict(scores[name]["orders"]["given"]))
+    for name in sorted(scores, key=lambda name: name == "test"):  # last: what progress shows
+        session.emit_main("eval", step=-1, split=name, scores=scores[name]["orders"]["given"])
     return scores
 
 
