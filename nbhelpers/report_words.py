@@ -123,32 +123,31 @@ def _verdict(scores: Mapping[str, Any]) -> str:
 
 
 def _against(scores: Mapping[str, Any], ours: float, name: str, floor: Mapping[str, Any]) -> str:
+    """Say "beats" only where the evidence excludes chance, "ahead" where it does not."""
     difference = ours - floor["f1"]
     title = f"{FLOOR_NAMES.get(name, name)} (F1 {score(floor['f1'])})"
+    is_settled, evidence = _evidence(scores, floor)
     if difference <= 0:
-        said = f"does not beat {title}: {difference:+.3f}"
-    else:
-        said = f"beats {title} by {difference:.3f}"
-    return said + _settled(dig(floor, "lead", "interval"), scores, floor, difference)
+        return f"does not beat {title}: {difference:+.3f}{evidence}"
+    if is_settled is False:
+        return f"is ahead of {title} by {difference:.3f}, which may be chance{evidence}"
+    return f"beats {title} by {difference:.3f}{evidence}"
 
 
-def _settled(
-    lead: Any, scores: Mapping[str, Any], floor: Mapping[str, Any], difference: float
-) -> str:
-    """Say whether the test set settles the difference, by the best evidence there is."""
+def _evidence(scores: Mapping[str, Any], floor: Mapping[str, Any]) -> tuple[bool | None, str]:
+    """Return whether the test set settles the difference (None: unknown), and the words for it."""
+    lead = dig(floor, "lead", "interval")
     if interval(lead):
-        holds = lead[0] > 0 or lead[1] < 0
-        verdict = "settled by this test set" if holds else "not settled by this test set"
-        return f" (95 % interval of the difference {lead[0]:+.3f} to {lead[1]:+.3f}: {verdict})"
+        words = f" (95 % interval of the difference {lead[0]:+.3f} to {lead[1]:+.3f})"
+        return lead[0] > 0 or lead[1] < 0, words
     ours, other = dig(scores, "intervals", "f1"), dig(floor, "intervals", "f1")
     if interval(ours) and interval(other):
-        low, high = max(ours[0], other[0]), min(ours[1], other[1])
-        overlap = "overlap: this test set may not settle it" if low <= high else "do not overlap"
-        return f" (their 95 % intervals {overlap})"
-    if interval(ours) and difference:
+        apart = max(ours[0], other[0]) > min(ours[1], other[1])
+        return apart, f" (their 95 % intervals {'do not overlap' if apart else 'overlap'})"
+    if interval(ours):
         inside = ours[0] <= floor["f1"] <= ours[1]
-        return f" (which is {'inside' if inside else 'outside'} our 95 % interval)"
-    return ""
+        return not inside, f" (which is {'inside' if inside else 'outside'} our 95 % interval)"
+    return None, ""
 
 
 def cautions(facts: RunFacts) -> list[str]:
