@@ -141,9 +141,9 @@ def test_targets_are_passed_or_missed_beside_the_measured_value(made: Report) ->
         (floors(0.5), "beats TF-IDF classifier (F1 0.500) by"),
         (floors(0.99), "does not beat TF-IDF classifier (F1 0.990): -"),
         (floors(0.5, intervals={"f1": [0.4, 0.6]}), "their 95 % intervals do not overlap"),
-        (floors(0.9, intervals={"f1": [0.5, 0.99]}), "is ahead of TF-IDF classifier (F1 0.900) by"),
+        (floors(0.7, intervals={"f1": [0.5, 0.99]}), "is ahead of TF-IDF classifier (F1 0.700) by"),
         (floors(0.5, lead={"f1": 0.4, "interval": [0.3, 0.5]}), "difference +0.300 to +0.500)"),
-        (floors(0.9, lead={"f1": 0.0, "interval": [-0.1, 0.1]}), "which may be chance"),
+        (floors(0.7, lead={"f1": 0.1, "interval": [-0.1, 0.2]}), "which may be chance"),
     ],
 )
 def test_the_verdict_on_tfidf_is_plain(
