@@ -19,8 +19,8 @@ from transformers import GPT2Config, GPT2Model
 
 from nbhelpers.batching import split_batch
 from nbhelpers.data.pairs import ClonePairs
-from nbhelpers.jobs.clones import PairTask
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
+from nbhelpers.jobs.pairs import PairTask
 from nbhelpers.models.clones import CloneModel
 from nbhelpers.models.inputs import TokenTable
 

@@ -1,26 +1,30 @@
-"""Clone detection: check, build data, build model, train, evaluate."""
+"""Clone detection on function pairs: check, build_data, build_model, train, evaluate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from nbhelpers.data import load_clone_data
-from nbhelpers.data.pairs import CloneData, ClonePairs
-from nbhelpers.errors import ConfigError
+from nbhelpers.data.pairs import CloneData
+from nbhelpers.floors import score_floors
+from nbhelpers.jobs import outcome
+from nbhelpers.jobs.pairs import PairTask, largest_batch_budget, load_weights
 from nbhelpers.jobs.smoke import pretrained_encoder
-from nbhelpers.ledger import BatchExtent
-from nbhelpers.metrics import best_threshold, binary_scores
-from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum
+from nbhelpers.jobs.training import Training, train_task
+from nbhelpers.metrics import best_threshold, is_positive, score_pairs
+from nbhelpers.models.clones import CloneModel
 from nbhelpers.models.encoders import Tokeniser, build_clone_model, build_tokenizer
-from nbhelpers.models.inputs import TokenTable, length_buckets, tokenise
+from nbhelpers.models.inputs import TokenTable, tokenise
+from nbhelpers.models.weights import read_state_dict
+from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import ClonesSettings
 
-PAIRS_PER_CHUNK = 8192
+if TYPE_CHECKING:
+    from nbhelpers.jobs.session import Session
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,28 +44,32 @@ def check(settings: ClonesSettings) -> list[str]:
     return problems
 
 
-def build_data(
-    settings: ClonesSettings, *, require: tuple[str, ...], report: Callable[[int, int], None]
-) -> Inputs:
+def build_data(session: Session) -> Inputs:
     """Read the pairs and tokenise each distinct function once."""
+    s = session.settings
     data = load_clone_data(
-        settings.data,
-        revision=settings.data_revision,
-        on_bad_rows=settings.on_bad_rows,
-        train_fraction=settings.train_fraction,
-        max_train_samples=settings.max_train_samples,
-        seed=settings.seed,
-        require=require,
+        s.data,
+        revision=s.data_revision,
+        on_bad_rows=s.on_bad_rows,
+        train_fraction=s.train_fraction,
+        max_train_samples=s.max_train_samples,
+        seed=s.seed,
+        require=("test",) if session.checkpoint else ("train", "valid", "test"),
     )
-    texts = [data.functions[row] for row in train_functions(data)]
-    found = build_tokenizer(settings, texts)
+    found = build_tokenizer(s, [data.functions[row] for row in train_functions(data)])
     table = tokenise(
         data.functions,
         found.tokenizer,
-        seq_len=settings.seq_len,
+        seq_len=s.seq_len,
         vocab_size=found.config.vocab_size,
-        report=report,
+        report=session.progress("tokenise"),
     )
+    if table.truncated:
+        share = table.truncated / len(data.functions)
+        session.warn(
+            f"{table.truncated} functions ({share:.1%}) are longer than seq_len={s.seq_len} and "
+            "are cut."
+        )
     return Inputs(data=data, table=table, found=found)
 
 
@@ -73,9 +81,7 @@ def train_functions(data: CloneData) -> np.ndarray:
     return np.unique(np.concatenate([pairs.left, pairs.right]))
 
 
-def build_model(
-    settings: ClonesSettings, inputs: Inputs, *, report: Callable[[int, int], None]
-) -> CloneModel:
+def build_model(session: Session, inputs: Inputs) -> CloneModel:
     """Return the model in fp32 on the CPU; the caller seeds before."""
 
     def pretrain(config: Any) -> Any:
@@ -83,216 +89,151 @@ def build_model(
             config,
             inputs.table,
             train_functions(inputs.data),
-            steps=settings.pretrain_steps,
-            seed=settings.seed,
-            report=report,
+            steps=session.settings.pretrain_steps,
+            seed=session.settings.seed,
+            report=session.progress("pretrain"),
         )
 
-    return build_clone_model(settings, inputs.found, pretrain=pretrain)
+    model = build_clone_model(session.settings, inputs.found, pretrain=pretrain)
+    if session.checkpoint:
+        load_weights(model, read_state_dict(session.checkpoint), str(session.checkpoint))
+    return model
 
 
-class PairTask:
-    """Batches, loss and validation of the pair job, as `loop.Task` wants them."""
+def train(session: Session, inputs: Inputs, model: CloneModel) -> Training:
+    """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
 
-    def __init__(
-        self,
-        settings: ClonesSettings,
-        inputs: Inputs,
-        accelerator: Any,
-        model: CloneModel,
-        *,
-        gpu_tflops: float | None = None,
-    ) -> None:
-        """Prepare the train pairs; `model` is the bare model, for evaluation."""
-        self.settings, self.data, self.table = settings, inputs.data, inputs.table
-        self.accelerator, self.raw = accelerator, model
-        self.pairs = inputs.data.splits.get("train")
-        lengths = inputs.table.lengths
-        self.lengths = lengths
-        self.costs = (
-            lengths[self.pairs.left] + lengths[self.pairs.right]
-            if self.pairs is not None
-            else np.zeros(0, dtype=np.int64)
+    def save_files(folder: Path) -> None:
+        inputs.found.config.save_pretrained(folder)
+        inputs.found.tokenizer.save_pretrained(folder)
+
+    task = _task(session, inputs, model)
+    return train_task(
+        session,
+        task,
+        model,
+        predict=lambda windows: largest_batch_budget(session, task, windows),
+        save_files=save_files,
+    )
+
+
+def _task(session: Session, inputs: Inputs, model: CloneModel) -> PairTask:
+    tflops = session.gpu_tflops
+    return PairTask(session.settings, inputs, session.accelerator, model, gpu_tflops=tflops)
+
+
+def evaluate(
+    session: Session, inputs: Inputs, model: CloneModel, training: Training | None
+) -> None:
+    """Score valid and test, write predictions and the result; all ranks encode, rank 0 writes."""
+    task, splits = _task(session, inputs, model), inputs.data.splits
+    names = [name for name in splits if name != "train"]
+    predicted = {
+        name: task.predict(splits[name], session.progress(f"evaluate {name}")) for name in names
+    }
+    ranks = outcome.gather_memory(session, training)
+    if not session.is_main:
+        return
+    threshold = _threshold(session, splits, predicted)
+    scores = _scores(session, inputs, predicted, threshold["value"])
+    _write_predictions(session, inputs, predicted, threshold["value"])
+    if session.settings.floors:
+        _add_floors(session, inputs, predicted, threshold["value"], scores)
+    parts = {
+        "data": inputs.data.to_dict() | {"truncated_functions": inputs.table.truncated},
+        "model": _model_facts(session, inputs, model),
+        "threshold": threshold,
+        "scores": scores,
+        "throughput": _throughput(training, task),
+    }
+    outcome.write_result(session, training, ranks, parts)
+
+
+def _threshold(session: Session, splits: Any, predicted: Any) -> dict[str, Any]:
+    """Choose the threshold on valid; test never takes part."""
+    if "valid" in predicted:
+        value = best_threshold(splits["valid"].label, predicted["valid"][0])
+        return {"value": float(value), "chosen_on": "valid", "criterion": "f1"}
+    session.warn("There are no valid pairs: the threshold is 0.5, not a chosen one.")
+    return {"value": 0.5, "chosen_on": "nothing", "criterion": "fixed"}
+
+
+def _scores(session: Session, inputs: Inputs, predicted: Any, threshold: float) -> dict[str, Any]:
+    s, data = session.settings, inputs.data
+    scores = {}
+    for name, (given, swapped) in predicted.items():
+        pairs = data.splits[name]
+        scores[name] = score_pairs(
+            pairs.left,
+            pairs.right,
+            pairs.label,
+            given,
+            swapped,
+            threshold,
+            seen=data.seen_members(name) if "train" in data.splits else None,
+            priors=dict(s.priors),
+            bootstrap_samples=s.bootstrap_samples,
+            seed=s.seed,
         )
-        cuda = accelerator.device.type == "cuda"
-        self._bucket = {"ratio": 0.8, "min_tokens": min_bucket_tokens(gpu_tflops) if cuda else 0}
-        self._multiple = 8 if cuda else 1
-
-    def batch(self, rows: np.ndarray) -> PairBatch:
-        """Return the pairs of these rows on the device."""
-        weight = 1.0 if len(rows) else 0.0
-        # A rank without rows still runs forward and backward: gradients meet in one collective.
-        rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
-        functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
-        labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
-        ids, last, place, useful, padded = self._buckets(functions)
-        return PairBatch(
-            ids=[self._put(x) for x in ids],
-            last=[self._put(x) for x in last],
-            place=self._put(place),
-            labels=self._put(labels),
-            weights=torch.full((len(rows),), weight, device=self.accelerator.device),
-            useful_tokens=useful if weight else 0,
-            padded_tokens=padded,
-        )
-
-    def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
-        if self.settings.padding == "fixed":
-            return [np.arange(len(lengths))]
-        return length_buckets(lengths, **self._bucket)
-
-    def extent(self, rows: np.ndarray) -> BatchExtent:
-        """Return how large the micro-batch of these rows is when it is computed."""
-        used = np.union1d(self.pairs.left[rows], self.pairs.right[rows])
-        lengths = self.lengths[used]
-        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in self._groups(lengths)]
-        return BatchExtent(
-            tokens=sum(n * width for n, width in sizes),
-            squares=sum(n * width**2 for n, width in sizes),
-            last_tokens=sizes[-1][0] * sizes[-1][1],
-        )
-
-    def _buckets(self, functions: np.ndarray) -> tuple[list[Any], list[Any], Any, int, int]:
-        """Put each distinct function of the micro-batch into a bucket once."""
-        used, inverse = np.unique(functions, return_inverse=True)
-        lengths = self.lengths[used]
-        groups = self._groups(lengths)
-        ids, last, padded = [], [], 0
-        for group in groups:
-            width = self._width(int(lengths[group].max()))
-            ids.append(torch.from_numpy(self.table.pad(used[group], width)))
-            last.append(torch.from_numpy(lengths[group] - 1))
-            padded += width * len(group)
-        row_of = np.empty(len(used), dtype=np.int64)
-        row_of[np.concatenate(groups)] = np.arange(len(used))
-        return ids, last, torch.from_numpy(row_of[inverse]), int(lengths.sum()), padded
-
-    def _width(self, longest: int) -> int:
-        if self.settings.padding == "fixed":
-            return self.table.seq_len
-        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
-
-    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self.accelerator.device.type != "cuda":
-            return tensor
-        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
-
-    def loss_sum(self, model: Any, batch: PairBatch) -> torch.Tensor:
-        """Return the summed cross-entropy of the micro-batch."""
-        return pair_loss_sum(model(batch), batch)
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Return scores on the (fixed draw of the) validation pairs at their best threshold."""
-        pairs = _fixed_draw(
-            self.data.splits["valid"], self.settings.max_eval_pairs, self.settings.seed
-        )
-        given, _ = self.predict(pairs)
-        threshold = best_threshold(pairs.label, given)
-        scores = binary_scores(pairs.label, given, threshold)
-        kept = ("precision", "recall", "f1", "f1_macro", "roc_auc", "pr_auc")
-        return {"threshold": threshold} | {k: scores[k] for k in kept if scores[k] is not None}
-
-    def predict(
-        self, pairs: ClonePairs, report: Callable[[int, int], None] = lambda done, total: None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return P(clone) of each pair in file order, as given and with the functions swapped.
-
-        Each distinct function is encoded once. Every rank encodes its share of the same batches, so
-        the numbers do not depend on how many ranks there are.
-
-        Returns:
-            Two (pairs,) arrays, the same on every rank.
-        """
-        self.raw.eval()
-        used, inverse = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
-        with torch.no_grad():
-            states = self._encode_all(used, report)
-            left, right = inverse[: len(pairs.left)], inverse[len(pairs.left) :]
-            given = self._score(states, left, right)
-            swapped = self._score(states, right, left)
-        self.raw.train()
-        return given, swapped
-
-    def _encode_all(self, used: np.ndarray, report: Callable[[int, int], None]) -> torch.Tensor:
-        """Return (len(used), hidden): each rank fills its batches, the sum joins them."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        device, size = self.accelerator.device, 2 * self.settings.per_device_eval_batch_size
-        head = self.raw.classifier.out_proj
-        states = torch.zeros(len(used), head.in_features, device=device, dtype=head.weight.dtype)
-        order = np.argsort(-self.lengths[used], kind="stable")
-        starts = range(0, len(order), size)
-        for number, start in enumerate(starts):
-            if number % world != rank:
-                continue
-            rows = order[start : start + size]
-            lengths = self.lengths[used[rows]]
-            ids = torch.from_numpy(self.table.pad(used[rows], self._width(int(lengths.max()))))
-            with self.accelerator.autocast():
-                last = self._put(torch.from_numpy(lengths - 1))
-                found = self.raw.encode(self._put(ids), last)
-            states[torch.from_numpy(rows).to(device)] = found.to(states.dtype)
-            report(min(start + size, len(order)), len(order))
-        return self.accelerator.reduce(states, "sum")
-
-    def _score(self, states: torch.Tensor, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return (pairs,) P(clone); chunks are shared out over the ranks."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        out = torch.zeros(len(left), device=states.device, dtype=states.dtype)
-        for number, start in enumerate(range(0, len(left), PAIRS_PER_CHUNK)):
-            if number % world != rank:
-                continue
-            span = slice(start, start + PAIRS_PER_CHUNK)
-            a, b = (torch.from_numpy(side[span]).to(states.device) for side in (left, right))
-            logits = self.raw.classifier(torch.cat([states[a], states[b]], dim=1))
-            out[span] = logits.softmax(-1)[:, 1]
-        return self.accelerator.reduce(out, "sum").cpu().numpy()
-
-    def describe(self, rows: np.ndarray) -> str:
-        """Name pairs by line number and ids."""
-        ids, shown = self.data.ids, rows[:16]
-        names = [
-            f"{row + 1} ({ids[self.pairs.left[row]]}, {ids[self.pairs.right[row]]})"
-            for row in shown.tolist()
-        ]
-        more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
-        return "train pairs " + ", ".join(names) + more
+    for name in sorted(scores, key=lambda name: name == "test"):  # last: what progress shows
+        session.emit_main("eval", step=-1, split=name, scores=scores[name]["orders"]["given"])
+    return scores
 
 
-def min_bucket_tokens(gpu_tflops: float | None) -> int:
-    """Return how many tokens a length bucket should hold, so that kernels outlast their launches.
+def _write_predictions(session: Session, inputs: Inputs, predicted: Any, threshold: float) -> None:
+    """Write one line per pair of each test split, in file order."""
+    ids = inputs.data.ids
+    with PredictionWriter(session.run.predictions_path) as writer:
+        for name in (n for n in predicted if n.startswith("test")):
+            pairs, (given, swapped) = inputs.data.splits[name], predicted[name]
+            decided = is_positive(given, threshold)
+            for row in range(len(pairs)):
+                writer.write(
+                    split=name,
+                    row=row,
+                    id1=ids[pairs.left[row]],
+                    id2=ids[pairs.right[row]],
+                    label=int(pairs.label[row]),
+                    p=float(given[row]),
+                    p_reversed=float(swapped[row]),
+                    prediction=int(decided[row]),
+                )
 
-    Launching a block's kernels costs the same on every card; computing its tokens does not.
 
-    Source: measured on an H100 (989 TFLOP/s), where buckets of 8,192 tokens left it half idle.
-    """
-    return int(16 * gpu_tflops) if gpu_tflops else 4096
+def _add_floors(
+    session: Session, inputs: Inputs, predicted: Any, threshold: float, scores: dict[str, Any]
+) -> None:
+    if "train" not in inputs.data.splits or "valid" not in inputs.data.splits:
+        session.warn("The floors need train and valid pairs and were left out.")
+        return
+    session.clock.phase("floors")
+    floors = score_floors(
+        inputs.data.functions,
+        inputs.data.splits,
+        seed=session.settings.seed,
+        bootstrap_samples=session.settings.bootstrap_samples,
+        model={name: (given, threshold) for name, (given, _) in predicted.items()},
+    )
+    for name, found in floors.items():
+        scores[name]["floors"] = found
 
 
-def _fixed_draw(pairs: ClonePairs, limit: int | None, seed: int) -> ClonePairs:
-    """Return the same `limit` pairs at every evaluation, in file order."""
-    if limit is None or len(pairs.label) <= limit:
-        return pairs
-    rows = np.sort(np.random.default_rng(seed).choice(len(pairs.label), limit, replace=False))
-    return ClonePairs(left=pairs.left[rows], right=pairs.right[rows], label=pairs.label[rows])
+def _model_facts(session: Session, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
+    weights = inputs.found.weights
+    return {
+        "name": session.settings.model,
+        "revision": weights.revision if weights else None,
+        "architecture": type(model.encoder).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "random_weights": session.settings.random_weights,
+        "tokenizer": inputs.found.note,
+        "seq_len": session.settings.seq_len,
+    }
 
 
-def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str) -> None:
-    """Load a checkpoint of ours or of CodeXGLUE's script.
-
-    Raises:
-        ConfigError: Names the first keys or shapes that do not belong.
-    """
-    own = model.state_dict()
-    # Old GPT-2 checkpoints carry their causal masks as buffers.
-    masks = (".attn.bias", ".attn.masked_bias")
-    state = {k: v for k, v in state.items() if k in own or not k.endswith(masks)}
-    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    shapes = [k for k in own.keys() & state.keys() if own[k].shape != state[k].shape]
-    if missing or unknown or shapes:
-        facts = {"missing": missing, "unknown": unknown, "other shape": sorted(shapes)}
-        told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
-        raise ConfigError(
-            f"{source} does not belong to this model. {told}",
-            fix="give --model the architecture that the checkpoint was trained from",
-        )
-    model.load_state_dict(state)
+def _throughput(training: Training | None, task: PairTask) -> dict[str, float]:
+    if training is None or not training.state.examples:
+        return {}
+    # With every function of every pair padded to seq_len, as the legacy script does.
+    fixed = float(task.costs.mean()) / (2 * task.table.seq_len)
+    return outcome.throughput(training.state) | {"fixed_padding_useful_share": fixed}

@@ -1,15 +1,12 @@
-"""One worker's life: check, data, model, train, evaluate, result. The same order for every job."""
+"""One worker's life: check, build data, build model, train, evaluate; the same for every job."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +19,14 @@ from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, HardwareError, Stopped
 from nbhelpers.events import EventWriter
 from nbhelpers.hardware import Hardware, known_gpus
-from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import clones, outcome
-from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
-from nbhelpers.jobs.measure import Clock, GpuWatch, MemoryMeter
-from nbhelpers.jobs.schedule import epoch_windows
+from nbhelpers.jobs.loop import seed_everything
+from nbhelpers.jobs.measure import Clock
+from nbhelpers.jobs.track import check_tracker, start_tracker
 from nbhelpers.memory import MemoryBudget
-from nbhelpers.models.weights import read_state_dict
 from nbhelpers.runs import Run
 
-COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
-VERSIONS = (
-    "nbhelpers",
-    "torch",
-    "transformers",
-    "accelerate",
-    "tokenizers",
-    "numpy",
-    "scikit-learn",
-)
+JOBS = {"clones": clones}
 
 
 class Session:
@@ -53,6 +39,8 @@ class Session:
         self.preset = Preset.from_dict(self.facts["preset"])
         self.plan = BatchPlan.from_dict(self.facts["plan"])
         self.settings = self.preset.settings
+        self.job = JOBS[self.facts["job"]]
+        self.checkpoint: Path | None = None  # the weights that an evaluation run scores
         self.warnings: list[str] = []
         self.clock = Clock(self.emit_main)
         self.accelerator: Accelerator | None = None
@@ -104,7 +92,7 @@ class Session:
             )
         if self.plan.use_gpu:
             self._check_gpu()
-        problems = [*clones.check(self.settings), *outcome.check_tracker(self.settings.track)]
+        problems = [*self.job.check(self.settings), *check_tracker(self.settings.track)]
         if problems:
             raise ConfigError("; ".join(problems), fix="change these settings and launch again")
         self._start_accelerator()
@@ -130,6 +118,13 @@ class Session:
             return chosen
         hardware = Hardware.from_dict(self.facts["hardware"])
         return hardware.precision if self.plan.use_gpu else "fp32"
+
+    @property
+    def gpu_tflops(self) -> float | None:
+        """The GPU's dense half-precision throughput, where the table knows it."""
+        gpu = Hardware.from_dict(self.facts["hardware"]).gpu
+        spec = known_gpus().get(gpu.key) if gpu and gpu.key else None
+        return (spec.bf16_tflops or spec.fp16_tflops) if spec else None
 
     def _start_accelerator(self) -> None:
         precision = "no" if self.precision == "fp32" else self.precision
@@ -161,7 +156,7 @@ class Session:
             pid=os.getpid(),
         )
         if trackers:
-            outcome.start_tracker(self)
+            start_tracker(self)
 
     def check_disk(self, parameters: int) -> None:
         """Stop before training when the checkpoints cannot fit the disk."""
@@ -178,183 +173,22 @@ class Session:
 def work(run: Run, writer: EventWriter, stop: Callable[[], bool]) -> None:
     """Do the job of a run folder, in this process and rank."""
     session = Session(run, writer, stop)
+    job = session.job
     session.check()
     session.clock.phase("data")
-    evaluate_only = session.facts["mode"] == "evaluate"
-    require = ("test",) if evaluate_only else ("train", "valid", "test")
-    if evaluate_only:
-        session.settings = outcome.settings_for_checkpoint(session)
+    if session.facts["mode"] == "evaluate":
+        session.checkpoint = outcome.checkpoint_file(Path(session.facts["checkpoint"]))
+        session.settings = outcome.settings_for_checkpoint(session.settings, session.checkpoint)
     with session.accelerator.main_process_first():
-        inputs = clones.build_data(
-            session.settings, require=require, report=session.progress("tokenise")
-        )
-    if inputs.table.truncated:
-        share = inputs.table.truncated / len(inputs.data.functions)
-        session.warn(
-            f"{inputs.table.truncated} functions ({share:.1%}) are longer than "
-            f"seq_len={session.settings.seq_len} and are cut."
-        )
+        inputs = job.build_data(session)
     session.clock.phase("model")
     seed_everything(session.settings.seed)
     with session.accelerator.main_process_first():
-        model = clones.build_model(session.settings, inputs, report=session.progress("pretrain"))
-    if evaluate_only:
-        path = outcome.checkpoint_file(session)
-        clones.load_weights(model, read_state_dict(path), str(path))
+        model = job.build_model(session, inputs)
+    if session.checkpoint:
+        training = None
         model.to(session.accelerator.device)
-        state, task = (
-            TrainState(),
-            clones.PairTask(session.settings, inputs, session.accelerator, model),
-        )
-        outcome.finish(session, inputs, task, state, MemoryMeter(session.accelerator.device), [])
-        return
-    _train(session, inputs, model)
-
-
-def _train(session: Session, inputs: clones.Inputs, model: Any) -> None:
-    session.check_disk(sum(p.numel() for p in model.parameters()))
-    accelerator, s = session.accelerator, session.settings
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=s.learning_rate,
-        weight_decay=s.weight_decay,
-        eps=s.adam_epsilon,
-        fused=session.plan.use_gpu,
-    )
-    state, resumed = _resume(session, model, optimizer)
-    wrapped, prepared = accelerator.prepare(model, optimizer)
-    raw = accelerator.unwrap_model(wrapped)
-    _restore_scaler(session, resumed)
-    task = clones.PairTask(s, inputs, accelerator, raw, gpu_tflops=_tflops(session))
-    meter = MemoryMeter(accelerator.device)
-    saver = _Saver(session, inputs, raw, prepared)
-    trainer = Trainer(
-        task=task,
-        model=wrapped,
-        optimizer=prepared,
-        accelerator=accelerator,
-        settings=s,
-        plan=session.plan,
-        hooks=Hooks(
-            emit=outcome.emitter(session),
-            save=saver,
-            wants_stop=session.wants_stop,
-            save_is_due=saver.is_due,
-            peak_bytes=meter.peak_bytes,
-            step_context=_counted(meter, raw, state.step),
-        ),
-    )
-    session.data_budget = outcome.predict_for_data(session, task, _windows(session, task, state))
-    if session.data_budget is not None:
-        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
-    session.clock.phase("train")
-    with GpuWatch(_gpu_indices(session), session.emit_main) as watch:
-        trainer.fit(state)
-        session.clock.phase("evaluate")
-        best = ck.find_best(session.run.checkpoints_path)
-        raw.load_state_dict(read_state_dict(best / "model.safetensors"))
-        names = {g["index"]: g["name"] for g in session.facts["hardware"]["gpus"]}
-        outcome.finish(session, inputs, task, state, meter, watch.summary(names), resumed=resumed)
-
-
-def _counted(
-    meter: MemoryMeter, model: Any, first: int
-) -> Callable[[int], AbstractContextManager[Any]]:
-    """Count live bytes around the first steps that this process makes (on a CPU)."""
-    mode = meter.watch_steps(model)
-    return lambda step: mode if mode and step < first + COUNTED_STEPS else nullcontext()
-
-
-def _windows(session: Session, task: clones.PairTask, state: TrainState) -> list[Any]:
-    """Return the optimizer steps whose memory is measured: all, or those counted on a CPU."""
-    s = session.settings
-    windows = [
-        window
-        for epoch in range(state.epoch, s.epochs)
-        for window in epoch_windows(len(task.costs), s.global_batch_size, seed=s.seed, epoch=epoch)[
-            state.window if epoch == state.epoch else 0 :
-        ]
-    ]
-    return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
-
-
-def _tflops(session: Session) -> float | None:
-    """Return the GPU's dense half-precision throughput, where the table knows it."""
-    gpu = Hardware.from_dict(session.facts["hardware"]).gpu
-    spec = known_gpus().get(gpu.key) if gpu and gpu.key else None
-    return (spec.bf16_tflops or spec.fp16_tflops) if spec else None
-
-
-def _gpu_indices(session: Session) -> list[int]:
-    if not (session.is_main and session.plan.use_gpu):
-        return []
-    return [g["index"] for g in session.facts["hardware"]["gpus"]][: session.plan.world_size]
-
-
-def _resume(
-    session: Session, model: Any, optimizer: torch.optim.Optimizer
-) -> tuple[TrainState, dict[str, Any] | None]:
-    """Load the newest sound checkpoint into model and optimizer; return (state, its values)."""
-    path = ck.find_last(session.run.checkpoints_path, session.warn)
-    if path is None:
-        return TrainState(), None
-    tensors, optimizer_state, values = ck.load_training_state(path)
-    model.load_state_dict(tensors)
-    model.to(session.accelerator.device)  # the optimizer's state follows its parameters' device
-    optimizer.load_state_dict(optimizer_state)
-    session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
-    return TrainState(**values["train"]), values
-
-
-def _restore_scaler(session: Session, resumed: dict[str, Any] | None) -> None:
-    scaler = session.accelerator.scaler
-    if scaler is not None and resumed and resumed.get("scaler"):
-        scaler.load_state_dict(resumed["scaler"])
-
-
-class _Saver:
-    """Writes checkpoints on rank 0 and keeps the clock of `save_minutes`."""
-
-    def __init__(self, session: Session, inputs: clones.Inputs, model: Any, optimizer: Any) -> None:
-        self.session, self.inputs, self.model, self.optimizer = session, inputs, model, optimizer
-        self._last = time.monotonic()
-
-    def is_due(self) -> bool:
-        minutes = self.session.settings.save_minutes
-        return minutes is not None and time.monotonic() - self._last > 60 * minutes
-
-    def __call__(self, state: TrainState, *, is_best: bool) -> None:
-        session = self.session
-        self._last = time.monotonic()
-        if session.is_main:
-            scaler = session.accelerator.scaler
-            path = ck.save_checkpoint(
-                session.run.checkpoints_path,
-                step=state.step,
-                model_state=self.model.state_dict(),
-                optimizer_state=self.optimizer.state_dict(),
-                state={
-                    "train": state.to_dict(),
-                    "scaler": scaler.state_dict() if scaler is not None else None,
-                },
-                extra=self._write_model_files,
-                is_best=is_best,
-                keep=session.settings.save_total_limit,
-            )
-            session.writer.write("checkpoint", step=state.step, path=str(path), is_best=is_best)
-        session.accelerator.wait_for_everyone()
-
-    def _write_model_files(self, folder: Path) -> None:
-        self.inputs.found.config.save_pretrained(folder)
-        self.inputs.found.tokenizer.save_pretrained(folder)
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
-    found = {"python": platform.python_version(), "cuda": torch.version.cuda or "none"}
-    for name in VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+    else:
+        training = job.train(session, inputs, model)
+    session.clock.phase("evaluate")
+    job.evaluate(session, inputs, model, training)

@@ -1,0 +1,260 @@
+"""Function pairs as a task of the training loop: batches, loss, validation, predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nbhelpers.data.pairs import ClonePairs
+from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.schedule import micro_batches
+from nbhelpers.ledger import BatchExtent, ledger
+from nbhelpers.memory import MemoryBudget
+from nbhelpers.metrics import best_threshold, binary_scores
+from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum
+from nbhelpers.models.inputs import length_buckets
+from nbhelpers.schema import ClonesSettings
+from nbhelpers.shapes import find_shape
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.clones import Inputs
+    from nbhelpers.jobs.session import Session
+
+PAIRS_PER_CHUNK = 8192
+
+
+class PairTask:
+    """Batches, loss and validation of the pair job, as `loop.Task` wants them."""
+
+    def __init__(
+        self,
+        settings: ClonesSettings,
+        inputs: Inputs,
+        accelerator: Any,
+        model: CloneModel,
+        *,
+        gpu_tflops: float | None = None,
+    ) -> None:
+        """Prepare the train pairs; `model` is the bare model, for evaluation."""
+        self.settings, self.data, self.table = settings, inputs.data, inputs.table
+        self.accelerator, self.raw = accelerator, model
+        self.pairs = inputs.data.splits.get("train")
+        lengths = inputs.table.lengths
+        self.lengths = lengths
+        self.costs = (
+            lengths[self.pairs.left] + lengths[self.pairs.right]
+            if self.pairs is not None
+            else np.zeros(0, dtype=np.int64)
+        )
+        cuda = accelerator.device.type == "cuda"
+        self._bucket = {"ratio": 0.8, "min_tokens": min_bucket_tokens(gpu_tflops) if cuda else 0}
+        self._multiple = 8 if cuda else 1
+
+    def batch(self, rows: np.ndarray) -> PairBatch:
+        """Return the pairs of these rows on the device."""
+        weight = 1.0 if len(rows) else 0.0
+        # A rank without rows still runs forward and backward: gradients meet in one collective.
+        rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
+        functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
+        labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
+        ids, last, place, useful, padded = self._buckets(functions)
+        return PairBatch(
+            ids=[self._put(x) for x in ids],
+            last=[self._put(x) for x in last],
+            place=self._put(place),
+            labels=self._put(labels),
+            weights=torch.full((len(rows),), weight, device=self.accelerator.device),
+            useful_tokens=useful if weight else 0,
+            padded_tokens=padded,
+        )
+
+    def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
+        if self.settings.padding == "fixed":
+            return [np.arange(len(lengths))]
+        return length_buckets(lengths, **self._bucket)
+
+    def extent(self, rows: np.ndarray) -> BatchExtent:
+        """Return how large the micro-batch of these rows is when it is computed."""
+        used = np.union1d(self.pairs.left[rows], self.pairs.right[rows])
+        lengths = self.lengths[used]
+        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in self._groups(lengths)]
+        return BatchExtent(
+            tokens=sum(n * width for n, width in sizes),
+            squares=sum(n * width**2 for n, width in sizes),
+            last_tokens=sizes[-1][0] * sizes[-1][1],
+        )
+
+    def _buckets(self, functions: np.ndarray) -> tuple[list[Any], list[Any], Any, int, int]:
+        """Put each distinct function of the micro-batch into a bucket once."""
+        used, inverse = np.unique(functions, return_inverse=True)
+        lengths = self.lengths[used]
+        groups = self._groups(lengths)
+        ids, last, padded = [], [], 0
+        for group in groups:
+            width = self._width(int(lengths[group].max()))
+            ids.append(torch.from_numpy(self.table.pad(used[group], width)))
+            last.append(torch.from_numpy(lengths[group] - 1))
+            padded += width * len(group)
+        row_of = np.empty(len(used), dtype=np.int64)
+        row_of[np.concatenate(groups)] = np.arange(len(used))
+        return ids, last, torch.from_numpy(row_of[inverse]), int(lengths.sum()), padded
+
+    def _width(self, longest: int) -> int:
+        if self.settings.padding == "fixed":
+            return self.table.seq_len
+        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
+
+    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.accelerator.device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
+
+    def loss_sum(self, model: Any, batch: PairBatch) -> torch.Tensor:
+        """Return the summed cross-entropy of the micro-batch."""
+        return pair_loss_sum(model(batch), batch)
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return scores on the (fixed draw of the) validation pairs at their best threshold."""
+        pairs = _fixed_draw(
+            self.data.splits["valid"], self.settings.max_eval_pairs, self.settings.seed
+        )
+        given, _ = self.predict(pairs)
+        threshold = best_threshold(pairs.label, given)
+        scores = binary_scores(pairs.label, given, threshold)
+        kept = ("precision", "recall", "f1", "f1_macro", "roc_auc", "pr_auc")
+        return {"threshold": threshold} | {k: scores[k] for k in kept if scores[k] is not None}
+
+    def predict(
+        self, pairs: ClonePairs, report: Callable[[int, int], None] = lambda done, total: None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return P(clone) of each pair in file order, as given and with the functions swapped.
+
+        Each distinct function is encoded once. Every rank encodes its share of the same batches, so
+        the numbers do not depend on how many ranks there are.
+
+        Returns:
+            Two (pairs,) arrays, the same on every rank.
+        """
+        self.raw.eval()
+        used, inverse = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
+        with torch.no_grad():
+            states = self._encode_all(used, report)
+            left, right = inverse[: len(pairs.left)], inverse[len(pairs.left) :]
+            given = self._score(states, left, right)
+            swapped = self._score(states, right, left)
+        self.raw.train()
+        return given, swapped
+
+    def _encode_all(self, used: np.ndarray, report: Callable[[int, int], None]) -> torch.Tensor:
+        """Return (len(used), hidden): each rank fills its batches, the sum joins them."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        device, size = self.accelerator.device, 2 * self.settings.per_device_eval_batch_size
+        head = self.raw.classifier.out_proj
+        states = torch.zeros(len(used), head.in_features, device=device, dtype=head.weight.dtype)
+        order = np.argsort(-self.lengths[used], kind="stable")
+        starts = range(0, len(order), size)
+        for number, start in enumerate(starts):
+            if number % world != rank:
+                continue
+            rows = order[start : start + size]
+            lengths = self.lengths[used[rows]]
+            ids = torch.from_numpy(self.table.pad(used[rows], self._width(int(lengths.max()))))
+            with self.accelerator.autocast():
+                last = self._put(torch.from_numpy(lengths - 1))
+                found = self.raw.encode(self._put(ids), last)
+            states[torch.from_numpy(rows).to(device)] = found.to(states.dtype)
+            report(min(start + size, len(order)), len(order))
+        return self.accelerator.reduce(states, "sum")
+
+    def _score(self, states: torch.Tensor, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return (pairs,) P(clone); chunks are shared out over the ranks."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        out = torch.zeros(len(left), device=states.device, dtype=states.dtype)
+        for number, start in enumerate(range(0, len(left), PAIRS_PER_CHUNK)):
+            if number % world != rank:
+                continue
+            span = slice(start, start + PAIRS_PER_CHUNK)
+            a, b = (torch.from_numpy(side[span]).to(states.device) for side in (left, right))
+            logits = self.raw.classifier(torch.cat([states[a], states[b]], dim=1))
+            out[span] = logits.softmax(-1)[:, 1]
+        return self.accelerator.reduce(out, "sum").cpu().numpy()
+
+    def describe(self, rows: np.ndarray) -> str:
+        """Name pairs by line number and ids."""
+        ids, shown = self.data.ids, rows[:16]
+        names = [
+            f"{row + 1} ({ids[self.pairs.left[row]]}, {ids[self.pairs.right[row]]})"
+            for row in shown.tolist()
+        ]
+        more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
+        return "train pairs " + ", ".join(names) + more
+
+
+def min_bucket_tokens(gpu_tflops: float | None) -> int:
+    """Return how many tokens a length bucket should hold, so that kernels outlast their launches.
+
+    Launching a block's kernels costs the same on every card; computing its tokens does not.
+
+    Source: measured on an H100 (989 TFLOP/s), where buckets of 8,192 tokens left it half idle.
+    """
+    return int(16 * gpu_tflops) if gpu_tflops else 4096
+
+
+def _fixed_draw(pairs: ClonePairs, limit: int | None, seed: int) -> ClonePairs:
+    """Return the same `limit` pairs at every evaluation, in file order."""
+    if limit is None or len(pairs.label) <= limit:
+        return pairs
+    rows = np.sort(np.random.default_rng(seed).choice(len(pairs.label), limit, replace=False))
+    return ClonePairs(left=pairs.left[rows], right=pairs.right[rows], label=pairs.label[rows])
+
+
+def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str) -> None:
+    """Load a checkpoint of ours or of CodeXGLUE's script.
+
+    Raises:
+        ConfigError: Names the first keys or shapes that do not belong.
+    """
+    own = model.state_dict()
+    # Old GPT-2 checkpoints carry their causal masks as buffers.
+    masks = (".attn.bias", ".attn.masked_bias")
+    state = {k: v for k, v in state.items() if k in own or not k.endswith(masks)}
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    shapes = [k for k in own.keys() & state.keys() if own[k].shape != state[k].shape]
+    if missing or unknown or shapes:
+        facts = {"missing": missing, "unknown": unknown, "other shape": sorted(shapes)}
+        told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
+        raise ConfigError(
+            f"{source} does not belong to this model. {told}",
+            fix="give --model the architecture that the checkpoint was trained from",
+        )
+    model.load_state_dict(state)
+
+
+def largest_batch_budget(
+    session: Session, task: PairTask, windows: list[np.ndarray]
+) -> MemoryBudget | None:
+    """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
+
+    The budget before the run takes every function as long as `seq_len`; this one is what the
+    measured peak is compared with.
+    """
+    shape, s, plan = find_shape(session.settings), session.settings, session.plan
+    if shape is None or not windows:
+        return None
+    largest = BatchExtent(tokens=0, squares=0, last_tokens=0)
+    for window in windows:
+        for rows in micro_batches(
+            window,
+            task.costs,
+            rank=session.writer.rank,
+            world_size=plan.world_size,
+            per_device=plan.per_device_train_batch_size,
+        ):
+            if len(rows):
+                largest = max(largest, task.extent(rows), key=lambda x: (x.tokens, x.squares))
+    lines = ledger(s, plan, shape, precision=session.precision, extent=largest)
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())

@@ -1,0 +1,178 @@
+"""Training of a task: optimizer, resume, checkpoints, measured memory; the same for all jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbhelpers.jobs import checkpoint as ck
+from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
+from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
+from nbhelpers.jobs.schedule import epoch_windows
+from nbhelpers.jobs.track import emitter
+from nbhelpers.memory import MemoryBudget
+from nbhelpers.models.weights import read_state_dict
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.session import Session
+
+COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """What training leaves behind for the result."""
+
+    state: TrainState
+    meter: MemoryMeter
+    gpu: list[dict[str, Any]]
+    resumed_from: int | None
+
+
+def train_task(
+    session: Session,
+    task: Task,
+    model: Any,
+    *,
+    predict: Callable[[list[Any]], MemoryBudget | None],
+    save_files: Callable[[Path], None],
+) -> Training:
+    """Train a task from the newest checkpoint, or from the start; the model ends as the best one.
+
+    Args:
+        model: The bare model, on the CPU.
+        predict: Given the optimizer steps to come, predicts the memory of the largest micro-batch.
+        save_files: Writes configuration and tokenizer into a checkpoint folder.
+    """
+    session.check_disk(sum(p.numel() for p in model.parameters()))
+    accelerator, s = session.accelerator, session.settings
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=s.learning_rate,
+        weight_decay=s.weight_decay,
+        eps=s.adam_epsilon,
+        fused=session.plan.use_gpu,
+    )
+    state, resumed = _resume(session, model, optimizer)
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+    raw = accelerator.unwrap_model(wrapped)
+    _restore_scaler(session, resumed)
+    meter = MemoryMeter(accelerator.device)
+    saver = _Saver(session, save_files, raw, prepared)
+    trainer = Trainer(
+        task=task,
+        model=wrapped,
+        optimizer=prepared,
+        accelerator=accelerator,
+        settings=s,
+        plan=session.plan,
+        hooks=Hooks(
+            emit=emitter(session),
+            save=saver,
+            wants_stop=session.wants_stop,
+            save_is_due=saver.is_due,
+            peak_bytes=meter.peak_bytes,
+            step_context=_counted(meter, raw, state.step),
+        ),
+    )
+    session.data_budget = predict(_windows(session, task, state))
+    if session.data_budget is not None:
+        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
+    session.clock.phase("train")
+    with GpuWatch(_gpu_indices(session), session.emit_main) as watch:
+        trainer.fit(state)
+    best = ck.find_best(session.run.checkpoints_path)
+    raw.load_state_dict(read_state_dict(best / "model.safetensors"))
+    names = {g["index"]: g["name"] for g in session.facts["hardware"]["gpus"]}
+    step = resumed["train"]["step"] if resumed else None
+    return Training(state=state, meter=meter, gpu=watch.summary(names), resumed_from=step)
+
+
+def _counted(
+    meter: MemoryMeter, model: Any, first: int
+) -> Callable[[int], AbstractContextManager[Any]]:
+    """Count live bytes around the first steps that this process makes (on a CPU)."""
+    mode = meter.watch_steps(model)
+    return lambda step: mode if mode and step < first + COUNTED_STEPS else nullcontext()
+
+
+def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
+    """Return the optimizer steps whose memory is measured: all, or those counted on a CPU."""
+    s = session.settings
+    windows = [
+        window
+        for epoch in range(state.epoch, s.epochs)
+        for window in epoch_windows(len(task.costs), s.global_batch_size, seed=s.seed, epoch=epoch)[
+            state.window if epoch == state.epoch else 0 :
+        ]
+    ]
+    return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
+
+
+def _gpu_indices(session: Session) -> list[int]:
+    if not (session.is_main and session.plan.use_gpu):
+        return []
+    return [g["index"] for g in session.facts["hardware"]["gpus"]][: session.plan.world_size]
+
+
+def _resume(
+    session: Session, model: Any, optimizer: torch.optim.Optimizer
+) -> tuple[TrainState, dict[str, Any] | None]:
+    """Load the newest sound checkpoint into model and optimizer; return (state, its values)."""
+    path = ck.find_last(session.run.checkpoints_path, session.warn)
+    if path is None:
+        return TrainState(), None
+    tensors, optimizer_state, values = ck.load_training_state(path)
+    model.load_state_dict(tensors)
+    model.to(session.accelerator.device)  # the optimizer's state follows its parameters' device
+    optimizer.load_state_dict(optimizer_state)
+    session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
+    return TrainState(**values["train"]), values
+
+
+def _restore_scaler(session: Session, resumed: dict[str, Any] | None) -> None:
+    scaler = session.accelerator.scaler
+    if scaler is not None and resumed and resumed.get("scaler"):
+        scaler.load_state_dict(resumed["scaler"])
+
+
+class _Saver:
+    """Writes checkpoints on rank 0 and keeps the clock of `save_minutes`."""
+
+    def __init__(
+        self, session: Session, save_files: Callable[[Path], None], model: Any, optimizer: Any
+    ) -> None:
+        self.session, self.save_files = session, save_files
+        self.model, self.optimizer = model, optimizer
+        self._last = time.monotonic()
+
+    def is_due(self) -> bool:
+        minutes = self.session.settings.save_minutes
+        return minutes is not None and time.monotonic() - self._last > 60 * minutes
+
+    def __call__(self, state: TrainState, *, is_best: bool) -> None:
+        session = self.session
+        self._last = time.monotonic()
+        if session.is_main:
+            scaler = session.accelerator.scaler
+            path = ck.save_checkpoint(
+                session.run.checkpoints_path,
+                step=state.step,
+                model_state=self.model.state_dict(),
+                optimizer_state=self.optimizer.state_dict(),
+                state={
+                    "train": state.to_dict(),
+                    "scaler": scaler.state_dict() if scaler is not None else None,
+                },
+                extra=self.save_files,
+                is_best=is_best,
+                keep=session.settings.save_total_limit,
+            )
+            session.writer.write("checkpoint", step=state.step, path=str(path), is_best=is_best)
+        session.accelerator.wait_for_everyone()
