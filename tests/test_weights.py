@@ -1,0 +1,106 @@
+"""Promise: foreign weights load from a folder or the hub, are converted once, and run no code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.models import weights
+from nbhelpers.models.inputs import train_bpe
+from nbhelpers.models.weights import find_weights
+from tests.local_hub import LocalHub
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+
+
+def codegpt_like(folder: Path) -> Path:
+    """A causal language model as CodeGPT is on the hub: a configuration, a tokenizer, a pickle."""
+    folder.mkdir()
+    bpe = train_bpe(["int f() { return 1; }"] * 9, 300)
+    bpe.save_pretrained(folder)
+    config = GPT2Config(vocab_size=len(bpe), n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    config.save_pretrained(folder)
+    torch.manual_seed(1)
+    torch.save(GPT2LMHeadModel(config).state_dict(), folder / "pytorch_model.bin")
+    return folder
+
+
+def test_a_pickle_is_converted_once_and_the_folder_stays_as_it_was(tmp_path, monkeypatch):
+    folder = codegpt_like(tmp_path / "model")
+    before = sorted(path.name for path in folder.iterdir())
+    first = find_weights(str(folder), None)
+    assert (first.folder / "model.safetensors").is_file() and first.folder != folder
+    assert sorted(path.name for path in folder.iterdir()) == before
+    monkeypatch.setattr(weights, "read_state_dict", lambda path: pytest.fail("read again"))
+    assert find_weights(str(folder), None).folder == first.folder
+
+
+def test_a_changed_pickle_is_converted_again(tmp_path):
+    folder = codegpt_like(tmp_path / "model")
+    first = find_weights(str(folder), None)
+    state = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    torch.save({**state, "extra": torch.ones(9)}, folder / "pytorch_model.bin")
+    assert find_weights(str(folder), None).folder != first.folder
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "no-slash", "a/b/c", "~/none"])
+def test_what_is_neither_folder_nor_hub_id_is_refused_at_once(name):
+    with pytest.raises(ConfigError, match="hub id"):
+        find_weights(name, None)
+
+
+HUB_SCRIPT = """
+import json, sys
+from nbhelpers.config import load_preset
+from nbhelpers.models.encoders import build_clone_model, build_tokenizer
+settings = load_preset("clones", "smoke").override(model="some/codegpt", seq_len=64).settings
+found = build_tokenizer(settings, [])
+model = build_clone_model(settings, found)
+total = float(sum(p.double().abs().sum() for p in model.encoder.parameters()))
+print(json.dumps([total, found.weights.revision, str(found.weights.folder)]))
+"""
+
+
+@pytest.mark.slow
+def test_the_hub_s_pickle_loads_with_its_revision(tmp_path):
+    folder = codegpt_like(tmp_path / "model")
+    state = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    wanted = sum(float(v.double().abs().sum()) for k, v in state.items() if "lm_head" not in k)
+    with LocalHub() as hub:
+        hub.add("some/codegpt", folder, repo_type="model")
+        env = hub.environment(tmp_path / "hub-cache") | {"PYTHONPATH": str(ROOT)}
+        env |= {"NBHELPERS_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", HUB_SCRIPT], env=env, capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    total, revision, used = json.loads(done.stdout.splitlines()[-1])
+    assert total == pytest.approx(wanted, rel=1e-6)
+    assert len(revision) == 40 and used.startswith(str(tmp_path / "cache"))
+
+
+@pytest.mark.slow
+def test_a_model_that_the_hub_does_not_have_is_a_config_error_without_a_long_wait(tmp_path):
+    with LocalHub() as hub:
+        env = hub.environment(tmp_path / "hub-cache") | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", HUB_SCRIPT],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert "ConfigError" in done.stderr and "some/codegpt" in done.stderr
+    assert "Fix:" in done.stderr
