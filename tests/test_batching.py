@@ -116,7 +116,7 @@ def test_one_process_per_visible_gpu():
     hardware = plan_hardware("t4", 2)
     plan = plan_batch(load_preset("clones", hardware=hardware), hardware)
     assert (plan.world_size, plan.num_gpus_visible, plan.use_gpu) == (2, 2, True)
-    assert plan.formula() == "4 x 8 x 2 = 64"
+    assert plan.formula() == "8 x 4 x 2 = 64"
 
 
 def test_num_gpus_uses_fewer_than_are_visible():
