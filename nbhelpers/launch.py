@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers import processes
-from nbhelpers.errors import ConfigError, HardwareError, LaunchError
+from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.locks import locked
 from nbhelpers.runs import Run, end_leftovers, write_json
@@ -87,7 +87,7 @@ def launch(
     Raises:
         BudgetError: The memory is predicted not to suffice.
         ConfigError: An evaluation without its checkpoint, or an unknown mode.
-        HardwareError: The hardware is a plan, not this machine's.
+        HardwareError: The hardware is a plan, or the preset's GPU is not here.
         LaunchError: The folder cannot be used, or the worker cannot be started.
     """
     path = _checked_checkpoint(job_mode, checkpoint)
@@ -97,6 +97,8 @@ def launch(
     command = command or _default_command(preset, job_mode, path)
     record = _record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
     record |= {"command": command}
+    if job_mode == "train" and not force:
+        _require_gpu(preset, plan, hardware)
     root = Path(run_dir).expanduser().absolute()
     run = Run(root / record["run_id"])
     _warn_of_lost_disk(hardware.platform, root)
@@ -105,9 +107,9 @@ def launch(
         with locked(root / ".lock"):
             fresh = fresh or _is_fresh_by_default(run)
             if fresh:  # before anything is set aside
-                _require_fit(budget, force=force)
+                _require_fit(budget, hardware, force=force)
             if not _reuse(run, fresh=fresh):
-                _require_fit(budget, force=force)
+                _require_fit(budget, hardware, force=force)
                 _write_record(run, record)
                 _start(run, _owner(owner_pid))
     _tell_runner(run)
@@ -292,11 +294,31 @@ def _owner(pid: int | None) -> tuple[int, str] | None:
     return pid, started
 
 
-def _require_fit(budget: MemoryBudget | None, *, force: bool) -> None:
-    if budget is not None and budget.verdict == "does not fit" and not force:
+def _require_gpu(preset: Preset, plan: BatchPlan, hardware: Hardware) -> None:
+    """A preset for a GPU would take days on a CPU, and nobody asks for that on purpose."""
+    if preset.gpu and not plan.use_gpu:
+        raise HardwareError(
+            f"The preset {preset.name} is for the GPU {preset.gpu}; there is no GPU here: "
+            f"{hardware.reason}.",
+            fix="use the preset smoke (or auto), or launch where the GPU is; in Python "
+            "`launch(..., force=True)` trains on the CPU all the same",
+        )
+
+
+def _require_fit(budget: MemoryBudget | None, hardware: Hardware, *, force: bool) -> None:
+    if budget is None or force:
+        return
+    if budget.verdict == "does not fit":
         from nbhelpers.memory import require_fit
 
         require_fit(budget)
+    ram = hardware.ram_total_bytes
+    if ram and not hardware.gpus and budget.total_bytes > ram:
+        raise BudgetError(
+            f"The run needs {budget.total_bytes / 2**30:.1f} GiB (predicted) for tensors alone; "
+            f"this machine has {ram / 2**30:.1f} GiB of memory and no GPU.",
+            fix="lower per_device_train_batch_size or seq_len, or launch where a GPU is",
+        )
 
 
 @contextlib.contextmanager

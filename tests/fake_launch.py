@@ -32,6 +32,7 @@ class Preset:
     settings: dict[str, Any]
     job: str = "clones"
     name: str = "smoke"
+    gpu: str | None = None
     provenance: dict[str, str] = field(default_factory=lambda: {"seed": "overrides"})
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,6 +52,8 @@ class Plan:
 class Hardware:
     is_planned: bool = False
     platform: str = "shell"
+    gpus: tuple[()] = ()
+    ram_total_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return vars(self)

@@ -133,6 +133,13 @@ def test_evaluation_and_saving_count_optimizer_steps_not_micro_steps():
     assert [step for step, _ in saved] == [2, 4, 6]
 
 
+def test_training_is_with_dropout_whatever_mode_the_model_came_in():
+    trainer, _, _ = make(Line())
+    trainer.model.eval()
+    trainer.fit(TrainState())
+    assert trainer.model.training
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
 def test_a_value_that_is_not_finite_stops_with_the_step_and_the_row(poison: float):
     trainer, _, saved = make(Line(poison))

@@ -101,7 +101,7 @@ def test_a_checkpoint_folder_evaluates_on_its_own(tmp_path: Path):
     finish(trained)
     best = next(trained.checkpoints_path.glob("step-*"))
     result = finish(evaluate(trained, best, tmp_path / "alone"))
-    assert result["mode"] == "evaluate" and result["model"]["random_weights"]
+    assert result["mode"] == "evaluate" and not result["model"]["random_weights"]
     assert result["threshold"]["chosen_on"] == "valid"
 
 
@@ -142,3 +142,12 @@ def write_smoke_folder(folder: Path) -> Path:
         text = "".join(f"{data.ids[a]}\t{data.ids[b]}\t{y}\n" for a, b, y in rows)
         (folder / f"{name}.txt").write_text(text)
     return folder
+
+
+def test_a_cached_pre_training_gives_the_run_that_a_fresh_one_gave(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+    results = [finish(start(tmp_path / name, pretrain_steps=3)) for name in ("cold", "warm")]
+    assert len(list((tmp_path / "cache" / "smoke").iterdir())) == 1
+    cold, warm = results
+    assert cold["training"]["history"] == warm["training"]["history"]
+    assert cold["scores"] == warm["scores"]

@@ -12,6 +12,7 @@ from nbhelpers.data import load_clone_data
 from nbhelpers.data.pairs import CloneData
 from nbhelpers.floors import score_floors
 from nbhelpers.jobs import outcome
+from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.pairs import PairTask, largest_batch_budget, load_weights
 from nbhelpers.jobs.smoke import pretrained_encoder
 from nbhelpers.jobs.training import Training, train_task
@@ -25,6 +26,9 @@ from nbhelpers.schema import ClonesSettings
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
+
+
+HEAD = 1  # a stream of random numbers of its own
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +89,7 @@ def build_model(session: Session, inputs: Inputs) -> CloneModel:
     """Return the model in fp32 on the CPU; the caller seeds before."""
 
     def pretrain(config: Any) -> Any:
-        return pretrained_encoder(
+        encoder = pretrained_encoder(
             config,
             inputs.table,
             train_functions(inputs.data),
@@ -93,6 +97,9 @@ def build_model(session: Session, inputs: Inputs) -> CloneModel:
             seed=session.settings.seed,
             report=session.progress("pretrain"),
         )
+        # The head must start the same whether the encoder was trained just now or cached.
+        seed_everything(session.settings.seed, HEAD)
+        return encoder
 
     model = build_clone_model(session.settings, inputs.found, pretrain=pretrain)
     if session.checkpoint:
@@ -225,7 +232,7 @@ def _model_facts(session: Session, inputs: Inputs, model: CloneModel) -> dict[st
         "revision": weights.revision if weights else None,
         "architecture": type(model.encoder).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "random_weights": session.settings.random_weights,
+        "random_weights": session.settings.random_weights and session.checkpoint is None,
         "tokenizer": inputs.found.note,
         "seq_len": session.settings.seq_len,
     }

@@ -107,6 +107,7 @@ class Trainer:
             Stopped: A stop was asked for; a checkpoint was written first.
         """
         s = self.settings
+        self.model.train()  # `from_pretrained` returns models without dropout
         while state.epoch < s.epochs:
             windows = epoch_windows(
                 len(self.task.costs), s.global_batch_size, seed=s.seed, epoch=state.epoch
