@@ -8,6 +8,13 @@ BIN := $(VENV)/bin
 # The name holds what the environment was made from, so a second `make setup` is instant and a changed file is not.
 STAMP := $(VENV)/.made-$(shell { cat requirements.txt constraints-cpu.txt pyproject.toml; \
 	echo '$(CURDIR) $(TORCH_INDEX)'; } | cksum | cut -d' ' -f1)
+# A PYTHON that you name makes .venv anew when it is another version; without one, .venv keeps its own.
+ifneq ($(origin PYTHON),file)
+VERSION := import sys; print("%d.%d" % sys.version_info[:2])
+ifneq ($(shell $(BIN)/python -c '$(VERSION)' 2>/dev/null),$(shell $(PYTHON) -c '$(VERSION)' 2>/dev/null))
+.PHONY: $(STAMP)
+endif
+endif
 # Nothing here asks a hub or opens a window; tests also keep to one thread per process.
 OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.checks import check_precision
 from nbhelpers.errors import ConfigError, HardwareError
+from nbhelpers.presets import divisors
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.presets import Preset
 
+MAX_OFFERED = 16  # choices that one message lists
 MAX_OFFERED_GPUS = 8  # the GPUs of one host; several hosts are not supported
 
 
@@ -34,7 +36,8 @@ class BatchPlan:
     num_gpus_visible: int = 0
 
     def __repr__(self) -> str:
-        return f"BatchPlan({self.formula()}, {self.world_size} x {self._device()})"
+        note = f"; {self.note()}" if self.note() else ""
+        return f"BatchPlan({self.formula()}, {self.world_size} x {self._device()}{note})"
 
     def formula(self) -> str:
         """Write the split as people do: per-device x accumulation x processes = global batch."""
@@ -45,6 +48,30 @@ class BatchPlan:
         if self.is_exact:
             return f"{product} = {self.global_batch_size}"
         return f"{product}, of which {self.global_batch_size} are filled (uneven, exact mean)"
+
+    def words(self) -> str:
+        """Write the split with its units, for people who meet it for the first time.
+
+        >>> split_batch(64, 32, 1).words()
+        '32 pairs x 2 micro-steps x 1 process = 64 per optimizer step'
+        """
+        steps, processes = self.gradient_accumulation_steps, self.world_size
+        product = (
+            f"{self.per_device_train_batch_size} pairs x {steps} micro-step{'s' * (steps != 1)} x "
+            f"{processes} process{'es' * (processes != 1)}"
+        )
+        if self.is_exact:
+            return f"{product} = {self.global_batch_size} per optimizer step"
+        return (
+            f"{product}, of which {self.global_batch_size} are filled per optimizer step (uneven, "
+            "exact mean)"
+        )
+
+    def note(self) -> str:
+        """Say what several processes mean without a GPU, else nothing."""
+        if self.use_gpu or self.world_size == 1:
+            return ""
+        return f"{self.world_size} processes share this machine's cores"
 
     def _device(self) -> str:
         return "GPU" if self.use_gpu else "CPU"
@@ -67,11 +94,17 @@ class BatchPlan:
         return cls(**data)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>"
-            for name, value in self.to_dict().items()
-        )
-        return f"<p><b>Batch plan: {html.escape(self.formula())}</b></p><table>{rows}</table>"
+        rows = {
+            "pairs that a process holds at once": self.per_device_train_batch_size,
+            "micro-steps per optimizer step": self.gradient_accumulation_steps,
+            f"processes, one per {self._device()}" if self.use_gpu else "processes, on the CPU": (
+                self.world_size
+            ),
+            "global batch: pairs per optimizer step": self.global_batch_size,
+        }
+        cells = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows.items())
+        note = f"<p>{html.escape(self.note())}</p>" if self.note() else ""
+        return f"<p><b>{html.escape(self.words())}</b></p>{note}<table>{cells}</table>"
 
 
 def split_batch(
@@ -136,7 +169,7 @@ def valid_choices(
     ((48, 96), (1, 2, 4))
     """
     per_process, rest = divmod(global_batch_size, world_size)
-    sizes = () if rest else tuple(n for n in range(1, per_process + 1) if per_process % n == 0)
+    sizes = () if rest else divisors(per_process)
     worlds = tuple(
         n
         for n in range(1, MAX_OFFERED_GPUS + 1)
@@ -175,6 +208,9 @@ def _uneven(total: int, per_device: int, world_size: int) -> ConfigError:
 
 def _either(values: tuple[int, ...]) -> str:
     texts = [str(value) for value in values]
+    if len(texts) > MAX_OFFERED:
+        half = MAX_OFFERED // 2
+        texts = [*texts[:half], "…", *texts[-half:]]
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " or " + texts[-1]
 
 

@@ -6,12 +6,14 @@ Problems are collected, not raised one by one, so that a user meets all of them 
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.targets import METRICS
+from nbhelpers.paths import absence, is_folder, kind_of
+from nbhelpers.targets import METRICS, is_of_split
 
 if TYPE_CHECKING:
     from nbhelpers.schema import ClonesSettings
@@ -21,6 +23,10 @@ RESERVED_MODELS = {
     "graphcodebert": "microsoft/graphcodebert-base",
     "codebert": "microsoft/codebert-base",
 }
+DATASET_PREFIX = "hf://datasets/"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_BOUND = re.compile(r"a number (greater|less) than (or equal to )?([-+.\de]+)")
 # Source: n_positions in the model's config.json (facts of the hub's checkpoint).
 MAX_POSITIONS_TOKENS = {"microsoft/CodeGPT-small-java-adaptedGPT2": 1024}
 
@@ -44,7 +50,8 @@ def raise_problems(title: str, problems: Iterable[Problem]) -> None:
         return
     if len(found) == 1:
         where, text, fix = found[0]
-        raise ConfigError(f"{title}: {where}: {text}.", fix=fix)
+        place = title if where in title else f"{title}: {where}"
+        raise ConfigError(f"{place}: {text}.", fix=fix)
     lines = [f"  - {where}: {text}; {fix}" for where, text, fix in found]
     message = "\n".join([f"{title}: {len(found)} problems", *lines])
     raise ConfigError(message, fix=f"correct these {len(found)} values; each line says how")
@@ -71,7 +78,7 @@ def settings_class(job: str) -> type[ClonesSettings]:
     """
     from nbhelpers.schema import SETTINGS
 
-    if job not in SETTINGS:
+    if not isinstance(job, str) or job not in SETTINGS:
         raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, SETTINGS))
     return SETTINGS[job]  # type: ignore[return-value]
 
@@ -119,12 +126,18 @@ def _explain(name: str, items: list[Any], places: Mapping[str, str]) -> Problem:
 def _spoken(value: object) -> str:
     kinds = {str: "the text", bool: "the truth value", int: "the integer", float: "the number"}
     kind = kinds.get(type(value), f"the {type(value).__name__}")
-    return "null (nothing)" if value is None else f"{kind} {value!r}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**20:
+        return f"an integer of {len(str(abs(value) // 10**20)) + 20} digits"
+    return "null (nothing)" if value is None else f"{kind} {shortened(repr(value))}"
 
 
 def _plain(message: str) -> str:
     """Pydantic's words in ours."""
+    if message.startswith("String should have at least 1"):
+        return "a text that is not empty"
     text = message.replace("Input should be ", "").replace("a valid boolean", "true or false")
+    text = text.replace(", unable to parse raw data as a unicode string", " in UTF-8")
+    text = re.sub(r"^(greater|less) than", r"a number \1 than", text)
     return text.replace("a valid integer", "an integer").replace("a valid ", "a ")
 
 
@@ -138,9 +151,16 @@ def _value_fix(label: str, value: object, wanted: str) -> str:
         try:
             number = float(value)
         except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
             return f"write `{label}` as {wanted}"
         good = int(number) if "integer" in wanted and number.is_integer() else number
         return f"write it without quotes: {yaml_number(good)}"
+    if bound := _BOUND.fullmatch(wanted):
+        way, equal, number = bound.groups()
+        if equal:
+            return f"set {label} to {number} or {'more' if way == 'greater' else 'less'}"
+        return f"set {label} to {'more' if way == 'greater' else 'less'} than {number}"
     return f"write `{label}` as {wanted}"
 
 
@@ -176,28 +196,51 @@ def _model_fault(model: str) -> tuple[str, str] | None:
     if model in (*RESERVED_MODELS, *RESERVED_MODELS.values()):
         text = f"the model `{model}` is reserved: this job's encoder for it is not there yet"
         return text, "use `codegpt`, another GPT-2 model, or `smoke`"
-    if _is_missing_folder(model):
-        return f"the model folder `{model}` does not exist", "check the path"
     names = ("smoke", *MODEL_ALIASES, *RESERVED_MODELS)
+    if model in names or is_folder(model):
+        return None
+    if _looks_local(model):
+        text = f"the model folder `{shortened(model)}` {absence(model)}"
+        return text, "check the path" + _hub_hint(model)
     close = difflib.get_close_matches(model.lower(), names, n=1, cutoff=0.75)
-    if close and model not in names and not Path(model).is_dir():
-        return f"the model `{model}` is neither a known name nor a folder", did_you_mean(
-            model, names
-        )
+    if close or not (_HUB_ID.fullmatch(model) or _HUB_NAME.fullmatch(model)):
+        text = f"the model `{shortened(model)}` is neither a known name nor a folder"
+        return text, did_you_mean(model, names) + ", or write a hub id (owner/name)"
     return None
 
 
 def _data_fault(data: str) -> tuple[str, str] | None:
-    is_name = "/" in data and not _is_missing_folder(data)
-    if data == "smoke" or is_name or Path(data).is_dir():
+    if data == "smoke" or is_folder(data):
         return None
-    text = f"the data `{data}` is neither `smoke`, a hub id (owner/name) nor an existing folder"
-    return text, "check the path" if "/" in data else did_you_mean(data, ["smoke"])
+    if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not _looks_local(data):
+        return None
+    if kind_of(data) == "forbidden":
+        text = f"the data folder `{data}` cannot be looked at: a folder above it is closed to you"
+        return text, f"make it readable: chmod u+rx, or copy {data} to a place of your own"
+    text = f"the data `{shortened(data)}` is neither `smoke`, a hub id (owner/name) nor an existing"
+    near = difflib.get_close_matches(data.lower(), ["smoke"], n=1)
+    fix = did_you_mean(data, near) if near else "check the path" + _hub_hint(data)
+    return f"{text} folder", fix
 
 
-def _is_missing_folder(name: str) -> bool:
-    looks_local = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
-    return looks_local and not Path(name).expanduser().is_dir()
+def _looks_local(name: str) -> bool:
+    is_path = name.startswith(("/", "./", "../", "~")) or name.endswith("/")
+    return is_path or name.removeprefix(DATASET_PREFIX).count("/") > 1
+
+
+def _hub_hint(name: str) -> str:
+    """What to type for an address copied from the hub's page."""
+    parts = [part for part in name.partition("://")[2].split("/")[1:] if part != "datasets"]
+    return f"; for the hub write {'/'.join(parts[:2])}" if len(parts) > 1 else ""
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """Return a text that a message can show.
+
+    >>> shortened("x" * 500, 5)
+    'xxxxx… (500 characters)'
+    """
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 def cross_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
@@ -243,12 +286,12 @@ def _pretrain_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def _target_faults(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Targets may be `f1`, or dotted such as `mean.f1`: the last part is a score."""
+    """Targets name scores of the test split: `f1`, or dotted such as `mean.f1`."""
     targets = values.get("targets")
     return [
         ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, METRICS))
         for name in (targets if isinstance(targets, dict) else {})
-        if str(name).rsplit(".", 1)[-1] not in METRICS
+        if not is_of_split(str(name))
     ]
 
 

@@ -6,12 +6,21 @@ Errors are printed with their fix and end the command with their class's exit co
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nbhelpers.cli_text import error_text, listed, presets_text, table
+from nbhelpers.cli_text import (
+    error_text,
+    listed,
+    of_the_system,
+    plain_output,
+    presets_text,
+    table,
+    typed_path,
+)
 from nbhelpers.errors import ConfigError, NbhelpersError
 
 app = typer.Typer(
@@ -32,7 +41,9 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--override", "-o", help="A setting, as name=value; repeatable.")
 ]
 NumGpus = Annotated[int | None, typer.Option(min=1, help="Training processes; default: preset.")]
-RunDir = Annotated[Path, typer.Option(help="The folder that holds the run folders.")]
+RunDir = Annotated[
+    Path, typer.Option(parser=typed_path, help="The folder that holds the run folders.")
+]
 RunName = Annotated[str, typer.Argument(help="A run's id or folder.")]
 
 
@@ -40,13 +51,16 @@ def main() -> None:
     """Run the command line; `--debug` anywhere shows the traceback of an error."""
     debug = DEBUG in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != DEBUG]
+    plain_output(sys.stdout, sys.stderr)
     try:
         app()
-    except NbhelpersError as error:
+    except (NbhelpersError, OSError) as error:
+        known = error if isinstance(error, NbhelpersError) else of_the_system(error)
         if debug:
-            raise
-        typer.echo(error_text(error), err=True)
-        sys.exit(error.exit_code)
+            traceback.print_exc()
+        else:
+            typer.echo(error_text(known), err=True)
+        sys.exit(known.exit_code)
 
 
 @app.callback()
@@ -105,7 +119,8 @@ def plan(
 
 @app.command()
 def budget(
-    job: Annotated[str, typer.Option(help="The job: clones.")] = "clones",
+    name: Annotated[str, typer.Argument(metavar="[JOB]", help="The job: clones.")] = "",
+    job: Annotated[str, typer.Option(help="The same, as an option.")] = "",
     preset: PresetName = "auto",
     gpu: GpuKey = "",
     count: GpuCount = 1,
@@ -115,7 +130,10 @@ def budget(
     from nbhelpers.cli_text import budget_text
     from nbhelpers.memory import require_fit
 
-    needed = _prepare(job, preset, gpu=gpu, count=count, override=override)[-1]
+    if name and job and name != job:
+        raise ConfigError(f"Two jobs are named: {name} and {job}.", fix="name one of them")
+    chosen = name or job or "clones"
+    needed = _prepare(chosen, preset, gpu=gpu, count=count, override=override)[-1]
     typer.echo(budget_text(needed))
     require_fit(needed)
 
@@ -144,7 +162,9 @@ def train(
 def evaluate(
     job: Job,
     run: Annotated[str, typer.Option(help="Score the best checkpoint of this run.")] = "",
-    checkpoint: Annotated[Path | None, typer.Option(help="Score this file of weights.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(parser=typed_path, help="Score this file of weights.")
+    ] = None,
     data: Annotated[str, typer.Option(help="A folder or hub id; default: the run's own.")] = "",
     model: Annotated[str, typer.Option(help="The checkpoint's architecture.")] = "",
     preset: PresetName = "auto",
@@ -221,8 +241,9 @@ def run_notebook(
         list[str] | None, typer.Option("-p", "--parameter", help="name=value; repeatable.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where the executed notebook is saved.")
+        Path | None, typer.Option("-O", "--output", help="Where the executed .ipynb is saved.")
     ] = None,
+    override: Annotated[list[str] | None, typer.Option("-o", "--override", hidden=True)] = None,
     resume: Annotated[bool, typer.Option(help="Continue the same run; default: anew.")] = False,
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Limit in seconds for the whole run.")
@@ -235,6 +256,12 @@ def run_notebook(
     from nbhelpers.cli_jobs import play_notebook
     from nbhelpers.parameters import parse_assignments
 
+    if override:
+        is_path = override[0].endswith(".ipynb")
+        raise ConfigError(
+            f"`run` has no option -o (-o {override[0]}): a notebook takes parameters.",
+            fix=f"write --output {override[0]}" if is_path else f"write -p {override[0]}",
+        )
     values = parse_assignments(parameter or [], "-p")
     play_notebook(
         notebook,

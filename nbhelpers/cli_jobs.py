@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.paths import expanded, is_file, kind_of
 
 if TYPE_CHECKING:
     from nbhelpers.presets import Preset
@@ -44,10 +46,12 @@ def start_evaluation(
     hardware = detect_hardware()
     if checkpoint is None:
         trained = open_run(run, run_dir)
+        _require_checkpoint(trained)
         chosen, weights = _preset_of(trained, job).override(**overrides), trained.path
     else:
-        chosen = load_preset(job, preset, hardware=hardware, overrides=overrides)
         weights = _existing(checkpoint)
+        _require_foreign(weights, overrides)
+        chosen = load_preset(job, preset, hardware=hardware, overrides=overrides)
     split = plan_batch(chosen, hardware)
     return launch(
         chosen,
@@ -74,10 +78,37 @@ def _preset_of(run: Run, job: str) -> Preset:
     return preset
 
 
+def _require_checkpoint(run: Run) -> None:
+    """Stop before the launch where the run has nothing to score."""
+    if any(run.checkpoints_path.glob("*/manifest.json")):
+        return
+    record, status = run.record or {}, run.status
+    command = record.get("command") or "the same command again"
+    if record.get("mode") == "evaluate":
+        text, fix = "only scored others' weights", "name the run that trained them"
+    elif status == "running":
+        text, fix = "has no checkpoint yet", f"follow it: nbhelpers follow {run.id}"
+    else:
+        text, fix = "has no checkpoint", f"train it: {command}"
+    raise ConfigError(f"{run.id} is {status} and {text}.", fix=fix)
+
+
+def _require_foreign(weights: Path, overrides: Mapping[str, Any]) -> None:
+    """Refuse a `--model` beside a checkpoint of ours, which would be ignored."""
+    folder = weights if weights.is_dir() else weights.parent
+    is_ours = (folder / "manifest.json").is_file() or (folder / "checkpoints").is_dir()
+    if "model" in overrides and is_ours:
+        raise ConfigError(
+            f"{folder} is made by nbhelpers and holds its own configuration, so "
+            f"--model {overrides['model']} would be ignored.",
+            fix="leave --model out; it is for weights that other scripts saved",
+        )
+
+
 def _existing(checkpoint: Path) -> Path:
-    if not checkpoint.exists():
+    if kind_of(checkpoint) not in ("file", "folder"):
         raise DataError(f"There is no checkpoint {checkpoint}.", fix="check the path")
-    return checkpoint.resolve()
+    return expanded(checkpoint, "--checkpoint").resolve()
 
 
 def play_notebook(
@@ -90,12 +121,12 @@ def play_notebook(
     require: tuple[str, ...],
 ) -> None:
     """Run a notebook, say where it is saved, print the report, then check what was required."""
-    from nbhelpers.headless import default_output, project_root, run_notebook
+    from nbhelpers.headless import check_notebook, default_output, project_root, run_notebook
     from nbhelpers.requirements import parse_requirements, require_scores
 
-    path = notebook.resolve()
-    saved = output or default_output(path, project_root(path))
     conditions = parse_requirements(require)
+    path = check_notebook(notebook, parameters)[0]
+    saved, started = output or default_output(path, project_root(path)), time.time()
     try:
         result = run_notebook(
             notebook,
@@ -106,7 +137,7 @@ def play_notebook(
             stream=sys.stdout,
         )
     finally:
-        if saved.is_file():
+        if is_file(saved) and saved.stat().st_mtime >= started - 1:
             typer.echo(f"\nNotebook: {saved}")
     if result is not None:
         typer.echo(show_report(result))

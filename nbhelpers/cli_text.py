@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
 
-from nbhelpers.errors import NbhelpersError
+from nbhelpers.errors import ConfigError, JobFailed, NbhelpersError
+from nbhelpers.paths import expanded
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -32,6 +35,33 @@ def listed(items: Iterable[str]) -> str:
 def error_text(error: NbhelpersError) -> str:
     """Return an error as a person reads it in a shell: its kind, the message, the fix."""
     return f"{type(error).__name__}: {error}"
+
+
+def of_the_system(error: OSError) -> NbhelpersError:
+    """Return what the system refused as an error with a fix; the code of an unnamed failure."""
+    place = f"{error.filename}: " if error.filename else ""
+    return JobFailed(
+        f"{place}{error.strerror or error}.",
+        fix="check the path, its permissions and the free space; --debug shows the traceback",
+    )
+
+
+def typed_path(text: str | Path) -> Path:
+    """Return a path that was typed; the empty text is none, though `pathlib` takes it for `.`.
+
+    Raises:
+        ConfigError: It is blank, or its home folder is unknown.
+    """
+    if not str(text).strip():
+        raise ConfigError("A path is empty.", fix="write one, or . for the folder you are in")
+    return expanded(text)
+
+
+def plain_output(*streams: TextIO) -> None:
+    """Let a stream whose encoding lacks a character write `?` instead of failing."""
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def presets_text(job: str) -> str:

@@ -1,4 +1,4 @@
-"""Presets from YAML: the only module that reads YAML.
+"""Presets from YAML; with `config_yaml`, the only module that reads YAML.
 
 A preset is `configs/<job>/base.yaml` plus one thin overlay. Order of precedence: base, overlay,
 overrides. Every value remembers where it came from, and all problems are reported at once.
@@ -6,10 +6,8 @@ overrides. Every value remembers where it came from, and all problems are report
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +26,9 @@ from nbhelpers.checks import (
     type_problems,
     unknown_names,
 )
+from nbhelpers.config_yaml import configs_dir, read_with_lines, read_yaml, shown_path
 from nbhelpers.errors import ConfigError
+from nbhelpers.paths import absence, expanded, is_file, is_folder
 from nbhelpers.presets import (
     EXPERIMENT_FIELDS,
     OVERRIDES,
@@ -57,113 +57,6 @@ __all__ = [
 SEED = "seed-"  # presets that quote the seeds as they are
 USER_FOLDERS = "NBHELPERS_CONFIGS"
 _KEYS = {"about": str, "extends": str, "gpu": str, "gpus": int, "settings": dict, "why": dict}
-_SCIENTIFIC = re.compile(r"([-+]?)(\d[\d_]*)(\.\d*)?[eE]([-+]?)(\d+)")
-
-
-def configs_dir() -> Path:
-    """Return the folder of the shipped YAML files, in an installed package and in a checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "configs", package.parent / "configs"):
-        if (folder / "clones" / "base.yaml").is_file():
-            return folder
-    raise ConfigError(
-        f"The shipped presets are not there: no `configs` in or beside {package}.",
-        fix="install the package again, or run from a complete checkout",
-    )
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read one YAML mapping; every problem is named with its file and line.
-
-    Raises:
-        ConfigError: The file is missing, empty, no mapping or not YAML, has a key twice, or
-            writes a number such as `2e-4` that YAML 1.1 reads as text.
-    """
-    return _read(Path(path))[0]
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    """The mapping, and the line of every key in it."""
-    shown = shown_path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{shown}: no such file.", fix="check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{shown}: cannot be read ({error}).", fix="save it as UTF-8 text"
-        ) from error
-    data, lines = _parse_text(shown, text)
-    return copy.deepcopy(data), lines
-
-
-@functools.lru_cache(maxsize=64)
-def _parse_text(shown: str, text: str) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    import yaml
-
-    lines: dict[tuple[str, ...], int] = {}
-    try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        problems = [f"{shown}:{line}: {what}" for line, what in _walk(root, (), lines)]
-        data = None if root is None else loader.construct_document(root)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise _syntax_error(shown, error) from error
-    if not isinstance(data, dict):
-        kind = "is empty" if data is None else f"holds a {type(data).__name__}"
-        raise ConfigError(
-            f"{shown} {kind}; a mapping is expected.", fix="write lines such as `settings:`"
-        )
-    if problems:
-        raise ConfigError("\n".join(problems), fix="correct the lines named above")
-    return data, lines
-
-
-def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> list[Any]:
-    """Record the line of every key below `node` and return (line, problem) pairs."""
-    import yaml
-
-    found: list[tuple[int, str]] = []
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            found += _walk(item, (*where, str(index)), lines)
-    elif isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            name = str(key.value)
-            if (*where, name) in lines:
-                first = lines[*where, name]
-                found.append((line, f"`{name}` is given twice (first in line {first})"))
-            elif not key.tag.endswith((":str", ":merge")):
-                text = f'the key `{name}` is not text for YAML 1.1; write `"{name}"`'
-                found.append((line, text))
-            lines[*where, name] = line
-            found += _walk(value, (*where, name), lines)
-    elif node is not None and node.style is None and node.tag.endswith(":str"):
-        match = _SCIENTIFIC.fullmatch(node.value)
-        if match:
-            sign, whole, part, exponent_sign, exponent = match.groups()
-            good = f"{sign}{whole}{part or '.0'}e{exponent_sign or '+'}{exponent}"
-            text = f"YAML 1.1 reads {node.value} as text, not as a number; write {good}"
-            found.append((node.start_mark.line + 1, text))
-    return found
-
-
-def _syntax_error(shown: str, error: Any) -> ConfigError:
-    mark = getattr(error, "problem_mark", None)
-    where = f"{shown}:{mark.line + 1}" if mark else shown
-    problem = getattr(error, "problem", None) or (str(error).splitlines() or ["?"])[0]
-    if "\\t" in problem:
-        return ConfigError(f"{where}: a tab where YAML wants spaces.", fix="indent with spaces")
-    return ConfigError(f"{where}: not valid YAML: {problem}.", fix="correct that line")
-
-
-def shown_path(path: Path) -> str:
-    """Return `configs/…` for shipped files, else the path as given."""
-    try:
-        return (Path("configs") / path.resolve().relative_to(configs_dir())).as_posix()
-    except (ValueError, ConfigError):
-        return path.as_posix()
 
 
 def user_folders() -> list[Path]:
@@ -173,10 +66,10 @@ def user_folders() -> list[Path]:
         ConfigError: One of them does not exist.
     """
     names = [name for name in os.environ.get(USER_FOLDERS, "").split(os.pathsep) if name]
-    folders = [Path(name).expanduser() for name in names]
+    folders = [expanded(name, USER_FOLDERS) for name in names]
     for folder in folders:
-        if not folder.is_dir():
-            text = f"{USER_FOLDERS} names the folder {folder}, which does not exist."
+        if not is_folder(folder):
+            text = f"{USER_FOLDERS} names the folder {folder}, which {absence(folder)}."
             raise ConfigError(text, fix=f"correct or unset {USER_FOLDERS}")
     return folders
 
@@ -196,11 +89,17 @@ def _preset_paths(job: str) -> dict[str, Path]:
 
 
 def _find(job: str, name: str, *, beside: Path | None = None) -> Path:
-    """The file of a preset: a path to a .yaml file, or a name in the known folders."""
+    """The file of a preset: a path to a .yaml file, or a name in the known folders.
+
+    A path in a file's `extends` is relative to that file.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"The preset is {name!r}, which is no name.", fix='write "auto"')
+    folder = Path() if beside is None else beside.parent
     if name.endswith((".yaml", ".yml")):
-        return Path(name).expanduser()
-    if beside is not None and (beside.parent / f"{name}.yaml").is_file():
-        return beside.parent / f"{name}.yaml"
+        return folder / expanded(name, "the preset")
+    if beside is not None and is_file(folder / f"{name}.yaml"):
+        return folder / f"{name}.yaml"
     paths = _preset_paths(job)
     if name not in paths:
         hint = did_you_mean(name, ["auto", *paths])
@@ -236,7 +135,7 @@ class _File:
 
 
 def _parse(job: str, path: Path) -> _File:
-    data, lines = _read(path)
+    data, lines = read_with_lines(path)
     file = _File(path=path, shown=shown_path(path), data=data, lines=lines)
     known = settings_class(job).model_fields
     for key, value in list(data.items()):
@@ -254,7 +153,7 @@ def _parse(job: str, path: Path) -> _File:
         elif not isinstance(text, str) or not text.strip():
             file.problem(("why", name), f"`why.{name}` is no text", "write a sentence in quotes")
     gpu, count = data.get("gpu"), data.get("gpus")
-    if gpu and gpu not in _gpu_facts():
+    if gpu is not None and gpu not in _gpu_facts():
         text = f"there is no gpu `{gpu}` in gpus.yaml"
         file.problem(("gpu",), text, did_you_mean(gpu, _gpu_facts()))
     if count is not None and count < 1:
@@ -303,6 +202,8 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
             text = f"`extends: {file.data['extends']}` names a file that extends another"
             file.problem(("extends",), text, "extend `base`: there is one level only")
         files = [below, file]
+        if below.data.get("extends"):  # else every setting of the base would be called missing
+            raise_problems(f"preset {job}/{path.stem}", [*below.problems, *file.problems])
     base = _with_defaults(job, files[0].settings)
     draft = Draft(values={}, provenance={}, places={}, why={})
     for layer in files:
@@ -363,8 +264,10 @@ def _candidates(job: str) -> list[Candidate]:
     found = []
     for name, path in _preset_paths(job).items():
         data = read_yaml(path)
-        if data.get("gpu") in facts and not name.startswith(SEED):
-            found.append(Candidate(name, data["gpu"], data.get("gpus") or 1, *facts[data["gpu"]]))
+        gpu, count = data.get("gpu"), data.get("gpus") or 1
+        if isinstance(gpu, str) and gpu in facts and not name.startswith(SEED):
+            count = count if type(count) is int else 1  # chosen or not, `_parse` says what is wrong
+            found.append(Candidate(name, gpu, count, *facts[gpu]))
     return found
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.forms import EVENT, fitted
+
 Event = dict[str, Any]
 FILE_PATTERN = "events-*.jsonl"
 # A reader must find these after a power cut; the frequent ones are only flushed.
@@ -142,7 +144,8 @@ def _parse(lines: Iterable[bytes]) -> list[Event]:
             continue
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             continue
-        if isinstance(event.get("t"), int | float):
+        event = fitted(event, EVENT)
+        if event.get("t") is not None:
             events.append(event)
     return events
 

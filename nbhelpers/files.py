@@ -8,14 +8,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.forms import ANY, fitted
 
-def read_json(path: str | Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None when there is none that can be read."""
+
+def read_json(path: str | Path, form: Any = ANY) -> dict[str, Any] | None:
+    """The object in a JSON file, as far as it has the form; None when none can be read."""
     try:
         data = json.loads(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return data if isinstance(data, dict) else None
+    return fitted(data, form) if isinstance(data, dict) else None
 
 
 def write_json(path: str | Path, data: dict[str, Any]) -> None:

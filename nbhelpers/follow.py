@@ -18,6 +18,7 @@ from nbhelpers.progress import Progress, View, choose_view
 from nbhelpers.runs import Run, RunResult, is_supervised
 
 LOG_LINES = 20
+_SPEAK_FOR_THEMSELVES = ("ConfigError", "DataError")  # their message says it all
 _RESUME = "Launch the same configuration again: it continues from the last checkpoint."
 
 
@@ -85,7 +86,9 @@ def outcome(run: Run) -> RunResult:
             fix=_RESUME,
             details=_log_end(run, 0),
         )
-    raise JobFailed(f"{run.id} has not ended (status: {status}).", fix="Follow it.")
+    raise JobFailed(
+        f"{run.id} has not ended (status: {status}).", fix=f"Follow it: nbhelpers follow {run.id}"
+    )
 
 
 class _Watch:
@@ -138,7 +141,7 @@ class _Watch:
         self.view.note(
             f"Warning: no news from the worker for {self.quiet_s:.0f} s, in the phase "
             f"'{self.progress.phase}'. It may hang; its log is {self.run.log_path(0)}. "
-            "run.stop() ends it."
+            f"run.stop(), or in a shell nbhelpers stop {self.run.id}, ends it."
         )
 
 
@@ -153,7 +156,7 @@ def _how_to_go_on(run: Run) -> str:
 
 def _time_over(run: Run, timeout_s: float, *, stop: bool) -> NoReturn:
     state = f"it was stopped (status: {run.stop()})" if stop else "it goes on"
-    fix = _RESUME if stop else "Follow it again, or stop it with run.stop()."
+    fix = _RESUME if stop else f"Follow it again, or stop it: run.stop(), nbhelpers stop {run.id}"
     raise Killed(f"The time limit of {timeout_s:g} s is over for {run.id}; {state}.", fix=fix)
 
 
@@ -191,8 +194,11 @@ def _failure(run: Run) -> NbhelpersError:
 
 
 def _rebuild(event: Event, run: Run | None = None) -> NbhelpersError:
-    parts = [str(event.get("details") or "")]
-    parts += [_log_end(run, int(event.get("rank", 0)))] if run is not None else []
+    parts, rank = [str(event.get("details") or "")], int(event.get("rank", 0))
+    if run is not None and event.get("kind") in _SPEAK_FOR_THEMSELVES:
+        parts.append(f"Log: {run.log_path(rank)}")
+    elif run is not None:
+        parts.append(_log_end(run, rank))
     return from_kind(
         str(event.get("kind")),
         str(event.get("message", "")),

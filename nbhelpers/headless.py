@@ -7,6 +7,7 @@ the run (resumably) before it stops the kernel. The notebook is saved whatever h
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import threading
 import time
@@ -15,13 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nbhelpers.errors import ConfigError, JobFailed, Killed, NbhelpersError, Stopped, from_kind
-from nbhelpers.parameters import check_values, require_known
+from nbhelpers.errors import JobFailed, Killed, NbhelpersError, Stopped, from_kind
+from nbhelpers.headless_checks import (
+    check_notebook,
+    check_timeout,
+    default_output,
+    escaped,
+    prepare_output,
+    project_root,
+)
+from nbhelpers.paths import is_file
 from nbhelpers.requirements import parse_requirements, require_scores
 from nbhelpers.signals import SignalWatch
 
 if TYPE_CHECKING:
     from nbhelpers.runs import Run, RunResult
+
+__all__ = ["check_notebook", "default_output", "project_root", "run_notebook", "typed_error"]
 
 STOP_PATIENCE_S = 120.0  # for the worker to write its checkpoint and end
 CELL_PATIENCE_S = 20.0  # for a cell to end after its run ended, or after an interrupt
@@ -58,10 +69,8 @@ def run_notebook(
     """
     path, root = check_notebook(notebook, parameters or {})
     conditions = parse_requirements(require)
-    saved = Path(output).resolve() if output else default_output(path, root)
-    saved.parent.mkdir(parents=True, exist_ok=True)
-    launched = saved.with_name(f".{saved.name}.runs")
-    launched.unlink(missing_ok=True)
+    check_timeout(timeout_s)
+    saved, launched = prepare_output(output, path, root)
     play = _Play(path=path, saved=saved, root=root, launched=launched, stream=stream)
     try:
         with _environment(root=root, fresh=fresh, launched=launched), SignalWatch() as watch:
@@ -72,53 +81,6 @@ def run_notebook(
     result = run.result() if run is not None else None
     require_scores(result, conditions)
     return result
-
-
-def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Check a notebook and its parameters; return its path and the project's folder.
-
-    Raises:
-        ConfigError: No such notebook, no `parameters` cell, unknown names, values out of range.
-    """
-    import nbformat
-    import papermill
-
-    path = Path(notebook).resolve()
-    if not path.is_file():
-        raise ConfigError(f"{notebook} does not exist.", fix="name an .ipynb file")
-    try:
-        content = nbformat.read(path, as_version=4)
-    except Exception as error:  # nbformat raises several kinds for a broken file
-        raise ConfigError(
-            f"{notebook} is not a notebook: {error}", fix="name an .ipynb file"
-        ) from error
-    tagged = [c for c in content.cells if "parameters" in c.metadata.get("tags", [])]
-    if len(tagged) != 1:
-        raise ConfigError(
-            f"{notebook} has {len(tagged)} cells tagged `parameters`; exactly one is needed.",
-            fix="tag the cell with the defaults, and no other",
-        )
-    declared = papermill.inspect_notebook(str(path))
-    require_known(parameters, declared, path.name)
-    job = content.metadata.get("nbhelpers", {}).get("job", "")
-    if job:
-        defaults = {name: _literal(about["default"]) for name, about in declared.items()}
-        check_values(job, defaults | dict(parameters))
-    return path, project_root(path)
-
-
-def project_root(notebook: Path) -> Path:
-    """The folder that the kernel works in: the enclosing project's, else the notebook's own."""
-    for folder in notebook.parents:
-        if (folder / "nbhelpers" / "__init__.py").is_file():
-            return folder
-    return notebook.parent
-
-
-def default_output(notebook: Path, root: Path) -> Path:
-    """A new path below runs/notebooks, named by the notebook and the time."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return root / "runs" / "notebooks" / f"{notebook.stem}-{stamp}-{os.getpid()}.ipynb"
 
 
 @dataclass(kw_only=True)
@@ -135,11 +97,12 @@ class _Play:
 
     def runs(self) -> list[Run]:
         """Runs that the notebook launched or attached to, in order."""
-        from nbhelpers.runs import open_run
+        from nbhelpers.runs import Run
 
         if not self.launched.is_file():
             return []
-        return [open_run(line) for line in self.launched.read_text().splitlines() if line]
+        lines = self.launched.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [Run(Path(line)) for line in lines if line and is_file(Path(line) / "run.json")]
 
     def signal_kernel(self, number: int) -> None:
         """Send a signal to the kernel's process, if it still runs."""
@@ -155,8 +118,8 @@ class _Play:
 
         try:
             papermill.execute_notebook(
-                str(self.path),
-                str(self.saved),
+                escaped(self.path),
+                escaped(self.saved),
                 parameters,
                 cwd=str(self.root),
                 progress_bar=False,
@@ -251,10 +214,12 @@ def _mark_unfinished(saved: Path, error: NbhelpersError) -> None:
     """Say in the saved notebook's first cell how it ended: without that it looks complete."""
     import nbformat
 
-    if not saved.is_file():
+    try:
+        content = nbformat.read(saved, as_version=4)
+    except Exception:  # nothing was saved, or half of it: the error itself is what counts
         return
-    content = nbformat.read(saved, as_version=4)
-    text = f"**This notebook did not finish: {type(error).__name__}.** {error.message}"
+    said = html.escape(error.message, quote=False)
+    text = f"**This notebook did not finish: {type(error).__name__}.** {said}"
     cell = nbformat.v4.new_markdown_cell(text)
     cell.metadata["tags"] = ["nbhelpers-unfinished"]
     content.cells.insert(0, cell)
@@ -267,9 +232,10 @@ def _kernel_manager(started: list[Any]) -> type:
 
     from jupyter_client.manager import AsyncKernelManager
 
-    # ipykernel warns of its unencrypted local port at every start: errors only.
+    # ipykernel warns of its unencrypted local port at every start, and reports the interrupt with
+    # which we end a cell as an error. What a cell raises comes back by papermill, not by this log.
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    command.append("--log-level=40")
+    command.append("--log-level=50")
 
     class ThisPython(AsyncKernelManager):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -306,9 +272,3 @@ def _environment(*, root: Path, fresh: bool, launched: Path) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _literal(text: str) -> Any:
-    import ast
-
-    return ast.literal_eval(text)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.paths import expanded, is_file, kind_of
+
 BUNDLED = "smoke"  # the package's own sample and model: no folder, whatever lies around
 _EDGE_BYTES = 1 << 20
 _MAX_FILES = 1000
@@ -62,17 +64,26 @@ def folder_stamp(*places: str | None) -> str:
 def _files(place: str | None) -> list[tuple[str, Path]]:
     if not place or place == BUNDLED:
         return []
-    root = Path(place).expanduser()
-    with contextlib.suppress(OSError):  # a name too long or with odd characters is no path
-        if root.is_file():
-            return [(root.name, root)]
-        if root.is_dir():
-            files = sorted(path for path in root.rglob("*") if path.is_file())
-            return [(path.relative_to(root).as_posix(), path) for path in files[:_MAX_FILES]]
+    kind = kind_of(place)
+    if kind not in ("file", "folder"):  # the name of something on the hub
+        return []
+    root = expanded(place)
+    if kind == "file":
+        return [(root.name, root)]
+    with contextlib.suppress(OSError):  # a folder that changes meanwhile
+        files = sorted(path for path in root.rglob("*") if is_file(path))
+        return [(path.relative_to(root).as_posix(), path) for path in files[:_MAX_FILES]]
     return []
 
 
 def _edges(path: Path) -> bytes:
+    """Both ends of a file; nothing of one that may not be read: the run itself will name it."""
+    with contextlib.suppress(PermissionError):
+        return _read_edges(path)
+    return b""
+
+
+def _read_edges(path: Path) -> bytes:
     with path.open("rb") as file:
         head = file.read(_EDGE_BYTES)
         size = path.stat().st_size

@@ -23,6 +23,7 @@ from nbhelpers import processes
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.locks import locked
+from nbhelpers.paths import expanded, is_file, kind_of
 from nbhelpers.runs import Run, end_leftovers, write_json
 from nbhelpers.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
 from nbhelpers.workers import with_package
@@ -99,7 +100,7 @@ def launch(
     record |= {"command": command}
     if job_mode == "train" and not force:
         _require_gpu(preset, plan, hardware)
-    root = Path(run_dir).expanduser().absolute()
+    root = expanded(run_dir, "run_dir").absolute()
     run = Run(root / record["run_id"])
     _warn_of_lost_disk(hardware.platform, root)
     with _explained(root):
@@ -139,8 +140,8 @@ def _checked_checkpoint(mode: str, checkpoint: str | Path | None) -> str | None:
         return None
     if checkpoint is None:
         raise ConfigError("An evaluation needs a checkpoint.", fix="Give checkpoint=<path>.")
-    path = Path(checkpoint).expanduser().absolute()
-    if not path.exists():
+    path = expanded(checkpoint, "the checkpoint").absolute()
+    if kind_of(path) not in ("file", "folder"):
         raise ConfigError(f"There is no checkpoint {path}.", fix="Check the path.")
     return str(path)
 
@@ -190,7 +191,7 @@ def _default_command(preset: Preset, mode: str, checkpoint: str | None) -> str:
 def _is_fresh_by_default(run: Run) -> bool:
     """Whether a headless runner asks for a new run, once for each run of a notebook."""
     launched = os.environ.get(LAUNCHED_VARIABLE)
-    known = Path(launched).read_text() if launched and Path(launched).is_file() else ""
+    known = Path(launched).read_text("utf-8") if launched and is_file(launched) else ""
     return os.environ.get(FRESH_VARIABLE) == "1" and str(run.path) not in known.splitlines()
 
 
@@ -211,7 +212,7 @@ def _reuse(run: Run, *, fresh: bool) -> bool:
         return False
     _check_same(run)
     if status == "finished":
-        _say(f"{run.id} is finished: its result is used. fresh=True starts anew.")
+        _say(f"{run.id} is finished: its result is used. To start anew: fresh=True, or --fresh.")
         return True
     if status != "new":
         _say(f"{run.id} ({status}) starts again, from its last checkpoint if it has one.")
@@ -349,7 +350,7 @@ def _warn_of_lost_disk(platform: str, root: Path) -> None:
 
 def _tell_runner(run: Run) -> None:
     if name := os.environ.get(LAUNCHED_VARIABLE):
-        with contextlib.suppress(OSError), Path(name).open("a") as file:
+        with contextlib.suppress(OSError), Path(name).open("a", encoding="utf-8") as file:
             file.write(f"{run.path}\n")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import BatchPlan, split_batch
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.ledger import CONTEXT, GIB, MemoryLine, ledger
+from nbhelpers.presets import divisors
 from nbhelpers.shapes import Shape, find_shape
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ class MemoryBudget:
         of = f" of {_gib(self.capacity_bytes)}" if self.capacity_bytes else ""
         return f"MemoryBudget({_gib(self.total_bytes)}{of}: {self.verdict}, {self.source})"
 
+    def title(self) -> str:
+        """Say in words what is needed, what there is, and the verdict."""
+        needed = f"One training process is predicted to need {_gib(self.total_bytes)}"
+        if self.source == UNKNOWN:
+            return "The memory cannot be predicted: the model's sizes are not known"
+        if self.verdict == NO_GPU:
+            return f"{needed} of main memory for its tensors (no GPU is used)"
+        of = f" of the GPU's {_gib(self.capacity_bytes)}" if self.capacity_bytes else ""
+        return f"{needed}{of}: {self.verdict}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
         return asdict(self) | {
@@ -79,8 +90,7 @@ class MemoryBudget:
             for row in cells
         )
         advice = "".join(f"<li>{html.escape(text)}</li>" for text in self.advice)
-        title = html.escape(repr(self))
-        return f"<p><b>{title}</b></p><table>{rows}</table><ul>{advice}</ul>"
+        return f"<p><b>{html.escape(self.title())}</b></p><table>{rows}</table><ul>{advice}</ul>"
 
 
 def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
@@ -88,8 +98,17 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
 
     Without a GPU the verdict is "no GPU" and the lines mean bytes of live tensors. Limits: GPT-2
     encoders, AdamW, one node.
+
+    Raises:
+        ConfigError: `seq_len` is more than the positions of the model, where they are known.
     """
     shape = find_shape(preset.settings)
+    if shape is not None and preset.settings.seq_len > shape.positions:
+        model, length = preset.settings.model, preset.settings.seq_len
+        raise ConfigError(
+            f"seq_len={length} is more than the {shape.positions} positions of the model {model}.",
+            fix=f"set seq_len to {shape.positions} or less",
+        )
     gpu = hardware.gpu if plan.use_gpu else None
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
     if shape is None:
@@ -168,7 +187,7 @@ def _candidates(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Iterator
     if not settings.gradient_checkpointing:
         free["gradient_checkpointing"] = True
     per_gpu = plan.global_batch_size // plan.world_size
-    smaller = [n for n in range(plan.per_device_train_batch_size - 1, 0, -1) if per_gpu % n == 0]
+    smaller = [n for n in reversed(divisors(per_gpu)) if n < plan.per_device_train_batch_size]
     scoring = settings.per_device_eval_batch_size
     yield from ({name: value} for name, value in free.items())
     yield from ({"per_device_train_batch_size": size} for size in smaller[:2])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.ranking import Ranking, checked, is_positive, ratios, ratios_at
+from nbhelpers.ranking import Ranking, as_array, checked, is_positive, ratios, ratios_at
 from nbhelpers.targets import (
     METRICS,
     Requirement,
@@ -68,9 +68,11 @@ def binary_scores(
     import numpy as np
 
     y, p = checked(labels, probabilities)
-    w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if len(w) != len(y):
-        raise DataError(f"{len(w)} weights for {len(y)} pairs", fix="Give one weight to each pair.")
+    w = np.ones(len(y)) if weights is None else as_array(weights, "weights", np.float64)
+    if w.shape != y.shape:
+        raise DataError(f"{w.size} weights for {len(y)} pairs", fix="Give one weight to each pair.")
+    if not (np.isfinite(w) & (w >= 0)).all():
+        raise DataError("a weight is negative or not finite", fix="Give counts from 0 up.")
     ranking = Ranking(y, p, threshold)
     counts = ranking.counts(w[ranking.order])
     found = ratios(counts[None, :])
@@ -122,7 +124,7 @@ def at_prior(
 
     Source: Elkan 2001, The Foundations of Cost-Sensitive Learning, section 2 (change of base rate).
     """
-    if not 0 < prior < 1:
+    if not isinstance(prior, int | float) or not 0 < prior < 1:
         raise ConfigError(f"prior={prior} is not between 0 and 1", fix="Give a share such as 0.14.")
     y, p = checked(labels, probabilities)
     ranking = Ranking(y, p, threshold)
@@ -256,8 +258,12 @@ def _strata(
     seen: np.ndarray,
     **options: Any,
 ) -> dict[str, Any]:
+    import numpy as np
+
     if len(seen) != len(y):
         raise DataError(f"{len(seen)} values of seen for {len(y)} pairs", fix="Give one a pair.")
+    if not np.isin(seen, (0, 1, 2)).all():
+        raise DataError("a value of seen is not 0, 1 or 2", fix="Count the members seen in train.")
     strata: dict[str, Any] = {}
     for members in (0, 1, 2):
         rows = seen == members
@@ -289,6 +295,9 @@ def _bootstrap_counts(
     """Return one row of counts per resample; equal seeds give equal resamples of the functions."""
     import numpy as np
 
+    if type(samples) is not int or type(seed) is not int or samples < 1 or seed < 0:
+        text = f"samples={samples!r} and seed={seed!r} cannot be used"
+        raise ConfigError(text, fix="Give whole numbers, samples from 1 and a seed from 0 up.")
     n_pairs = len(ranking.labels)
     if len(left) != n_pairs or len(right) != n_pairs:
         raise DataError(

@@ -9,14 +9,17 @@ import ast
 import difflib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.paths import expanded
 
 _WORDS = {"none": None, "null": None, "~": None, "true": True, "false": False}
 _INJECTED = "# Parameters"  # papermill's first line in the cell that it adds
-_FORM = "@param"
+# Colab's form behind an assignment, not a mention of the word somewhere in a comment.
+_FORM = re.compile(r"^\w+[^#\n]*=.*#\s*@param", re.MULTILINE)
 
 
 def parse_value(text: str) -> Any:
@@ -30,7 +33,7 @@ def parse_value(text: str) -> Any:
         return _WORDS[stripped.lower()]
     try:
         return json.loads(stripped, parse_constant=lambda word: word)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, too many digits, nested too deeply
         pass
     try:
         number = int(stripped) if stripped.lstrip("+-").isdigit() else float(stripped)
@@ -88,12 +91,21 @@ def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str
     run_dir = parameters.get("run_dir", "runs")
     if not isinstance(run_dir, str) or not run_dir.strip():
         raise ConfigError(f"run_dir={run_dir!r} is not a folder name.", fix='write run_dir="runs"')
+    expanded(run_dir, "run_dir")
     preset, overrides = parameter_overrides(job, dict(parameters))
     load_preset(job, "smoke" if preset == "auto" else preset, overrides=overrides)
     return preset, overrides
 
 
-def check_parameters(job: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+class Overrides(dict[str, Any]):
+    """The settings that you change, as a mapping that shows itself in words."""
+
+    def __repr__(self) -> str:
+        changes = ", ".join(f"{name} = {value!r}" for name, value in self.items())
+        return f"You change: {changes}" if changes else "You change nothing."
+
+
+def check_parameters(job: str, namespace: Mapping[str, Any]) -> Overrides:
     """Return the overrides that a notebook's parameters ask for; bare papermill becomes strict.
 
     Looks at the cells that this kernel has run: the one that declares the parameters, and the one
@@ -107,36 +119,45 @@ def check_parameters(job: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: papermill passed a name that the notebook does not have, or put its values
             before the defaults; a value of the wrong type or out of range.
     """
-    cells = [str(source) for source in namespace.get("In", [])]
+    run = namespace.get("In")
+    cells = [str(source) for source in run] if isinstance(run, list) else []
     declared = _declared_names(cells)
+    fix = "run the cell under `Parameters` first, or run all cells"
     if not declared:
-        raise ConfigError(
-            "No cell of this kernel declares the notebook's parameters.",
-            fix="run the cell under `Parameters` first, or run all cells",
-        )
+        text = "No cell of this kernel declares the notebook's parameters."
+        raise ConfigError(text, fix=fix)
+    if lost := sorted(declared - namespace.keys()):
+        raise ConfigError(f"The parameters {', '.join(lost)} have no value here.", fix=fix)
     injected = [index for index, source in enumerate(cells) if source.startswith(_INJECTED)]
     if injected:
         require_known(_assigned(cells[injected[-1]]), declared, "this notebook")
-        if injected[-1] < max(i for i, source in enumerate(cells) if _FORM in source):
+        if injected[-1] < max(i for i, source in enumerate(cells) if _declares(source)):
             raise ConfigError(
                 "Values were injected before the defaults, so the defaults are in force.",
                 fix="give the cell under `Parameters` the tag `parameters`",
             )
-    return check_values(job, {name: namespace[name] for name in sorted(declared)})[1]
+    return Overrides(check_values(job, {name: namespace[name] for name in sorted(declared)})[1])
 
 
 def _declared_names(cells: list[str]) -> set[str]:
     """Names of the last cell that was run with `# @param` forms in it."""
-    for source in reversed(cells):
-        if _FORM in source and not source.startswith(_INJECTED):
-            return _assigned(source)
-    return set()
+    return next((_assigned(source) for source in reversed(cells) if _declares(source)), set())
+
+
+def _declares(source: str) -> bool:
+    """Whether a cell assigns names with `# @param` forms behind them, and could be run."""
+    return not source.startswith(_INJECTED) and bool(_FORM.search(source) and _assigned(source))
 
 
 def _assigned(source: str) -> set[str]:
-    """Names that a cell of plain assignments sets."""
+    """Names that a cell of plain assignments sets; none for a cell that is no plain Python."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
     names: set[str] = set()
-    for node in ast.parse(source).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return names

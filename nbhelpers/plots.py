@@ -23,13 +23,27 @@ YELLOW, SKY, BLACK = "#E69F00", "#56B4E9", "#222222"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
 MARKS = {"always_yes": "s", "identifier_overlap": "^", "tfidf_mlp": "D"}
 MAX_POINTS = 2000
+BUDGET = "budget before the run"
 CAPTIONS = {
     "loss": "Training loss per logged step, and F1 on valid while training.",
     "curves": "Precision-recall and ROC curve on test, pairs as given; floors at their thresholds.",
     "scores": "Scores by label, and how often a pair of a given score is a clone.",
-    "memory": "Predicted memory by part, beside the measured peak.",
+    "memory": "Memory predicted for the largest batch of the data, by part, beside the measured "
+    "peak. Thin: the budget before the run, for the longest possible batch.",
     "gpu": "GPU utilisation over the run.",
 }
+
+
+BUDGET_CAPTION = (
+    "The budget before the run by part, for the longest possible batch, beside the measured peak."
+)
+
+
+def caption(facts: RunFacts, name: str) -> str:
+    """Return what a figure shows, in words."""
+    if name != "memory" or facts.predicted_lines:
+        return CAPTIONS[name]
+    return BUDGET_CAPTION if facts.budget else "The measured peak of memory."
 
 
 def save_plots(facts: RunFacts) -> dict[str, Path]:
@@ -179,25 +193,27 @@ def scores_figure(facts: RunFacts, labels: np.ndarray, p: np.ndarray) -> Figure:
 
 
 def memory_figure(facts: RunFacts) -> Figure | None:
-    """Draw the predicted parts as one bar, the measured peak of each rank as others."""
-    lines = [
-        line for line in facts.get("budget", "lines") or [] if (dig(line, "size_bytes") or 0) > 0
-    ]
-    measured = _measured_bars(facts)
-    if not lines and not measured:
+    """Draw the predicted parts as one bar, the budget as a thin one, the measured peaks as others.
+
+    Without a prediction for the data, the parts are those of the budget and are named so.
+    """
+    predicted, budget = (
+        [line for line in lines or [] if (dig(line, "size_bytes") or 0) > 0]
+        for lines in (facts.predicted_lines, facts.budget.get("lines"))
+    )
+    parts, bars = predicted or budget, _measured_bars(facts)
+    if not parts and not bars:
         return None
-    largest = max([sum(line["size_bytes"] for line in lines), *(v for _, v in measured)])
+    whole = facts.budget.get("total_bytes") if predicted else None
+    largest = max([sum(line["size_bytes"] for line in parts), whole or 0, *(v for _, v in bars)])
     unit, name = (GIB, "GiB") if largest >= GIB else (2**20, "MiB")
-    figure, (axis,) = _panels(1, height=1.6 + 0.4 * len(measured))
-    start = 0.0
-    for at, line in enumerate(lines):
-        width = line["size_bytes"] / unit
-        style = {"color": CYCLE[at % len(CYCLE)], "hatch": ("", "//", "..")[at // len(CYCLE) % 3]}
-        axis.barh("predicted", width, left=start, label=line["name"], edgecolor="white", **style)
-        start += width
-    for title, value in measured:
+    figure, (axis,) = _panels(1, height=1.6 + 0.4 * (len(bars) + bool(whole)))
+    _stack(axis, "predicted" if predicted else BUDGET, parts, unit=unit)
+    if whole:
+        axis.barh(BUDGET, whole / unit, height=0.25, color=SKY)
+    for title, value in bars:
         axis.barh(title, value / unit, color=GREY)
-    capacity = facts.get("budget", "capacity_bytes")
+    capacity = facts.budget.get("capacity_bytes")
     if capacity:
         axis.axvline(capacity / unit, color=BLACK, linestyle="--", linewidth=1, label="capacity")
     axis.invert_yaxis()
@@ -206,6 +222,15 @@ def memory_figure(facts: RunFacts) -> Figure | None:
         *axis.get_legend_handles_labels(), fontsize=7.5, ncols=4, loc="outside lower left"
     )
     return figure
+
+
+def _stack(axis: Axes, title: str, lines: list[Mapping[str, Any]], *, unit: int) -> None:
+    start = 0.0
+    for at, line in enumerate(lines):
+        width = line["size_bytes"] / unit
+        style = {"color": CYCLE[at % len(CYCLE)], "hatch": ("", "//", "..")[at // len(CYCLE) % 3]}
+        axis.barh(title, width, left=start, label=line.get("name"), edgecolor="white", **style)
+        start += width
 
 
 def _measured_bars(facts: RunFacts) -> list[tuple[str, float]]:
@@ -219,13 +244,13 @@ def _measured_bars(facts: RunFacts) -> list[tuple[str, float]]:
 
 def gpu_figure(facts: RunFacts) -> Figure | None:
     """Draw the utilisation of every GPU against the time since the first event."""
-    series: dict[int, list[tuple[float, float]]] = {}
+    series: dict[str, list[tuple[float, float]]] = {}
     for event in facts.of_type("gpu"):
         for gpu in event.get("gpus") or []:
             busy = dig(gpu, "utilisation_percent")
             if busy is not None:
                 minutes = (event["t"] - facts.events[0]["t"]) / 60
-                series.setdefault(gpu.get("index", 0), []).append((minutes, busy))
+                series.setdefault(str(gpu.get("index", 0)), []).append((minutes, busy))
     if not series:
         return None
     figure, (axis,) = _panels(1)

@@ -8,6 +8,7 @@ what theirs lets pass: missing, contradicting and unknown predictions.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -91,15 +92,32 @@ def iter_predictions(path: str | Path) -> Iterator[dict[str, Any]]:
     for number, line in _lines(Path(path)):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             row = None
-        missing = set(FIELDS) - set(row) if isinstance(row, dict) else set(FIELDS)
-        if missing:
+        if fault := _row_fault(row):
             raise DataError(
-                f"{path}, line {number}: not a prediction (without {', '.join(sorted(missing))})",
+                f"{path}, line {number}: not a prediction ({fault})",
                 fix="Write the file with PredictionWriter, or evaluate again to make it anew.",
             )
         yield row
+
+
+def _row_fault(row: Any) -> str:
+    """Say why a JSON value is no prediction, "" where it is one."""
+    missing = set(FIELDS) - set(row) if isinstance(row, dict) else set(FIELDS)
+    if missing:
+        return f"without {', '.join(sorted(missing))}"
+    if row["label"] not in (0, 1) or isinstance(row["label"], float):
+        return f"label {row['label']!r} is not 0 or 1"
+    p, reverse = row["p"], row["p_reversed"]
+    if not _is_finite(p) or not (reverse is None or _is_finite(reverse)):
+        return f"p={p!r}, p_reversed={reverse!r}: a probability is a finite number"
+    return ""
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -math.inf < value < math.inf
 
 
 def read_predictions(path: str | Path, *, split: str | None = None) -> dict[str, list[Any]]:
@@ -193,9 +211,15 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             f"cannot read {path}: {error.strerror}", fix="Check the path and its spelling."
         ) from error
     with file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line.rstrip("\r\n").strip(" ")
+        try:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.rstrip("\r\n").strip(" ")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path} is not UTF-8 text (byte 0x{error.object[error.start]:02x}).",
+                fix="Unpack it if it is compressed, and save it as UTF-8.",
+            ) from error
 
 
 def _refuse(problems: Mapping[str, list[str]], path: str | Path) -> None:

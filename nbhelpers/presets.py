@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
@@ -85,7 +86,7 @@ class Preset:
             text += f" (base: {self.base[field]!r})"
         return f"{text}: {self.why[field]}" if self.why.get(field) else text
 
-    def override(self, **changes: Any) -> Preset:
+    def override(self, /, **changes: Any) -> Preset:
         """Return a copy with some settings changed; None means unchanged.
 
         Raises:
@@ -128,14 +129,23 @@ class Preset:
         def cells(*texts: object) -> str:
             return "".join(f"<td>{html.escape(str(text))}</td>" for text in texts)
 
-        rows = [
-            f"<tr>{cells(name, value, self.provenance[name], self.why.get(name, ''))}</tr>"
+        rows = {
+            name: f"<tr>{cells(name, value, self.provenance[name], self.why.get(name, ''))}</tr>"
             for name, value in self.settings.model_dump().items()
-        ]
+        }
+        first = {name for name, *_ in self.changed()}
+        first |= {n for n in rows if self.provenance[n].startswith((OVERRIDES, "derived"))}
+        shown = "".join(row for name, row in rows.items() if name in first)
+        rest = "".join(row for name, row in rows.items() if name not in first)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         head = "<tr><th>setting</th><th>value</th><th>from</th><th>why</th></tr>"
         title = html.escape(f"Preset {self.job}/{self.name}: {self.about}")
-        return f"<p><b>{title}</b></p>{notes}<table>{head}{''.join(rows)}</table>"
+        top = f"<table>{head}{shown}</table>" if shown else "<p>Nothing differs from the base.</p>"
+        below = f"<summary>{len(rows) - len(first)} settings as in the base</summary>"
+        return (
+            f"<p><b>{title}</b></p>{notes}{top}"
+            f"<details>{below}<table>{head}{rest}</table></details>"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -281,6 +291,16 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.1f}"
 
 
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors of a whole number, ascending, in the time of its square root.
+
+    >>> divisors(12), divisors(1_000_000_007)
+    ((1, 2, 3, 4, 6, 12), (1, 1000000007))
+    """
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return tuple(dict.fromkeys([*small, *(number // n for n in reversed(small))]))
+
+
 def share(preset: Preset, world_size: int) -> Preset:
     """Return the preset with a per-device batch that lets `world_size` GPUs share the global batch.
 
@@ -290,7 +310,9 @@ def share(preset: Preset, world_size: int) -> Preset:
     per_gpu, rest = divmod(total, world_size)
     if rest or (per_gpu >= wanted and per_gpu % wanted == 0):
         return preset
-    size = max(n for n in range(1, min(wanted, per_gpu) + 1) if per_gpu % n == 0)
+    size = max((n for n in divisors(per_gpu) if n <= wanted), default=0)
+    if not size:  # more GPUs than examples: `plan_batch` says what is possible
+        return preset
     note = (
         f"per_device_train_batch_size {wanted} -> {size}: {world_size} GPUs share the global batch "
         f"of {total}"

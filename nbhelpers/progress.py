@@ -17,6 +17,7 @@ from nbhelpers.events import Event
 
 LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
+UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}  # by first word
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Progress:
     loss: float | None = None
     useful_tokens_per_s: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
+    split: str = ""  # which pairs `scores` are of
     gpus: list[dict[str, Any]] = field(default_factory=list)
     memory_bytes: int | None = None
     last_event_t: float | None = None
@@ -65,6 +67,7 @@ class Progress:
     def _on_eval(self, event: Event) -> None:
         found = event.get("scores") or {}
         self.scores = {name: v for name, v in found.items() if isinstance(v, int | float)}
+        self.split = str(event.get("split") or "")
 
     def _on_gpu(self, event: Event) -> None:
         self.gpus = list(event.get("gpus") or [])
@@ -91,8 +94,9 @@ class Progress:
         """What is known, in words, most important first."""
         found = []
         if self.total:
-            unit = self.task or ("step" if self.phase == "train" else "")
-            found.append(f"{unit} {self.done:,}/{self.total:,} ({self.share:.0%})".strip())
+            name = self.task or ("step" if self.phase == "train" else "")
+            counted = f"{self.done:,}/{self.total:,} {UNITS.get(self.task.split(' ')[0], '')}"
+            found.append(f"{name} {counted.strip()} ({self.share:.0%})".strip())
         elif self.task:
             found.append(self.task)
         if self.phase == "train" and self.loss is not None:
@@ -102,7 +106,7 @@ class Progress:
         if self.eta_s is not None and self.done < self.total:
             found.append(f"ETA {duration(self.eta_s)}")
         if "f1" in self.scores:
-            found.append(f"F1 {self.scores['f1']:.3f}")
+            found.append(f"{self.split} F1 {self.scores['f1']:.3f}".strip())
         return found + self._device_parts()
 
     def _device_parts(self) -> list[str]:

@@ -5,10 +5,11 @@ Kept apart so that a score and its bootstrap interval cannot be computed by two 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nbhelpers.errors import DataError
+from nbhelpers.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,29 @@ def is_positive(probabilities: Sequence[float] | np.ndarray, threshold: float) -
     """
     import numpy as np
 
-    return np.asarray(probabilities, dtype=np.float64) > float(threshold)
+    try:
+        limit = float(threshold)
+    except (TypeError, ValueError):
+        limit = math.nan
+    if math.isnan(limit):
+        raise ConfigError(f"threshold={threshold!r} is no number.", fix="Give one such as 0.5.")
+    return as_array(probabilities, "probabilities", np.float64) > limit
+
+
+def as_array(values: Any, name: str, dtype: Any = None) -> np.ndarray:
+    """Return values as an array.
+
+    Raises:
+        DataError: They are no numbers, or rows of unlike lengths.
+    """
+    import numpy as np
+
+    try:
+        return np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the {name} are no numbers: {error}", fix="Give one number a pair.") from (
+            error
+        )
 
 
 def checked(
@@ -33,7 +56,7 @@ def checked(
     """Return both as arrays, or name the first row that cannot be scored (rows count from 1)."""
     import numpy as np
 
-    y, p = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
+    y, p = as_array(labels, "labels"), as_array(probabilities, "probabilities", np.float64)
     if y.ndim != 1 or y.shape != p.shape:
         raise DataError(
             f"labels have shape {y.shape}, probabilities {p.shape}", fix="Give one of each a pair."
@@ -43,7 +66,8 @@ def checked(
     odd = np.flatnonzero(~np.isin(y, (0, 1)))
     if len(odd):
         raise DataError(
-            f"label {y[odd[0]]!r} in row {odd[0] + 1} is neither 0 nor 1", fix="Use 1 for a clone."
+            f"label {y[odd].tolist()[0]!r} in row {odd[0] + 1} is neither 0 nor 1",
+            fix="Use 1 for a clone.",
         )
     bad = np.flatnonzero(~np.isfinite(p))
     if len(bad):

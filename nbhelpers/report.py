@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.errors import ConfigError
 from nbhelpers.report_facts import RunFacts, read_facts
 
 if TYPE_CHECKING:
@@ -50,19 +51,25 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
             its cell, and nothing is written twice.
 
     Raises:
-        ConfigError: There is no such run folder.
+        ConfigError: There is no such run folder, or it cannot be written to.
     """
     from nbhelpers.plots import save_plots
     from nbhelpers.report_html import body, page
     from nbhelpers.report_words import as_text
 
     facts = read_facts(run_or_result)
-    tables, plots = make_tables(facts), save_plots(facts)
-    fragment = body(facts, tables, plots)
     target = facts.run.report_path
-    draft = target.with_name(f".{target.name}.partial")
-    draft.write_text(page(facts, fragment), encoding="utf-8")
-    draft.replace(target)
+    try:
+        tables, plots = make_tables(facts), save_plots(facts)
+        fragment = body(facts, tables, plots)
+        draft = target.with_name(f".{target.name}.partial")
+        draft.write_text(page(facts, fragment), encoding="utf-8", errors="replace")
+        draft.replace(target)
+    except OSError as error:
+        raise ConfigError(
+            f"The report cannot be written to {facts.run.path}: {error.strerror or error}.",
+            fix="make the run's folder writable, or copy it to a place of your own",
+        ) from error
     made = Report(
         run_id=str(facts.get("run_id") or facts.run.id),
         status=facts.status,

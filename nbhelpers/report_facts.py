@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.files import read_json
+from nbhelpers.forms import RECORD, RESULT, fitted, left_out
+from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.runs import Run
 
 NOT_MEASURED = "not measured"
@@ -31,6 +33,26 @@ class RunFacts:
     def of_type(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one type, by time."""
         return [event for event in self.events if event.get("type") == kind]
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """The budget before the run; none for an evaluation, whose budget is that of training."""
+        return {} if self.is_evaluation else self.get("budget") or {}
+
+    @property
+    def predicted_lines(self) -> list[dict[str, Any]]:
+        """The prediction for the largest batch of the data, by part; the form is the budget's."""
+        return fitted(self.get("memory", "predicted_lines"), RESULT["budget"]["lines"]) or []
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether the run scored a checkpoint and trained nothing."""
+        return self.get("mode") == "evaluate"
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the data is the sample that comes with this project."""
+        return "smoke" in (self.get("data", "source"), self.get("settings", "data"))
 
     @property
     def is_complete(self) -> bool:
@@ -57,16 +79,14 @@ def read_facts(run_or_result: Any) -> RunFacts:
     Raises:
         ConfigError: There is no such folder, or it holds nothing of a run.
     """
-    path = Path(getattr(run_or_result, "path", run_or_result)).expanduser()
-    run = Run(path.parent if path.is_file() else path)
-    if not run.path.is_dir():
+    path = expanded(getattr(run_or_result, "path", run_or_result), "the run")
+    run = Run(path.parent if is_file(path) else path)
+    if not is_folder(run.path):
         raise ConfigError(
             f"there is no run folder {run.path}", fix="Give a folder that `nbhelpers runs` lists."
         )
-    from nbhelpers.files import read_json
-
     record, events = run.record or {}, run.events()
-    data = read_json(run.result_path) or getattr(run_or_result, "data", None)
+    data = read_json(run.result_path, RESULT) or getattr(run_or_result, "data", None)
     if not data and not record and not events:
         raise ConfigError(
             f"{run.path} holds neither result.json nor run.json nor events",
@@ -74,10 +94,21 @@ def read_facts(run_or_result: Any) -> RunFacts:
         )
     is_partial = not data
     data = dict(data) if data else _so_far(record, events)
+    data["warnings"] = [*(data.get("warnings") or []), *_damage(run)]
     status = run.status
     if status == "new" and (events or not is_partial):  # a folder copied without process.json
         status = "unfinished" if is_partial else "finished"
     return RunFacts(run=run, status=status, data=data, record=record, events=events)
+
+
+def _damage(run: Run) -> Iterator[str]:
+    """Say which values of the run's files have a form that no reader can use."""
+    for path, form in ((run.result_path, RESULT), (run.record_path, RECORD)):
+        raw = read_json(path)
+        lost = list(left_out(raw, fitted(raw, form)))
+        if lost:
+            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            yield f"{path.name} is damaged, left out: {', '.join(lost[:3])}{more}."
 
 
 def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:

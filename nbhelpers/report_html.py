@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.plots import CAPTIONS
+from nbhelpers.plots import caption
 from nbhelpers.report_facts import RunFacts, count, duration, interval, known, score, share, size
-from nbhelpers.report_words import cautions, citation, headline, memory_sentence, problems, verdicts
+from nbhelpers.report_findings import cautions, details, glossary, headline, verdicts
+from nbhelpers.report_words import citation, memory_sentence, problems
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,11 +30,12 @@ border-bottom:1px solid #eee;background:none;color:inherit}
 .nbh th{font-weight:600;color:#444;border-bottom-color:#bbb;white-space:nowrap}
 .nbh td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .nbh th.n{text-align:right}.nbh .long{overflow-wrap:anywhere}
+.nbh td.w{white-space:nowrap}
 .nbh img{max-width:100%;height:auto;display:block}.nbh figure{margin:.6rem 0}
 .nbh figcaption{color:#555;font-size:.84rem}
-@media(max-width:600px){.nbh th{white-space:normal}.nbh figure{overflow-x:auto}
-.nbh img{max-width:none;width:38rem}}
+@media(max-width:600px){.nbh th{white-space:normal}}
 """
+UNBROKEN = frozenset(("scorer", "split", "order", "prior", "metric", "average", "phase"))
 SCORE_COLUMNS = frozenset(("precision", "recall", "f1", "roc_auc", "pr_auc", "target"))
 HEADS = {
     "f1": "F1 (binary)",
@@ -51,9 +53,9 @@ def body(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str
     """Return the report as an HTML fragment that brings its own style and images."""
     parts = [
         _head(facts),
-        _scores(tables, plots),
-        _doubts(facts, tables, plots),
-        _cost(tables, plots),
+        _scores(facts, tables, plots),
+        _doubts(facts, tables),
+        _cost(facts, tables, plots),
         _settings(facts, tables),
     ]
     return f'<div class="nbh"><style>{STYLE}</style>{"".join(parts)}</div>'
@@ -71,25 +73,37 @@ def page(facts: RunFacts, fragment: str) -> str:
 
 
 def _head(facts: RunFacts) -> str:
-    job, model = facts.get("job") or "run", facts.get("model", "name")
+    job, model = facts.get("job") or "run", _short_name(str(facts.get("model", "name") or ""))
     title = f"{job}: {model}" if model else str(job)
     said = [f"<h1>{html.escape(title)}</h1>", _p(headline(facts), "lead")]
     said += [_p(text, "bad") for text in problems(facts)]
     said += [_p(verdict) for verdict in verdicts(facts)]
+    said += [_p(details(facts)), *(_p(line, "note") for line in glossary(facts))]
     where = f"Run {facts.run.id}, preset {facts.get('preset')}, {facts.status}."
     return "".join(said) + _p(where, "note")
 
 
-def _scores(tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+def _short_name(model: str) -> str:
+    """Return a hub name as it is, and of a path only its last part.
+
+    >>> _short_name("microsoft/CodeGPT"), _short_name("/a/run/checkpoints/step-00000060")
+    ('microsoft/CodeGPT', 'step-00000060')
+    """
+    is_path = model.count("/") > 1 or model.startswith(("/", ".", "~"))
+    return PurePath(model).name if is_path else model
+
+
+def _scores(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
     note = (
-        "Binary scores are of the class clone; macro is the mean over both classes: do not compare "
+        "As given: the two functions in the order in which the data holds them. Binary scores "
+        "are of the class clone; macro is the mean over both classes: do not compare "
         "one with the other. Intervals come from resampling functions, because pairs share them."
     )
     return (
         _section("Targets", _table(tables.get("targets")))
         + _section("Scores, pairs as given", _table(_wide_scores(tables.get("scores"))), note)
-        + _figure(plots, "curves")
-        + _figure(plots, "scores")
+        + _figure(facts, plots, "curves")
+        + _figure(facts, plots, "scores")
         + _section(
             "At other shares of clones",
             _table(tables.get("priors")),
@@ -117,35 +131,45 @@ def _wide_scores(table: pd.DataFrame | None) -> pd.DataFrame | None:
     return pd.DataFrame(rows).fillna("")
 
 
-def _doubts(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+def _doubts(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> str:
     notes = "".join(_p(text) for text in cautions(facts))
     return (
-        _section("Beside cheap scorers", _table(tables.get("floors")), "Each at its own threshold.")
+        _section(
+            "Beside cheap scorers",
+            _table(_floors_cells(tables.get("floors"))),
+            "The floors, each at its own threshold. Lead: our F1 minus the floor's, and the 95 % "
+            "interval of the difference.",
+        )
         + _section(
             "By texts seen in train",
             _table(tables.get("strata")),
-            "How many of a pair's two texts also occur in train, white space aside. Pairs "
-            "with none come nearest to a new code base.",
+            "Seen in train: how many of a pair's two texts (0, 1 or 2) also occur in train, white "
+            "space aside. Pairs with none come nearest to a new code base.",
         )
         + _section(
             "Order of a pair",
             _table(tables.get("orders")),
-            "The head reads the two functions in order; a clone does not depend on it.",
+            "Given: as in the data; reversed: the two functions swapped; mean: of both "
+            "probabilities. The head reads in order; a clone does not depend on it.",
         )
         + _section("What to hold against these scores", notes)
     )
 
 
-def _cost(tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+def _floors_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
+    return None if table is None else table.drop(columns=["precision", "recall"], errors="ignore")
+
+
+def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
     memory = _p(memory_sentence(tables)) if "memory" in tables else ""
-    memory += _table(_memory_cells(tables.get("memory"))) + _figure(plots, "memory")
+    memory += _table(_memory_cells(tables.get("memory"))) + _figure(facts, plots, "memory")
     memory += _table(tables.get("memory_lines"))
     return (
         _section("Memory", memory)
         + _section("Time", _table(tables.get("timing")))
         + _section("Speed", _table(tables.get("throughput")))
-        + _section("GPUs", _table(tables.get("gpus")) + _figure(plots, "gpu"))
-        + _section("Training", _table(tables.get("training")) + _figure(plots, "loss"))
+        + _section("GPUs", _table(tables.get("gpus")) + _figure(facts, plots, "gpu"))
+        + _section("Training", _table(tables.get("training")) + _figure(facts, plots, "loss"))
         + _section(
             "Beside the legacy script",
             _table(tables.get("legacy")),
@@ -182,7 +206,7 @@ def _settings(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> str:
     found = _findings(facts.get("data", "problems"))
     checked = f"<pre class='long note'>{html.escape(found)}</pre>" if found else ""
     return (
-        _section("Data", _table(tables.get("data")) + checked)
+        _section("Data", _table(tables.get("data")) + checked, _functions_said(facts))
         + _section("Settings that differ from the base preset", _table(tables.get("settings")))
         + _section("To cite or repeat this run", _table(rows, classes="long"))
     )
@@ -192,10 +216,36 @@ def _findings(found: Any) -> str:
     """Return what the check of the data found, a line each, from its text or its JSON form."""
     if not isinstance(found, Mapping):
         return found if isinstance(found, str) else ""
-    counts = [f"{kind}: {number:,}" for kind, number in (found.get("counts") or {}).items()]
-    facts = [f"{name}: {value}" for name, value in (found.get("facts") or {}).items()]
-    lines = [*counts, *(found.get("examples") or []), *(found.get("notes") or []), *facts]
-    return "\n".join(str(line).replace("_", " ") for line in lines)
+    rows = {str(kind): number for kind, number in (found.get("counts") or {}).items()}
+    facts = {str(name): value for name, value in (found.get("facts") or {}).items()}
+    notes = [*(found.get("examples") or []), *(found.get("notes") or [])]
+    lines = [*_named(rows), *(str(note) for note in notes), *_named(facts)]
+    return "\n".join(lines)
+
+
+def _named(values: Mapping[str, Any]) -> list[str]:
+    """Write `name: value` lines; a mapping as value becomes `train: 0 · valid: 0`."""
+    return [f"{name.replace('_', ' ')}: {_flat(value)}" for name, value in values.items()]
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " · ".join(f"{name}: {_flat(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_flat(inner) for inner in value) or "none"
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_count else str(value)
+
+
+def _functions_said(facts: RunFacts) -> str:
+    """Explain why the functions of the splits need not add up to those of the data."""
+    known_functions = facts.get("data", "n_functions")
+    if not isinstance(known_functions, int):
+        return ""
+    return (
+        f"The data has {known_functions:,} functions. The table counts those that a split's pairs "
+        "use: one without a pair counts nowhere, one in two splits counts in both."
+    )
 
 
 def _section(title: str, content: str, note: str = "") -> str:
@@ -208,14 +258,14 @@ def _p(text: str, classes: str = "") -> str:
     return f'<p class="{classes}">{html.escape(text)}</p>' if text else ""
 
 
-def _figure(plots: Mapping[str, Path], name: str) -> str:
+def _figure(facts: RunFacts, plots: Mapping[str, Path], name: str) -> str:
     if name not in plots:
         return ""
     image = base64.b64encode(plots[name].read_bytes()).decode()
-    caption = html.escape(CAPTIONS[name])
+    said = html.escape(caption(facts, name))
     return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{image}">'
-        f"<figcaption>{caption}</figcaption></figure>"
+        f'<figure><img alt="{said}" src="data:image/png;base64,{image}">'
+        f"<figcaption>{said}</figcaption></figure>"
     )
 
 
@@ -268,8 +318,8 @@ def _cell(name: str, value: Any) -> tuple[str, str]:
         return writers[name](value), "n"
     if name.endswith("_bytes"):
         return size(value), "n"
-    if isinstance(value, bool | str):
-        return str(value), ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value), "w" if name in UNBROKEN else ""
     if name in SCORE_COLUMNS:
         return score(value), "n"
     is_count = isinstance(value, int) or float(value).is_integer() or abs(value) >= 1000

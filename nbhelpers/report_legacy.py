@@ -23,8 +23,8 @@ def legacy_table(facts: RunFacts) -> pd.DataFrame:
     import pandas as pd
 
     settings = facts.get("settings") or {}
-    if facts.get("job") != "clones" or not settings or facts.get("mode") == "evaluate":
-        return pd.DataFrame([])
+    if facts.get("job") != "clones" or not settings or facts.is_evaluation or facts.is_sample:
+        return pd.DataFrame([])  # beside a toy run, the old script's settings say nothing
     legacy, measured = _legacy_settings(), _legacy_result(facts)
     plan = {"world_size": legacy.get("num_gpus")} | legacy if legacy else {}
     if measured:
@@ -58,10 +58,11 @@ def _legacy_settings() -> dict[str, Any]:
 def _legacy_result(facts: RunFacts) -> dict[str, Any]:
     """Return the newest finished run of the legacy preset that lies beside this run, or {}."""
     from nbhelpers.files import read_json
+    from nbhelpers.forms import RESULT
     from nbhelpers.runs import list_runs
 
     for run in list_runs(facts.run.path.parent):
-        data = read_json(run.result_path) if run.path != facts.run.path else None
+        data = read_json(run.result_path, RESULT) if run.path != facts.run.path else None
         if data and data.get("preset") == LEGACY_PRESET and data.get("run_id"):
             return data
     return {}
@@ -94,12 +95,19 @@ def _measured(data: Mapping[str, Any]) -> dict[str, str]:
     f1 = dig(data, "scores", "test", "orders", "given", "f1")
     is_gpu = dig(data, "memory", "device") == "cuda"
     return {
-        "peak memory per GPU": _joined([size(p) for p in peaks]) if is_gpu else NOT_MEASURED,
+        "peak memory per GPU": _joined([size(p) for p in peaks if is_gpu] or _peak(data)),
         "utilisation per GPU": _joined(known),
         "training time": duration(dig(data, "timing", "train_s")),
         "training pairs per second": NOT_MEASURED if rate is None else f"{rate:.1f}",
         "F1 on test (binary)": NOT_MEASURED if f1 is None else score(f1),
     }
+
+
+def _peak(data: Mapping[str, Any]) -> list[str]:
+    """Return the peak that was measured without a GPU's own figures, and what it counts."""
+    measured, device = dig(data, "memory", "measured_bytes"), dig(data, "memory", "device")
+    what = dig(data, "memory", "what") or "measured"
+    return [f"{size(measured)} ({what}, {device})" if device else size(measured)]
 
 
 def _fixed_share(facts: RunFacts, legacy_tokens: int | None, our_tokens: int | None) -> str:

@@ -100,6 +100,8 @@ def strata_table(facts: RunFacts) -> pd.DataFrame:
     rows = []
     for split, scores in splits(facts):
         for members, values in (scores.get("strata") or {}).items():
+            if dig(values, "n_pairs") == 0:
+                continue
             row = {"split": split, "texts seen in train": members}
             row |= {"pairs": dig(values, "n_pairs"), "share of clones": dig(values, "prior")}
             row |= {"f1": dig(values, "f1"), **_edges(values, "f1")}
@@ -157,7 +159,10 @@ def targets_table(facts: RunFacts) -> pd.DataFrame:
 
 
 def memory_table(facts: RunFacts) -> pd.DataFrame:
-    """Return predicted and measured peak in bytes, and the error of the prediction in per cent."""
+    """Return predicted and measured peak in bytes, and the error of the prediction in per cent.
+
+    An evaluation that measured nothing has no row: a training's budget is not its memory.
+    """
     memory = facts.get("memory") or {}
     predicted, measured = memory.get("predicted_bytes"), memory.get("measured_bytes")
     if predicted is None and measured is None:
@@ -172,13 +177,13 @@ def memory_table(facts: RunFacts) -> pd.DataFrame:
     process = [dig(rank, "rss_bytes") or 0 for rank in ranks]
     row |= {"reserved_bytes": max(reserved, default=0) or None}
     row |= {"process_rss_bytes": max(process, default=0) or None}
-    row |= {"budget_bytes": facts.get("budget", "total_bytes")}
-    return _frame([row | {"capacity_bytes": facts.get("budget", "capacity_bytes")}])
+    row |= {"budget_bytes": facts.budget.get("total_bytes")}
+    return _frame([row | {"capacity_bytes": facts.budget.get("capacity_bytes")}])
 
 
 def memory_lines_table(facts: RunFacts) -> pd.DataFrame:
     """Return the lines of the prediction: of the data's largest batch, else of the budget."""
-    lines = facts.get("memory", "predicted_lines") or facts.get("budget", "lines") or []
+    lines = facts.predicted_lines or facts.budget.get("lines") or []
     keys = ("name", "size_bytes", "note")
     return _frame([{key: dig(line, key) for key in keys} for line in lines])
 

@@ -18,7 +18,7 @@ def parse_requirements(texts: Sequence[str]) -> list[Requirement]:
     Raises:
         ConfigError: One of them cannot be read.
     """
-    return [parse_requirement(text) for text in texts]
+    return [parse_requirement(text) for text in ([texts] if isinstance(texts, str) else texts)]
 
 
 def require_scores(result: RunResult | None, conditions: Sequence[Requirement]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.files import read_json
+from nbhelpers.forms import RESULT
+from nbhelpers.paths import expanded
 
 RESULT_NAME = "result.json"
 
@@ -28,8 +30,8 @@ class RunResult:
         Raises:
             JobFailed: the folder holds no readable result.
         """
-        folder = Path(path).expanduser().absolute()
-        data = read_json(folder / RESULT_NAME)
+        folder = expanded(path, "the run").absolute()
+        data = read_json(folder / RESULT_NAME, RESULT)
         if data is None:
             fix = "Look at the run's status; launch the same configuration again to continue it."
             raise JobFailed(f"{folder} holds no result.", fix=fix)

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers import processes
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import ConfigError, JobFailed
 from nbhelpers.events import Event, file_name, last_events, merge
 from nbhelpers.files import read_json, write_json
+from nbhelpers.forms import PROCESS, RECORD
+from nbhelpers.paths import expanded, is_file, is_folder, kind_of
 from nbhelpers.results import RESULT_NAME, RunResult
 
 HEARTBEAT_S = 15.0
@@ -37,7 +39,7 @@ class Run:
     path: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path).expanduser().absolute())
+        object.__setattr__(self, "path", expanded(self.path, "the run").absolute())
 
     def __repr__(self) -> str:
         return f"Run({self.id}, {self.status})"
@@ -114,7 +116,7 @@ class Run:
     @property
     def record(self) -> dict[str, Any] | None:
         """What `run.json` holds, or None when it cannot be read."""
-        return read_json(self.record_path)
+        return read_json(self.record_path, RECORD)
 
     def read_json(self) -> dict[str, Any]:
         """What `run.json` holds.
@@ -131,7 +133,7 @@ class Run:
     @property
     def process(self) -> dict[str, Any]:
         """What `process.json` holds: the supervisor of the latest launch; {} before the first."""
-        return read_json(self.process_path) or {}
+        return read_json(self.process_path, PROCESS) or {}
 
     @property
     def world_size(self) -> int:
@@ -161,7 +163,7 @@ class Run:
 
     def offset(self, path: Path) -> int:
         """Where the latest launch begins in a file that several launches appended to."""
-        return int((self.process.get("offsets") or {}).get(path.name, 0))
+        return int((self.process.get("offsets") or {}).get(path.name) or 0)
 
     def exit_event(self, process: dict[str, Any] | None = None) -> Event | None:
         """How the latest launch ended, as its supervisor recorded it; None while it has not."""
@@ -193,9 +195,17 @@ class Run:
         """The result of a finished run.
 
         Raises:
-            JobFailed: there is none (yet).
+            JobFailed: there is none (yet); names the status and the last error.
         """
-        return RunResult.from_path(self.path)
+        if is_file(self.result_path):
+            return RunResult.from_path(self.path)
+        errors = self.final_events("error")
+        why = f" Its last error: {errors[-1].get('message', '')}" if errors else ""
+        fix = f"Follow it: nbhelpers follow {self.id}"
+        if self.status != "running":
+            again = (self.record or {}).get("command") or "launch the same configuration"
+            fix = f"To continue it: {again}"
+        raise JobFailed(f"{self.id} ({self.status}) holds no result.{why}", fix=fix)
 
     def log_tail(self, rank: int = 0, lines: int = 20) -> str:
         """The last lines a rank wrote in the latest launch; the launcher's when it wrote none."""
@@ -238,7 +248,7 @@ def is_supervised(run: Run, process: dict[str, Any]) -> bool:
     reboot of the same machine it is gone.
     """
     if is_here(process):
-        return processes.is_alive(int(process.get("pid", 0)), process.get("start_time"))
+        return processes.is_alive(int(process.get("pid") or 0), process.get("start_time"))
     here = processes.machine()
     if process.get("host") == here["host"] and process.get("boot_id") != here["boot_id"]:
         return False
@@ -252,13 +262,14 @@ def end_leftovers(run: Run) -> int:
     process = run.process
     if not process or not is_here(process):
         return 0
-    family = [(process.get("guard_pid", 0), process.get("guard_start_time"))]
-    family += [(process.get("pid", 0), process.get("start_time"))]
+    family = [(int(process.get("guard_pid") or 0), process.get("guard_start_time"))]
+    family += [(int(process.get("pid") or 0), process.get("start_time"))]
 
     def find() -> list[int]:
         heads = [pid for pid, started in family if processes.is_alive(pid, started)]
         below = [pid for head in heads for pid in processes.descendants(head)]
-        return list(dict.fromkeys(heads + below + processes.of_launch(process["launch_id"])))
+        ours = processes.of_launch(process.get("launch_id") or "")
+        return list(dict.fromkeys(heads + below + ours))
 
     return processes.end(find, grace_s=0)
 
@@ -268,13 +279,14 @@ def _ended_status(run: Run, ended: Event | None, has_result: bool) -> str:
     code = ended.get("returncode") if ended else None
     if has_result and not errors and (code == 0 or run.final_events("end")):
         return "finished"
-    if ended and ended["reason"] in STOP_REASONS and (ended.get("escalated") or not errors):
+    reason = ended.get("reason") if ended else None
+    if reason in STOP_REASONS and (ended.get("escalated") or not errors):
         return "stopped"
     if errors:
         return "failed"
     if run.final_events("stopped") and code in (0, None):
         return "stopped"
-    return "dead" if ended is None or ended["reason"] == "launcher killed" else "failed"
+    return "dead" if ended is None or reason == "launcher killed" else "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +325,28 @@ class RunTable:
 def _row(run: Run) -> dict[str, str]:
     record, status = run.record or {}, run.status
     f1 = run.result().f1 if status == "finished" else None
-    preset = (record.get("preset") or {}).get("name", "")
+    preset = (record.get("preset") or {}).get("name") or ""
     score = "" if f1 is None else f"{f1:.3f}"
-    created = str(record.get("created_at", ""))
+    created = record.get("created_at") or ""
     return {"run": run.id, "status": status, "preset": preset, "F1": score, "started": created}
 
 
 def list_runs(run_dir: str | Path = "runs") -> RunTable:
-    """The runs in a folder, newest first; runs that were set aside (`~1`) included."""
-    root = Path(run_dir).expanduser().absolute()
-    files = root.glob("*/run.json") if root.is_dir() else ()
-    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
-    return RunTable(root, tuple(Run(file.parent) for file in newest))
+    """The runs in a folder, newest first; runs that were set aside (`~1`) included.
+
+    Raises:
+        ConfigError: The folder may not be read.
+    """
+    root = expanded(run_dir, "run_dir").absolute()
+    if kind_of(root) == "forbidden" or (is_folder(root) and not os.access(root, os.R_OK | os.X_OK)):
+        raise ConfigError(f"{root} may not be read.", fix="check its permissions, or your user")
+    found: list[tuple[float, Path]] = []
+    for file in root.glob("*/run.json") if is_folder(root) else ():
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            if is_file(file):
+                found.append((file.stat().st_mtime, file.parent))
+    newest = sorted(found, key=lambda each: each[0], reverse=True)
+    return RunTable(root, tuple(Run(folder) for _, folder in newest))
 
 
 def open_run(path_or_id: str | Path, run_dir: str | Path = "runs") -> Run:
@@ -333,15 +355,22 @@ def open_run(path_or_id: str | Path, run_dir: str | Path = "runs") -> Run:
     Raises:
         ConfigError: there is no such run; names the nearest ones.
     """
-    path, root = Path(path_or_id).expanduser(), Path(run_dir).expanduser()
+    path, root = expanded(path_or_id, "the run"), expanded(run_dir, "run_dir")
     for candidate in (root / path, path):
-        if (candidate / "run.json").is_file():
+        kind = kind_of(candidate / "run.json")
+        if kind == "file":
             return Run(candidate)
+        if kind == "forbidden":
+            text = f"The run {candidate} cannot be looked at: a folder above it is closed to you."
+            raise ConfigError(text, fix="check the permissions of the folders above it")
     import difflib
 
     known = [run.id for run in list_runs(root)]
-    near = difflib.get_close_matches(path.name, known, n=3, cutoff=0.4) or known[:3]
-    fix = f"Did you mean {', '.join(near)}?" if near else f"Look for run folders outside {root}."
+    if near := difflib.get_close_matches(path.name, known, n=3, cutoff=0.9):
+        fix = f"Did you mean {', '.join(near)}?"
+    else:
+        fix = f"The newest runs here: {', '.join(known[:3]) or 'none'}."
+    fix += " For another folder of runs set run_dir (in a shell: --run-dir FOLDER)."
     raise ConfigError(f"No run {str(path_or_id)!r} in {root.absolute()}.", fix=fix)
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(ge=1)]
+LARGEST = 2**31 - 1  # what counters of other libraries hold
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -108,7 +109,7 @@ class ClonesSettings(Settings):
         None,
         description="validation pairs used during training, one fixed draw; None: all",
     )
-    pretrain_steps: Annotated[int, Field(ge=0)] = Field(
+    pretrain_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         0, description="`smoke` model only: language-model steps on the sample, cached"
     )
     floors: bool = Field(description="also score always-yes, identifier overlap and TF-IDF")

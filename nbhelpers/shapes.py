@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.paths import expanded, is_folder
+
 if TYPE_CHECKING:
     from nbhelpers.schema import Settings
 
@@ -62,10 +64,10 @@ def find_shape(settings: Settings) -> Shape | None:
     if settings.model in _KNOWN:
         return _KNOWN[settings.model]
     try:
-        folder = Path(settings.model).expanduser()
-        path = folder / "config.json" if folder.is_dir() else _from_hub(settings)
+        is_local = is_folder(settings.model)
+        path = expanded(settings.model) / "config.json" if is_local else _from_hub(settings)
         return _from_config(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (ImportError, OSError, ValueError, KeyError, TypeError):
+    except (ImportError, ArithmeticError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -79,7 +81,7 @@ def _from_hub(settings: Settings) -> str:
 
 def _from_config(config: dict[str, Any]) -> Shape:
     hidden = int(config["n_embd"])
-    return Shape(
+    shape = Shape(
         hidden=hidden,
         layers=int(config["n_layer"]),
         heads=int(config["n_head"]),
@@ -88,3 +90,7 @@ def _from_config(config: dict[str, Any]) -> Shape:
         positions=int(config["n_positions"]),
         dropout=float(config.get("attn_pdrop", 0.1)),
     )
+    sizes = (shape.hidden, shape.layers, shape.heads, shape.inner, shape.vocab, shape.positions)
+    if not all(0 < size < 2**31 for size in sizes) or not 0 <= shape.dropout < 1:
+        raise ValueError("the sizes in config.json are no sizes of a model")
+    return shape

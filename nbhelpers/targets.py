@@ -179,7 +179,7 @@ def parse_requirement(text: str) -> Requirement:
         raise ConfigError(f"cannot read the requirement {text!r}", fix=fix)
     metric, op, number = match.groups()
     try:
-        value = float(number)
+        value = math.nan if "_" in number else float(number)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
@@ -197,6 +197,18 @@ def _may_exist(name: str) -> bool:
     parts = name.split(".")
     nested = parts[1:] if parts[0] in SPLITS else parts
     return len(nested) >= 3 and nested[0] in NESTED and nested[-1] in (*METRICS, "n_pairs", "prior")
+
+
+def is_of_split(name: str) -> bool:
+    """Say whether the scores of one split, the test split, may hold this name: for targets.
+
+    >>> is_of_split("mean.f1"), is_of_split("floors.tfidf_mlp.f1"), is_of_split("valid.f1")
+    (True, True, False)
+    """
+    plain = name.removeprefix("test.")
+    if plain.rpartition(".")[2] not in METRICS or plain.startswith(tuple(f"{s}." for s in SPLITS)):
+        return False
+    return _may_exist(plain)
 
 
 def _static() -> list[str]:

@@ -159,6 +159,11 @@ def test_a_plan_refuses_bf16_on_a_t4():
 def test_a_plan_survives_json_and_shows_itself():
     plan = split_batch(64, 8, 2)
     assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
-    assert "8 x 4 x 2 = 64" in repr(plan) and "8 x 4 x 2 = 64" in plan._repr_html_()
+    assert (
+        "8 x 4 x 2 = 64" in repr(plan) and plan.note() == "2 processes share this machine's cores"
+    )
+    shown = plan._repr_html_()
+    assert "8 pairs x 4 micro-steps x 2 processes = 64 per optimizer step" in shown
+    assert "is_exact" not in shown and "use_gpu" not in shown
     with pytest.raises(ConfigError, match="lacks or adds"):
         BatchPlan.from_dict({"world_size": 1})

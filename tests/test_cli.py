@@ -64,6 +64,12 @@ def test_plan_shows_preset_split_and_budget_of_a_gpu_that_is_not_here(
     [
         (("budget", "--preset", "h100", "--gpu", "t4"), BudgetError.exit_code, "Fix:"),
         (("budget", "--preset", "t4", "--gpu", "t4"), 0, "fits"),
+        (("budget", "clones", "--preset", "t4", "--gpu", "t4"), 0, "fits"),
+        (("budget", "clone", "--preset", "t4"), ConfigError.exit_code, "clones"),
+        (("budget", "clones", "--job", "other"), ConfigError.exit_code, "Two jobs"),
+        (("plan", "clones", "--preset", "smoke", "-o", "num_gpus=2"), 0, "2 processes share"),
+        (("plan", "clones", "--preset", "smoke", "-o", "seq_len=1025"), 2, "set seq_len to 1024"),
+        (("plan", "clones", "--preset", "smoke", "-o", "epochs=0"), 2, "set epochs to 1 or more"),
         (("plan", "clones", "--preset", "t5"), ConfigError.exit_code, "t4"),
         (("plan", "clone"), ConfigError.exit_code, "clones"),
         (("plan", "clones", "--gpu", "t44"), ConfigError.exit_code, "t4"),
@@ -73,9 +79,13 @@ def test_plan_shows_preset_split_and_budget_of_a_gpu_that_is_not_here(
         (("train", "clones", "--preset", "smoke", "-o", "epochs=x"), 2, "epochs"),
         (("evaluate", "clones"), ConfigError.exit_code, "--run"),
         (("evaluate", "clones", "--checkpoint", "no.bin"), 5, "no.bin"),
-        (("follow", "nothing"), ConfigError.exit_code, "nothing"),
+        (("train", "clones", "--preset", "smoke", "-o", "data=no"), 2, "check the path"),
+        (("follow", "nothing"), ConfigError.exit_code, "--run-dir"),
+        (("report", "nothing"), ConfigError.exit_code, "The newest runs here: none"),
         (("run", "no.ipynb"), ConfigError.exit_code, "no.ipynb"),
         (("run", "no.ipynb", "-p", "epochs"), ConfigError.exit_code, "name=value"),
+        (("run", "no.ipynb", "-o", "epochs=1"), ConfigError.exit_code, "write -p epochs=1"),
+        (("run", "no.ipynb", "-o", "a.ipynb"), ConfigError.exit_code, "write --output a.ipynb"),
         (("run", "no.ipynb", "--require", "f1>>1"), ConfigError.exit_code, "f1>>1"),
         (("no-such-command",), 2, "no-such-command"),
     ],
@@ -96,9 +106,13 @@ def test_an_error_is_a_message_with_its_fix_and_a_code(
     assert "Traceback" not in captured.err
 
 
-def test_debug_shows_the_error_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError):
-        _run(monkeypatch, "plan", "clones", "--preset", "t5", "--debug")
+def test_debug_shows_the_error_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = _run(monkeypatch, "plan", "clones", "--preset", "t5", "--debug")
+    assert code == ConfigError.exit_code
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "ConfigError" in said and "in _find" in said
 
 
 @pytest.mark.parametrize("kind", [OutOfMemory, ConfigError, NbhelpersError])
@@ -176,13 +190,64 @@ def test_evaluate_of_a_run_uses_the_preset_that_it_was_made_with(
 
     made = load_preset("clones", "smoke", overrides={"seq_len": 64})
     run = tmp_path / "clones-y"
-    run.mkdir()
+    saved = run / "checkpoints" / "step-00000001"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").write_text("{}")
     (run / "run.json").write_text(json.dumps({"run_id": "clones-y", "preset": made.to_dict()}))
     monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
     arguments = ("evaluate", "clones", "--run", "clones-y", "--run-dir", str(tmp_path))
     assert _run(monkeypatch, *arguments) == cli.INTERRUPTED
     assert launched[0]["preset"].settings.seq_len == 64
     assert launched[0]["checkpoint"] == run
+
+
+@pytest.mark.parametrize("status", ["running", "failed"])
+def test_evaluate_refuses_a_run_without_a_checkpoint_before_the_launch(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    launched: list[dict[str, Any]],
+    tmp_path: Path,
+    status: str,
+) -> None:
+    from nbhelpers.runs import Run
+
+    (tmp_path / "clones-y").mkdir()
+    (tmp_path / "clones-y" / "run.json").write_text('{"command": "nbhelpers train clones"}')
+    monkeypatch.setattr(Run, "status", status)
+    arguments = ("evaluate", "clones", "--run", "clones-y", "--run-dir", str(tmp_path))
+    assert _run(monkeypatch, *arguments) == ConfigError.exit_code
+    said = capsys.readouterr().err
+    assert f"clones-y is {status} and has no checkpoint" in said
+    fix = {"running": "nbhelpers follow clones-y", "failed": "nbhelpers train clones"}[status]
+    assert fix in said and not launched
+
+
+def test_evaluate_refuses_a_model_beside_a_checkpoint_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    launched: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    for name in ("manifest.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    for place in (tmp_path, tmp_path / "model.safetensors"):
+        named = ("--checkpoint", str(place), "--preset", "smoke", "--model", "codegpt")
+        assert _run(monkeypatch, "evaluate", "clones", *named) == ConfigError.exit_code
+        assert "leave --model out" in capsys.readouterr().err
+    assert not launched
+
+
+def test_report_of_a_run_without_a_result_says_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "clones-y").mkdir()
+    (tmp_path / "clones-y" / "run.json").write_text("{}")
+    events = tmp_path / "clones-y" / "events-rank0.jsonl"
+    error = {"v": 1, "t": 1.0, "rank": 0, "type": "error", "kind": "DataError", "message": "no row"}
+    events.write_text(json.dumps(error) + "\n")
+    assert _run(monkeypatch, "report", "clones-y", "--run-dir", str(tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert "clones-y (new) holds no result" in said and "Its last error: no row" in said
 
 
 def test_score_predictions_prints_scores_and_refuses_a_missing_prediction(

@@ -204,6 +204,8 @@ def test_the_repr_is_one_line_and_the_html_escapes_what_users_write(tmp_path):
     shown = preset._repr_html_()
     assert "<b>model" not in shown and "&lt;b&gt;model" in shown
     assert "overrides" in shown and "configs/clones/base.yaml" in shown
+    first, _, rest = shown.partition("<details>")
+    assert "overrides" in first and "overrides" not in rest
 
 
 # Mistakes in presets

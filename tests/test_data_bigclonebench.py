@@ -14,7 +14,7 @@ import pytest
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.bigclonebench import diagnose_pair, parse_function
 from nbhelpers.data.problems import EXAMPLES_SHOWN, KINDS
-from nbhelpers.errors import DataError
+from nbhelpers.errors import ConfigError, DataError
 from tests.clone_folder import (
     FUNCTIONS,
     PAIRS,
@@ -327,3 +327,55 @@ def test_no_bad_pair_is_diagnosed_as_good(line: bytes) -> None:
 @pytest.mark.parametrize("line", [b"\xef\xbb\xbf{}", b"\xff\xfe", b"{", b"1", b'"x"', b"\0"])
 def test_parsing_a_function_never_raises(line: bytes) -> None:
     assert parse_function(line).kind in KINDS
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"[" + b",".join([function_line("1", "x").strip()] * 3) + b"]\n", "not_an_object"),
+        (b'{\0"\0f\0"\0}\0\n', "nul_byte"),
+        (b"null\n" * 3, "not_an_object"),
+    ],
+)
+def test_functions_that_are_all_bad_leave_nothing_to_drop_to(
+    folder: Path, content: bytes, kind: str
+) -> None:
+    (folder / "data.jsonl").write_bytes(content)
+    for policy in ("stop", "drop"):
+        assert kind in report_of(folder, on_bad_rows=policy).message
+    assert "no_rows_left" in report_of(folder, on_bad_rows="drop").message
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("data.jsonl.gz", "unpack it: gunzip data.jsonl.gz"),
+        ("data.zip", "unpack it: unzip data.zip"),
+        ("functions.jsonl", "Rename it to data.jsonl"),
+    ],
+)
+def test_a_missing_file_says_what_to_do_with_its_likeness(
+    folder: Path, there: str, said: str
+) -> None:
+    (folder / "data.jsonl").rename(folder / there)
+    assert said in str(report_of(folder))
+
+
+def test_a_folder_or_a_lost_link_in_the_place_of_a_file_is_named(folder: Path) -> None:
+    for name in ("data.jsonl", "train.txt"):
+        (folder / name).unlink()
+    (folder / "data.jsonl").mkdir()
+    (folder / "train.txt").symlink_to(folder / "train.txt")
+    said = str(report_of(folder))
+    assert "data.jsonl is there, but it is a folder" in said
+    assert "train.txt is there, but it is a link that leads nowhere" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"seed": -1}, {"seed": "x"}, {"max_train_samples": 1.5}, {"train_fraction": "x"}],
+    ids=str,
+)
+def test_an_argument_of_another_kind_is_refused(folder: Path, arguments: dict) -> None:
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        load(folder, **arguments)

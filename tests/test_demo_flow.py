@@ -46,7 +46,7 @@ def _command(run_dir: Path, saved: Path, *options: str, **parameters: str) -> li
     values = {"preset": "smoke", "run_dir": str(run_dir)} | parameters
     pairs = [word for name, value in values.items() for word in ("-p", f"{name}={value}")]
     entry = [sys.executable, "-m", "nbhelpers", "run", NOTEBOOK]
-    return [*entry, *pairs, "-o", str(saved), *options]
+    return [*entry, *pairs, "--output", str(saved), *options]
 
 
 def _play(folder: Path, *options: str, **parameters: str) -> Played:

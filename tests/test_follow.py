@@ -60,7 +60,7 @@ def test_a_finished_run_gives_its_result(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "error", "message", "details"),
     [
-        ("error", DataError, "line 7 is bad", "last words before the error"),
+        ("error", DataError, "line 7 is bad", "Log: "),
         ("oom", OutOfMemory, "asked for 2 GiB", "mode oom"),
         ("crash", JobFailed, "exit code 1 ", "KeyError: 'an error that nobody translated'"),
         ("exit17", JobFailed, "exit code 17 ", "mode exit17"),
@@ -243,6 +243,25 @@ def test_a_new_phase_begins_its_own_count() -> None:
     assert progress.line() == "[evaluate]" and progress.eta_s is None
     progress.update({"t": 4, "type": "progress", "rank": 0, "name": "test", "done": 1, "total": 4})
     assert progress.line() == "[evaluate] test 1/4 (25%)"
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_score_names_its_split(split: str) -> None:
+    scored = {"t": 3.0, "type": "eval", "rank": 0, "split": split, "scores": {"f1": 0.8852}}
+    assert trained(step(1, 1), scored).line() == f"[train] step 1/100 (1%) · {split} F1 0.885"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("evaluate test", "evaluate test 60/60 functions (100%)"),
+        ("tokenise", "tokenise 60/60 functions (100%)"),
+        ("pretrain", "pretrain 60/60 steps (100%)"),
+    ],
+)
+def test_a_count_says_what_it_counts(name: str, line: str) -> None:
+    counted = {"t": 1.0, "type": "progress", "rank": 0, "name": name, "done": 60, "total": 60}
+    assert trained(counted).line() == f"[train] {line}"
 
 
 def test_a_log_gets_whole_lines_about_every_tenth(monkeypatch) -> None:

@@ -24,7 +24,7 @@ from nbhelpers.errors import (
     RequirementMissed,
 )
 from nbhelpers.headless import check_notebook, default_output, run_notebook
-from nbhelpers.parameters import check_parameters, parse_assignments, parse_value
+from nbhelpers.parameters import Overrides, check_parameters, parse_assignments, parse_value
 from nbhelpers.requirements import parse_requirements, require_scores
 from nbhelpers.results import RunResult
 
@@ -122,7 +122,7 @@ def test_the_clone_notebook_takes_what_its_comments_say(parameters: dict[str, ob
 
 
 def test_a_notebook_without_the_parameters_tag_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="0 cells tagged"):
+    with pytest.raises(ConfigError, match="0 code cells tagged"):
         run_notebook(_notebook(tmp_path, tag=False), {"epochs": 2})
     assert not (tmp_path / MARK).exists()
 
@@ -207,7 +207,7 @@ def test_bare_papermill_without_the_tag_is_told_that_defaults_are_in_force(tmp_p
 def test_bare_papermill_with_good_parameters_passes(tmp_path: Path) -> None:
     _bare(_first_cells(tmp_path, "check"), {"epochs": 2, "preset": "smoke"})
     done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    assert done.cells[-1].outputs[0]["data"]["text/plain"] == "{'epochs': 2}"
+    assert done.cells[-1].outputs[0]["data"]["text/plain"] == "You change: epochs = 2"
 
 
 def test_running_cells_twice_is_no_error() -> None:
@@ -313,7 +313,7 @@ def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
 ) -> None:
     path = _notebook(tmp_path, "print('waiting', flush=True)\nimport time\ntime.sleep(60)")
     saved = tmp_path / "stopped.ipynb"
-    command = [sys.executable, "-m", "nbhelpers", "run", str(path), "-o", str(saved)]
+    command = [sys.executable, "-m", "nbhelpers", "run", str(path), "-O", str(saved)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -324,6 +324,18 @@ def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
     assert process.returncode == 9
     assert "--resume" in said
     assert "did not finish" in saved.read_text()
+
+
+def test_an_output_that_is_no_notebook_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"write --output .*x.ipynb"):
+        run_notebook(_notebook(tmp_path), output=tmp_path / "x.txt")
+    assert not (tmp_path / MARK).exists()
+
+
+def test_overrides_say_in_words_what_you_change() -> None:
+    assert repr(Overrides()) == "You change nothing."
+    assert repr(Overrides(epochs=1, model="smoke")) == "You change: epochs = 1, model = 'smoke'"
+    assert Overrides(epochs=1) == {"epochs": 1}
 
 
 def test_the_default_output_is_a_new_file_below_runs(tmp_path: Path) -> None:

@@ -323,3 +323,11 @@ def test_a_plan_for_the_cpu_is_judged_without_a_gpu_even_if_one_is_there():
     preset = load_preset("clones", "smoke")
     plan = BatchPlan(**(split_batch(32, 16, 1).to_dict() | {"use_gpu": False}))
     assert predict_memory(preset, plan, hardware).verdict == "no GPU"
+
+
+def test_more_tokens_than_a_local_model_has_positions_are_refused(tmp_path):
+    config = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 500, "n_positions": 256}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert budget_of("smoke", cpu(), model=str(tmp_path), seq_len=256).lines
+    with pytest.raises(ConfigError, match="set seq_len to 256 or less"):
+        budget_of("smoke", cpu(), model=str(tmp_path), seq_len=257)

@@ -326,3 +326,39 @@ def test_a_requirement_that_no_result_can_meet_stops_before_the_run(text: str, w
     with pytest.raises(ConfigError, match=wanted) as caught:
         parse_requirement(text)
     assert "f1" in caught.value.fix
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), "x", None], ids=repr)
+def test_a_threshold_that_is_no_number_scores_nothing(threshold: Any) -> None:
+    with pytest.raises(ConfigError, match="is no number"):
+        binary_scores([1, 0], [0.9, 0.1], threshold)
+
+
+@pytest.mark.parametrize(
+    ("labels", "probabilities", "weights"),
+    [
+        ([1, 0], ["a", "b"], None),
+        ([[1], [0, 1]], [0.1, 0.2], None),
+        ([1, 0], [0.1, 0.2], [-1, 1]),
+        ([1, 0], [0.1, 0.2], [float("nan"), 1]),
+        ([1, 0], [0.1, 0.2], ["x", "y"]),
+    ],
+)
+def test_what_cannot_be_scored_is_a_data_error(
+    labels: Any, probabilities: Any, weights: Any
+) -> None:
+    with pytest.raises(DataError) as caught:
+        binary_scores(labels, probabilities, 0.5, weights)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(("samples", "seed"), [(0, 0), (-1, 0), (1.5, 0), (10, -1), (10, "x")])
+def test_a_bootstrap_of_no_samples_is_refused(samples: Any, seed: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        bootstrap_over_functions([1, 2], [2, 3], [1, 0], [0.9, 0.1], 0.5, samples, seed)
+
+
+def test_pairs_of_an_unknown_stratum_are_not_left_out_in_silence() -> None:
+    options = {"priors": {}, "bootstrap_samples": 10, "seed": 0}
+    with pytest.raises(DataError, match="seen"):
+        score_pairs([1, 2], [2, 3], [1, 0], [0.9, 0.1], None, 0.5, seen=[0, 9], **options)

@@ -104,6 +104,26 @@ def test_make_setup_refuses_another_python_and_says_what_to_type(tmp_path: Path)
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize(("has", "is_made_anew"), [("3.11", False), ("3.12", True)])
+def test_a_python_that_is_named_is_compared_with_the_one_in_the_environment(
+    tmp_path: Path, has: str, is_made_anew: bool
+) -> None:
+    for name, version in (("named", "3.11"), ("venv/bin/python", has)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {version}\n")
+        (tmp_path / name).chmod(0o755)
+    command = ["make", "-n", "setup", f"VENV={tmp_path / 'venv'}"]
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    stamp = re.search(r"touch (\S+)", first.stdout)
+    assert stamp
+    Path(stamp[1]).touch()
+    again = [
+        subprocess.run(x, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for x in (command, [*command, f"PYTHON={tmp_path / 'named'}"])
+    ]
+    assert ["make_venv" in said for said in again] == [False, is_made_anew]
+
+
 def test_the_version_is_in_the_changelog_or_still_unreleased() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     assert f"[{nbhelpers.__version__}]" in text or "## [Unreleased]" in text

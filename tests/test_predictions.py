@@ -160,3 +160,22 @@ def test_contradicting_answers_and_a_missing_file_are_refused(
         evaluate_predictions(torn, answers)
     with pytest.raises(DataError, match="cannot read"):
         evaluate_predictions(answers, tmp_path / "absent.txt")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe1\0", b"1\t2\t1\n\xe9\t1\t1\n", b"\x1f\x8b\x08\0"])
+def test_a_file_that_is_not_utf_8_is_refused_in_words(
+    tmp_path: Path, answers: Path, content: bytes
+) -> None:
+    path = tmp_path / "odd.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="not UTF-8"):
+        evaluate_predictions(answers, path)
+    with pytest.raises(DataError):
+        read_predictions(path)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000, "3", "{}", "null"])
+def test_a_line_that_is_no_prediction_is_named_by_its_number(tmp_path: Path, line: str) -> None:
+    (tmp_path / "p.jsonl").write_text(f"{line}\n")
+    with pytest.raises(DataError, match="line 1: not a prediction"):
+        read_predictions(tmp_path / "p.jsonl")

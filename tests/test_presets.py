@@ -222,7 +222,7 @@ def test_given_parameters_become_overrides():
         ({"epochs": True}, "truth value True"),
         ({"epochs": "3"}, "without quotes: 3"),
         ({"epochs": 2.0}, "an integer"),
-        ({"epochs": 0}, "greater than or equal to 1"),
+        ({"epochs": 0}, "set epochs to 1 or more"),
         ({"train_fraction": "0.1"}, "0.1"),
         ({"trak": "none"}, "did you mean `track`?"),
         ({"preset": "smok"}, "did you mean `smoke`?"),
@@ -231,6 +231,9 @@ def test_given_parameters_become_overrides():
         ({"track": "mlflow"}, "'wandb'"),
         ({"model": "graphcodebert"}, "reserved"),
         ({"data": "smok"}, "did you mean `smoke`?"),
+        ({"data": "no"}, "check the path"),
+        ({"train_fraction": 2.0}, "set train_fraction to 1 or less"),
+        ({"train_fraction": 0.0}, "set train_fraction to more than 0"),
         ({"preset": False}, "must be a text"),
     ],
 )

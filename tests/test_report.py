@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from report_page import PageText, changed, seen
 from run_on_disk import MIB, floors, write_events, write_run
 
 from nbhelpers.config import list_presets
 from nbhelpers.errors import ConfigError
 from nbhelpers.report import Report, report
-from nbhelpers.report_facts import read_facts
+from nbhelpers.report_facts import GIB, read_facts
 
 
 @pytest.fixture(scope="module")
@@ -30,46 +30,8 @@ def made(finished: Path) -> Report:
     return report(finished, show=False)
 
 
-def changed(finished: Path, tmp_path: Path, **changes: Any) -> Report:
-    """Return the report of a copy of the finished run with parts of its result replaced."""
-    data = json.loads((finished / "result.json").read_text())
-    for name, value in changes.items():
-        target, keys = data, name.split("__")
-        for key in keys[:-1]:
-            target = target[key]
-        target[keys[-1]] = value
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    (folder / "result.json").write_text(json.dumps(data))
-    return report(folder, show=False)
-
-
-class _Text(HTMLParser):
-    """Collects what a reader sees and whether anything points outside the page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-        self.outside: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.seen.append(data)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name in ("src", "href") and not (value or "").startswith("data:"):
-                self.outside.append(f"{tag} {name}={value}")
-
-
-def seen(made: Report) -> str:
-    """Return the visible text of the saved page."""
-    parser = _Text()
-    parser.feed(made.path.read_text())
-    return " ".join(parser.seen)
-
-
 def test_the_page_needs_no_other_file(made: Report) -> None:
-    parser = _Text()
+    parser = PageText()
     page = made.path.read_text()
     parser.feed(page)
     assert parser.outside == []
@@ -138,18 +100,158 @@ def test_targets_are_passed_or_missed_beside_the_measured_value(made: Report) ->
 @pytest.mark.parametrize(
     ("tfidf", "wanted"),
     [
-        (floors(0.5), "beats TF-IDF classifier (F1 0.500) by"),
-        (floors(0.99), "does not beat TF-IDF classifier (F1 0.990): -"),
+        (floors(0.5), "beats TF-IDF classifier (F1 0.500) by +"),
+        (floors(0.99), "behind TF-IDF classifier (F1 0.990) by -"),
         (floors(0.5, intervals={"f1": [0.4, 0.6]}), "their 95 % intervals do not overlap"),
-        (floors(0.7, intervals={"f1": [0.5, 0.99]}), "is ahead of TF-IDF classifier (F1 0.700) by"),
-        (floors(0.5, lead={"f1": 0.4, "interval": [0.3, 0.5]}), "difference +0.300 to +0.500)"),
-        (floors(0.7, lead={"f1": 0.1, "interval": [-0.1, 0.2]}), "which may be chance"),
+        (
+            floors(0.7, intervals={"f1": [0.5, 0.99]}),
+            "level with TF-IDF classifier (F1 0.700), diff",
+        ),
+        (floors(0.5, lead={"f1": 0.4, "interval": [0.3, 0.5]}), "(+0.300 to +0.500)"),
+        (floors(0.7, lead={"f1": 0.1, "interval": [-0.1, 0.2]}), "level with TF-IDF classifier"),
+        (floors(0.9, lead={"f1": -0.1, "interval": [-0.2, 0.1]}), "level with TF-IDF classifier"),
+        (
+            floors(0.9, lead={"f1": -0.1, "interval": [-0.2, 0.1]}),
+            "It is level with the best floor",
+        ),
+        (floors(0.9, lead={"f1": -0.1, "interval": [-0.2, -0.1]}), "It is behind the best floor"),
+        (floors(0.5, lead={"f1": 0.4, "interval": [0.3, 0.5]}), "It beats the best floor, identif"),
     ],
 )
 def test_the_verdict_on_tfidf_is_plain(
     finished: Path, tmp_path: Path, tfidf: dict[str, Any], wanted: str
 ) -> None:
     assert wanted in seen(changed(finished, tmp_path, scores__test__floors=tfidf))
+
+
+def test_a_ranking_that_may_be_chance_says_so_first(finished: Path, tmp_path: Path) -> None:
+    other = changed(finished, tmp_path, scores__test__intervals__roc_auc=[0.48, 0.61])
+    assert re.search(
+        r"^Not better than chance on test \(ROC-AUC 0.\d+, 0.480 to 0.610\)\.", other.text, re.M
+    )
+
+
+SAMPLE = "A sample of methods: small. Scores on it say nothing about real code."
+
+
+@pytest.fixture
+def sample(finished: Path, tmp_path: Path) -> Report:
+    """Return the report of a run on the bundled sample."""
+    settings = {"model": "smoke", "data": "smoke", "pretrain_steps": 500}
+    facts = {"fact": {"train/valid": 0, "test_unseen": 60}, "distinct_texts": 1080}
+    data = {"source": "smoke", "note": SAMPLE, "n_functions": 1080}
+    data |= {"problems": {"counts": {"shared_ids": 60}, "facts": facts}}
+    return changed(finished, tmp_path, settings=settings, data=data)
+
+
+def test_the_note_of_the_sample_comes_first_everywhere(sample: Report) -> None:
+    assert "scores on it say nothing about real code" in sample.text.replace("\n", " ")[:400]
+    assert f"Note: {SAMPLE}" in sample.text.replace("\n", " ")
+    assert f"What to hold against these scores {SAMPLE}" in seen(sample)
+
+
+def test_the_sample_has_no_legacy_table_and_names_its_weights(sample: Report) -> None:
+    assert "legacy" not in sample.tables and "legacy" not in seen(sample)
+    assert "random, pre-trained for 500 language-model steps on the sample" in seen(sample)
+
+
+def test_findings_about_the_data_are_lines_not_dictionaries(sample: Report) -> None:
+    assert "fact: train/valid: 0 · test_unseen: 60\ndistinct texts: 1,080" in seen(sample)
+    assert "The data has 1,080 functions." in seen(sample)
+
+
+def evaluated(finished: Path, tmp_path: Path, **memory: Any) -> Report:
+    """Return the report of an evaluation of a checkpoint."""
+    folder = "/a/runs/clones-one/checkpoints/step-00000060"
+    return changed(
+        finished,
+        tmp_path,
+        mode="evaluate",
+        checkpoint=f"{folder}/model.safetensors",
+        model={"name": folder, "random_weights": True},
+        memory={"device": "cpu", "what": "live tensor bytes", "predicted_bytes": None, **memory},
+    )
+
+
+def test_an_evaluation_that_measured_no_memory_speaks_of_none(
+    finished: Path, tmp_path: Path
+) -> None:
+    made = evaluated(finished, tmp_path, measured_bytes=None)
+    assert "memory" not in made.plots and "Memory" not in made.text + seen(made)
+    assert not {"memory", "memory_lines"} & set(made.tables)
+
+
+def test_an_evaluation_shows_its_own_memory_not_the_budget_of_training(
+    finished: Path, tmp_path: Path
+) -> None:
+    made = evaluated(finished, tmp_path, measured_bytes=100 * MIB)
+    assert "Memory: no prediction, measured 100.0 MiB (live tensor bytes)." in made.text
+    assert "budget" not in seen(made) and "The measured peak of memory." in seen(made)
+
+
+def test_an_evaluation_names_its_checkpoint_not_random_weights(
+    finished: Path, tmp_path: Path
+) -> None:
+    made = evaluated(finished, tmp_path)
+    assert "from checkpoint step-00000060" in seen(made)
+    assert "started from random weights" not in seen(made) + made.text
+    page = made.path.read_text()
+    assert "<h1>clones: step-00000060</h1>" in page
+    assert ">/a/runs/clones-one/checkpoints/step-00000060<" in page
+
+
+def bars(folder: Path) -> dict[str, float]:
+    """Return the length of each bar of the memory figure, in MiB or GiB."""
+    from nbhelpers.plots import memory_figure
+
+    (axis,) = memory_figure(read_facts(folder)).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    found = dict.fromkeys(names, 0.0)
+    for bar in axis.patches:
+        found[names[round(bar.get_y() + bar.get_height() / 2)]] += bar.get_width()
+    return found
+
+
+def test_the_memory_figure_stacks_the_prediction_beside_the_budget(
+    finished: Path, tmp_path: Path
+) -> None:
+    lines = [{"name": "weights", "size_bytes": 1024 * MIB}, {"name": "rest", "size_bytes": GIB}]
+    made = changed(finished, tmp_path, memory__predicted_lines=lines, memory__per_rank=[])
+    found = bars(made.path.parent)
+    assert found["predicted"] == pytest.approx(2)
+    assert found["budget before the run"] == pytest.approx(4520 / 1024)
+    assert found["measured"] == pytest.approx(4290 / 1024)
+    assert "Thin: the budget before the run" in seen(made)
+
+
+@pytest.mark.parametrize("lines", [5, [5], [{"name": "weights", "size_bytes": "many"}]])
+def test_a_damaged_prediction_costs_only_itself(finished: Path, tmp_path: Path, lines: Any) -> None:
+    made = changed(finished, tmp_path, memory__predicted_lines=lines)
+    assert "predicted 4.41 GiB, measured 4.19 GiB" in made.text
+
+
+def test_a_run_without_a_prediction_of_its_own_shows_the_budget_as_such(finished: Path) -> None:
+    found = bars(finished)
+    assert "predicted" not in found
+    assert found["budget before the run"] == pytest.approx(4520 / 1024)
+
+
+def test_strata_without_a_pair_are_left_out(finished: Path, tmp_path: Path) -> None:
+    strata = {"0": {"n_pairs": 5, "f1": 0.5}, "1": {"n_pairs": 0}, "2": {"n_pairs": 0}}
+    made = changed(finished, tmp_path, scores__test__strata=strata)
+    table = made.tables["strata"]
+    assert list(table[table["split"] == "test"]["texts seen in train"]) == ["0"]
+
+
+def test_the_table_of_floors_is_narrow(made: Report) -> None:
+    table = re.search(r"Beside cheap scorers</h2>.*?</table>", made.path.read_text(), re.S)[0]
+    assert '<td class="w">this model</td>' in table
+    assert "precision" not in table and "recall" not in table
+
+
+@pytest.mark.parametrize("term", ["Floors: ", "Prior: ", "Frozen: ", "As given: ", "Seen in train"])
+def test_a_term_is_explained_where_it_is_first_used(made: Report, term: str) -> None:
+    assert term in seen(made)
 
 
 def test_a_floor_that_was_skipped_says_why(finished: Path, tmp_path: Path) -> None:
@@ -165,6 +267,15 @@ def test_our_side_of_the_legacy_table_follows_the_run(finished: Path, tmp_path: 
     assert rows["effective batch (pairs)"] == "64 = 8 x 4 x 7"
     assert rows["utilisation per GPU"] == "91 % / 92 %"
     assert rows["peak memory per GPU"] == "4.10 GiB / 4.19 GiB"
+
+
+def test_without_a_gpu_the_legacy_table_shows_the_measured_memory(
+    finished: Path, tmp_path: Path
+) -> None:
+    memory = {"device": "cpu", "what": "live tensor bytes", "measured_bytes": 200 * MIB}
+    other = changed(finished, tmp_path, memory=memory)
+    rows = other.tables["legacy"].set_index("what")["this run"]
+    assert rows["peak memory per GPU"] == "200.0 MiB (live tensor bytes, cpu)"
 
 
 def test_what_nobody_measured_of_the_legacy_script_says_so(made: Report) -> None:

@@ -181,8 +181,10 @@ def test_a_run_is_opened_by_id_and_by_folder(tmp_path: Path) -> None:
 def test_a_mistyped_run_names_the_nearest(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with pytest.raises(ConfigError, match=f"Did you mean {run.id}"):
-        open_run("clone-smoke-012345", tmp_path)
-    with pytest.raises(ConfigError, match="outside"):
+        open_run(run.id[:-1] + "x", tmp_path)
+    with pytest.raises(ConfigError, match=f"The newest runs here: {run.id}"):
+        open_run("nothing", tmp_path)
+    with pytest.raises(ConfigError, match="--run-dir"):
         open_run("clones", tmp_path / "empty")
 
 

@@ -61,7 +61,9 @@ def main() -> int:
     kind = (
         "a GPU is here: torch as PyPI has it" if gpu else "no GPU: torch from constraints-cpu.txt"
     )
-    print(f"{kind}. Installing into {chosen.venv} ...", flush=True)
+    print(
+        f"{kind}. Installing into {chosen.venv}: about 2 GB, one to three minutes ...", flush=True
+    )
     python = chosen.venv.resolve() / "bin" / "python"
     arguments = pip_arguments(gpu=gpu, torch_index=chosen.torch_index)
     command = [str(python), "-m", "pip", "install", "-qq", *arguments]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..paths import is_file, kind_of
 from .checks import assemble
 from .pairs import MAIN_SPLITS, CloneData, FunctionTable, RawSplit, raw_split
 from .problems import ProblemLog
@@ -46,6 +47,9 @@ SPELLINGS = {
 }
 
 
+UNPACK = {".gz": "gunzip", ".zip": "unzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
+
+
 class Fault(NamedTuple):
     """What is wrong with a line (kind, detail), and the function's id where it could be read."""
 
@@ -64,7 +68,7 @@ def split_files(folder: Path) -> dict[str, Path]:
     """Pair files of a folder by split: train, valid, test, and any `test_*.txt`."""
     found = {name: folder / f"{name}.txt" for name in MAIN_SPLITS}
     found |= {path.stem: path for path in sorted(folder.glob("test_*.txt"))}
-    return {name: path for name, path in found.items() if path.is_file()}
+    return {name: path for name, path in found.items() if is_file(path)}
 
 
 def read_folder(
@@ -94,8 +98,11 @@ def read_folder(
         folder, [FUNCTIONS_FILE, *(f"{name}.txt" for name in require if name not in paths)], log
     )
     table = FunctionTable(log, rows_are_functions=True)
-    if (folder / FUNCTIONS_FILE).is_file():
+    if is_file(folder / FUNCTIONS_FILE):
         _read_functions(folder / FUNCTIONS_FILE, table, log)
+        has_rows = bool(log.rows_read.get(FUNCTIONS_FILE))  # else it is called empty or unreadable
+        if has_rows and log.policy == "drop" and all(text is None for text in table.texts):
+            log.add("no_rows_left", FUNCTIONS_FILE, None, "every function was dropped")
     raw: dict[str, RawSplit] = {}
     if table.ids:  # else every pair would be called unknown
         for name, path in paths.items():
@@ -106,20 +113,32 @@ def read_folder(
 
 
 def _note_missing(folder: Path, names: list[str], log: ProblemLog) -> None:
-    missing = [name for name in names if not (folder / name).is_file()]
-    there = sorted(path.name for path in folder.iterdir() if path.is_file())
+    missing = [name for name in names if not is_file(folder / name)]
+    there = sorted(path.name for path in folder.iterdir() if is_file(path))
     for name in missing:
         parts = []
         if name == missing[0]:  # what is there is said once
             named = ", ".join(there[:12]) or "no files"
             parts.append(f"the folder holds {named}{', …' if len(there) > 12 else ''}")
         close = _did_you_mean(name, there)
-        if close:
+        if fault := _no_file(folder / name):
+            parts.append(f"{name} is there, but it is {fault}")
+        elif close and (how := UNPACK.get(Path(close).suffix.lower())):
+            parts.append(f"{close} is compressed; unpack it: {how} {close}")
+        elif close:
             parts.append(f"did you mean {close}? Rename it to {name}")
         inner = sorted(path.parent.name for path in folder.glob(f"*/{name}"))
         if inner:
             parts.append(f"{name} is in {inner[0]}/: name that folder instead")
         log.add("missing_file", name, None, "; ".join(parts))
+
+
+def _no_file(path: Path) -> str:
+    """What is in the place of a file; empty where nothing is."""
+    kind = kind_of(path)
+    if kind:
+        return {"folder": "a folder", "forbidden": "not to be looked at"}.get(kind, "no plain file")
+    return "a link that leads nowhere" if path.is_symlink() else ""
 
 
 def _did_you_mean(name: str, there: list[str]) -> str | None:

@@ -16,7 +16,6 @@ from typing import Any
 from ..errors import DataError
 from .problems import ProblemLog
 
-DATASET_PREFIX = "hf://datasets/"
 REQUEST_TIMEOUT_S = 10.0
 # Files of the two forms; `test_*` are further splits.
 CODEXGLUE_FILES = ("data.jsonl", "train.txt", "valid.txt", "test.txt", "test_*.txt")

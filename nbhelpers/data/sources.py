@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from ..checks import DATASET_PREFIX
 from ..errors import ConfigError, DataError
-from .bigclonebench import FUNCTIONS_FILE, read_folder, split_files
+from ..paths import expanded, is_folder, kind_of
+from .bigclonebench import FUNCTIONS_FILE, read_folder, shorten, split_files
 from .checks import assemble
-from .hub import DATASET_PREFIX, fetch, is_repo_id
+from .hub import fetch, is_repo_id
 from .pairs import MAIN_SPLITS, CloneData, FunctionTable, raw_split, subsample
 from .parquet import read_parquet
 from .problems import Policy, ProblemLog
@@ -46,7 +48,7 @@ def load_clone_data(
             `stop`.
         ConfigError: An argument is out of range.
     """
-    _check_arguments(on_bad_rows, train_fraction, max_train_samples)
+    _check_arguments(on_bad_rows, train_fraction, max_train_samples, seed)
     data = _load(source, revision, ProblemLog(on_bad_rows, source), require, seed)
     if "train" not in data.splits:
         return data
@@ -57,20 +59,21 @@ def load_clone_data(
 
 
 def _check_arguments(
-    on_bad_rows: str, train_fraction: float, max_train_samples: int | None
+    on_bad_rows: object, train_fraction: object, max_train_samples: object, seed: object
 ) -> None:
     if on_bad_rows not in ("stop", "drop"):
         raise ConfigError(f"on_bad_rows={on_bad_rows!r} is not known.", fix='use "stop" or "drop".')
-    if isinstance(train_fraction, bool) or not 0 < train_fraction <= 1:
+    is_number = type(train_fraction) in (int, float)
+    if not is_number or not 0 < train_fraction <= 1:  # type: ignore[operator]
         raise ConfigError(
             f"train_fraction={train_fraction!r} is not in (0, 1].", fix="0.1 takes a tenth."
         )
-    if max_train_samples is not None and (
-        isinstance(max_train_samples, bool) or max_train_samples < 1
-    ):
-        raise ConfigError(
-            f"max_train_samples={max_train_samples!r} is below 1.", fix="give 1 or more, or None."
-        )
+    for name, value, low in (("max_train_samples", max_train_samples, 1), ("seed", seed, 0)):
+        if value is None and name != "seed":
+            continue
+        if type(value) is not int or value < low:
+            fix = f"give a whole number from {low} up" + (", or None." if low else ".")
+            raise ConfigError(f"{name}={value!r} is no whole number from {low} up.", fix=fix)
 
 
 def _load(
@@ -78,8 +81,10 @@ def _load(
 ) -> CloneData:
     if source == SMOKE:
         return _load_smoke(log, seed)
-    path = Path(source).expanduser()
-    if not source.startswith(DATASET_PREFIX) and path.exists():
+    if not isinstance(source, str) or not source.strip() or "\0" in source:
+        raise _unknown_source(source)
+    path = expanded(source, "data")
+    if not source.startswith(DATASET_PREFIX) and kind_of(path):
         if revision is not None:
             log.add("ignored_revision", source, None, f"revision {revision!r}")
         return _load_folder(path, log, require, source)
@@ -97,13 +102,18 @@ def _load(
 
 
 def _load_folder(path: Path, log: ProblemLog, require: tuple[str, ...], source: str) -> CloneData:
-    if not path.is_dir():
+    if kind_of(path) == "forbidden":
+        raise DataError(
+            f"{source} cannot be looked at: a folder above it may not be searched.",
+            fix="make it readable, or copy the data to a folder of your own",
+        )
+    if not is_folder(path):
         raise DataError(
             f"{source} is a file, not a folder.",
             fix=f"name the folder that holds it: {path.parent}",
         )
     try:
-        if (path / FUNCTIONS_FILE).exists() or split_files(path):
+        if kind_of(path / FUNCTIONS_FILE) or split_files(path):
             return read_folder(path, log, require=require, source=source, licence=LOCAL_LICENCE)
         names = [found.relative_to(path).as_posix() for found in path.rglob("*.parquet")]
         if names:
@@ -119,19 +129,22 @@ def _load_folder(path: Path, log: ProblemLog, require: tuple[str, ...], source: 
 
 def _refuse_lost_path(source: str) -> None:
     """Stop at once where a text is meant as a path and nothing is there; the hub is not asked."""
-    path = Path(source).expanduser()
+    path = expanded(source, "data")
     first = path.parts[0] if path.parts else ""
     is_path = (
         source.startswith((".", "/", "~", "\\"))
         or source.endswith(("/", ".jsonl", ".txt", ".parquet"))
         or "\\" in source
         or source.count("/") > 1
-        or (len(path.parts) > 1 and Path(first).is_dir())
+        or (len(path.parts) > 1 and is_folder(first))
     )
     if not is_path or "://" in source:
         return
-    parent = next((p for p in path.parents if p.is_dir()), Path())
-    there = sorted(p.name for p in parent.iterdir())[:12]
+    parent = next((p for p in path.parents if is_folder(p)), Path())
+    try:
+        there = sorted(p.name for p in parent.iterdir())[:12]
+    except OSError:
+        there = ["what may not be listed"]
     raise DataError(
         f"There is no folder {source}.",
         fix=f"correct the path (for a data set on the hub write {DATASET_PREFIX}owner/name).",
@@ -139,10 +152,10 @@ def _refuse_lost_path(source: str) -> None:
     )
 
 
-def _unknown_source(source: str) -> DataError:
+def _unknown_source(source: object) -> DataError:
     return DataError(
-        f"data={source!r} is neither `{SMOKE}`, nor a folder here, nor a data set on the hub "
-        "(owner/name).",
+        f"data={shorten(source)} is neither `{SMOKE}`, nor a folder here, nor a data set on the "
+        "hub (owner/name).",
         fix="write `smoke`, ./folder or owner/name; a revision goes into data_revision.",
     )
 

@@ -1,0 +1,182 @@
+"""The form of what a run folder holds, so that a damaged or hand-edited file costs only itself.
+
+`fitted` keeps what has its form and leaves out the rest, so that no reader has to ask again. A form
+is a mapping (name to form, `"*"` for all other names), a list of one form, or one of the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+NUMBER, TEXT, PLAIN, EDGES, ANY = "a number", "a text", "a plain value", "two numbers", "anything"
+LARGEST = 1e300  # beyond that no number here means anything, and an integer cannot become a float
+_GONE = object()
+
+NUMBERS = {"*": NUMBER}
+INTERVALS = {"*": EDGES}
+_POINT = {"*": NUMBER, "intervals": INTERVALS}
+_LEAD = {"*": ANY, "f1": NUMBER, "interval": EDGES}
+_FLOOR = {"*": NUMBER, "intervals": INTERVALS, "lead": _LEAD, "skipped": TEXT, "note": TEXT}
+SPLIT = {
+    "*": ANY,
+    **dict.fromkeys(("n_pairs", "n_functions", "prior", "threshold"), NUMBER),
+    "orders": {"*": NUMBERS},
+    "intervals": INTERVALS,
+    "at_prior": {"*": _POINT},
+    "strata": {"*": _POINT},
+    "floors": {"*": _FLOOR},
+}
+GPU = {
+    "*": ANY,
+    **dict.fromkeys(("index", "name"), PLAIN),
+    **dict.fromkeys(("utilisation_percent", "memory_used_bytes", "power_w"), NUMBER),
+    **dict.fromkeys(("mean_utilisation_percent", "peak_memory_used_bytes"), NUMBER),
+}
+EVENT = {
+    "*": ANY,
+    **dict.fromkeys(("message", "name", "kind", "fix", "details"), TEXT),
+    **dict.fromkeys(("t", "rank", "step", "total_steps", "epoch", "done", "total"), NUMBER),
+    **dict.fromkeys(("loss", "useful_tokens_per_s", "memory_bytes", "skipped_steps"), NUMBER),
+    "reason": PLAIN,
+    "gpus": [GPU],
+    "scores": NUMBERS,
+}
+_STEP = EVENT | {"f1": NUMBER}
+_LINE = {"*": ANY, "name": TEXT, "size_bytes": NUMBER, "note": TEXT}
+_BUDGET = {"lines": [_LINE], "total_bytes": NUMBER, "capacity_bytes": NUMBER, "*": ANY}
+_PLAN = {"*": ANY, "world_size": NUMBER}
+_RANK = {
+    "*": ANY,
+    **dict.fromkeys(("peak_allocated_bytes", "peak_reserved_bytes", "rss_bytes"), NUMBER),
+}
+_MEMORY = {
+    "*": ANY,
+    **dict.fromkeys(("what", "device"), TEXT),
+    **dict.fromkeys(("predicted_bytes", "measured_bytes", "error_percent"), NUMBER),
+    "per_rank": [_RANK],
+}
+_TRAINING = {
+    "*": ANY,
+    **dict.fromkeys(("epochs", "examples", "skipped_steps", "best_step", "resumed_from"), PLAIN),
+    **dict.fromkeys(("optimizer_steps", "total_steps", "first_loss", "last_loss"), NUMBER),
+    "history": [_STEP],
+    "evals": [_STEP],
+}
+_FINDINGS = {
+    "*": ANY,
+    "counts": NUMBERS,
+    "rows_read": NUMBERS,
+    "rows_dropped": NUMBERS,
+    "facts": {"*": ANY},
+    "examples": [ANY],
+    "notes": [ANY],
+}
+_SETTINGS = {
+    "*": ANY,
+    **dict.fromkeys(("seq_len", "global_batch_size"), NUMBER),
+    "targets": NUMBERS,
+}
+RESULT = {
+    "*": ANY,
+    **dict.fromkeys(("run_id", "job", "mode", "command", "git_commit"), TEXT),
+    **dict.fromkeys(("preset", "seed", "precision", "checkpoint"), PLAIN),
+    "scores": {"*": SPLIT},
+    "timing": NUMBERS,
+    "throughput": NUMBERS,
+    "memory": _MEMORY,
+    "budget": _BUDGET,
+    "plan": _PLAN,
+    "training": _TRAINING,
+    "settings": _SETTINGS,
+    "threshold": {"*": ANY, "value": NUMBER},
+    "model": {"*": ANY, "parameters": NUMBER, "random_weights": PLAIN},
+    "data": {"*": ANY, "splits": {"*": NUMBERS}, "problems": (TEXT, _FINDINGS)},
+    "versions": {"*": PLAIN},
+    "gpu": [GPU],
+    "warnings": [TEXT],
+}
+_PRESET = {
+    "*": ANY,
+    **dict.fromkeys(("job", "name", "about"), TEXT),
+    "settings": {"*": ANY},
+    "base": {"*": ANY},
+    "provenance": {"*": TEXT},
+    "why": {"*": TEXT},
+    "notes": [TEXT],
+}
+RECORD = {
+    "*": ANY,
+    **dict.fromkeys(("run_id", "job", "mode", "command", "created_at", "checkpoint"), TEXT),
+    "preset": _PRESET,
+    "plan": _PLAN,
+    "budget": _BUDGET,
+    "versions": {"*": PLAIN},
+}
+PROCESS = {
+    "*": ANY,
+    **dict.fromkeys(("pid", "guard_pid", "pgid", "owner_pid", "started_at"), NUMBER),
+    **dict.fromkeys(("launch_id", "start_time", "guard_start_time", "host"), TEXT),
+    "offsets": NUMBERS,
+}
+
+
+def fitted(value: Any, form: Any) -> Any:
+    """Return the part of a JSON value that has the form, None where nothing is left of it.
+
+    A number that is not finite becomes None, as JSON has no word for it.
+
+    >>> fitted({"f1": 0.5, "auc": [], "loss": float("nan")}, NUMBERS)
+    {'f1': 0.5, 'loss': None}
+    """
+    found = _fit(value, form)
+    return None if found is _GONE else found
+
+
+def left_out(raw: Any, kept: Any, where: str = "") -> Iterator[str]:
+    """Name what `fitted` did not keep, by its dotted place.
+
+    >>> list(left_out({"a": 1, "b": {"c": [1, "x"]}}, {"a": 1, "b": {"c": [1]}}))
+    ['b.c']
+    """
+    if isinstance(raw, dict) and isinstance(kept, dict):
+        for key, value in raw.items():
+            place = f"{where}.{key}".lstrip(".")
+            yield from left_out(value, kept[key], place) if key in kept else (place,)
+    elif isinstance(raw, list) and isinstance(kept, list) and len(raw) == len(kept):
+        for index, (one, other) in enumerate(zip(raw, kept, strict=True)):
+            yield from left_out(one, other, f"{where}[{index}]")
+    elif raw != kept:
+        yield where
+
+
+def _fit(value: Any, form: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(form, tuple):
+        fits = (_fit(value, each) for each in form)
+        return next((each for each in fits if each is not _GONE), _GONE)
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return _GONE
+        pairs = ((k, _fit(v, form.get(k, form.get("*", ANY)))) for k, v in value.items())
+        return {key: each for key, each in pairs if each is not _GONE}
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return _GONE
+        items = (_fit(each, form[0]) for each in value)
+        return [each for each in items if each is not _GONE and each is not None]
+    return _fit_word(value, form)
+
+
+def _fit_word(value: Any, word: str) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and word in (NUMBER, PLAIN):
+        return value if -LARGEST < value < LARGEST else None  # NaN is neither
+    if word == EDGES:
+        edges = [_fit(each, NUMBER) for each in value] if isinstance(value, list) else []
+        is_whole = len(edges) == 2 and all(isinstance(each, int | float) for each in edges)
+        return edges if is_whole else _GONE
+    if word == ANY or (word == TEXT and isinstance(value, str)):
+        return value
+    return value if word == PLAIN and isinstance(value, str | bool) else _GONE

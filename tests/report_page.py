@@ -1,0 +1,48 @@
+"""Reads a report as its reader does, for the tests of reports."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.report import Report, report
+
+
+def changed(finished: Path, tmp_path: Path, **changes: Any) -> Report:
+    """Return the report of a copy of the finished run with parts of its result replaced."""
+    data = json.loads((finished / "result.json").read_text())
+    for name, value in changes.items():
+        target, keys = data, name.split("__")
+        for key in keys[:-1]:
+            target = target[key]
+        target[keys[-1]] = value
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps(data))
+    return report(folder, show=False)
+
+
+class PageText(HTMLParser):
+    """Collects what a reader sees and whether anything points outside the page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.seen.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href") and not (value or "").startswith("data:"):
+                self.outside.append(f"{tag} {name}={value}")
+
+
+def seen(made: Report) -> str:
+    """Return the visible text of the saved page."""
+    parser = PageText()
+    parser.feed(made.path.read_text())
+    return " ".join(parser.seen)

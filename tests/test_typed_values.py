@@ -1,0 +1,141 @@
+"""Promise: whatever somebody types ends at once as a setting or as one error with its fix."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from nbhelpers import cli_text
+from nbhelpers.batching import plan_batch
+from nbhelpers.config import load_preset
+from nbhelpers.errors import ConfigError
+from nbhelpers.hardware import plan_hardware
+from nbhelpers.memory import predict_memory
+from nbhelpers.parameters import check_parameters, parse_value
+from nbhelpers.presets import divisors
+
+CELL = 'preset = "auto"  # @param {type:"string"}\nseed = None  # @param {type:"raw"}\n'
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 100_000, '{"a":' * 100_000, "\udcff", "²"])
+def test_a_text_that_is_no_value_stays_a_text(text: str) -> None:
+    assert parse_value(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", float("nan")),
+        ("learning_rate", float("inf")),
+        ("per_device_eval_batch_size", 10**400),
+        ("global_batch_size", 10**15),
+        ("max_train_samples", 10**30),
+        ("pretrain_steps", 2**40),
+        ("model", ""),
+        ("self", 1),
+        ("targets", {"valid.f1": 0.5}),
+        ("targets", {"foo.bar.f1": 0.5}),
+        ("targets", {"test_unseen.f1": 0.5}),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_setting_out_of_reach_is_refused_in_few_words(name: str, value: Any) -> None:
+    preset = load_preset("clones", "smoke")
+    for attempt in (
+        lambda: load_preset("clones", "smoke", overrides={name: value}),
+        lambda: preset.override(**{name: value}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            attempt()
+        assert caught.value.fix and len(str(caught.value)) < 2000
+        assert "String should" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["f1", "test.f1", "mean.f1", "test.mean.f1", "floors.tfidf_mlp.f1"]
+)
+def test_a_target_names_a_score_of_the_test_split(name: str) -> None:
+    assert load_preset("clones", "smoke", overrides={"targets": {name: 0.5}}).settings.targets
+
+
+@pytest.mark.parametrize("job", [[], {}, 3, None, "clone"], ids=repr)
+def test_a_job_that_is_none_is_refused(job: Any) -> None:
+    with pytest.raises(ConfigError, match="There is no job"):
+        load_preset(job, "smoke")
+
+
+def test_a_huge_batch_is_answered_at_once() -> None:
+    hardware, start = plan_hardware("t4", 2), time.monotonic()
+    huge = {"global_batch_size": 2**31 - 2, "per_device_train_batch_size": 2**30 - 1}
+    chosen = load_preset("clones", "t4", hardware=hardware, overrides=huge)
+    predict_memory(chosen, plan_batch(chosen, hardware), hardware)
+    odd = {"global_batch_size": 2**31 - 1, "per_device_train_batch_size": 2}
+    chosen = load_preset("clones", "t4", hardware=hardware, overrides=odd)
+    with pytest.raises(ConfigError, match="cannot be split"):
+        plan_batch(chosen, hardware)
+    assert time.monotonic() - start < 5
+
+
+def test_a_list_of_choices_stays_readable() -> None:
+    total = 2 * 735_134_400  # has more than a thousand divisors
+    overrides = {"global_batch_size": total, "per_device_train_batch_size": 19}
+    chosen = load_preset("clones", "t4", overrides=overrides)
+    with pytest.raises(ConfigError) as caught:
+        plan_batch(chosen, plan_hardware("t4"))
+    assert len(divisors(total)) > 1000 and len(str(caught.value)) < 1000
+
+
+def test_more_gpus_than_pairs_are_an_error_with_choices() -> None:
+    hardware = plan_hardware("t4", 100)
+    with pytest.raises(ConfigError, match="cannot be split"):
+        plan_batch(load_preset("clones", "t4", hardware=hardware), hardware)
+
+
+@pytest.mark.parametrize(
+    "later",
+    ["x = = # @param", "%pip install x  # @param", "# see @param above\nx = 1", "  y = 1 # @param"],
+)
+def test_a_later_cell_that_only_mentions_forms_changes_nothing(later: str) -> None:
+    namespace = {"In": ["", CELL, later], "preset": "auto", "seed": 3}
+    assert dict(check_parameters("clones", namespace)) == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        {},
+        {"In": None},
+        {"In": 3},
+        {"In": ["", "seed = = 1  # @param"]},
+        {"In": ["", CELL], "preset": "auto"},
+    ],
+    ids=repr,
+)
+def test_a_kernel_without_parameters_says_to_run_their_cell(namespace: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_parameters("clones", namespace)
+    assert "run the cell under `Parameters`" in caught.value.fix
+
+
+def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    cli_text.plain_output(stream)
+    stream.write("hardware → preset")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"hardware ? preset"
+
+
+def test_what_the_system_refuses_ends_a_command_without_a_traceback() -> None:
+    error = cli_text.of_the_system(PermissionError(13, "Permission denied", "/no/place"))
+    assert error.exit_code == 1 and "/no/place: Permission denied" in error.message and error.fix
+
+
+def test_debug_changes_what_is_shown_and_not_the_exit_code() -> None:
+    command = [sys.executable, "-m", "nbhelpers", "--debug", "plan", "clones", "--preset", "t5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == ConfigError.exit_code and "Traceback" in done.stderr
