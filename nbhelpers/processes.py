@@ -59,7 +59,9 @@ def table() -> dict[int, tuple[str, int, str]]:
     """State, parent and start time of every process, by pid."""
     if sys.platform != "linux":
         return _ps_table()
-    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    pids: list[int] = []
+    with contextlib.suppress(OSError):  # /proc is not mounted
+        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
     return {pid: found for pid in pids if (found := _stat(pid)) is not None}
 
 

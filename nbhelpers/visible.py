@@ -109,10 +109,10 @@ def _name(entry: str, prefix: str) -> int | str | None:
     """
     if prefix:
         return entry if entry.startswith(prefix) else None
-    number = re.match(r"[+-]?\d+", entry.strip())
-    if number is None or int(number.group()) < 0:
-        return None
-    return int(number.group())
+    number = re.match(r"[+-]?[0-9]+", entry.strip())
+    # A longer one names no GPU either, and Python refuses to read thousands of digits.
+    index = -1 if number is None else int(number.group()[:12])
+    return None if index < 0 else index
 
 
 def _find(devices: Sequence[Device], name: int | str) -> Gpu | Device | None:

@@ -65,7 +65,7 @@ def read_everything(folder: Path) -> str:
 def test_no_value_anywhere_in_a_file_crashes_a_reader(run: Path, tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path / "clones-codegpt-0123456789")
     good = json.loads((folder / name).read_text())
-    ways = list(places(good))
+    ways = list(places(good))[::3]
     for number, way in enumerate(ways):
         junk = JUNK[number % len(JUNK)]
         (folder / name).write_text(json.dumps(damaged(good, way, junk)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nbhelpers import processes
 from nbhelpers.checks import source_problems
 from nbhelpers.cli_text import typed_path
 from nbhelpers.config import list_presets, load_preset
@@ -158,3 +159,12 @@ def test_a_well_formed_hub_name_passes(name: str, value: str) -> None:
 
 def test_a_missing_folder_of_runs_is_no_error(tmp_path: Path) -> None:
     assert len(list_runs(tmp_path / "none")) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux")
+def test_a_machine_without_proc_knows_no_processes_and_does_not_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "none")
+    assert processes.descendants(1) == [] and processes.ancestors(os.getpid()) == []
+    assert processes.of_launch("x") == []
