@@ -39,7 +39,7 @@ demo: setup ## train, evaluate and report a small clone detector on this machine
 
 smoke: demo ## the same as demo
 
-test: setup ## every test that needs no GPU and no network (ARGS="-k name" chooses)
+test: setup ## every test that needs no GPU and no network (ARGS="-m 'not slow'": unit tests)
 	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU

@@ -61,6 +61,7 @@ def read_everything(folder: Path) -> str:
     return body(facts, tables, {}) + found._repr_html_() + Run(folder)._repr_html_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["result.json", "run.json"])
 def test_no_value_anywhere_in_a_file_crashes_a_reader(run: Path, tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path / "clones-codegpt-0123456789")

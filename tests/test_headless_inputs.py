@@ -62,6 +62,7 @@ def test_an_output_that_cannot_be_written_is_found_before_a_cell_runs(tmp_path: 
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["a {b} c", "a { c", "ünï cödé ☃", "%s $HOME"])
 def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
     path = notebook(tmp_path / folder, "epochs = 1", "print(epochs)")
