@@ -20,7 +20,7 @@ OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-gpu check format notebooks repo clean
+.PHONY: help setup demo smoke test test-unit test-gpu check format notebooks repo clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +39,11 @@ demo: setup ## train, evaluate and report a small clone detector on this machine
 
 smoke: demo ## the same as demo
 
-test: setup ## every test that needs no GPU and no network (ARGS="-m 'not slow'": unit tests)
+test: setup ## every test that needs no GPU and no network (ARGS="-k name" chooses)
 	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests $(ARGS)
+
+test-unit: setup ## the quick ones of them, in about a minute
+	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests -m 'not slow and not gpu and not network' $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU
 	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)
