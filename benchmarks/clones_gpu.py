@@ -1,6 +1,7 @@
-"""Train the CodeGPT-small shape (random weights, own BPE) on a local BigCloneBench folder.
+"""Train the shape of a published encoder (random weights, own BPE) on a local BigCloneBench folder.
 
-    python benchmarks/clones_gpu.py DATA OUT --seq-len 400 1024 [--set KEY=JSON ...]
+    python benchmarks/clones_gpu.py DATA OUT --shape codegpt --seq-len 400 1024 [--set KEY=JSON ...]
+    python benchmarks/clones_gpu.py DATA OUT --shape graphcodebert --seq-len 400 --data-flow 128 0
 
 Every configuration is a run of its own, started as a notebook starts it. Each result is copied to
 OUT as JSON, and one line per run is printed.
@@ -16,21 +17,41 @@ from typing import Any
 
 import nbhelpers as nb
 
-SHAPE = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2Model"],
-    "n_embd": 768,
-    "n_layer": 12,
-    "n_head": 12,
-    "n_positions": 1024,
+_ROBERTA = {
+    "model_type": "roberta",
+    "architectures": ["RobertaModel"],
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
     "vocab_size": 8000,
+}
+SHAPES = {
+    "codegpt": {
+        "model_type": "gpt2",
+        "architectures": ["GPT2Model"],
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_positions": 1024,
+        "vocab_size": 8000,
+    },
+    "graphcodebert": _ROBERTA,
+    "codebert": _ROBERTA,
 }
 
 
-def codegpt_shape(folder: Path) -> Path:
-    """Write the configuration of CodeGPT-small without weights or tokenizer."""
+def shape_folder(shape: str, out: Path) -> Path:
+    """Write the configuration of a published model without weights or tokenizer."""
+    folder = out / f"{shape}-shape"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(SHAPE))
+    (folder / "config.json").write_text(json.dumps(SHAPES[shape]))
     return folder
 
 
@@ -82,16 +103,20 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, nargs="+", default=[400, 1024])
     parser.add_argument("--max-train-samples", type=int)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="overrides")
-    parser.add_argument("--name", default="codegpt")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="codegpt")
+    parser.add_argument("--data-flow", type=int, nargs="*", help="nodes per function; 0: off")
+    parser.add_argument("--name")
     given = parser.parse_args()
-    model = codegpt_shape(given.out / "codegpt-shape")
-    common = {"model": str(model), "random_weights": True, "data": str(given.data)}
-    common |= {"train_fraction": 1.0, "learning_rate": 2e-4}
+    common = {"model": str(shape_folder(given.shape, given.out)), "random_weights": True}
+    common |= {"data": str(given.data), "train_fraction": 1.0, "learning_rate": 2e-4}
     if given.max_train_samples:
         common["max_train_samples"] = given.max_train_samples
     common |= {k: json.loads(v) for k, _, v in (text.partition("=") for text in given.set)}
     for seq_len in given.seq_len:
-        run_one(f"{given.name}-{seq_len}", given.preset, common | {"seq_len": seq_len}, given.out)
+        for nodes in given.data_flow or [None]:
+            lengths = {"seq_len": seq_len, "data_flow_length": nodes}
+            name = f"{given.name or given.shape}-{seq_len}" + ("" if nodes is None else f"+{nodes}")
+            run_one(name, given.preset, common | lengths, given.out)
 
 
 if __name__ == "__main__":

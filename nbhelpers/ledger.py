@@ -1,6 +1,6 @@
 """What each part of a training process needs in memory: formulas, calibrated on few measurements.
 
-They hold for GPT-2 encoders on function pairs, with AdamW, on one node.
+They hold for GPT-2 and RoBERTa encoders on function pairs, with AdamW, on one node.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ledger(
 
     Args:
         extent: The largest micro-batch, where the data are known; None: every function has
-            `seq_len` tokens.
+            `function_length` tokens.
 
     Source: AdamW in fp32 keeps 12 bytes a parameter (weight, two moments), with autocast too; the
     fused optimizer on a GPU makes no copy. Gradients (4 bytes) are alive at the peak only when an
@@ -95,7 +95,7 @@ def _gradients(plan: BatchPlan, size_bytes: int, working_bytes: int) -> MemoryLi
 
 
 def _longest(settings: Settings, plan: BatchPlan) -> BatchExtent:
-    rows, seq_len = 2 * plan.per_device_train_batch_size, settings.seq_len
+    rows, seq_len = 2 * plan.per_device_train_batch_size, settings.function_length
     tokens = rows * seq_len
     return BatchExtent(tokens=tokens, squares=tokens * seq_len, last_tokens=tokens)
 
@@ -110,7 +110,7 @@ def _working_set(
     is_known: bool,
 ) -> Iterator[MemoryLine]:
     """The activations and temporaries of training, or of scoring where that needs more."""
-    seq_len, tokens = settings.seq_len, extent.tokens
+    seq_len, tokens = settings.function_length, extent.tokens
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
     mask = 0 if not dropout else 1 if plan.use_gpu else 4
@@ -122,6 +122,8 @@ def _working_set(
     scores = shape.heads * score_bytes(is_half=is_half, mask_bytes=mask)
     layer += extent.squares * scores * has_scores
     ends = tokens * shape.hidden * (8 + mask)  # embedding dropout, last norm: input and output
+    if settings.data_flow_length is not None:
+        ends += extent.squares * (2 if is_half else 4)  # which column sees which, as numbers
     if settings.gradient_checkpointing:
         size = layer + shape.layers * tokens * shape.hidden * 4 + ends
         note = f"one of {shape.layers} layers, and the input of each (checkpointing)"
@@ -145,15 +147,19 @@ def _working_set(
 
 
 def layer_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int, is_fused: bool) -> int:
-    """Return what one GPT-2 block keeps per token for its backward pass, without score matrices.
+    """Return what one block keeps per token for its backward pass, without score matrices.
 
     Source: saved tensors of transformers 5's GPT2Block. fp32: inputs and outputs of both norms,
     q, k, v and attention output (8 x hidden); input and output of the fused GELU (2 x inner), or
     c_fc, tanh, 1 + tanh, x / 2 and the product of `gelu_new` (5 x inner). Autocast: the residual
-    stream and everything after the `pow` of `gelu_new` stay fp32. Two dropout masks.
+    stream and everything after the `pow` of `gelu_new` stay fp32. Two dropout masks. RobertaLayer
+    keeps the same in fp32; its GELU is fused in any case, and autocast casts the input three times,
+    for query, key and value.
     """
     hidden, inner = shape.hidden, shape.inner
     masks = 2 * mask_bytes * hidden
+    if shape.family == "roberta":
+        return (24 * hidden + 4 * inner if is_half else 32 * hidden + 8 * inner) + masks
     if is_half:
         return 20 * hidden + (4 if is_fused else 16) * inner + masks
     return 4 * (8 * hidden + (2 if is_fused else 5) * inner) + masks

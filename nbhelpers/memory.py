@@ -103,11 +103,11 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
         ConfigError: `seq_len` is more than the positions of the model, where they are known.
     """
     shape = find_shape(preset.settings)
-    if shape is not None and preset.settings.seq_len > shape.positions:
-        model, length = preset.settings.model, preset.settings.seq_len
+    if shape is not None and preset.settings.seq_len > shape.code_positions:
+        model, length, most = preset.settings.model, preset.settings.seq_len, shape.code_positions
         raise ConfigError(
-            f"seq_len={length} is more than the {shape.positions} positions of the model {model}.",
-            fix=f"set seq_len to {shape.positions} or less",
+            f"seq_len={length} is more than the {most} positions of the model {model}.",
+            fix=f"set seq_len to {most} or less",
         )
     gpu = hardware.gpu if plan.use_gpu else None
     capacity = gpu.memory_total_bytes or None if gpu is not None else None

@@ -22,7 +22,8 @@ class Settings(BaseModel):
 
     model: str = Field(
         min_length=1,
-        description="`smoke`, an alias (codegpt), a hub id or a local folder",
+        description="codegpt, graphcodebert, codebert, a hub id, a local folder, `smoke` or "
+        "`smoke-graphcodebert`",
     )
     model_revision: str | None = Field(None, description="commit or tag of the weights on the hub")
     random_weights: bool = Field(False, description="take the architecture, not the weights")
@@ -37,7 +38,7 @@ class Settings(BaseModel):
     max_train_samples: Positive | None = Field(None, description="upper limit on the training rows")
 
     seq_len: Annotated[int, Field(ge=8, le=131072)] = Field(
-        description="tokens per function, special tokens included"
+        description="tokens of code per function, special tokens included (also: code_length)"
     )
     padding: Literal["dynamic", "fixed"] = Field(
         description="pad to the longest of a bucket, or always to seq_len"
@@ -110,9 +111,23 @@ class ClonesSettings(Settings):
         description="validation pairs used during training, one fixed draw; None: all",
     )
     pretrain_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
-        0, description="`smoke` model only: language-model steps on the sample, cached"
+        0, description="smoke models only: language-model steps on the sample, cached"
     )
     floors: bool = Field(description="also score always-yes, identifier overlap and TF-IDF")
+    data_flow_length: Annotated[int, Field(ge=0, le=4096)] | None = Field(
+        None,
+        description="data-flow nodes per function, beside seq_len; 0: code split at syntax leaves, "
+        "no nodes; None: plain text, not parsed",
+    )
+    grammar_compat: Literal["maintained", "checkpoint"] = Field(
+        "maintained",
+        description="data flow: the grammar's leaves as they are, or string literals as one token",
+    )
+
+    @property
+    def function_length(self) -> int:
+        """Tokens of one function at most: code and data-flow nodes."""
+        return self.seq_len + (self.data_flow_length or 0)
 
 
 SETTINGS: dict[str, type[Settings]] = {"clones": ClonesSettings}

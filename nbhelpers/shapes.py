@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A GPT-2 encoder's sizes."""
+    """The sizes of a GPT-2 or RoBERTa encoder.
+
+    `positions` and `token_types` are the rows of those embedding tables; RoBERTa leaves the first
+    `spare_positions` rows to padding.
+    """
 
     hidden: int
     layers: int
@@ -24,17 +28,26 @@ class Shape:
     vocab: int
     positions: int
     dropout: float
+    family: str = "gpt2"
+    token_types: int = 0
+    spare_positions: int = 0
+
+    @property
+    def code_positions(self) -> int:
+        """Tokens of code that the table of positions can number."""
+        return self.positions - self.spare_positions
 
     def matrix_parameters(self) -> int:
         """Return the elements of the matrices that autocast copies to half precision.
 
-        Source: GPT2Block of transformers 5 (c_attn, c_proj, c_fc, c_proj) and the pair head.
+        Source: GPT2Block of transformers 5 (c_attn, c_proj, c_fc, c_proj), RobertaLayer (query,
+        key, value, three dense), and the pair head.
         """
         hidden, inner = self.hidden, self.inner
         return self.layers * (4 * hidden**2 + 2 * hidden * inner) + 2 * hidden**2 + 2 * hidden
 
     def parameters(self) -> int:
-        """Return all trained elements: embeddings, blocks, last norm and pair head.
+        """Return all trained elements: embeddings, blocks, the norm outside them, pair head.
 
         >>> Shape(hidden=128, layers=3, heads=4, inner=512, vocab=1200, positions=1024,
         ...       dropout=0.1).parameters()
@@ -42,7 +55,8 @@ class Shape:
         """
         hidden = self.hidden
         vectors = self.layers * (9 * hidden + self.inner) + 2 * hidden + hidden + 2
-        return (self.vocab + self.positions) * hidden + self.matrix_parameters() + vectors
+        tables = (self.vocab + self.positions + self.token_types) * hidden
+        return tables + self.matrix_parameters() + vectors
 
 
 # Source: config.json of the checkpoint; vocabulary with <pad>, </s> and <s>.
@@ -52,7 +66,18 @@ _CODEGPT = Shape(
 # The embedded default; `models.encoders` builds it from these sizes. Its tokenizer may find fewer
 # words than `vocab` in little text.
 SMOKE = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=1024, dropout=0.1)
-_KNOWN = {"microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT, "smoke": SMOKE}
+_ROBERTA = {"family": "roberta", "token_types": 1, "spare_positions": 2, "dropout": 0.1}
+SMOKE_GRAPH = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=514, **_ROBERTA)
+SMOKE_MODELS = {"smoke": SMOKE, "smoke-graphcodebert": SMOKE_GRAPH}
+# Source: config.json of the checkpoints; both have RoBERTa's vocabulary.
+_CODEBERT = Shape(
+    hidden=768, layers=12, heads=12, inner=3072, vocab=50265, positions=514, **_ROBERTA
+)
+_KNOWN = SMOKE_MODELS | {
+    "microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT,
+    "microsoft/graphcodebert-base": _CODEBERT,
+    "microsoft/codebert-base": _CODEBERT,
+}
 
 
 def find_shape(settings: Settings) -> Shape | None:
@@ -80,8 +105,19 @@ def _from_hub(settings: Settings) -> str:
 
 
 def _from_config(config: dict[str, Any]) -> Shape:
+    if not isinstance(config, dict):
+        raise TypeError("config.json holds no object")
+    is_roberta = config.get("model_type") == "roberta"
+    shape = _roberta_shape(config) if is_roberta else _gpt2_shape(config)
+    sizes = (shape.hidden, shape.layers, shape.heads, shape.inner, shape.vocab, shape.positions)
+    if not all(0 < size < 2**31 for size in sizes) or not 0 <= shape.dropout < 1:
+        raise ValueError("the sizes in config.json are no sizes of a model")
+    return shape
+
+
+def _gpt2_shape(config: dict[str, Any]) -> Shape:
     hidden = int(config["n_embd"])
-    shape = Shape(
+    return Shape(
         hidden=hidden,
         layers=int(config["n_layer"]),
         heads=int(config["n_head"]),
@@ -90,7 +126,18 @@ def _from_config(config: dict[str, Any]) -> Shape:
         positions=int(config["n_positions"]),
         dropout=float(config.get("attn_pdrop", 0.1)),
     )
-    sizes = (shape.hidden, shape.layers, shape.heads, shape.inner, shape.vocab, shape.positions)
-    if not all(0 < size < 2**31 for size in sizes) or not 0 <= shape.dropout < 1:
-        raise ValueError("the sizes in config.json are no sizes of a model")
-    return shape
+
+
+def _roberta_shape(config: dict[str, Any]) -> Shape:
+    return Shape(
+        hidden=int(config["hidden_size"]),
+        layers=int(config["num_hidden_layers"]),
+        heads=int(config["num_attention_heads"]),
+        inner=int(config["intermediate_size"]),
+        vocab=int(config["vocab_size"]),
+        positions=int(config["max_position_embeddings"]),
+        dropout=float(config.get("hidden_dropout_prob", 0.1)),
+        family="roberta",
+        token_types=int(config.get("type_vocab_size", 2)),
+        spare_positions=int(config.get("pad_token_id", 1)) + 1,
+    )

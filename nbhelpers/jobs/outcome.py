@@ -20,6 +20,7 @@ from nbhelpers.jobs.training import Training
 from nbhelpers.ledger import CONTEXT
 from nbhelpers.memory import compare
 from nbhelpers.schema import Settings
+from nbhelpers.shapes import SMOKE_MODELS
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
@@ -56,9 +57,9 @@ def settings_for_checkpoint(settings: Settings, path: Path) -> Settings:
         raise DataError(f"There is no checkpoint {path}.", fix="check the path")
     changes: dict[str, Any] = {"random_weights": True, "pretrain_steps": 0}
     is_ours = (path.parent / ck.MANIFEST).is_file()
-    if is_ours or (settings.model == "smoke" and (path.parent / "config.json").is_file()):
+    if is_ours or (settings.model in SMOKE_MODELS and (path.parent / "config.json").is_file()):
         changes["model"] = str(path.parent)
-    elif settings.model == "smoke":
+    elif settings.model in SMOKE_MODELS:
         raise ConfigError(
             f"{path} has no config.json beside it, so its architecture is not known.",
             fix="give --model with the architecture it was trained from",

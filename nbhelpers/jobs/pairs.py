@@ -14,7 +14,8 @@ from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.ledger import BatchExtent, ledger
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.metrics import best_threshold, binary_scores
-from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum
+from nbhelpers.models.buckets import Bucket
+from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum, published_keys
 from nbhelpers.models.inputs import length_buckets
 from nbhelpers.schema import ClonesSettings
 from nbhelpers.shapes import find_shape
@@ -43,7 +44,7 @@ class PairTask:
         self.accelerator, self.raw = accelerator, model
         self.pairs = inputs.data.splits.get("train")
         lengths = inputs.table.lengths
-        self.lengths = lengths
+        self.lengths, self.used = lengths, inputs.table.used
         self.costs = (
             lengths[self.pairs.left] + lengths[self.pairs.right]
             if self.pairs is not None
@@ -60,10 +61,9 @@ class PairTask:
         rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
         functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
         labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
-        ids, last, place, useful, padded = self._buckets(functions)
+        buckets, place, useful, padded = self._buckets(functions)
         return PairBatch(
-            ids=[self._put(x) for x in ids],
-            last=[self._put(x) for x in last],
+            buckets=[bucket.to(self._put) for bucket in buckets],
             place=self._put(place),
             labels=self._put(labels),
             weights=torch.full((len(rows),), weight, device=self.accelerator.device),
@@ -87,20 +87,20 @@ class PairTask:
             last_tokens=sizes[-1][0] * sizes[-1][1],
         )
 
-    def _buckets(self, functions: np.ndarray) -> tuple[list[Any], list[Any], Any, int, int]:
+    def _buckets(self, functions: np.ndarray) -> tuple[list[Bucket], Any, int, int]:
         """Put each distinct function of the micro-batch into a bucket once."""
         used, inverse = np.unique(functions, return_inverse=True)
         lengths = self.lengths[used]
         groups = self._groups(lengths)
-        ids, last, padded = [], [], 0
+        buckets, padded = [], 0
         for group in groups:
             width = self._width(int(lengths[group].max()))
-            ids.append(torch.from_numpy(self.table.pad(used[group], width)))
-            last.append(torch.from_numpy(lengths[group] - 1))
+            buckets.append(self.table.bucket(used[group], width))
             padded += width * len(group)
         row_of = np.empty(len(used), dtype=np.int64)
         row_of[np.concatenate(groups)] = np.arange(len(used))
-        return ids, last, torch.from_numpy(row_of[inverse]), int(lengths.sum()), padded
+        useful = int(self.used[used].sum())
+        return buckets, torch.from_numpy(row_of[inverse]), useful, padded
 
     def _width(self, longest: int) -> int:
         if self.settings.padding == "fixed":
@@ -161,10 +161,9 @@ class PairTask:
                 continue
             rows = order[start : start + size]
             lengths = self.lengths[used[rows]]
-            ids = torch.from_numpy(self.table.pad(used[rows], self._width(int(lengths.max()))))
+            bucket = self.table.bucket(used[rows], self._width(int(lengths.max())))
             with self.accelerator.autocast():
-                last = self._put(torch.from_numpy(lengths - 1))
-                found = self.raw.encode(self._put(ids), last)
+                found = self.raw.encode(bucket.to(self._put))
             states[torch.from_numpy(rows).to(device)] = found.to(states.dtype)
             report(min(start + size, len(order)), len(order))
         return self.accelerator.reduce(states, "sum")
@@ -212,15 +211,13 @@ def _fixed_draw(pairs: ClonePairs, limit: int | None, seed: int) -> ClonePairs:
 
 
 def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str) -> None:
-    """Load a checkpoint of ours or of CodeXGLUE's script.
+    """Load a checkpoint of ours, or of CodeXGLUE's or GraphCodeBERT's script.
 
     Raises:
         ConfigError: Names the first keys or shapes that do not belong.
     """
     own = model.state_dict()
-    # Old GPT-2 checkpoints carry their causal masks as buffers.
-    masks = (".attn.bias", ".attn.masked_bias")
-    state = {k: v for k, v in state.items() if k in own or not k.endswith(masks)}
+    state = published_keys(state, set(own))
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     shapes = [k for k in own.keys() & state.keys() if own[k].shape != state[k].shape]
     if missing or unknown or shapes:

@@ -1,9 +1,9 @@
-"""The `smoke` encoder: a small GPT-2, pre-trained for seconds as a language model.
+"""The `smoke` encoders: a small GPT-2 or RoBERTa, pre-trained for seconds as a language model.
 
 With the pair loss alone such a model stays at chance; pre-training gives it something to adapt.
-Beside the next word, the end token learns to recall which words its function holds, rare ones above
-all: the pair head sees nothing but the states at the end tokens. No label is used. The result is
-cached by everything that it depends on.
+Beside the next word (RoBERTa: words that are hidden from it), the state that the pair head will see
+learns to recall which words its function holds, rare ones above all. No label is used. The result
+is cached by everything that it depends on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,30 +20,34 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from nbhelpers.errors import DataError
+from nbhelpers.models.buckets import Bucket, TextBucket
+from nbhelpers.models.encoders import encoder_class
+from nbhelpers.models.encoding import hidden_states
+from nbhelpers.models.graph_inputs import GraphTable
 from nbhelpers.models.inputs import TokenTable, cache_dir, save_in_cache
 
 BATCH, LEARNING_RATE, WARMUP_STEPS = 8, 3e-3, 20
+HIDDEN_SHARE = 0.15  # of the tokens that RoBERTa must guess
 RECIPE = 2  # of the cache; raise it when the objective changes
 SORTED_BATCHES = 8  # so many batches are drawn at once and sorted by length: little is padded
 
 
 def pretrained_encoder(
     config: Any,
-    table: TokenTable,
+    table: TokenTable | GraphTable,
     rows: Any,
     *,
     steps: int,
     seed: int,
     report: Callable[[int, int], None],
 ) -> Any:
-    """Return a GPT-2 encoder after `steps` language-model steps on the functions in `rows`.
+    """Return an encoder after `steps` language-model steps on the functions in `rows`.
 
     Args:
         table: Token ids of all functions; only `rows` (the train functions) are read.
         report: Called with (done, total).
     """
     from safetensors.torch import load_file, save_file
-    from transformers import GPT2Model
 
     if not len(rows):
         raise DataError(
@@ -52,7 +57,8 @@ def pretrained_encoder(
     rows = np.asarray(rows)
     path = cache_dir() / "smoke" / f"{_key(config, table, rows, steps, seed)}.safetensors"
     if path.is_file():
-        encoder = GPT2Model(config)
+        build, options = encoder_class(config)
+        encoder = build(config, **options)
         encoder.load_state_dict(load_file(path))
         return encoder
     encoder = _pretrain(config, table, rows, steps=steps, seed=seed, report=report)
@@ -61,7 +67,9 @@ def pretrained_encoder(
     return encoder
 
 
-def _key(config: Any, table: TokenTable, rows: np.ndarray, steps: int, seed: int) -> str:
+def _key(
+    config: Any, table: TokenTable | GraphTable, rows: np.ndarray, steps: int, seed: int
+) -> str:
     recipe = [RECIPE, BATCH, LEARNING_RATE, WARMUP_STEPS, SORTED_BATCHES]
     facts = json.dumps([*recipe, table.seq_len, steps, seed])
     digest = hashlib.sha256(f"{config.to_json_string()}{facts}".encode())
@@ -73,45 +81,71 @@ def _key(config: Any, table: TokenTable, rows: np.ndarray, steps: int, seed: int
 
 def _pretrain(
     config: Any,
-    table: TokenTable,
+    table: TokenTable | GraphTable,
     rows: np.ndarray,
     *,
     steps: int,
     seed: int,
     report: Callable[[int, int], None],
 ) -> Any:
-    from transformers import GPT2LMHeadModel
-
     torch.manual_seed(seed)
-    model = GPT2LMHeadModel(config).train()
+    model = _new_encoder(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     words = rare_words(table, rows, config.vocab_size)
     batches = _batches(table.lengths[rows], np.random.default_rng(seed))
     for step in range(steps):
         picked = next(batches)
         lengths = table.lengths[rows[picked]]
-        ids = torch.from_numpy(table.pad(rows[picked], int(lengths.max())))
+        bucket = table.bucket(rows[picked], int(lengths.max()))
         rate = min(1.0, (step + 1) / WARMUP_STEPS) * (1 - step / steps)
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
-        last = torch.from_numpy(lengths - 1)
-        _loss(model, ids, last, torch.from_numpy(words[picked])).backward()
+        _loss(model, bucket, torch.from_numpy(words[picked])).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         report(step + 1, steps)
-    return model.transformer.eval()
+    return model.eval()
 
 
-def _loss(model: Any, ids: Tensor, last: Tensor, words: Tensor) -> Tensor:
-    """Return the loss of the next word, plus that of the end token's recall."""
-    states = model.transformer(input_ids=ids, use_cache=False).last_hidden_state
-    has_next = torch.arange(ids.shape[1] - 1) < last[:, None]
-    following = cross_entropy(model.lm_head(states[:, :-1][has_next]), ids[:, 1:][has_next])
-    recalled = model.lm_head(states[torch.arange(len(last)), last])
-    return following + cross_entropy(recalled, words)
+def _new_encoder(config: Any) -> Any:
+    from transformers import GPT2LMHeadModel
+
+    if config.model_type == "gpt2":
+        # Not `GPT2Model`, which draws other first weights: the log's scores come from these.
+        return GPT2LMHeadModel(config).transformer
+    build, options = encoder_class(config)
+    return build(config, **options)
 
 
-def rare_words(table: TokenTable, rows: np.ndarray, vocab_size: int) -> np.ndarray:
+def _loss(model: Any, bucket: Bucket, words: Tensor) -> Tensor:
+    """Return the loss of the next (or hidden) words, plus that of the recall.
+
+    Args:
+        words: (rows, vocab) what each function holds, weighted; see `rare_words`.
+    """
+    table = model.get_input_embeddings().weight  # words are read and told with the same table
+    ids, rows = bucket.ids, torch.arange(bucket.rows)
+    if model.config.model_type == "gpt2":
+        states = hidden_states(model, bucket)
+        at = torch.arange(ids.shape[1] - 1) < bucket.last[:, None]
+        told, wanted = states[:, :-1][at], ids[:, 1:][at]
+        recalled = states[rows, bucket.last]
+    else:
+        at = (torch.rand(ids.shape) < HIDDEN_SHARE) & (torch.arange(ids.shape[1]) > 0)
+        at &= torch.arange(ids.shape[1]) < (_code_end(bucket) - 1)[:, None]
+        states = hidden_states(
+            model, replace(bucket, ids=ids.masked_fill(at, model.config.eos_token_id))
+        )
+        told, wanted, recalled = states[at], ids[at], states[:, 0]
+    return cross_entropy(told @ table.T, wanted) + cross_entropy(recalled @ table.T, words)
+
+
+def _code_end(bucket: Bucket) -> Tensor:
+    """Return (rows,) the column after each function's last token of code."""
+    return bucket.last + 1 if isinstance(bucket, TextBucket) else bucket.code
+
+
+def rare_words(table: TokenTable | GraphTable, rows: np.ndarray, vocab_size: int) -> np.ndarray:
     """Return (len(rows), vocab_size): the words of each row, weighted by rarity, summing to 1.
 
     The weight is the logarithm of the rows per row that holds the word.

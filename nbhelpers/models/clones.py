@@ -1,7 +1,8 @@
 """The siamese clone detector: one encoder for both functions, and a head that sees the pair.
 
 Keys of the state dict are those of CodeXGLUE's script (`encoder.*`, `classifier.dense`,
-`classifier.out_proj`), so that checkpoints made with it load here.
+`classifier.out_proj`), so that checkpoints made with it load here. GraphCodeBERT's script has
+`encoder.roberta.*` in their place, and an unused classifier; `published_keys` maps them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nbhelpers.models.buckets import Bucket
+from nbhelpers.models.encoding import encode
+
 
 @dataclass(slots=True)
 class PairBatch:
     """Function pairs, as length buckets of their functions.
 
     Args:
-        ids: One (rows, length) int64 tensor per bucket, padded on the right.
-        last: One (rows,) int64 tensor per bucket: position of each row's end token.
+        buckets: Each distinct function of the pairs, once.
         place: (2 * pairs,) int64: row, among the joined buckets, of left, right, left, right, ...
         labels: (pairs,) int64.
         weights: (pairs,) float: 0 for a stand-in row of a rank that has no example, else 1.
@@ -27,8 +30,7 @@ class PairBatch:
         padded_tokens: Tokens computed, padding included.
     """
 
-    ids: list[Tensor]
-    last: list[Tensor]
+    buckets: list[Bucket]
     place: Tensor
     labels: Tensor
     weights: Tensor
@@ -53,30 +55,21 @@ class PairHead(nn.Module):
 
 
 class CloneModel(nn.Module):
-    """A causal encoder whose state at the end token stands for the function."""
+    """An encoder that gives one state per function, and the pair's head."""
 
     def __init__(self, encoder: nn.Module, dropout: float) -> None:
-        """Wrap a `GPT2Model`; `dropout` is the head's."""
+        """Wrap a `GPT2Model` or `RobertaModel`; `dropout` is the head's."""
         super().__init__()
         self.encoder = encoder
         self.classifier = PairHead(encoder.config.hidden_size, dropout)
 
-    def encode(self, ids: Tensor, last: Tensor) -> Tensor:
-        """Return (rows, hidden): the state at each row's end token.
-
-        No mask is passed: attention is causal and padding stands on the right, so no token that
-        counts ever sees padding, and the fast causal kernels stay available.
-
-        Args:
-            ids: (rows, length) int64.
-            last: (rows,) int64.
-        """
-        states = self.encoder(input_ids=ids, use_cache=False).last_hidden_state
-        return states[torch.arange(len(last), device=last.device), last]
+    def encode(self, bucket: Bucket) -> Tensor:
+        """Return (rows, hidden)."""
+        return encode(self.encoder, bucket)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Return (pairs, 2) logits."""
-        pooled = torch.cat([self.encode(i, k) for i, k in zip(batch.ids, batch.last, strict=True)])
+        pooled = torch.cat([self.encode(bucket) for bucket in batch.buckets])
         return self.classifier(pooled[batch.place].view(len(batch.labels), -1))
 
 
@@ -86,7 +79,41 @@ def pair_loss_sum(logits: Tensor, batch: PairBatch) -> Tensor:
     return (losses * batch.weights).sum()
 
 
+_DROPOUTS = {
+    "gpt2": ("embd_pdrop", "attn_pdrop", "resid_pdrop"),
+    "roberta": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+}
+# What checkpoints of scripts carry beside the weights that are used: causal masks, position ids,
+# the classifier and pooler of the class that the encoder was taken from.
+_UNUSED = (".attn.bias", ".attn.masked_bias", ".position_ids", ".pooler.dense.weight")
+_UNUSED += (".pooler.dense.bias",)
+_UNUSED_HEADS = ("encoder.classifier.", "encoder.score.", "encoder.lm_head.")
+
+
 def set_dropout(config: Any, dropout: float | None) -> None:
-    """Set every dropout of a GPT-2 configuration, in place; None keeps the model's own."""
+    """Set every dropout of a configuration, in place; None keeps the model's own."""
     if dropout is not None:
-        config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = dropout
+        for name in _DROPOUTS[config.model_type]:
+            setattr(config, name, dropout)
+
+
+def head_dropout(config: Any) -> float:
+    """Return the dropout of the head, which the scripts take from the encoder."""
+    return config.attn_pdrop if config.model_type == "gpt2" else config.hidden_dropout_prob
+
+
+def published_keys(state: dict[str, Tensor], own: set[str]) -> dict[str, Tensor]:
+    """Return the state dict of a script with our names, without what no one uses.
+
+    Args:
+        own: The names of our model; they are never dropped.
+    """
+    found = {}
+    for key, value in state.items():
+        for outer in ("encoder.roberta.", "encoder.transformer."):
+            if key.startswith(outer):
+                key = "encoder." + key.removeprefix(outer)
+        is_unused = key.endswith(_UNUSED) or key.startswith(_UNUSED_HEADS)
+        if key in own or not is_unused:
+            found[key] = value
+    return found

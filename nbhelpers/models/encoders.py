@@ -1,4 +1,4 @@
-"""Build encoder and tokenizer: the hub's weights, a local folder, or the small `smoke` model."""
+"""Build encoder and tokenizer: the hub's weights, a local folder, or the small `smoke` models."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.models.clones import CloneModel, set_dropout
-from nbhelpers.models.inputs import train_bpe
+from nbhelpers.models.clones import CloneModel, head_dropout, set_dropout
+from nbhelpers.models.inputs import ROBERTA_TOKENS, SPECIAL_TOKENS, train_bpe
 from nbhelpers.models.weights import Weights, find_weights
 from nbhelpers.schema import ClonesSettings
-from nbhelpers.shapes import SMOKE
+from nbhelpers.shapes import SMOKE_MODELS
 
 NEW_TOKENIZER_VOCAB = 8000
+FAMILIES = ("gpt2", "roberta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,31 +33,63 @@ def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tok
     Raises:
         ConfigError: Not an architecture that this job encodes, or seq_len exceeds its positions.
     """
-    is_smoke = settings.model == "smoke"
-    found = _smoke(train_texts) if is_smoke else _pretrained(settings, train_texts)
-    positions = found.config.n_positions
+    if settings.model in SMOKE_MODELS:
+        found = _smoke(settings, train_texts)
+    else:
+        found = _pretrained(settings, train_texts)
+    positions = code_positions(found.config)
     if settings.seq_len > positions:
         raise ConfigError(
             f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
             fix=f"set seq_len to {positions} or less",
         )
+    if settings.data_flow_length is not None and found.config.model_type != "roberta":
+        raise ConfigError(
+            f"data_flow_length is for RoBERTa models; {settings.model} is a "
+            f"{found.config.model_type!r} model.",
+            fix="leave data_flow_length out, or use model=graphcodebert",
+        )
     set_dropout(found.config, settings.dropout)
     return found
 
 
-def _smoke(train_texts: Sequence[str]) -> Tokeniser:
-    from transformers import GPT2Config
+def code_positions(config: Any) -> int:
+    """Return how many tokens of code the table of positions can number."""
+    if config.model_type == "gpt2":
+        return config.n_positions
+    # RoBERTa numbers tokens from the position after padding's.
+    return config.max_position_embeddings - config.pad_token_id - 1
 
-    tokenizer = train_bpe(train_texts, SMOKE.vocab)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=SMOKE.positions,
-        n_embd=SMOKE.hidden,
-        n_layer=SMOKE.layers,
-        n_head=SMOKE.heads,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+
+def _smoke(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
+    from transformers import GPT2Config, RobertaConfig
+
+    shape = SMOKE_MODELS[settings.model]
+    special = SPECIAL_TOKENS if shape.family == "gpt2" else ROBERTA_TOKENS
+    tokenizer = train_bpe(train_texts, shape.vocab, special_tokens=special)
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if shape.family == "gpt2":
+        config = GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=shape.positions,
+            n_embd=shape.hidden,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            **ends,
+        )
+    else:
+        config = RobertaConfig(
+            vocab_size=len(tokenizer),
+            max_position_embeddings=shape.positions,
+            hidden_size=shape.hidden,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            intermediate_size=shape.inner,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            pad_token_id=tokenizer.pad_token_id,
+            **ends,
+        )
     note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
     return Tokeniser(tokenizer=tokenizer, config=config, weights=None, note=note)
 
@@ -72,24 +105,29 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
             f"{settings.model} holds no config.json.", fix="give the folder of a Hugging Face model"
         )
     config = AutoConfig.from_pretrained(weights.folder)
-    if config.model_type != "gpt2":
+    if config.model_type not in FAMILIES:
         raise ConfigError(
-            f"{settings.model} is a {config.model_type!r} model; this job encodes GPT-2 models.",
-            fix="use model=codegpt or another GPT-2 checkpoint",
+            f"{settings.model} is a {config.model_type!r} model; this job encodes GPT-2 and "
+            "RoBERTa models.",
+            fix="use model=codegpt, graphcodebert or codebert, or a checkpoint of their form",
         )
     if list(weights.folder.glob("tokenizer.json")) or (weights.folder / "vocab.json").is_file():
         tokenizer = AutoTokenizer.from_pretrained(weights.folder)
         note = f"{type(tokenizer).__name__} of {weights.name}"
     elif settings.random_weights:
-        tokenizer = train_bpe(train_texts, NEW_TOKENIZER_VOCAB)
+        special = SPECIAL_TOKENS if config.model_type == "gpt2" else ROBERTA_TOKENS
+        tokenizer = train_bpe(train_texts, NEW_TOKENIZER_VOCAB, special_tokens=special)
         config.vocab_size = len(tokenizer)
         note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
     else:
         raise ConfigError(
             f"{settings.model} holds no tokenizer.", fix="put tokenizer.json beside config.json"
         )
-    # With a pad id, transformers looks for padding in every forward pass: a host-device sync.
-    config.pad_token_id = None
+    if config.model_type == "gpt2":
+        # With a pad id, transformers looks for padding in every forward pass: a host-device sync.
+        config.pad_token_id = None
+    elif config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
     return Tokeniser(tokenizer=tokenizer, config=config, weights=weights, note=note)
 
 
@@ -105,24 +143,39 @@ def build_clone_model(
         pretrain: Given the `smoke` configuration, returns its pre-trained encoder.
     """
     import torch
-    from transformers import AutoModel, GPT2Model
 
+    config = found.config
+    build, options = encoder_class(config)
     attention = "eager" if settings.attention == "eager" else "sdpa"
-    found.config._attn_implementation = attention
-    if attention == "sdpa" and found.config.activation_function == "gelu_new":
+    config._attn_implementation = attention
+    if attention == "sdpa" and getattr(config, "activation_function", "") == "gelu_new":
         # The same formula in one kernel; under autocast `gelu_new` computes it in fp32, in eight.
-        found.config.activation_function = "gelu_pytorch_tanh"
-    if settings.model == "smoke" and settings.pretrain_steps and pretrain is not None:
-        encoder = pretrain(found.config)
-    elif settings.model == "smoke" or settings.random_weights:
-        encoder = GPT2Model(found.config)
+        config.activation_function = "gelu_pytorch_tanh"
+    is_smoke = settings.model in SMOKE_MODELS
+    if is_smoke and settings.pretrain_steps and pretrain is not None:
+        encoder = pretrain(config)
+    elif is_smoke or settings.random_weights:
+        encoder = build(config, **options)
     else:
-        encoder = AutoModel.from_pretrained(
+        encoder = build.from_pretrained(
             found.weights.folder,
-            config=found.config,
+            config=config,
             dtype=torch.float32,
             attn_implementation=attention,
+            **options,
         )
     if settings.gradient_checkpointing:
         encoder.gradient_checkpointing_enable({"use_reentrant": False})
-    return CloneModel(encoder, dropout=found.config.attn_pdrop)
+    return CloneModel(encoder, dropout=head_dropout(config))
+
+
+def encoder_class(config: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the bare encoder's class and options.
+
+    Without RoBERTa's pooler: it would never get a gradient, and DDP would wait for one.
+    """
+    from transformers import GPT2Model, RobertaModel
+
+    if config.model_type == "gpt2":
+        return GPT2Model, {}
+    return RobertaModel, {"add_pooling_layer": False}

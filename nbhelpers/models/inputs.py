@@ -21,7 +21,10 @@ from nbhelpers.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nbhelpers.models.buckets import TextBucket
+
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
+ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 CACHE_FORMAT = 1
 
 
@@ -74,6 +77,22 @@ class TokenTable:
         special = 1 + (self.bos_id is not None)
         return int((np.diff(self.offsets) + special > self.seq_len).sum())
 
+    def bucket(self, rows: NDArray[Any], width: int) -> TextBucket:
+        """Return these functions as tensors of `width` columns, on the CPU."""
+        import torch
+
+        from nbhelpers.models.buckets import TextBucket
+
+        return TextBucket(
+            ids=torch.from_numpy(self.pad(rows, width)),
+            last=torch.from_numpy(self.lengths[rows] - 1),
+        )
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        """(n,) tokens that are not padding."""
+        return self.lengths
+
     def pad(self, rows: Sequence[int] | NDArray[Any], width: int) -> NDArray[np.int64]:
         """Return (len(rows), width) ids, padded on the right."""
         out = np.full((len(rows), width), self.pad_id, dtype=np.int64)
@@ -88,8 +107,14 @@ class TokenTable:
         return out
 
 
-def train_bpe(texts: Sequence[str], vocab_size: int) -> Any:
-    """Return a byte-level BPE tokenizer trained on the texts, with CodeGPT's special tokens."""
+def train_bpe(
+    texts: Sequence[str], vocab_size: int, *, special_tokens: Sequence[str] = SPECIAL_TOKENS
+) -> Any:
+    """Return a byte-level BPE tokenizer trained on the texts.
+
+    Args:
+        special_tokens: `<pad>`, `<s>`, `</s>` and `<unk>`, in the order of their ids.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -98,7 +123,7 @@ def train_bpe(texts: Sequence[str], vocab_size: int) -> Any:
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(special_tokens),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -108,6 +133,8 @@ def train_bpe(texts: Sequence[str], vocab_size: int) -> Any:
         pad_token="<pad>",
         bos_token="<s>",
         eos_token="</s>",
+        cls_token="<s>",
+        sep_token="</s>",
         unk_token="<unk>",
     )
 

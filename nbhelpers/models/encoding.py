@@ -1,0 +1,120 @@
+"""How an encoder turns a bucket of functions into one state per function.
+
+Three forms: GPT-2 at the end token (CodeGPT), RoBERTa at `<s>` (CodeBERT), and RoBERTa at `<s>`
+with data-flow nodes behind the code (GraphCodeBERT). Masks are made here, on the device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nbhelpers.models.buckets import Bucket, GraphBucket, TextBucket
+
+# What the published checkpoints were trained with. It is finite, so a row that sees nothing stays
+# a number, and it fits fp16.
+HIDDEN = -1e4
+
+
+def encode(encoder: nn.Module, bucket: Bucket) -> Tensor:
+    """Return (rows, hidden): the state that stands for each function."""
+    states = hidden_states(encoder, bucket)
+    if encoder.config.model_type == "gpt2":
+        return states[torch.arange(bucket.rows, device=states.device), bucket.last]
+    return states[:, 0]
+
+
+def hidden_states(encoder: nn.Module, bucket: Bucket) -> Tensor:
+    """Return (rows, width, hidden): the last state of every token."""
+    if isinstance(bucket, GraphBucket):
+        return _graph_states(encoder, bucket)
+    if encoder.config.model_type == "gpt2":
+        # No mask is passed: attention is causal and padding stands on the right, so no token that
+        # counts ever sees padding, and the fast causal kernels stay available.
+        return encoder(input_ids=bucket.ids, use_cache=False).last_hidden_state
+    return _text_states(encoder, bucket)
+
+
+def _text_states(encoder: nn.Module, bucket: TextBucket) -> Tensor:
+    """RoBERTa on plain text; every token sees every token that is not padding."""
+    used = bucket.last + 1
+    column = torch.arange(bucket.ids.shape[1], device=used.device)
+    pad = encoder.config.pad_token_id
+    is_used = column < used[:, None]  # (rows, width)
+    positions = torch.where(is_used, column + pad + 1, pad)
+    bias = torch.where(is_used, 0.0, HIDDEN).to(_compute_dtype(used.device, encoder))
+    bias = bias[:, None, None, :].expand(-1, 1, len(column), -1)
+    found = encoder(input_ids=bucket.ids, position_ids=positions, attention_mask=bias)
+    return found.last_hidden_state
+
+
+def _graph_states(encoder: nn.Module, bucket: GraphBucket) -> Tensor:
+    """RoBERTa on code and nodes; a node's embedding is the mean of those of its code."""
+    words = encoder.embeddings.word_embeddings
+    found = words(bucket.ids)  # (rows, width, hidden)
+    # An empty bag, of a node whose code was cut off, gives zeros.
+    means = nn.functional.embedding_bag(
+        bucket.bag_ids, words.weight, bucket.bag_starts, mode="mean"
+    )  # (N, hidden)
+    found = found.flatten(0, 1).index_copy(0, bucket.node_at, means).view_as(found)
+    return encoder(
+        inputs_embeds=found,
+        position_ids=graph_positions(bucket, encoder.config.pad_token_id),
+        attention_mask=graph_bias(bucket, _compute_dtype(found.device, encoder)),
+    ).last_hidden_state
+
+
+def graph_positions(bucket: GraphBucket, pad_id: int) -> Tensor:
+    """Return (rows, width): pad_id + 1, + 2, … for code, 0 for nodes, pad_id for padding.
+
+    Source: microsoft/CodeBERT, GraphCodeBERT/clonedetection/run.py, `position_idx`.
+    """
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    positions = torch.where(column < bucket.used[:, None], 0, pad_id)
+    return torch.where(column < bucket.code[:, None], column + pad_id + 1, positions)
+
+
+def graph_sees(bucket: GraphBucket) -> Tensor:
+    """Return (rows, width, width) bool: True where the first column may look at the second.
+
+    Code sees code; `<s>` and `</s>` see all that is not padding; a node and its code see each
+    other; a node sees the nodes that its value comes from.
+
+    Source: Guo et al. 2021, "graph-guided masked attention"; the script's `__getitem__`.
+    """
+    rows, width = bucket.ids.shape
+    column = torch.arange(width, device=bucket.ids.device)
+    code, used = bucket.code[:, None], bucket.used[:, None]
+    is_code = column < code
+    is_special = (column == 0) | (column == code - 1)
+    start = torch.zeros(rows * width, dtype=torch.int64, device=column.device)
+    end = start.index_copy(0, bucket.node_at, bucket.node_end).view(rows, width, 1)
+    start = start.index_copy(0, bucket.node_at, bucket.node_start).view(rows, width, 1)
+    is_own = (column >= start) & (column < end)
+    sees = is_code[:, :, None] & is_code[:, None, :]
+    sees |= is_special[:, :, None] & (column < used)[:, None, :]
+    sees |= is_own | is_own.transpose(1, 2)
+    sees.view(-1).index_fill_(0, bucket.links, True)
+    return sees
+
+
+def graph_bias(bucket: GraphBucket, dtype: torch.dtype) -> Tensor:
+    """Return (rows, 1, width, width): what is added to the attention scores.
+
+    A row that sees nothing (a node whose code was cut off, or padding) has the same offset
+    everywhere in the published form, so it looks at all columns alike, padding included. Here it
+    gets 0 everywhere, and the padding that is present weighs as much as the published form's.
+    """
+    sees = graph_sees(bucket)
+    column = torch.arange(sees.shape[-1], device=sees.device)
+    is_padding = column >= bucket.used[:, None]
+    blind = torch.where(is_padding, bucket.pad_weight[:, None], 0.0)[:, None, :]
+    hidden = torch.where(sees.any(-1, keepdim=True), HIDDEN, blind)
+    return torch.where(sees, 0.0, hidden).to(dtype)[:, None]
+
+
+def _compute_dtype(device: torch.device, encoder: nn.Module) -> torch.dtype:
+    """The dtype of queries: autocast's where it is on, else the weights'."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return next(encoder.parameters()).dtype
