@@ -6,6 +6,7 @@
     ├── ConfigError             2   a preset, a parameter, a name
     ├── HardwareError           3   the GPU or the driver is not what the plan needs
     ├── DataError               5   a data set that cannot be used as it is
+    │   └── DataFlowUnavailable 5   a function for which no data flow can be had
     ├── BudgetError             8   predicted not to fit: stopped before the model loads
     ├── LaunchError            11   the worker could not be started, or its folder is in use
     ├── RequirementMissed       7   finished, but a score is below what `--require` asks
@@ -59,6 +60,10 @@ class DataError(NbhelpersError):
     """The data set cannot be used as it is."""
 
     exit_code = 5
+
+
+class DataFlowUnavailable(DataError):
+    """No data-flow graph can be had for a function; the message is the reason."""
 
 
 class BudgetError(NbhelpersError):

@@ -133,7 +133,8 @@ def _working_set(
     temporary = (8 if settings.attention == "eager" else 4) * extent.last_tokens * shape.hidden * 4
     eval_rows = 2 * settings.per_device_eval_batch_size
     # On a CPU the live bytes of training steps are counted, not those of scoring.
-    scoring = eval_rows * seq_len * shape.hidden * scoring_bytes(settings, is_half) * plan.use_gpu
+    per_token = scoring_bytes(settings, shape, is_half)
+    scoring = eval_rows * seq_len * shape.hidden * per_token * plan.use_gpu
     scoring += eval_rows * shape.heads * seq_len**2 * 8 * has_scores
     if scoring > size + temporary:
         note = f"scoring {eval_rows} functions of {seq_len:,} tokens (more than training needs)"
@@ -165,13 +166,19 @@ def layer_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int, is_fu
     return 4 * (8 * hidden + (2 if is_fused else 5) * inner) + masks
 
 
-def scoring_bytes(settings: Settings, is_half: bool) -> int:
-    """Return the bytes per token and hidden unit alive inside an MLP without gradients.
+def scoring_bytes(settings: Settings, shape: Shape, is_half: bool) -> int:
+    """Return the bytes per token and hidden unit alive inside a block without gradients.
 
-    Source: `gelu_new` holds four fp32 tensors of the MLP's width. The fused GELU in bf16: measured,
-    512 functions of 1,024 tokens on an H100; in fp32: counted, not measured.
+    Source: GPT-2: `gelu_new` holds four fp32 tensors of the MLP's width; the fused GELU in bf16:
+    measured, 512 functions of 1,024 tokens on an H100; in fp32: counted, not measured. RoBERTa:
+    measured on an H100, 32 and 128 functions of 528 tokens; eager counts the attention's part, and
+    data flow keeps the embeddings alive and adds the mask.
     """
-    if settings.attention == "eager":
+    is_eager = settings.attention == "eager"
+    if shape.family == "roberta":
+        mlp = 28 if is_eager else 30 if is_half else 46
+        return mlp + (0 if settings.data_flow_length is None else 6)
+    if is_eager:
         return 64
     return 34 if is_half else 48
 

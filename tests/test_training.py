@@ -32,7 +32,9 @@ SETTINGS = {
 SPLITS = {"1x8x1": (1, 8), "1x4x2": (1, 4), "2x4x1": (2, 4), "2x2x2": (2, 2), "3x2x2": (3, 2)}
 
 
-def train(folder: Path, name: str, *, optimizer: str, dtype: str) -> tuple[dict, dict]:
+def train(
+    folder: Path, name: str, *, optimizer: str, dtype: str, family: str = "gpt2"
+) -> tuple[dict, dict]:
     """Run the probe in `world` processes; return (weights, facts)."""
     from safetensors.numpy import load_file
 
@@ -46,6 +48,7 @@ def train(folder: Path, name: str, *, optimizer: str, dtype: str) -> tuple[dict,
         "dtype": dtype,
         "pairs": 45,
         "per_device": per_device,
+        "family": family,
         "out": str(out),
     }
     file = folder / f"{name}.config.json"
@@ -69,12 +72,20 @@ def distance(a: dict, b: dict) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("optimizer", "dtype", "limit"), [("sgd", "float32", 1e-5), ("adamw", "float64", 1e-10)]
+    ("family", "optimizer", "dtype", "limit"),
+    [
+        ("gpt2", "sgd", "float32", 1e-5),
+        ("gpt2", "adamw", "float64", 1e-10),
+        ("graph", "adamw", "float64", 1e-10),
+    ],
 )
 def test_every_split_of_the_global_batch_gives_the_same_weights(
-    tmp_path: Path, optimizer: str, dtype: str, limit: float
+    tmp_path: Path, family: str, optimizer: str, dtype: str, limit: float
 ) -> None:
-    runs = {name: train(tmp_path, name, optimizer=optimizer, dtype=dtype) for name in SPLITS}
+    runs = {
+        name: train(tmp_path, name, optimizer=optimizer, dtype=dtype, family=family)
+        for name in SPLITS
+    }
     reference, facts = runs["1x8x1"]
     moved = {k: v for k, v in reference.items() if np.abs(v).max() > 0}
     assert len(moved) > 10 and facts["state"]["step"] == 12

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2Model
+from transformers import GPT2Config, GPT2Model, RobertaConfig, RobertaModel
 
 from nbhelpers.batching import split_batch
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
 from nbhelpers.jobs.pairs import PairTask
 from nbhelpers.models.clones import CloneModel
+from nbhelpers.models.graph_inputs import GraphTable
 from nbhelpers.models.inputs import TokenTable
 
 
@@ -32,6 +33,53 @@ def made_up_table(functions: int, seed: int = 0) -> TokenTable:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = draw.integers(4, 60, offsets[-1]).astype(np.int32)
     return TokenTable(ids=ids, offsets=offsets, bos_id=1, eos_id=2, pad_id=0, seq_len=24)
+
+
+def made_up_graphs(functions: int, seed: int = 0) -> GraphTable:
+    """Functions of 4 to 30 random tokens, with up to 8 nodes, some of them cut off."""
+    draw = np.random.default_rng(seed)
+    lengths, nodes = draw.integers(4, 31, functions), draw.integers(0, 9, functions)
+    ids = [[0, *draw.integers(4, 60, n - 2), 2] for n in lengths]
+    start = [draw.integers(1, n - 1, k) for n, k in zip(lengths, nodes, strict=True)]
+    is_cut = [draw.random(k) < 0.2 for k in nodes]
+    first = [np.where(cut, 0, s) for s, cut in zip(start, is_cut, strict=True)]
+    end = [np.where(cut, 0, s + 1) for s, cut in zip(start, is_cut, strict=True)]
+    return GraphTable(
+        ids=np.concatenate(ids).astype(np.int32),
+        offsets=np.cumsum([0, *lengths]),
+        node_start=np.concatenate(first).astype(np.int32),
+        node_end=np.concatenate(end).astype(np.int32),
+        node_offsets=np.cumsum([0, *nodes]),
+        link_from=np.concatenate([np.arange(k) for k in nodes]).astype(np.int32),
+        link_to=np.concatenate([draw.integers(0, k, k) for k in nodes if k]).astype(np.int32),
+        link_offsets=np.cumsum([0, *nodes]),
+        truncated=0,
+        pad_id=1,
+        unk_id=3,
+        seq_len=40,
+    )
+
+
+def encoder(family: str, dropout: float) -> GPT2Model | RobertaModel:
+    """A tiny encoder of the family."""
+    if family == "gpt2":
+        drops = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
+        config = GPT2Config(vocab_size=60, n_positions=32, n_embd=16, n_layer=2, n_head=2, **drops)
+        config._attn_implementation = "sdpa"
+        return GPT2Model(config)
+    config = RobertaConfig(
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=42,
+        type_vocab_size=1,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    config._attn_implementation = "sdpa"
+    return RobertaModel(config, add_pooling_layer=False)
 
 
 def made_up_pairs(count: int, functions: int, seed: int) -> ClonePairs:
@@ -47,12 +95,9 @@ def main(config: dict) -> None:
     settings = SimpleNamespace(**config["settings"])
     torch.set_default_dtype(getattr(torch, config.get("dtype", "float32")))
     seed_everything(settings.seed)
-    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2}
-    p = config["dropout"]
-    drops = {"embd_pdrop": p, "attn_pdrop": p, "resid_pdrop": p}
-    gpt = GPT2Config(vocab_size=60, n_positions=32, **drops, **shape)
-    gpt._attn_implementation = "sdpa"
-    model = CloneModel(GPT2Model(gpt), dropout=p)
+    family, p = config.get("family", "gpt2"), config["dropout"]
+    model = CloneModel(encoder(family, p), dropout=p)
+    table = made_up_table(40) if family == "gpt2" else made_up_graphs(40)
     optimizer = (
         torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
         if config["optimizer"] == "sgd"
@@ -67,7 +112,7 @@ def main(config: dict) -> None:
             "valid": made_up_pairs(50, 40, seed=2),
         },
     )
-    task = PairTask(settings, SimpleNamespace(data=data, table=made_up_table(40)), accelerator, raw)
+    task = PairTask(settings, SimpleNamespace(data=data, table=table), accelerator, raw)
     plan = split_batch(
         settings.global_batch_size,
         config["per_device"],

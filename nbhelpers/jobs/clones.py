@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbhelpers.data import load_clone_data
+from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData
-from nbhelpers.floors import score_floors
-from nbhelpers.jobs import outcome
+from nbhelpers.jobs.clone_scores import score_splits
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.pairs import PairTask, largest_batch_budget, load_weights
 from nbhelpers.jobs.smoke import pretrained_encoder
 from nbhelpers.jobs.training import Training, train_task
-from nbhelpers.metrics import best_threshold, is_positive, score_pairs
 from nbhelpers.models.clones import CloneModel
 from nbhelpers.models.encoders import Tokeniser, build_clone_model, build_tokenizer
+from nbhelpers.models.graph_inputs import GraphTable, graph_table
 from nbhelpers.models.inputs import TokenTable, tokenise
 from nbhelpers.models.weights import read_state_dict
-from nbhelpers.predictions import PredictionWriter
 from nbhelpers.schema import ClonesSettings
+from nbhelpers.shapes import SMOKE_MODELS
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
 
 
+LANGUAGE = "java"  # of BigCloneBench
 HEAD = 1  # a stream of random numbers of its own
 
 
@@ -36,15 +37,15 @@ class Inputs:
     """The data of one run, tokenised."""
 
     data: CloneData
-    table: TokenTable
+    table: TokenTable | GraphTable
     found: Tokeniser
 
 
 def check(settings: ClonesSettings) -> list[str]:
     """Return what is wrong with the settings for this job; empty when nothing is."""
     problems = []
-    if settings.pretrain_steps and settings.model != "smoke":
-        problems.append("pretrain_steps is for model=smoke only; set it to 0")
+    if settings.pretrain_steps and settings.model not in SMOKE_MODELS:
+        problems.append("pretrain_steps is for the smoke models only; set it to 0")
     return problems
 
 
@@ -61,13 +62,8 @@ def build_data(session: Session) -> Inputs:
         require=("test",) if session.checkpoint else ("train", "valid", "test"),
     )
     found = build_tokenizer(s, [data.functions[row] for row in train_functions(data)])
-    table = tokenise(
-        data.functions,
-        found.tokenizer,
-        seq_len=s.seq_len,
-        vocab_size=found.config.vocab_size,
-        report=session.progress("tokenise"),
-    )
+    build = _text_table if s.data_flow_length is None else _graph_table
+    table = build(session, data, found)
     if table.truncated:
         share = table.truncated / len(data.functions)
         session.warn(
@@ -75,6 +71,40 @@ def build_data(session: Session) -> Inputs:
             "are cut."
         )
     return Inputs(data=data, table=table, found=found)
+
+
+def _text_table(session: Session, data: CloneData, found: Tokeniser) -> TokenTable:
+    return tokenise(
+        data.functions,
+        found.tokenizer,
+        seq_len=session.settings.seq_len,
+        vocab_size=found.config.vocab_size,
+        report=session.progress("tokenise"),
+    )
+
+
+def _graph_table(session: Session, data: CloneData, found: Tokeniser) -> GraphTable:
+    s = session.settings
+    flows = extract_corpus(
+        data.functions,
+        LANGUAGE,
+        grammar_compat=s.grammar_compat,
+        report=session.progress("data flow"),
+    )
+    if flows.problems:
+        index, reason = next(iter(sorted(flows.problems.items())))
+        session.warn(
+            f"{len(flows.problems)} of {len(flows)} functions have no data flow or one that the "
+            f"parser had to guess; the first is {data.ids[index]}: {reason}."
+        )
+    return graph_table(
+        flows,
+        found.tokenizer,
+        seq_len=s.seq_len,
+        data_flow_length=s.data_flow_length,
+        positions=found.config.max_position_embeddings,
+        vocab_size=found.config.vocab_size,
+    )
 
 
 def train_functions(data: CloneData) -> np.ndarray:
@@ -133,114 +163,4 @@ def evaluate(
     session: Session, inputs: Inputs, model: CloneModel, training: Training | None
 ) -> None:
     """Score valid and test, write predictions and the result; all ranks encode, rank 0 writes."""
-    task, splits = _task(session, inputs, model), inputs.data.splits
-    names = [name for name in splits if name != "train"]
-    predicted = {
-        name: task.predict(splits[name], session.progress(f"evaluate {name}")) for name in names
-    }
-    ranks = outcome.gather_memory(session, training)
-    if not session.is_main:
-        return
-    threshold = _threshold(session, splits, predicted)
-    scores = _scores(session, inputs, predicted, threshold["value"])
-    _write_predictions(session, inputs, predicted, threshold["value"])
-    if session.settings.floors:
-        _add_floors(session, inputs, predicted, threshold["value"], scores)
-    parts = {
-        "data": inputs.data.to_dict() | {"truncated_functions": inputs.table.truncated},
-        "model": _model_facts(session, inputs, model),
-        "threshold": threshold,
-        "scores": scores,
-        "throughput": _throughput(training, task),
-    }
-    outcome.write_result(session, training, ranks, parts)
-
-
-def _threshold(session: Session, splits: Any, predicted: Any) -> dict[str, Any]:
-    """Choose the threshold on valid; test never takes part."""
-    if "valid" in predicted:
-        value = best_threshold(splits["valid"].label, predicted["valid"][0])
-        return {"value": float(value), "chosen_on": "valid", "criterion": "f1"}
-    session.warn("There are no valid pairs: the threshold is 0.5, not a chosen one.")
-    return {"value": 0.5, "chosen_on": "nothing", "criterion": "fixed"}
-
-
-def _scores(session: Session, inputs: Inputs, predicted: Any, threshold: float) -> dict[str, Any]:
-    s, data = session.settings, inputs.data
-    scores = {}
-    for name, (given, swapped) in predicted.items():
-        pairs = data.splits[name]
-        scores[name] = score_pairs(
-            pairs.left,
-            pairs.right,
-            pairs.label,
-            given,
-            swapped,
-            threshold,
-            seen=data.seen_members(name) if "train" in data.splits else None,
-            priors=dict(s.priors),
-            bootstrap_samples=s.bootstrap_samples,
-            seed=s.seed,
-        )
-    for name in sorted(scores, key=lambda name: name == "test"):  # last: what progress shows
-        session.emit_main("eval", step=-1, split=name, scores=scores[name]["orders"]["given"])
-    return scores
-
-
-def _write_predictions(session: Session, inputs: Inputs, predicted: Any, threshold: float) -> None:
-    """Write one line per pair of each test split, in file order."""
-    ids = inputs.data.ids
-    with PredictionWriter(session.run.predictions_path) as writer:
-        for name in (n for n in predicted if n.startswith("test")):
-            pairs, (given, swapped) = inputs.data.splits[name], predicted[name]
-            decided = is_positive(given, threshold)
-            for row in range(len(pairs)):
-                writer.write(
-                    split=name,
-                    row=row,
-                    id1=ids[pairs.left[row]],
-                    id2=ids[pairs.right[row]],
-                    label=int(pairs.label[row]),
-                    p=float(given[row]),
-                    p_reversed=float(swapped[row]),
-                    prediction=int(decided[row]),
-                )
-
-
-def _add_floors(
-    session: Session, inputs: Inputs, predicted: Any, threshold: float, scores: dict[str, Any]
-) -> None:
-    if "train" not in inputs.data.splits or "valid" not in inputs.data.splits:
-        session.warn("The floors need train and valid pairs and were left out.")
-        return
-    session.clock.phase("floors")
-    floors = score_floors(
-        inputs.data.functions,
-        inputs.data.splits,
-        seed=session.settings.seed,
-        bootstrap_samples=session.settings.bootstrap_samples,
-        model={name: (given, threshold) for name, (given, _) in predicted.items()},
-    )
-    for name, found in floors.items():
-        scores[name]["floors"] = found
-
-
-def _model_facts(session: Session, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
-    weights = inputs.found.weights
-    return {
-        "name": session.settings.model,
-        "revision": weights.revision if weights else None,
-        "architecture": type(model.encoder).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "random_weights": session.settings.random_weights and session.checkpoint is None,
-        "tokenizer": inputs.found.note,
-        "seq_len": session.settings.seq_len,
-    }
-
-
-def _throughput(training: Training | None, task: PairTask) -> dict[str, float]:
-    if training is None or not training.state.examples:
-        return {}
-    # With every function of every pair padded to seq_len, as the legacy script does.
-    fixed = float(task.costs.mean()) / (2 * task.table.seq_len)
-    return outcome.throughput(training.state) | {"fixed_padding_useful_share": fixed}
+    score_splits(session, inputs, _task(session, inputs, model), model, training)

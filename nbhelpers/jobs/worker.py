@@ -18,6 +18,7 @@ from typing import Any
 from nbhelpers.errors import ConfigError, NbhelpersError, OutOfMemory, Stopped
 from nbhelpers.events import EventWriter
 from nbhelpers.jobs.checkpoint import read_index
+from nbhelpers.nodes import attend
 from nbhelpers.runs import Run, redirect_output
 from nbhelpers.supervise import die_with_parent
 
@@ -118,7 +119,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise ConfigError("usage: python -m nbhelpers.jobs.worker RUN_DIR")
     quiet_libraries()
-    code = main(sys.argv[1])
+    code = attend(sys.argv[1], main)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # no destructor of a process group may hang the others

@@ -5,9 +5,7 @@ Shapes: `n` functions, `batch` rows, `length` tokens. Ids are int32 on disk and 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from nbhelpers.cache import cache_dir, save_in_cache
 from nbhelpers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 CACHE_FORMAT = 1
-
-
-def cache_dir() -> Path:
-    """Return the folder for what can be made again: `NBHELPERS_CACHE`, else the user's cache."""
-    base = os.environ.get("NBHELPERS_CACHE")
-    if base:
-        return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nbhelpers"
 
 
 def collapse_whitespace(code: str) -> str:
@@ -166,18 +157,6 @@ def _load_cached(path: Path, count: int) -> tuple[Any, Any] | None:
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
     return (ids, offsets) if len(offsets) == count + 1 and offsets[-1] == len(ids) else None
-
-
-def save_in_cache(path: Path, write: Callable[[Path], None]) -> None:
-    """Have `write` fill a file and rename it into place; a cache that fails is only slower."""
-    part = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(part)
-        part.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def tokenise(

@@ -14,6 +14,7 @@ from typing import Any
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.models.inputs import cache_dir
+from nbhelpers.weight_files import require_weights
 
 SMALL_FILES = ["*.json", "*.txt", "*.model"]
 
@@ -122,16 +123,21 @@ def read_state_dict(path: Path) -> dict[str, Any]:
 
     if not path.is_file():
         raise DataError(f"There is no checkpoint file {path}.", fix="check the path")
+    require_weights(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        # torch's own advice on a refused file is to load it with its code; it is not passed on
+        told = "" if "weights_only" in str(error) else f": {_reason(error)}"
         raise DataError(
-            f"{path} could not be read as a plain state dict: {_reason(error)}",
+            f"{path} could not be read as a plain state dict{told}.",
             fix="save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded",
         ) from error
-    state = state.get("model", state) if isinstance(state, dict) else state
+    for name in ("model", "state_dict", "model_state_dict"):  # saved beside other things
+        if isinstance(state, dict) and isinstance(state.get(name), dict):
+            state = state[name]
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise DataError(
             f"{path} holds something else than named tensors.",

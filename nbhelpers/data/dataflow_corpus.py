@@ -1,0 +1,105 @@
+"""Many functions: each distinct text once, what is known from the cache, the rest by processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+from ..errors import ConfigError, DataFlowUnavailable
+from .dataflow_cache import FlowCache
+from .dataflow_graph import read_function
+from .dataflow_processes import read_chunks
+from .dataflow_table import FlowTable, join, make_table
+from .dataflow_tree import leaf_kinds, versions
+
+# Part of the cache's key: raise it when the same code and grammar give another graph than before.
+FORMAT = 1
+
+CHUNK_CHARACTERS = 200_000  # about 0.2 s of work
+PROCESS_CHARACTERS = 600_000  # a further process, which takes 0.5 s to start, is worth this much
+
+Report = Callable[[int, int], None]
+
+
+def read_corpus(
+    codes: Sequence[str], language: str, *, compat: str, processes: int | None, report: Report
+) -> FlowTable:
+    """Return the graphs of `codes`; see `extract_corpus`."""
+    if processes is not None and (isinstance(processes, bool) or processes < 1):
+        raise ConfigError(f"processes is {processes!r}.", fix="give a whole number from 1, or None")
+    leaf_kinds(language, compat)
+    distinct: dict[str, int] = {}
+    place = [distinct.setdefault(code, len(distinct)) for code in codes]
+    texts = list(distinct)
+    keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16] for text in texts]
+    cache = FlowCache(f"{FORMAT} {language} {compat} {versions(language)}")
+    rows, table = cache.load(keys)
+    missing = [i for i, row in enumerate(rows) if row < 0]
+    report(len(texts) - len(missing), len(texts))
+    if missing:
+        new = _read([texts[i] for i in missing], language, compat, processes, report, len(texts))
+        cache.add([keys[i] for i in missing], new)
+        for number, i in enumerate(missing, start=len(table)):
+            rows[i] = number
+        table = join([table, new])
+    return table.take([rows[i] for i in place])
+
+
+def read_chunk(codes: Sequence[str], language: str, compat: str) -> FlowTable:
+    """Return the graphs of a few functions, a function without one as its reason."""
+
+    def graphs() -> Iterator[tuple]:
+        for code in codes:
+            try:
+                yield read_function(code, language, compat)[:3]
+            except DataFlowUnavailable as error:
+                yield [], [], error.message
+
+    return make_table(graphs())
+
+
+def _read(
+    texts: Sequence[str],
+    language: str,
+    compat: str,
+    processes: int | None,
+    report: Report,
+    total: int,
+) -> FlowTable:
+    """Read chunk by chunk, here or in several children, and put them in order again."""
+    chunks = list(_chunks(texts))
+    count = min(processes or _processes(texts), len(chunks))
+    if count == 1:
+        results = ((i, read_chunk(chunk, language, compat)) for i, chunk in enumerate(chunks))
+    else:
+        results = read_chunks(chunks, language, compat, count)
+    tables: dict[int, FlowTable] = {}
+    done = total - len(texts)
+    with closing(results):
+        for i, table in results:
+            tables[i] = table
+            done += len(table)
+            report(done, total)
+    return join([tables[i] for i in range(len(chunks))])
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _processes(texts: Sequence[str]) -> int:
+    """How many processes are worth starting."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cpus = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min(cpus, sum(map(len, texts)) // PROCESS_CHARACTERS))

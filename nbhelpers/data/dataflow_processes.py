@@ -1,0 +1,138 @@
+"""Chunks of functions read by several child processes.
+
+The children are plain Python processes that talk over pipes, not those of `multiprocessing`: they
+import nothing but the data layer whatever the parent is (a worker that holds torch, a notebook, a
+test), do not fork a process with threads or CUDA, and end when the parent's pipe closes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import queue
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from typing import IO
+
+from ..errors import DataError
+from .dataflow_table import FlowTable, load_table
+
+_LENGTH = struct.Struct(">Q")  # precedes each message
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from nbhelpers.data.dataflow_processes import serve; serve()"
+)
+_STDERR_SHOWN = 2000
+
+
+def read_chunks(
+    chunks: Sequence[Sequence[str]], language: str, compat: str, count: int
+) -> Iterator[tuple[int, FlowTable]]:
+    """Yield each chunk's number and its graphs as they are done, from `count` children.
+
+    Raises:
+        DataError: A child ended before its work was done.
+    """
+    children = [_Child(language, compat) for _ in range(count)]
+    idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+    for child in children:
+        idle.put(child)
+
+    def work(chunk: Sequence[str]) -> FlowTable:
+        child = idle.get()
+        try:
+            return child.read(chunk)
+        finally:
+            idle.put(child)
+
+    pool = ThreadPoolExecutor(count)
+    try:
+        jobs: dict[Future[FlowTable], int] = {
+            pool.submit(work, chunk): i for i, chunk in enumerate(chunks)
+        }
+        for job in as_completed(jobs):
+            yield jobs[job], job.result()
+    finally:
+        for child in children:
+            child.stop()
+        pool.shutdown(cancel_futures=True)
+
+
+class _Child:
+    """A process that runs `serve`."""
+
+    def __init__(self, language: str, compat: str) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - goes with this object
+        paths = json.dumps([path for path in sys.path if isinstance(path, str)])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _START, paths, language, compat],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
+
+    def read(self, chunk: Sequence[str]) -> FlowTable:
+        """Send a chunk and wait for its graphs."""
+        assert self.process.stdin and self.process.stdout
+        try:
+            _send(self.process.stdin, json.dumps(chunk).encode())
+            answer = _receive(self.process.stdout)
+        except (OSError, ValueError):  # the pipe is broken, or closed by `stop`
+            answer = None
+        if answer is None:
+            raise DataError(
+                f"A process that reads data flow ended with {self.process.wait()} before its "
+                f"{len(chunk)} functions were done.",
+                fix="try again with processes=1, which needs less memory and shows where it fails",
+                details=self._tail(),
+            )
+        return load_table(io.BytesIO(answer))[0]
+
+    def _tail(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode("utf-8", "replace")[-_STDERR_SHOWN:]
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                if stream:
+                    stream.close()
+
+
+def serve() -> None:
+    """Answer the parent: a list of functions comes in, their table goes out, until the pipe ends.
+
+    `sys.argv` holds the paths, the language and the grammar's compatibility.
+    """
+    from .dataflow_corpus import read_chunk
+
+    _, _, language, compat = sys.argv
+    while (message := _receive(sys.stdin.buffer)) is not None:
+        table = read_chunk(json.loads(message), language, compat)
+        answer = io.BytesIO()
+        table.save(answer)
+        _send(sys.stdout.buffer, answer.getbuffer())
+
+
+def _send(stream: IO[bytes], message: bytes | memoryview) -> None:
+    stream.write(_LENGTH.pack(len(message)))
+    stream.write(message)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> bytes | None:
+    """Return the next message, or None at the end of the stream."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    message = stream.read(length)
+    return message if len(message) == length else None

@@ -1,0 +1,338 @@
+"""What the rules of GraphCodeBERT's data flow do with a syntax tree, as a small program.
+
+The program holds reads of tokens, writes, choices (`if`) and loops; running it gives the edges. The
+rules are those of `DFG_java` and `DFG_python`, their oddities included: a statement that is no
+rule's business just shows its children in order.
+
+Source: microsoft/CodeBERT, GraphCodeBERT/clonedetection/parser/DFG.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .dataflow_tree import Tree
+
+COMES_FROM, COMPUTED_FROM = 0, 1
+
+# A graph beyond these is refused: about 500 MB as objects. The largest of the 9,134 functions of
+# BigCloneBench has 3,508 edges; what gets here is a chain of thousands of assignments in one
+# statement, whose edges grow with its square.
+MAX_EDGES = 4_000_000
+MAX_PARENTS = 16_000_000
+
+
+class NoGraph(Exception):
+    """The original's rules break off on this code; the text says where and why."""
+
+
+class TooLarge(Exception):
+    """The graph, or what has to be kept while it is made, is beyond the bounds."""
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """Targets get a new value from the sources.
+
+    `apart`: an edge for each pair of target and source, else one edge to all sources of a target.
+    """
+
+    kind: int
+    targets: list[int]
+    sources: tuple[int, ...]
+    apart: bool
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """Blocks that each start from the state before; afterwards the states are united."""
+
+    blocks: list[Block] = field(default_factory=list)
+    may_skip: bool = False  # the state before counts as a further outcome
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """`head` once, then `body` once or twice; the edges of a token and kind become one edge."""
+
+    names: list[int]
+    passes: int = 2
+    head: Block = field(default_factory=list)
+    body: Block = field(default_factory=list)
+
+
+Item = int | Write | Choice | Loop
+Block = list[Item]
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """A block of items, and what they need to know of the tokens.
+
+    An item that is a number reads this token.
+    """
+
+    block: Block
+    names: list[int]  # (n_tokens,) equal texts, equal numbers; -1 for keywords and punctuation
+    defines: list[bool]  # (n_tokens,) reading it for the first time gives its name a value
+
+
+def compile_program(tree: Tree, language: str, compat: str) -> Program:
+    """Return the program of a tree, in time linear in the tree.
+
+    Raises:
+        NoGraph: The original's rules break off on this code.
+        TooLarge: The writes alone have more than `MAX_PARENTS` sources.
+    """
+    compiler = _Compiler(tree, strings_have_parts=compat != "checkpoint")
+    rules, default = _RULES[language]
+    block: Block = []
+    todo: list[tuple[int | _Emit, Block]] = [(0, block)]
+    while todo:
+        what, target = todo.pop()
+        if isinstance(what, _Emit):
+            target.append(what.item)
+            continue
+        is_leaf = tree.ends[what] == what + 1
+        rule = _Compiler.leaf if is_leaf else rules.get(tree.kinds[what], default)
+        steps = rule(compiler, what, target)
+        todo.extend(reversed(steps))
+    return Program(
+        block=block,
+        names=compiler.names,
+        defines=[kind == "identifier" for kind in tree.token_kinds],
+    )
+
+
+@dataclass(slots=True)
+class _Emit:
+    """An item to append once the nodes before it are done."""
+
+    item: Item
+
+
+Steps = list[tuple[int | _Emit, Block]]
+
+
+class _Compiler:
+    """One method for each rule: it returns what to do next, in order, and into which block."""
+
+    def __init__(self, tree: Tree, *, strings_have_parts: bool) -> None:
+        self.tree, self.strings_have_parts = tree, strings_have_parts
+        self.sources = 0
+        numbers: dict[str, int] = {}
+        self.names = [
+            -1 if kind == text else numbers.setdefault(text, len(numbers))
+            for kind, text in zip(tree.token_kinds, tree.tokens, strict=True)
+        ]
+        # Variables: tokens that are no keyword or sign. `before[i]`: variables before token i.
+        self.variables: list[int] = []
+        self.before: list[int] = []
+        for token, name in enumerate(self.names):
+            self.before.append(len(self.variables))
+            if name >= 0:
+                self.variables.append(tree.places[token])
+        self.before.append(len(self.variables))
+
+    def variables_of(self, node: int) -> list[int]:
+        """Tokens of a subtree that are no keyword or sign."""
+        firsts = self.tree.firsts
+        low, high = firsts[node], firsts[self.tree.ends[node]]
+        return self.variables[self.before[low] : self.before[high]]
+
+    def write(self, kind: int, targets: int, sources: int | None, *, apart: bool) -> _Emit:
+        found = tuple(self.variables_of(sources)) if sources is not None else ()
+        self.sources += len(found)
+        if self.sources > MAX_PARENTS:
+            raise TooLarge
+        return _Emit(Write(kind, self.variables_of(targets), found, apart))
+
+    def loop(self, node: int, *, passes: int = 2) -> Loop:
+        return Loop(sorted({self.names[i] for i in self.variables_of(node)}), passes)
+
+    def leaf(self, node: int, block: Block) -> Steps:
+        token = self.tree.token_of(node)
+        if token is not None and self.names[token] >= 0:
+            block.append(token)
+        return []
+
+    def children(self, node: int, block: Block) -> Steps:
+        return [(child, block) for child in self.tree.children(node)]
+
+    def declaration(self, node: int, block: Block) -> Steps:
+        """`int a = b` or a default `a=b`: each name comes from each part of the value."""
+        name, value = self.tree.field(node, "name"), self.tree.field(node, "value")
+        if name is None:
+            return self.children(node, block)
+        emit = self.write(COMES_FROM, name, value, apart=value is not None)
+        return [(emit, block)] if value is None else [(value, block), (emit, block)]
+
+    def twice(self, node: int, block: Block) -> Steps:
+        """`while`: the children, two times."""
+        loop = self.loop(node)
+        block.append(loop)
+        return self.children(node, loop.body)
+
+    # Java
+
+    def java_assignment(self, node: int, block: Block) -> Steps:
+        left, right = self.tree.field(node, "left"), self.tree.field(node, "right")
+        if left is None or right is None:
+            return self.children(node, block)
+        return [(right, block), (self.write(COMPUTED_FROM, left, right, apart=True), block)]
+
+    def java_update(self, node: int, block: Block) -> Steps:
+        """`a[i]++`: every variable of it is computed from every one."""
+        return [(self.write(COMPUTED_FROM, node, node, apart=True), block)]
+
+    def java_if(self, node: int, block: Block) -> Steps:
+        """Condition and first branch in one block; from `else` on, each child starts anew.
+
+        A branch that is itself an `if`, without braces, also starts from the state before and only
+        adds outcomes: a chain of them is one choice, so its cost does not grow with its square.
+        """
+        choice, steps = Choice(), []
+        block.append(choice)
+        waiting = [node]
+        while waiting:
+            lead: Block = []
+            choice.blocks.append(lead)
+            anew = has_else = False
+            for child in self.tree.children(waiting.pop()):
+                kind = self.tree.kinds[child]
+                has_else = has_else or "else" in kind
+                anew = anew or kind in ("if_statement", "else")
+                if not anew:
+                    steps.append((child, lead))
+                elif kind == "if_statement":
+                    waiting.append(child)
+                else:  # `else` itself, a block that changes nothing, lets the state before remain
+                    choice.blocks.append([])
+                    steps.append((child, choice.blocks[-1]))
+            choice.may_skip = choice.may_skip or not has_else
+        return steps
+
+    def java_for(self, node: int, block: Block) -> Steps:
+        """All children; then again those that follow a declaration, if there is one."""
+        loop = self.loop(node, passes=1)
+        block.append(loop)
+        steps: Steps = []
+        for child in self.tree.children(node):
+            steps.append((child, loop.body if loop.passes == 2 else loop.head))
+            if self.tree.kinds[child] == "local_variable_declaration":
+                loop.passes = 2
+        return steps
+
+    def java_for_each(self, node: int, block: Block) -> Steps:
+        name, value, body = (self.tree.field(node, f) for f in ("name", "value", "body"))
+        if name is None or value is None or body is None:
+            return self.twice(node, block)
+        loop = self.loop(node)
+        block.append(loop)
+        emit = self.write(COMPUTED_FROM, name, value, apart=True)
+        return [(value, loop.body), (emit, loop.body), (body, loop.body)]
+
+    # Python
+
+    def python_children(self, node: int, block: Block) -> Steps:
+        """The loops of a comprehension come before what they feed."""
+        kinds = self.tree.kinds
+        order = sorted(self.tree.children(node), key=lambda c: kinds[c] != "for_in_clause")
+        return [(child, block) for child in order]
+
+    def python_assignment(self, node: int, block: Block) -> Steps:
+        left, right = self.tree.field(node, "left"), self.tree.field(node, "right")
+        if self.tree.kinds[node] != "for_in_clause":
+            if right is None:  # an annotation alone
+                return []
+            return self.pairs(node, left, right, block)
+        if left is None:
+            return self.children(node, block)
+        *_, last = self.tree.children(node)
+        return [(last, block), (self.write(COMPUTED_FROM, left, last, apart=False), block)]
+
+    def pairs(self, node: int, left: int | None, right: int, block: Block) -> Steps:
+        """Evaluate the right side; then write left parts from right parts where they pair off."""
+        if left is None:
+            return self.children(node, block)
+        lefts, rights = self.items(left), self.items(right)
+        if len(lefts) != len(rights) or not lefts:
+            lefts, rights = [left], [right]
+        steps: Steps = [(source, block) for source in rights]
+        for target, source in zip(lefts, rights, strict=True):
+            steps.append((self.write(COMPUTED_FROM, target, source, apart=False), block))
+        if self.strings_have_parts:
+            self.check_string(left, right)
+        return steps
+
+    def items(self, node: int) -> list[int]:
+        """Children other than commas; a string shows none."""
+        return [c for c in self.tree.children(node) if self.tree.kinds[c] != ","]
+
+    def check_string(self, left: int, right: int) -> None:
+        """Refuse a target with as many parts as the string has, as the original does.
+
+        It pairs the target's parts with the parts of the string, which are no tokens, fails to find
+        them, and drops the whole graph. In `self.a = "b"` both sides have three.
+        """
+        parts = self.tree.parts.get(right)
+        if not parts or parts != len(self.items(left)) or not self.tree.clean:
+            return
+        text = " ".join(self.tree.tokens[self.tree.firsts[left] : self.tree.firsts[right] + 1])
+        raise NoGraph(
+            f"line {self.tree.line_of(left)}: the original's rule pairs the {parts} parts of the "
+            f"target with those of a string and breaks off ({text[:60]}), so this function has no "
+            'edges; grammar_compat="checkpoint" keeps the string whole'
+        )
+
+    def python_if(self, node: int, block: Block) -> Steps:
+        """Condition and first branch in one block; each `elif` and `else` starts anew."""
+        choice = Choice([[]], may_skip=True)
+        block.append(choice)
+        steps: Steps = []
+        for child in self.tree.children(node):
+            kind = self.tree.kinds[child]
+            if kind in ("elif_clause", "else_clause"):
+                choice.blocks.append([])
+            target = choice.blocks[-1 if kind in ("elif_clause", "else_clause") else 0]
+            choice.may_skip = choice.may_skip and "else" not in kind
+            steps.append((child, target))
+        return steps
+
+    def python_for(self, node: int, block: Block) -> Steps:
+        """Values, targets and, only where it stands last, the body: two times."""
+        left, right = self.tree.field(node, "left"), self.tree.field(node, "right")
+        if left is None or right is None:
+            return self.twice(node, block)
+        loop = self.loop(node)
+        block.append(loop)
+        steps = self.pairs(node, left, right, loop.body)
+        *_, last = self.tree.children(node)
+        return [*steps, (last, loop.body)] if self.tree.kinds[last] == "block" else steps
+
+
+Rule = Callable[[_Compiler, int, Block], Iterable[tuple[int | _Emit, Block]]]
+
+_JAVA: dict[str, Rule] = {
+    "variable_declarator": _Compiler.declaration,
+    "assignment_expression": _Compiler.java_assignment,
+    "update_expression": _Compiler.java_update,
+    "if_statement": _Compiler.java_if,
+    "for_statement": _Compiler.java_for,
+    "enhanced_for_statement": _Compiler.java_for_each,
+    "while_statement": _Compiler.twice,
+}
+_PYTHON: dict[str, Rule] = {
+    "default_parameter": _Compiler.declaration,
+    "assignment": _Compiler.python_assignment,
+    "augmented_assignment": _Compiler.python_assignment,
+    "for_in_clause": _Compiler.python_assignment,
+    "if_statement": _Compiler.python_if,
+    "for_statement": _Compiler.python_for,
+    "while_statement": _Compiler.twice,
+}
+_RULES: dict[str, tuple[dict[str, Rule], Rule]] = {
+    "java": (_JAVA, _Compiler.children),
+    "python": (_PYTHON, _Compiler.python_children),
+}
