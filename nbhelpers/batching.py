@@ -7,25 +7,28 @@ does not come out even is an error that lists the choices, never a silently diff
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.checks import check_precision
 from nbhelpers.errors import ConfigError, HardwareError
-from nbhelpers.presets import divisors
+from nbhelpers.presets import OVERRIDES, divisors, shared_size
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.presets import Preset
 
 MAX_OFFERED = 16  # choices that one message lists
-MAX_OFFERED_GPUS = 8  # the GPUs of one host; several hosts are not supported
+MAX_OFFERED_GPUS = 8  # of one node; a plan for more processes offers up to twice their number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BatchPlan:
-    """How one optimizer step is made: world size x per-device batch x accumulation."""
+    """How one optimizer step is made: world size x per-device batch x accumulation.
+
+    `world_size` counts the processes of all nodes; each node runs the same number of them.
+    """
 
     world_size: int
     per_device_train_batch_size: int
@@ -34,10 +37,18 @@ class BatchPlan:
     is_exact: bool
     use_gpu: bool = False
     num_gpus_visible: int = 0
+    num_nodes: int = 1
 
     def __repr__(self) -> str:
         note = f"; {self.note()}" if self.note() else ""
-        return f"BatchPlan({self.formula()}, {self.world_size} x {self._device()}{note})"
+        nodes = f"{self.num_nodes} nodes x " if self.num_nodes > 1 else ""
+        where = f"{nodes}{self.processes_per_node} x {self._device()}"
+        return f"BatchPlan({self.formula()}, {where}{note})"
+
+    @property
+    def processes_per_node(self) -> int:
+        """Training processes of each node."""
+        return self.world_size // self.num_nodes
 
     def formula(self) -> str:
         """Write the split as people do: per-device x accumulation x processes = global batch."""
@@ -60,6 +71,7 @@ class BatchPlan:
             f"{self.per_device_train_batch_size} pairs x {steps} micro-step{'s' * (steps != 1)} x "
             f"{processes} process{'es' * (processes != 1)}"
         )
+        product += f" on {self.num_nodes} nodes" if self.num_nodes > 1 else ""
         if self.is_exact:
             return f"{product} = {self.global_batch_size} per optimizer step"
         return (
@@ -69,9 +81,10 @@ class BatchPlan:
 
     def note(self) -> str:
         """Say what several processes mean without a GPU, else nothing."""
-        if self.use_gpu or self.world_size == 1:
+        if self.use_gpu or self.processes_per_node == 1:
             return ""
-        return f"{self.world_size} processes share this machine's cores"
+        whose = "this machine's" if self.num_nodes == 1 else "each node's"
+        return f"{self.processes_per_node} processes share {whose} cores"
 
     def _device(self) -> str:
         return "GPU" if self.use_gpu else "CPU"
@@ -87,7 +100,8 @@ class BatchPlan:
         Raises:
             ConfigError: A value is missing or unknown.
         """
-        odd = set(data) ^ {field.name for field in fields(cls)}
+        needed = {field.name for field in fields(cls) if field.default is MISSING}
+        odd = (needed - set(data)) | (set(data) - {field.name for field in fields(cls)})
         if odd:
             text = f"A saved batch plan lacks or adds: {', '.join(sorted(odd))}."
             raise ConfigError(text, fix="use the version of nbhelpers that wrote it")
@@ -102,6 +116,8 @@ class BatchPlan:
             ),
             "global batch: pairs per optimizer step": self.global_batch_size,
         }
+        if self.num_nodes > 1:
+            rows["nodes"] = self.num_nodes
         cells = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows.items())
         note = f"<p>{html.escape(self.note())}</p>" if self.note() else ""
         return f"<p><b>{html.escape(self.words())}</b></p>{note}<table>{cells}</table>"
@@ -170,10 +186,9 @@ def valid_choices(
     """
     per_process, rest = divmod(global_batch_size, world_size)
     sizes = () if rest else divisors(per_process)
+    most = MAX_OFFERED_GPUS if world_size <= MAX_OFFERED_GPUS else 2 * world_size
     worlds = tuple(
-        n
-        for n in range(1, MAX_OFFERED_GPUS + 1)
-        if global_batch_size % (n * per_device_train_batch_size) == 0
+        n for n in range(1, most + 1) if global_batch_size % (n * per_device_train_batch_size) == 0
     )
     step = per_device_train_batch_size * world_size
     below = global_batch_size // step * step
@@ -214,28 +229,52 @@ def _either(values: tuple[int, ...]) -> str:
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " or " + texts[-1]
 
 
-def plan_batch(preset: Preset, hardware: Hardware) -> BatchPlan:
-    """Return the plan of a preset on this hardware: one process per GPU, or CPU processes.
+def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> BatchPlan:
+    """Return the plan of a preset: one process per GPU, or CPU processes.
+
+    Args:
+        preset: What to do; its `num_gpus` counts the processes of all nodes.
+        hardware: The GPUs of this machine, or of each node where there are several.
+        num_nodes: Machines that train together; `launch` starts one only.
 
     Raises:
-        HardwareError: More GPUs are asked for than are visible.
+        HardwareError: More GPUs are asked for than are visible, or the nodes would differ.
         ConfigError: The global batch does not split evenly, or the GPUs lack the precision.
     """
     settings, visible = preset.settings, len(hardware.gpus)
     check_precision(settings, hardware)
-    if visible and settings.num_gpus != "auto" and settings.num_gpus > visible:
-        raise HardwareError(
-            f"num_gpus={settings.num_gpus} was asked for, but {visible} "
-            f"{'is' if visible == 1 else 'are'} visible.",
-            fix=f'set num_gpus to {visible} or "auto", or check CUDA_VISIBLE_DEVICES',
-        )
+    _check_nodes(settings.num_gpus, visible, num_nodes)
+    world_size = settings.num_gpus
+    if world_size == "auto":
+        world_size = max(visible, 1) * num_nodes
     plan = split_batch(
         settings.global_batch_size,
         settings.per_device_train_batch_size,
-        max(visible, 1) if settings.num_gpus == "auto" else settings.num_gpus,
+        world_size,
         allow_uneven=settings.allow_uneven_split,
     )
-    return BatchPlan(**(plan.to_dict() | {"use_gpu": visible > 0, "num_gpus_visible": visible}))
+    return replace(plan, use_gpu=visible > 0, num_gpus_visible=visible, num_nodes=num_nodes)
+
+
+def _check_nodes(num_gpus: int | str, visible: int, num_nodes: int) -> None:
+    if type(num_nodes) is not int or num_nodes < 1:
+        raise ConfigError(f"num_nodes={num_nodes!r} is no number of nodes.", fix="set 1 or more")
+    if num_gpus == "auto":
+        return
+    if num_gpus % num_nodes:
+        raise HardwareError(
+            f"num_gpus={num_gpus} processes cannot be shared by {num_nodes} nodes alike.",
+            fix=f'set num_gpus to "auto", or to a multiple of {num_nodes}',
+        )
+    most = visible * num_nodes
+    if not visible or num_gpus <= most:
+        return
+    where = f" on {num_nodes} nodes" if num_nodes > 1 else ""
+    raise HardwareError(
+        f"num_gpus={num_gpus} was asked for, but {most} "
+        f"{'is' if most == 1 else 'are'} visible{where}.",
+        fix=f'set num_gpus to {most} or "auto", or check CUDA_VISIBLE_DEVICES',
+    )
 
 
 def optimizer_steps(examples: int, plan: BatchPlan, epochs: int) -> int:
@@ -245,3 +284,111 @@ def optimizer_steps(examples: int, plan: BatchPlan, epochs: int) -> int:
     6
     """
     return -(-examples // plan.global_batch_size) * epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One number of GPUs: the split of the global batch, or None and what to choose instead."""
+
+    world_size: int
+    plan: BatchPlan | None
+    note: str
+    is_here: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """Return GPUs, pairs per GPU, micro-steps, global batch and note, as text."""
+        split = ("-", "-", "-")
+        if self.plan is not None:
+            sizes = (self.plan.per_device_train_batch_size, self.plan.gradient_accumulation_steps)
+            split = (str(sizes[0]), str(sizes[1]), str(self.plan.global_batch_size))
+        return (str(self.world_size), *split, self.note)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ScalingTable:
+    """The same experiment on several numbers of GPUs, each with its exact split."""
+
+    global_batch_size: int
+    rows: tuple[ScalingRow, ...]
+
+    HEADS = ("GPUs", "pairs per GPU", "micro-steps", "global batch", "")
+
+    def __repr__(self) -> str:
+        exact = [row.world_size for row in self.rows if row.plan and row.plan.is_exact]
+        return (
+            f"ScalingTable({self.title()}: exact on {_either(tuple(exact)) if exact else 'none'})"
+        )
+
+    def title(self) -> str:
+        """Say what stays the same in every row."""
+        return f"global batch of {self.global_batch_size} on any number of GPUs"
+
+    def text(self) -> str:
+        """Return the table in aligned columns."""
+        lines = [self.HEADS, *(row.cells() for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS))]
+        rows = ("  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines)
+        return "\n".join(row.rstrip() for row in rows)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in self.HEADS)
+        rows = []
+        for row in self.rows:
+            mark = ("<b>", "</b>") if row.is_here else ("", "")
+            cells = (f"<td>{mark[0]}{html.escape(text)}{mark[1]}</td>" for text in row.cells())
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+        title = html.escape(self.title())
+        return f"<p><b>The {title}</b></p><table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def scaling_table(
+    preset: Preset, counts: Iterable[int] = range(1, 9), *, plan: BatchPlan | None = None
+) -> ScalingTable:
+    """Return how a preset's global batch is split over each number of GPUs.
+
+    The preset's per-device batch is an upper limit: more GPUs take less each, and never another
+    global batch. A number that does not divide it says what to choose instead.
+
+    Args:
+        preset: What to do.
+        counts: Numbers of GPUs, over all nodes.
+        plan: The plan in force; its row is marked, and added where `counts` lacks it.
+    """
+    s = preset.settings
+    here, mark = None, ""
+    if plan is not None:
+        here, mark = plan.world_size, "this plan; " if plan.use_gpu else "this plan, on the CPU; "
+    numbers = sorted({*counts, *([here] if here else [])})
+    most = preset.per_device_limit or s.per_device_train_batch_size
+    is_typed = preset.provenance["per_device_train_batch_size"] == OVERRIDES
+    sizes = {n: (None if is_typed else shared_size(s.global_batch_size, most, n)) for n in numbers}
+    exact = [n for n in numbers if sizes[n] or s.global_batch_size % (most * n) == 0]
+    rows = []
+    for number in numbers:
+        size = sizes[number] or most
+        try:
+            split = split_batch(
+                s.global_batch_size, size, number, allow_uneven=s.allow_uneven_split
+            )
+            note = (
+                "exact" if split.is_exact else "uneven: some micro-steps are not full; exact mean"
+            )
+        except ConfigError:
+            split, note = None, _instead(s.global_batch_size, size, number, exact)
+        note = mark + note if number == here else note
+        rows.append(ScalingRow(world_size=number, plan=split, note=note, is_here=number == here))
+    return ScalingTable(global_batch_size=s.global_batch_size, rows=tuple(rows))
+
+
+def _instead(total: int, size: int, number: int, exact: list[int]) -> str:
+    """What to choose where `number` GPUs do not divide the global batch; the nearest first."""
+    found, parts = valid_choices(total, size, number), []
+    if found.has_uneven:
+        parts.append("allow_uneven_split=true (exact mean)")
+    near = (max((n for n in exact if n < number), default=0), *(n for n in exact if n > number))
+    if counts := tuple(n for n in near[:2] if n):
+        parts.append(f"num_gpus={_either(counts)}")
+    if found.per_device_sizes:
+        parts.append(f"per_device_train_batch_size={_either(found.per_device_sizes)}")
+    parts.append(f"global_batch_size={_either(found.global_batch_sizes)} (another experiment)")
+    return f"{total} does not split: set {'; or '.join(parts)}"

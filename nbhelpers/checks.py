@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.errors import ConfigError
@@ -18,17 +18,25 @@ from nbhelpers.targets import METRICS, is_of_split
 if TYPE_CHECKING:
     from nbhelpers.schema import ClonesSettings
 
-MODEL_ALIASES = {"codegpt": "microsoft/CodeGPT-small-java-adaptedGPT2"}
-RESERVED_MODELS = {
+MODEL_ALIASES = {
+    "codegpt": "microsoft/CodeGPT-small-java-adaptedGPT2",
     "graphcodebert": "microsoft/graphcodebert-base",
     "codebert": "microsoft/codebert-base",
 }
+EMBEDDED_MODELS = (
+    "smoke",
+    "smoke-graphcodebert",
+)  # built and pre-trained here, on the bundled sample
+KNOWN_MODELS = (*MODEL_ALIASES, *EMBEDDED_MODELS)
+PLAIN_TEXT_MODELS = ("codegpt", "smoke")  # GPT-2: its mask has no room for a graph
+SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
 DATASET_PREFIX = "hf://datasets/"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 _BOUND = re.compile(r"a number (greater|less) than (or equal to )?([-+.\de]+)")
-# Source: n_positions in the model's config.json (facts of the hub's checkpoint).
-MAX_POSITIONS_TOKENS = {"microsoft/CodeGPT-small-java-adaptedGPT2": 1024}
+# Source: n_positions of CodeGPT's config.json; max_position_embeddings of RoBERTa's, less the two
+# that it never uses. Data-flow nodes all stand at position 0.
+MAX_POSITIONS_TOKENS = {"codegpt": 1024, "graphcodebert": 512, "codebert": 512}
 
 
 class Problem(NamedTuple):
@@ -181,6 +189,42 @@ def resolve_model(value: str) -> str:
     return MODEL_ALIASES.get(value, value)
 
 
+def short_name(model: object) -> str | None:
+    """Return the short name of a model: an alias, also for its hub id, or a model of `smoke`.
+
+    A local folder and a foreign id have none.
+
+    >>> short_name("microsoft/graphcodebert-base"), short_name("smoke"), short_name("./mine")
+    ('graphcodebert', 'smoke', None)
+    """
+    if model in KNOWN_MODELS:
+        return str(model)
+    by_id = {hub_id.lower(): alias for alias, hub_id in MODEL_ALIASES.items()}
+    return by_id.get(model.lower()) if isinstance(model, str) else None
+
+
+def respelt(
+    values: Mapping[str, Any], place: Callable[[str], str]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return values under the settings' own names, such as `seq_len` for `code_length`.
+
+    Returns:
+        The values, and a problem for every setting that is given in both spellings unlike.
+
+    >>> respelt({"code_length": 400}, lambda name: "overrides")
+    ({'seq_len': 400}, [])
+    """
+    plain, problems = dict(values), []
+    for other, name in SPELLINGS.items():
+        if other not in plain:
+            continue
+        value = plain.pop(other)
+        if plain.setdefault(name, value) != value:
+            text = f"`{other}` is {value!r} and `{name}` is {plain[name]!r}: they are one setting"
+            problems.append(Problem(place(other), text, f"keep `{name}`, and leave `{other}` out"))
+    return plain, problems
+
+
 def source_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
     """Return what is wrong with the names of the model and the data, without any network."""
     found = []
@@ -193,19 +237,15 @@ def source_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> lis
 
 
 def _model_fault(model: str) -> tuple[str, str] | None:
-    if model in (*RESERVED_MODELS, *RESERVED_MODELS.values()):
-        text = f"the model `{model}` is reserved: this job's encoder for it is not there yet"
-        return text, "use `codegpt`, another GPT-2 model, or `smoke`"
-    names = ("smoke", *MODEL_ALIASES, *RESERVED_MODELS)
-    if model in names or is_folder(model):
+    if model in KNOWN_MODELS or is_folder(model):
         return None
     if _looks_local(model):
         text = f"the model folder `{shortened(model)}` {absence(model)}"
         return text, "check the path" + _hub_hint(model)
-    close = difflib.get_close_matches(model.lower(), names, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(model.lower(), KNOWN_MODELS, n=1, cutoff=0.75)
     if close or not (_HUB_ID.fullmatch(model) or _HUB_NAME.fullmatch(model)):
         text = f"the model `{shortened(model)}` is neither a known name nor a folder"
-        return text, did_you_mean(model, names) + ", or write a hub id (owner/name)"
+        return text, did_you_mean(model, KNOWN_MODELS) + ", or write a hub id (owner/name)"
     return None
 
 
@@ -246,7 +286,7 @@ def shortened(text: str, limit: int = 200) -> str:
 def cross_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
     """Return the contradictions between fields that are each valid."""
     faults = [_batch_fault(values), _save_fault(values), _length_fault(values)]
-    faults += [_pretrain_fault(values), *_target_faults(values)]
+    faults += [_data_flow_fault(values), _pretrain_fault(values), *_target_faults(values)]
     return [
         Problem(places.get(name, "the preset"), text, fix)
         for name, text, fix in filter(None, faults)
@@ -270,18 +310,28 @@ def _save_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def _length_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    limit, seq_len = MAX_POSITIONS_TOKENS.get(str(values.get("model"))), values.get("seq_len")
+    model, seq_len = short_name(values.get("model")), values.get("seq_len")
+    limit = MAX_POSITIONS_TOKENS.get(model or "")
     if limit is None or type(seq_len) is not int or seq_len <= limit:
         return None
     text = f"seq_len={seq_len} is more than the {limit} positions of {values['model']}"
     return "seq_len", text, f"set seq_len to {limit} or less"
 
 
+def _data_flow_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    nodes, model = values.get("data_flow_length"), short_name(values.get("model"))
+    if nodes is None or model not in PLAIN_TEXT_MODELS:
+        return None
+    text = f"data_flow_length={nodes}: the model {model} is a GPT-2, which reads plain text only"
+    other = "smoke-graphcodebert" if model in EMBEDDED_MODELS else "graphcodebert"
+    return "data_flow_length", text, f"leave data_flow_length out, or set model to {other}"
+
+
 def _pretrain_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
     steps = values.get("pretrain_steps")
-    if not steps or values.get("model") == "smoke":
+    if not steps or values.get("model") in EMBEDDED_MODELS:
         return None
-    text = f"pretrain_steps={steps} is for the model `smoke` only"
+    text = f"pretrain_steps={steps} is for the smoke models only"
     return "pretrain_steps", text, "set pretrain_steps to 0"
 
 

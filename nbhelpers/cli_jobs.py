@@ -12,8 +12,11 @@ import typer
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.paths import expanded, is_file, kind_of
+from nbhelpers.weight_files import weights_file
 
 if TYPE_CHECKING:
+    from nbhelpers.launcher import NodeLauncher
+    from nbhelpers.launcher_slurm import SlurmOptions
     from nbhelpers.presets import Preset
     from nbhelpers.runs import Run, RunResult
 
@@ -23,6 +26,26 @@ def show_report(result: RunResult) -> str:
     from nbhelpers.report import report
 
     return str(report(result, show=False)).rstrip()
+
+
+def show_launcher(launcher: NodeLauncher, slurm: Path | None, options: SlurmOptions) -> None:
+    """Print the lines of all nodes, or write their SLURM script."""
+    if launcher.run.status == "finished":
+        typer.echo(f"Its report: nbhelpers report {launcher.run.path}")
+        return
+    if slurm is None:
+        typer.echo(launcher.text())
+        return
+    script = launcher.slurm(options)
+    if str(slurm) == "-":
+        typer.echo(script, nl=False)
+        return
+    slurm.write_text(script, encoding="utf-8")
+    slurm.chmod(0o755)
+    typer.echo(f"{launcher.run.id} is prepared, not started: {launcher.run.path}")
+    typer.echo("Every node must see this folder under this path, and have the same environment.")
+    typer.echo(f"Submit: sbatch {slurm}")
+    typer.echo(f"Watch: nbhelpers follow {launcher.run.path}")
 
 
 def start_evaluation(
@@ -108,7 +131,11 @@ def _require_foreign(weights: Path, overrides: Mapping[str, Any]) -> None:
 def _existing(checkpoint: Path) -> Path:
     if kind_of(checkpoint) not in ("file", "folder"):
         raise DataError(f"There is no checkpoint {checkpoint}.", fix="check the path")
-    return expanded(checkpoint, "--checkpoint").resolve()
+    given = expanded(checkpoint, "--checkpoint").resolve()
+    found = weights_file(given)
+    if found != given:
+        typer.echo(f"Weights: {found}")
+    return found
 
 
 def play_notebook(

@@ -1,15 +1,16 @@
-"""Presets from YAML; with `config_yaml`, the only module that reads YAML.
+"""Presets from YAML; with `config_files` and `config_yaml`, the only modules that read YAML.
 
-A preset is `configs/<job>/base.yaml` plus one thin overlay. Order of precedence: base, overlay,
-overrides. Every value remembers where it came from, and all problems are reported at once.
+A preset is `configs/<job>/base.yaml` plus one thin overlay. Each file may say under `models:` what
+differs for one model. Order of precedence: the base's settings, the overlay's, the base's for this
+model, the overlay's for this model, overrides; where the overlay names the model itself, its
+settings were written for it and come after the base's for this model. Every value remembers where
+it came from, and all problems are reported at once.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,16 +22,18 @@ from nbhelpers.checks import (
     did_you_mean,
     raise_problems,
     resolve_model,
+    respelt,
     settings_class,
+    short_name,
     source_problems,
     type_problems,
     unknown_names,
 )
-from nbhelpers.config_yaml import configs_dir, read_with_lines, read_yaml, shown_path
+from nbhelpers.config_files import Layer, PresetFile, gpu_facts, parse_file, require_why
+from nbhelpers.config_yaml import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import absence, expanded, is_file, is_folder
 from nbhelpers.presets import (
-    EXPERIMENT_FIELDS,
     OVERRIDES,
     Candidate,
     Draft,
@@ -56,7 +59,6 @@ __all__ = [
 
 SEED = "seed-"  # presets that quote the seeds as they are
 USER_FOLDERS = "NBHELPERS_CONFIGS"
-_KEYS = {"about": str, "extends": str, "gpu": str, "gpus": int, "settings": dict, "why": dict}
 
 
 def user_folders() -> list[Path]:
@@ -108,59 +110,6 @@ def _find(job: str, name: str, *, beside: Path | None = None) -> Path:
     return paths[name]
 
 
-@dataclass(slots=True, kw_only=True)
-class _File:
-    """One preset file, with the problems found in its outer shape."""
-
-    path: Path
-    shown: str
-    data: dict[str, Any]
-    lines: dict[tuple[str, ...], int]
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.data.get("settings") or {}
-
-    @property
-    def why(self) -> dict[str, str]:
-        return self.data.get("why") or {}
-
-    def place(self, *keys: str) -> str:
-        line = self.lines.get(keys)
-        return f"{self.shown}:{line}" if line else self.shown
-
-    def problem(self, keys: tuple[str, ...], text: str, fix: str) -> None:
-        self.problems.append(Problem(self.place(*keys), text, fix))
-
-
-def _parse(job: str, path: Path) -> _File:
-    data, lines = read_with_lines(path)
-    file = _File(path=path, shown=shown_path(path), data=data, lines=lines)
-    known = settings_class(job).model_fields
-    for key, value in list(data.items()):
-        if key not in _KEYS:
-            at = "write it under `settings:`" if key in known else did_you_mean(key, _KEYS)
-            file.problem((key,), f"there is no key `{key}` in a preset", at)
-        elif type(value) is not _KEYS[key] and value is not None:
-            text = f"`{key}` must be of type {_KEYS[key].__name__}; it is {value!r}"
-            file.problem((key,), text, "see the shipped presets for the form")
-            data[key] = None
-    for name, text in file.why.items():
-        if name not in known:
-            text = f"`why` names no setting `{name}`"
-            file.problem(("why", name), text, did_you_mean(name, known))
-        elif not isinstance(text, str) or not text.strip():
-            file.problem(("why", name), f"`why.{name}` is no text", "write a sentence in quotes")
-    gpu, count = data.get("gpu"), data.get("gpus")
-    if gpu is not None and gpu not in _gpu_facts():
-        text = f"there is no gpu `{gpu}` in gpus.yaml"
-        file.problem(("gpu",), text, did_you_mean(gpu, _gpu_facts()))
-    if count is not None and count < 1:
-        file.problem(("gpus",), f"gpus={count} is less than 1", "leave `gpus:` out without a GPU")
-    return file
-
-
 def load_preset(
     job: str,
     name: str = "auto",
@@ -181,23 +130,26 @@ def load_preset(
         ConfigError: Lists every problem with its file and line, and the fix.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    given, problems = respelt(given, lambda _: OVERRIDES)
+    raise_problems("the overrides", problems)
     notes: tuple[str, ...] = ()
     if name == "auto":
         name, notes = choose(_candidates(job), hardware, given.get("num_gpus"))
     preset = _compose(job, _find(job, name), given, notes)
     if hardware is not None:
         check_precision(preset.settings, hardware)
-        if "per_device_train_batch_size" not in given and not preset.name.startswith(SEED):
-            num_gpus, visible = preset.settings.num_gpus, max(len(hardware.gpus), 1)
+        num_gpus, visible = preset.settings.num_gpus, max(len(hardware.gpus), 1)
+        is_quoted = preset.name.startswith(SEED) and num_gpus != "auto"
+        if "per_device_train_batch_size" not in given and not is_quoted:
             preset = share(preset, visible if num_gpus == "auto" else num_gpus)
     return preset
 
 
 def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]) -> Preset:
-    file = _parse(job, path)
+    file = parse_file(job, path)
     files = [file]
     if file.data.get("extends"):
-        below = _parse(job, _find(job, file.data["extends"], beside=file.path))
+        below = parse_file(job, _find(job, file.data["extends"], beside=file.path))
         if below.data.get("extends"):
             text = f"`extends: {file.data['extends']}` names a file that extends another"
             file.problem(("extends",), text, "extend `base`: there is one level only")
@@ -205,14 +157,10 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
         if below.data.get("extends"):  # else every setting of the base would be called missing
             raise_problems(f"preset {job}/{path.stem}", [*below.problems, *file.problems])
     base = _with_defaults(job, files[0].settings)
-    draft = Draft(values={}, provenance={}, places={}, why={})
+    model = _model_of(files, given)
+    draft = _draft(_layers(files, model), base | files[0].layer(model).values if model else base)
     for layer in files:
-        draft.values |= layer.settings
-        draft.provenance |= dict.fromkeys(layer.settings, layer.shown)
-        draft.places |= {key: layer.place("settings", key) for key in layer.settings}
-        draft.why = {k: v for k, v in draft.why.items() if k not in layer.settings} | layer.why
-    if len(files) == 2:
-        _require_why(file, base)
+        require_why(layer, files[0], base)
     draft.values |= given
     draft.provenance |= dict.fromkeys(given, OVERRIDES)
     draft.places |= dict.fromkeys(given, OVERRIDES)
@@ -230,6 +178,32 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
     return build_preset(draft, origin=origin, problems=problems)
 
 
+def _model_of(files: list[PresetFile], given: Mapping[str, Any]) -> str | None:
+    """The short name of the model that the overrides, the overlay or the base ask for."""
+    sources = (given, *(file.settings for file in reversed(files)))
+    return short_name(next((each["model"] for each in sources if "model" in each), None))
+
+
+def _layers(files: list[PresetFile], model: str | None) -> list[Layer]:
+    """The places that settings come from, each one above those before it."""
+    plain = [file.layer() for file in files]
+    if model is None:
+        return plain
+    special = [file.layer(model) for file in files]
+    names_it = len(files) == 2 and short_name(files[1].settings.get("model")) == model
+    return [plain[0], special[0], plain[1], special[1]] if names_it else [*plain, *special]
+
+
+def _draft(layers: list[Layer], reference: dict[str, Any]) -> Draft:
+    draft = Draft(values={}, provenance={}, places={}, why={}, reference=reference)
+    for layer in layers:
+        draft.values |= layer.values
+        draft.provenance |= dict.fromkeys(layer.values, layer.origin)
+        draft.places |= layer.places()
+        draft.why = {k: v for k, v in draft.why.items() if k not in layer.values} | layer.why
+    return draft
+
+
 def _with_defaults(job: str, values: Mapping[str, Any]) -> dict[str, Any]:
     known = settings_class(job).model_fields
     defaults = {
@@ -241,26 +215,9 @@ def _with_defaults(job: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return base
 
 
-def _require_why(file: _File, base: Mapping[str, Any]) -> None:
-    for name in EXPERIMENT_FIELDS:
-        value = file.settings.get(name, base.get(name))
-        if value != base.get(name) and name not in file.why:
-            text = f"{name} {base.get(name)!r} -> {value!r} changes the experiment without a reason"
-            file.problem(("settings", name), text, f"add `{name}: …` under `why:`")
-
-
-@functools.cache
-def _gpu_facts() -> dict[str, tuple[int, tuple[int, int]]]:
-    """Memory and compute capability by key of gpus.yaml."""
-    return {
-        key: (facts["memory_total_bytes"], tuple(facts["compute_capability"]))
-        for key, facts in read_yaml(configs_dir() / "gpus.yaml").items()
-    }
-
-
 def _candidates(job: str) -> list[Candidate]:
     """The presets that `auto` may choose: those that name a GPU and do not quote a seed."""
-    facts = _gpu_facts()
+    facts = gpu_facts()
     found = []
     for name, path in _preset_paths(job).items():
         data = read_yaml(path)
@@ -281,8 +238,9 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
         ConfigError: Lists every unknown name, wrong type and value out of range.
     """
     given = {key: value for key, value in parameters.items() if value is not None and value != ""}
+    given, problems = respelt(given, lambda _: "parameters")
     places = dict.fromkeys(given, "parameters")
-    problems = unknown_names(job, places, also=("preset", "run_dir"))
+    problems += unknown_names(job, places, also=("preset", "run_dir"))
     for key in ("preset", "run_dir"):
         if not isinstance(given.get(key, ""), str):
             text = f"`{key}` must be a text; it is {given[key]!r}"

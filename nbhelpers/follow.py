@@ -5,12 +5,14 @@ Following only reads the run folder: it can begin late, end early and happen twi
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import time
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from nbhelpers.claims import lost_ranks
 from nbhelpers.errors import JobFailed, Killed, LaunchError, NbhelpersError, Stopped, from_kind
 from nbhelpers.events import Event, tail
 from nbhelpers.launch import is_headless
@@ -18,6 +20,8 @@ from nbhelpers.progress import Progress, View, choose_view
 from nbhelpers.runs import Run, RunResult, is_supervised
 
 LOG_LINES = 20
+LAST_WORDS_S = 5.0
+_BROKEN = re.compile(r"connection|broken pipe|timed? ?out|nccl|gloo|socket|store", re.IGNORECASE)
 _SPEAK_FOR_THEMSELVES = ("ConfigError", "DataError")  # their message says it all
 _RESUME = "Launch the same configuration again: it continues from the last checkpoint."
 
@@ -50,7 +54,11 @@ def follow(
         JobFailed: The worker failed; its own error class where it named one, with its log's end.
     """
     if run.status == "new":
-        raise LaunchError(f"{run.path} was never started.", fix="Start it with launch(...).")
+        nodes = int(((run.record or {}).get("plan") or {}).get("num_nodes") or 1)
+        fix = "Start it with launch(...)."
+        if nodes > 1:
+            fix = f"Run the lines of its {nodes} nodes, or submit its script (sbatch)."
+        raise LaunchError(f"{run.path} was never started.", fix=fix)
     view = choose_view(stream, is_headless=is_headless())
     watch = _Watch(run, view, quiet_s)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -183,6 +191,8 @@ def _failure(run: Run) -> NbhelpersError:
         return _rebuild(named[0], run)
     if number:
         return _killed(run, ended, number)
+    if errors and (lost := _lost(run, errors[0])):
+        return lost
     if errors:
         return _rebuild(errors[0], run)
     code, rank = ended.get("returncode"), ended.get("rank") or 0
@@ -223,6 +233,23 @@ def _killed(run: Run, ended: dict[str, Any], number: int) -> Killed:
         why = " Native code crashed: a driver or a library, rather than Python."
     message = f"{who} of {run.id} was killed by {name}, which nobody here asked for.{why}"
     return Killed(message, fix=fix, details=_log_end(run, rank or 0))
+
+
+def _lost(run: Run, first: Event) -> Killed | None:
+    """The error of a run whose other node died: this one saw no more than a broken connection."""
+    if not _BROKEN.search(str(first.get("message", ""))):
+        return None
+    deadline = time.monotonic() + LAST_WORDS_S  # the other ranks fail too, and say so
+    while (lost := lost_ranks(run.path, run.process)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not lost:
+        return None
+    names = ", ".join(f"{rank} on {host}" for rank, host in lost.items())
+    return Killed(
+        f"{run.id} lost rank {names}: it ended without a word, killed or with its node.",
+        fix="Start every node again: the run goes on from its last checkpoint.",
+        details="\n".join([str(first.get("message")), _log_end(run, min(lost))]).rstrip(),
+    )
 
 
 def _log_end(run: Run, rank: int) -> str:

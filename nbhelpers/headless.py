@@ -22,6 +22,7 @@ from nbhelpers.headless_checks import (
     check_timeout,
     default_output,
     escaped,
+    own_spelling,
     prepare_output,
     project_root,
 )
@@ -74,7 +75,8 @@ def run_notebook(
     play = _Play(path=path, saved=saved, root=root, launched=launched, stream=stream)
     try:
         with _environment(root=root, fresh=fresh, launched=launched), SignalWatch() as watch:
-            _execute(play, dict(parameters or {}), watch=watch, timeout_s=timeout_s)
+            values = own_spelling(path, parameters or {})
+            _execute(play, values, watch=watch, timeout_s=timeout_s)
         run = play.runs()[-1] if play.runs() else None
     finally:
         launched.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.parameters import check_values, require_known
+from nbhelpers.parameters import as_declared, check_values, require_known
 from nbhelpers.paths import expanded, is_file, kind_of
 
 
@@ -37,6 +37,7 @@ def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple
         )
     _require_storable(parameters)
     declared = papermill.inspect_notebook(escaped(path))
+    parameters = as_declared(parameters, declared)
     require_known(parameters, declared, path.name)
     about = content.metadata.get("nbhelpers")
     job = about.get("job") if isinstance(about, dict) else None
@@ -44,6 +45,13 @@ def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple
         defaults = _defaults(cell, declared, notebook)
         check_values(job, defaults | dict(parameters))
     return path, project_root(path)
+
+
+def own_spelling(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters under the names that a checked notebook declares."""
+    import papermill
+
+    return as_declared(parameters, papermill.inspect_notebook(escaped(path)))
 
 
 def escaped(path: Path) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 from nbhelpers.paths import expanded, is_file, kind_of
 
-BUNDLED = "smoke"  # the package's own sample and model: no folder, whatever lies around
+# The package's own sample and models: no folders, whatever lies around.
+BUNDLED = ("smoke", "smoke-graphcodebert")
 _EDGE_BYTES = 1 << 20
 _MAX_FILES = 1000
 
@@ -62,7 +63,7 @@ def folder_stamp(*places: str | None) -> str:
 
 
 def _files(place: str | None) -> list[tuple[str, Path]]:
-    if not place or place == BUNDLED:
+    if not place or place in BUNDLED:
         return []
     kind = kind_of(place)
     if kind not in ("file", "folder"):  # the name of something on the hub

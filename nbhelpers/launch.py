@@ -88,30 +88,37 @@ def launch(
     Raises:
         BudgetError: The memory is predicted not to suffice.
         ConfigError: An evaluation without its checkpoint, or an unknown mode.
-        HardwareError: The hardware is a plan, or the preset's GPU is not here.
+        HardwareError: The hardware or the plan is for other machines, or the preset's GPU is not
+            here.
         LaunchError: The folder cannot be used, or the worker cannot be started.
     """
     path = _checked_checkpoint(job_mode, checkpoint)
     if hardware.is_planned:
         fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
         raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
+    if plan.num_nodes > 1:
+        raise HardwareError(
+            f"The plan is for {plan.num_nodes} nodes, and this machine is one.",
+            fix="for several nodes: nbhelpers export-launcher; for one: plan_batch without "
+            "num_nodes",
+        )
     command = command or _default_command(preset, job_mode, path)
-    record = _record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
+    record = run_record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
     record |= {"command": command}
     if job_mode == "train" and not force:
         _require_gpu(preset, plan, hardware)
     root = expanded(run_dir, "run_dir").absolute()
     run = Run(root / record["run_id"])
     _warn_of_lost_disk(hardware.platform, root)
-    with _explained(root):
+    with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / ".lock"):
             fresh = fresh or _is_fresh_by_default(run)
             if fresh:  # before anything is set aside
-                _require_fit(budget, hardware, force=force)
-            if not _reuse(run, fresh=fresh):
-                _require_fit(budget, hardware, force=force)
-                _write_record(run, record)
+                require_room(budget, hardware, force=force)
+            if not reuse(run, fresh=fresh):
+                require_room(budget, hardware, force=force)
+                write_record(run, record)
                 _start(run, _owner(owner_pid))
     _tell_runner(run)
     return run
@@ -146,7 +153,7 @@ def _checked_checkpoint(mode: str, checkpoint: str | Path | None) -> str | None:
     return str(path)
 
 
-def _record(
+def run_record(
     preset: Preset,
     plan: BatchPlan,
     budget: MemoryBudget | None,
@@ -155,6 +162,7 @@ def _record(
     mode: str,
     checkpoint: str | None,
 ) -> dict[str, Any]:
+    """Return what `run.json` holds, but for the command."""
     facts = preset.to_dict()
     settings = facts["settings"]
     stamp = folder_stamp(settings.get("data"), settings.get("model"), checkpoint)
@@ -195,8 +203,8 @@ def _is_fresh_by_default(run: Run) -> bool:
     return os.environ.get(FRESH_VARIABLE) == "1" and str(run.path) not in known.splitlines()
 
 
-def _reuse(run: Run, *, fresh: bool) -> bool:
-    """Decide what an existing folder means; True when nothing is to be started."""
+def reuse(run: Run, *, fresh: bool) -> bool:
+    """Say what an existing folder means; True when nothing is to be started."""
     if not run.path.exists():
         return False
     status = run.status
@@ -238,7 +246,8 @@ def _check_same(run: Run) -> None:
         raise LaunchError(f"{run.path} holds the run {record.get('run_id')!r}.", fix=fix)
 
 
-def _write_record(run: Run, record: dict[str, Any]) -> None:
+def write_record(run: Run, record: dict[str, Any]) -> None:
+    """Make the run folder ready for a start."""
     run.path.mkdir(exist_ok=True)
     run.stop_path.unlink(missing_ok=True)
     first = (run.record or {}).get("created_at", record["created_at"])
@@ -306,7 +315,12 @@ def _require_gpu(preset: Preset, plan: BatchPlan, hardware: Hardware) -> None:
         )
 
 
-def _require_fit(budget: MemoryBudget | None, hardware: Hardware, *, force: bool) -> None:
+def require_room(budget: MemoryBudget | None, hardware: Hardware, *, force: bool) -> None:
+    """Stop where the memory is predicted not to suffice.
+
+    Raises:
+        BudgetError: Names the settings that fit.
+    """
     if budget is None or force:
         return
     if budget.verdict == "does not fit":
@@ -323,7 +337,8 @@ def _require_fit(budget: MemoryBudget | None, hardware: Hardware, *, force: bool
 
 
 @contextlib.contextmanager
-def _explained(root: Path) -> Iterator[None]:
+def explained(root: Path) -> Iterator[None]:
+    """Turn what the system refuses below a folder of runs into an error with its fix."""
     try:
         yield
     except OSError as error:

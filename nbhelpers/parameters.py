@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from nbhelpers.checks import SPELLINGS, raise_problems, respelt
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import expanded
 
@@ -80,6 +81,20 @@ def require_known(given: Iterable[str], known: Iterable[str], where: str) -> Non
         raise ConfigError("; ".join(problems) + ".", fix="; ".join(fixes))
 
 
+def as_declared(parameters: Mapping[str, Any], declared: Iterable[str]) -> dict[str, Any]:
+    """Return parameters under the names that a notebook declares: `seq_len` for `code_length`.
+
+    Raises:
+        ConfigError: Both spellings of one parameter are given, with unlike values.
+    """
+    names = set(declared)
+    if not any(name in names and other not in names for other, name in SPELLINGS.items()):
+        return dict(parameters)
+    plain, problems = respelt(parameters, lambda _: "the parameters")
+    raise_problems("the notebook's parameters", problems)
+    return plain
+
+
 def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Check types and ranges of parameters; return the preset's name and the overrides.
 
@@ -129,14 +144,18 @@ def check_parameters(job: str, namespace: Mapping[str, Any]) -> Overrides:
     if lost := sorted(declared - namespace.keys()):
         raise ConfigError(f"The parameters {', '.join(lost)} have no value here.", fix=fix)
     injected = [index for index, source in enumerate(cells) if source.startswith(_INJECTED)]
+    values = {name: namespace[name] for name in sorted(declared)}
     if injected:
-        require_known(_assigned(cells[injected[-1]]), declared, "this notebook")
+        given = _assigned(cells[injected[-1]])
+        others = {o for o in given & SPELLINGS.keys() if SPELLINGS[o] in declared}
+        values |= {name: namespace.get(name) for name in others}
+        require_known(given - others, declared, "this notebook")
         if injected[-1] < max(i for i, source in enumerate(cells) if _declares(source)):
             raise ConfigError(
                 "Values were injected before the defaults, so the defaults are in force.",
                 fix="give the cell under `Parameters` the tag `parameters`",
             )
-    return Overrides(check_values(job, {name: namespace[name] for name in sorted(declared)})[1])
+    return Overrides(check_values(job, values)[1])
 
 
 def _declared_names(cells: list[str]) -> set[str]:

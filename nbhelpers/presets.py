@@ -8,18 +8,22 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.checks import (
+    EMBEDDED_MODELS,
     MODEL_ALIASES,
+    PLAIN_TEXT_MODELS,
     Problem,
     cross_problems,
     did_you_mean,
     raise_problems,
     resolve_model,
+    respelt,
     settings_class,
+    short_name,
     source_problems,
     type_problems,
     unknown_names,
@@ -30,8 +34,10 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Gpu, Hardware
     from nbhelpers.schema import ClonesSettings
 
-EXPERIMENT_FIELDS = ("global_batch_size", "learning_rate", "seq_len")
+EXPERIMENT_FIELDS = ("global_batch_size", "learning_rate", "seq_len", "data_flow_length")
 OVERRIDES = "overrides"
+OF_MODEL = "(models: "  # in the origin of a value that stands under `models:` in a file
+DERIVED = "derived"
 DEFAULTS = "nbhelpers/schema.py (default)"
 # Cards of one class differ by some percent: an L40S shows 6 % less memory than an RTX 6000 Ada, of
 # which ECC hides as much. The presets leave that much room: a test plans every GPU.
@@ -41,7 +47,11 @@ SMALLEST = "t4"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Preset:
-    """Checked settings of one job, with the place and the reason of every value."""
+    """Checked settings of one job, with the place and the reason of every value.
+
+    `per_device_limit` is the per-device batch that the files ask for, where several GPUs share the
+    global batch and take less of it each.
+    """
 
     job: str
     name: str
@@ -53,11 +63,13 @@ class Preset:
     num_target_gpus: int
     about: str
     base: dict[str, Any]
+    per_device_limit: int | None = None
 
     def __repr__(self) -> str:
         s = self.settings
+        nodes = f" + {s.data_flow_length} data-flow nodes" if s.data_flow_length else ""
         return (
-            f"Preset({self.job}/{self.name}: {s.model}, {s.seq_len:,} tokens, global batch "
+            f"Preset({self.job}/{self.name}: {s.model}, {s.seq_len:,} tokens{nodes}, global batch "
             f"{s.global_batch_size}, learning rate {s.learning_rate:g}, epochs {s.epochs}, "
             f"{len(self.changed())} values changed from base)"
         )
@@ -93,15 +105,26 @@ class Preset:
             ConfigError: A name or a value is wrong; all problems are listed.
         """
         given = {name: value for name, value in changes.items() if value is not None}
-        return build_preset(
-            Draft(
-                values=self.settings.model_dump() | given,
-                provenance=self.provenance | dict.fromkeys(given, OVERRIDES),
-                places=dict.fromkeys(given, OVERRIDES),
-                why={k: v for k, v in self.why.items() if k not in given},
-            ),
-            origin=self,
+        given, problems = respelt(given, lambda _: OVERRIDES)
+        of_model = {n for n, origin in self.provenance.items() if OF_MODEL in origin}
+        draft = Draft(
+            values=self.settings.model_dump() | given,
+            provenance=self.provenance | dict.fromkeys(given, OVERRIDES),
+            places=dict.fromkeys(given, OVERRIDES),
+            why={k: v for k, v in self.why.items() if k not in given},
+            reference=self.base | {n: getattr(self.settings, n) for n in of_model},
         )
+        changed = build_preset(draft, origin=self, problems=problems)
+        if "per_device_train_batch_size" not in given:
+            changed = replace(changed, per_device_limit=self.per_device_limit)
+        old, new = short_name(self.settings.model), short_name(changed.settings.model)
+        if old == new:
+            return changed
+        note = (
+            f"the other values were chosen for {old or 'another model'}: load_preset("
+            f"{self.job!r}, {self.name!r}, overrides={{'model': …}}) takes those for the new one"
+        )
+        return replace(changed, notes=(*changed.notes, note))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps; `from_dict` reads them back."""
@@ -116,9 +139,11 @@ class Preset:
         Raises:
             ConfigError: Something is missing, unknown or of a wrong type.
         """
-        names = {f.name for f in dataclass_fields(cls)}
-        if set(data) != names:
-            odd = ", ".join(sorted(set(data) ^ names))
+        known = dataclass_fields(cls)
+        needed = {f.name for f in known if f.default is MISSING}  # others came in later versions
+        odd = (needed - set(data)) | (set(data) - {f.name for f in known})
+        if odd:
+            odd = ", ".join(sorted(odd))
             fix = "use the version of nbhelpers that wrote it (`versions` in run.json)"
             raise ConfigError(f"A saved preset lacks or adds: {odd}.", fix=fix)
         raise_problems("the saved preset", type_problems(data["job"], data["settings"], {}))
@@ -134,7 +159,7 @@ class Preset:
             for name, value in self.settings.model_dump().items()
         }
         first = {name for name, *_ in self.changed()}
-        first |= {n for n in rows if self.provenance[n].startswith((OVERRIDES, "derived"))}
+        first |= {n for n in rows if self.provenance[n].startswith((OVERRIDES, DERIVED))}
         shown = "".join(row for name, row in rows.items() if name in first)
         rest = "".join(row for name, row in rows.items() if name not in first)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
@@ -150,12 +175,16 @@ class Preset:
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """Values on their way to a preset: not checked yet."""
+    """Values on their way to a preset: not checked yet.
+
+    `reference` holds what the base says for this model: an override that differs from it is noted.
+    """
 
     values: dict[str, Any]
     provenance: dict[str, str]
     places: dict[str, str]
     why: dict[str, str]
+    reference: dict[str, Any]
 
 
 def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ()) -> Preset:
@@ -173,7 +202,7 @@ def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ())
     crossed = cross_problems(values, places) + source_problems(values, places)
     raise_problems(f"preset {job}/{origin.name}", [*problems, *odd, *wrong, *crossed])
     settings = settings_class(job).model_validate(values, strict=True)
-    notes += _experiment_notes(draft, origin.base)
+    notes += _experiment_notes(draft)
     return Preset(
         job=job,
         name=origin.name,
@@ -189,25 +218,38 @@ def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ())
 
 
 def _derive(draft: Draft) -> list[str]:
-    """Resolve the model's alias, and drop pre-training for a model that brings its weights."""
+    """Resolve the model's alias, and drop from the files what the model cannot use."""
     values, provenance = draft.values, draft.provenance
     model = values.get("model")
     if isinstance(model, str) and model in MODEL_ALIASES:
         values["model"] = resolve_model(model)
         provenance["model"] += f" (alias {model})"
-    steps = values.get("pretrain_steps")
-    if not steps or model == "smoke" or provenance.get("pretrain_steps") == OVERRIDES:
+    notes = []
+    if values.get("pretrain_steps") and model not in EMBEDDED_MODELS:
+        why = (
+            f"it is for the smoke models; the other values of this preset, learning_rate "
+            f"{values.get('learning_rate')} among them, were chosen for them"
+        )
+        notes += _drop(draft, "pretrain_steps", 0, "the model is not built here", why)
+    name = short_name(model)
+    if values.get("data_flow_length") is not None and name in PLAIN_TEXT_MODELS:
+        notes += _drop(draft, "data_flow_length", None, "a GPT-2", f"{name} reads plain text")
+    return notes
+
+
+def _drop(draft: Draft, name: str, value: Any, origin: str, why: str) -> list[str]:
+    """Replace a value of the files, and return the note; what was typed on purpose stays."""
+    if draft.provenance.get(name) == OVERRIDES:
         return []
-    values["pretrain_steps"] = 0
-    provenance["pretrain_steps"] = "derived: the model is not `smoke`"
-    draft.why.pop("pretrain_steps", None)
-    return [
-        f"pretrain_steps {steps} -> 0: it is for the model `smoke`; the other values of this "
-        f"preset, learning_rate {values.get('learning_rate')} among them, were chosen for `smoke`"
-    ]
+    note = f"{name} {draft.values[name]} -> {value}: {why}"
+    draft.values[name] = value
+    draft.provenance[name] = f"{DERIVED}: {origin}"
+    draft.why.pop(name, None)
+    return [note]
 
 
-def _experiment_notes(draft: Draft, base: Mapping[str, Any]) -> list[str]:
+def _experiment_notes(draft: Draft) -> list[str]:
+    base = draft.reference
     return [
         f"the override {name}={draft.values[name]!r} changes the experiment (base: {base[name]!r})"
         for name in EXPERIMENT_FIELDS
@@ -301,23 +343,34 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*small, *(number // n for n in reversed(small))]))
 
 
+def shared_size(total: int, wanted: int, world_size: int) -> int | None:
+    """Return the largest per-device batch up to `wanted` that splits `total` evenly.
+
+    >>> [shared_size(64, 16, n) for n in (1, 4, 8, 3)]
+    [16, 16, 8, None]
+    """
+    per_gpu, rest = divmod(total, world_size)
+    if rest or not per_gpu:
+        return None
+    return max(size for size in divisors(per_gpu) if size <= wanted)
+
+
 def share(preset: Preset, world_size: int) -> Preset:
     """Return the preset with a per-device batch that lets `world_size` GPUs share the global batch.
 
-    The global batch and so the experiment stay; without such a size the preset stays as it is.
+    The global batch and so the experiment stay; without such a size the preset stays as it is, and
+    `plan_batch` says what is possible.
     """
     total, wanted = preset.settings.global_batch_size, preset.settings.per_device_train_batch_size
-    per_gpu, rest = divmod(total, world_size)
-    if rest or (per_gpu >= wanted and per_gpu % wanted == 0):
-        return preset
-    size = max((n for n in divisors(per_gpu) if n <= wanted), default=0)
-    if not size:  # more GPUs than examples: `plan_batch` says what is possible
+    size = shared_size(total, wanted, world_size)
+    if size in (None, wanted):
         return preset
     note = (
         f"per_device_train_batch_size {wanted} -> {size}: {world_size} GPUs share the global batch "
         f"of {total}"
     )
     changed = preset.override(per_device_train_batch_size=size)
-    origin = f"derived for {world_size} GPUs"
+    origin = f"{DERIVED} for {world_size} GPUs"
     provenance = changed.provenance | {"per_device_train_batch_size": origin}
-    return replace(changed, provenance=provenance, notes=(*preset.notes, note))
+    notes = (*preset.notes, note)
+    return replace(changed, provenance=provenance, notes=notes, per_device_limit=wanted)

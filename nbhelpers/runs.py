@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers import processes
+from nbhelpers.claims import ATTENDED, later_offsets
 from nbhelpers.errors import ConfigError, JobFailed
 from nbhelpers.events import Event, file_name, last_events, merge
 from nbhelpers.files import read_json, write_json
@@ -163,7 +164,11 @@ class Run:
 
     def offset(self, path: Path) -> int:
         """Where the latest launch begins in a file that several launches appended to."""
-        return int((self.process.get("offsets") or {}).get(path.name) or 0)
+        process = self.process
+        offsets = process.get("offsets") or {}
+        if process.get(ATTENDED):  # the ranks of several nodes: each knows its own files
+            offsets = offsets | later_offsets(self.path, process)
+        return int(offsets.get(path.name) or 0)
 
     def exit_event(self, process: dict[str, Any] | None = None) -> Event | None:
         """How the latest launch ended, as its supervisor recorded it; None while it has not."""

@@ -43,6 +43,7 @@ class Preset:
 class Plan:
     world_size: int = 1
     use_gpu: bool = False
+    num_nodes: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         return vars(self)

@@ -13,6 +13,7 @@ from nbhelpers.batching import (
     BatchPlan,
     optimizer_steps,
     plan_batch,
+    scaling_table,
     split_batch,
     valid_choices,
 )
@@ -167,3 +168,131 @@ def test_a_plan_survives_json_and_shows_itself():
     assert "is_exact" not in shown and "use_gpu" not in shown
     with pytest.raises(ConfigError, match="lacks or adds"):
         BatchPlan.from_dict({"world_size": 1})
+
+
+# Several nodes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "num_gpus", "shown"),
+    [
+        (2, 2, "auto", "2 nodes x 2 x GPU"),
+        (4, 2, 4, "2 nodes x 2 x GPU"),
+        (1, 4, "auto", "4 nodes x 1 x GPU"),
+    ],
+)
+def test_a_plan_counts_the_processes_of_all_nodes(gpus, nodes, num_gpus, shown):
+    preset = load_preset("clones", "t4", overrides={"num_gpus": num_gpus})
+    plan = plan_batch(preset, plan_hardware("t4", gpus), num_nodes=nodes)
+    assert (plan.world_size, plan.num_nodes, plan.num_gpus_visible) == (4, nodes, gpus)
+    assert shown in repr(plan) and f"on {nodes} nodes" in plan.words()
+    assert "nodes" in plan._repr_html_()
+    assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_processes_on_the_cores_of_several_nodes_are_counted_by_node():
+    hardware = replace(plan_hardware("t4"), gpus=(), reason="no driver")
+    given = {"num_gpus": 4, "per_device_train_batch_size": 16}
+    preset = load_preset("clones", "smoke", overrides=given)
+    assert "2 processes share each node's cores" in repr(plan_batch(preset, hardware, num_nodes=2))
+    assert plan_batch(preset, hardware, num_nodes=4).note() == ""
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "nodes", "words"),
+    [(3, 2, "cannot be shared by 2 nodes alike"), (8, 2, "4 are visible on 2 nodes")],
+)
+def test_nodes_that_would_differ_or_lack_gpus_are_refused(num_gpus, nodes, words):
+    preset = load_preset("clones", "t4", overrides={"num_gpus": num_gpus})
+    with pytest.raises(HardwareError, match=words):
+        plan_batch(preset, plan_hardware("t4", 2), num_nodes=nodes)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, True, "2", 1.0])
+def test_a_number_of_nodes_is_a_whole_number_from_one(nodes):
+    with pytest.raises(ConfigError, match="no number of nodes"):
+        plan_batch(load_preset("clones", "t4"), plan_hardware("t4"), num_nodes=nodes)
+
+
+# The table of several numbers of GPUs
+
+SEED_TABLE = {1: (16, 4), 2: (16, 2), 4: (16, 1), 8: (8, 1)}
+
+
+@pytest.mark.parametrize("visible", range(1, 9))
+def test_the_seeds_auto_scaling_is_exact_or_says_what_to_choose(visible):
+    """Whatever this machine has, the table is the same; 3 GPUs never make a batch of 48."""
+    hardware = plan_hardware("rtx6000ada", visible)
+    table = scaling_table(load_preset("clones", "seed-graphcodebert", hardware=hardware))
+    assert [row.world_size for row in table.rows] == list(range(1, 9))
+    for row in table.rows:
+        if row.world_size in SEED_TABLE:
+            plan = row.plan
+            sizes = (plan.per_device_train_batch_size, plan.gradient_accumulation_steps)
+            assert sizes == SEED_TABLE[row.world_size] and row.note == "exact"
+            assert plan.global_batch_size == sizes[0] * sizes[1] * row.world_size == 64
+        else:
+            assert row.plan is None and "allow_uneven_split=true" in row.note
+            assert "global_batch_size=" in row.note and "another experiment" in row.note
+
+
+def test_every_choice_that_the_table_offers_works():
+    preset = load_preset("clones", "seed-graphcodebert")
+    for row in scaling_table(preset, range(1, 20)).rows:
+        if row.plan is not None:
+            continue
+        for number in offered(row.note, "num_gpus"):
+            assert next(r for r in scaling_table(preset, [number]).rows).plan.is_exact
+        for total in offered(row.note, "global_batch_size"):
+            assert split_batch(total, 16, row.world_size).is_exact
+        uneven = preset.override(allow_uneven_split=True)
+        plan = scaling_table(uneven, [row.world_size]).rows[0].plan
+        assert plan.global_batch_size == 64 and not plan.is_exact
+
+
+def offered(note: str, name: str) -> list[int]:
+    """The numbers behind a setting in a row's note."""
+    found = re.search(rf"{name}=([\d, or]+)", note)
+    return [int(number) for number in re.findall(r"\d+", found[1])] if found else []
+
+
+def test_the_plan_in_force_is_marked_and_added_where_it_is_missing():
+    hardware = plan_hardware("h100", 2)
+    preset = load_preset("clones", hardware=hardware)
+    plan = plan_batch(preset, hardware)
+    table = scaling_table(preset, plan=plan)
+    assert [row.world_size for row in table.rows if row.is_here] == [2]
+    assert "this plan; exact" in table.text() and "<b>2</b>" in table._repr_html_()
+    far = plan_batch(preset.override(per_device_train_batch_size=4), hardware, num_nodes=8)
+    assert [row.world_size for row in scaling_table(preset, [1], plan=far).rows] == [1, 16]
+    smoke = load_preset("clones", "smoke")
+    cpu = plan_batch(smoke, replace(hardware, gpus=()))
+    assert "this plan, on the CPU; exact" in scaling_table(smoke, plan=cpu).text()
+
+
+def test_a_size_that_you_typed_is_kept_in_every_row():
+    given = {"per_device_train_batch_size": 16}
+    preset = load_preset("clones", "h100", overrides=given)
+    rows = {row.world_size: row for row in scaling_table(preset).rows}
+    assert rows[8].plan is None
+    assert offered(rows[8].note, "per_device_train_batch_size") == [1, 2, 4, 8]
+    assert rows[4].plan.per_device_train_batch_size == 16
+
+
+def test_the_limit_of_a_shared_preset_survives_other_changes():
+    preset = load_preset("clones", "h100", hardware=plan_hardware("h100", 8))
+    assert (preset.settings.per_device_train_batch_size, preset.per_device_limit) == (8, 64)
+    assert preset.override(seed=4).per_device_limit == 64
+    assert scaling_table(preset.override(seed=4), [1]).rows[0].plan.formula() == "64 x 1 x 1 = 64"
+    assert preset.override(per_device_train_batch_size=2).per_device_limit is None
+
+
+def test_the_table_is_one_line_in_a_list_and_aligned_as_text():
+    table = scaling_table(load_preset("clones", "seed-graphcodebert"))
+    assert repr(table) == (
+        "ScalingTable(global batch of 64 on any number of GPUs: exact on 1, 2, 4 or 8)"
+    )
+    lines = table.text().splitlines()
+    assert " ".join(lines[0].split()) == "GPUs pairs per GPU micro-steps global batch"
+    assert len(lines) == 9 and " ".join(lines[1].split()) == "1 16 4 64 exact"
+    assert table._repr_html_().count("<tr>") == 9

@@ -20,13 +20,13 @@ def test_the_notebook_passes_the_lint(path: Path) -> None:
     assert lint_notebook.problems(path) == []
 
 
-def test_the_clone_notebook_offers_its_eleven_parameters() -> None:
+def test_the_clone_notebook_offers_its_twelve_parameters() -> None:
     notebook = nbformat.read(CLONES, as_version=4)
     cell = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
     names = [node.targets[0].id for node in ast.parse(cell.source).body]
     assert names == [
-        *("preset", "model", "data", "seq_len", "epochs", "per_device_train_batch_size"),
-        *("num_gpus", "train_fraction", "seed", "run_dir", "track"),
+        *("preset", "model", "data", "seq_len", "data_flow_length", "epochs"),
+        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed", "run_dir", "track"),
     ]
     assert all("# @param" in line for line in cell.source.splitlines())
 

@@ -53,7 +53,7 @@ def test_another_model_on_smoke_drops_the_pretraining_and_says_so():
     preset = load_preset("clones", "smoke", overrides={"model": "codegpt"})
     assert preset.settings.pretrain_steps == 0
     assert any("pretrain_steps" in note for note in preset.notes)
-    with pytest.raises(ConfigError, match="`smoke` only"):
+    with pytest.raises(ConfigError, match="smoke models only"):
         load_preset("clones", "smoke", overrides={"model": "codegpt", "pretrain_steps": 10})
 
 
@@ -229,7 +229,9 @@ def test_given_parameters_become_overrides():
         ({"preset": 3}, "must be a text"),
         ({"run_dir": 3}, "must be a text"),
         ({"track": "mlflow"}, "'wandb'"),
-        ({"model": "graphcodebert"}, "reserved"),
+        ({"model": "graphcodebret"}, "did you mean `graphcodebert`?"),
+        ({"code_length": 400, "seq_len": 512}, "they are one setting"),
+        ({"data_flow_length": "128"}, "without quotes: 128"),
         ({"data": "smok"}, "did you mean `smoke`?"),
         ({"data": "no"}, "check the path"),
         ({"train_fraction": 2.0}, "set train_fraction to 1 or less"),
