@@ -5,7 +5,7 @@
 Each configuration runs with `per_device_train_batch_size` 16 and a global batch of 64, as a
 notebook starts it. Speed: optimizer steps after the first tenth, with dropout, in the preset's
 precision. Agreement: without dropout, in fp32; weights are compared tensor by tensor (norm of the
-difference over the norm of what training changed after its first step), predictions pair by pair.
+difference over the norm of what training changed), predictions pair by pair.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main() -> None:
     common |= {"data": str(given.data), "train_fraction": 1.0, "epochs": 1, "floors": False}
     common |= {"seq_len": 400, "data_flow_length": 128 if graph else None}
     common |= {"per_device_train_batch_size": 16, "bootstrap_samples": 100, "max_eval_pairs": 256}
-    common |= {"global_batch_size": PAIRS_PER_STEP, "logging_steps": 1}
+    common |= {"global_batch_size": PAIRS_PER_STEP, "logging_steps": 5}
     fast = common | {"max_train_samples": given.steps * PAIRS_PER_STEP, "learning_rate": 1e-4}
     rates = {n: rate(train(fast, given.preset, n, given.out / "speed")) for n in given.gpus}
     first = rates[given.gpus[0]]["useful_tokens_per_s"]
@@ -112,9 +112,9 @@ def main() -> None:
             flush=True,
         )
     exact = common | {"dropout": 0.0, "precision": "fp32", "learning_rate": 1e-4}
-    first_step = exact | {"max_train_samples": PAIRS_PER_STEP}
-    start = weights(train(first_step, given.preset, given.gpus[0], given.out / "start"))
     exact |= {"max_train_samples": given.agree_steps * PAIRS_PER_STEP}
+    still = exact | {"learning_rate": 1e-30}  # ends with the weights that training starts from
+    start = weights(train(still, given.preset, given.gpus[0], given.out / "start"))
     runs = {n: train(exact, given.preset, n, given.out / "agree") for n in given.gpus}
     one = runs[given.gpus[0]]
     for n in given.gpus[1:]:

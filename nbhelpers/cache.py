@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 
 def cache_dir() -> Path:
@@ -21,7 +22,8 @@ def cache_dir() -> Path:
 
 def save_in_cache(path: Path, write: Callable[[Path], None]) -> None:
     """Have `write` fill a file and rename it into place; a cache that fails is only slower."""
-    part = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
+    # Not the process id: nodes that share a home may have equal ones.
+    part = path.with_name(f"{path.stem}.{uuid4().hex}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(part)

@@ -5,6 +5,7 @@ Errors are printed with their fix and end the command with their class's exit co
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nbhelpers.cli_legacy import legacy_launcher, patch_legacy
 from nbhelpers.cli_text import (
     error_text,
     listed,
@@ -109,11 +111,15 @@ def plan(
     override: Overrides = None,
 ) -> None:
     """Show what a preset decides, how the batch is split and what memory that needs."""
+    from nbhelpers.batching import scaling_table
     from nbhelpers.cli_text import budget_text, preset_text
 
     _, chosen, split, needed = _prepare(job, preset, gpu=gpu, count=count, override=override)
     typer.echo(preset_text(chosen))
     typer.echo(repr(split))
+    if split.use_gpu and chosen.settings.num_gpus == "auto":
+        scaling = scaling_table(chosen, plan=split)
+        typer.echo(f"The {scaling.title()}:\n{scaling.text()}")
     typer.echo(budget_text(needed))
 
 
@@ -158,6 +164,53 @@ def train(
     _watch(run, detach=detach)
 
 
+@app.command("export-launcher")
+def export_launcher(
+    job: Job,
+    preset: PresetName = "auto",
+    nodes: Annotated[int, typer.Option(min=1, help="Machines that train together.")] = 2,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Processes on each.")] = 1,
+    gpu: Annotated[str, typer.Option(help="The nodes' GPU; default: the preset's.")] = "",
+    override: Overrides = None,
+    run_dir: Annotated[
+        Path, typer.Option(parser=typed_path, help="A folder of runs that every node sees.")
+    ] = Path("runs"),
+    main_address: Annotated[str, typer.Option(help="Node 0; default: this machine.")] = "",
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Of node 0.")] = None,
+    slurm: Annotated[
+        Path | None, typer.Option(parser=typed_path, help="Write a SLURM script; - prints it.")
+    ] = None,
+    partition: Annotated[str, typer.Option(help="Of SLURM.")] = "",
+    time: Annotated[str, typer.Option(help="SLURM's limit, such as 04:00:00.")] = "",
+    account: Annotated[str, typer.Option(help="Of SLURM.")] = "",
+    sbatch: Annotated[
+        list[str] | None, typer.Option(help="Another option of sbatch; repeatable.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Start anew; default: resume.")] = False,
+) -> None:
+    """Prepare a run on several nodes: print the line for each, or write a SLURM script."""
+    from nbhelpers.cli_jobs import show_launcher
+    from nbhelpers.launcher import prepare_nodes
+    from nbhelpers.launcher_slurm import SlurmOptions
+
+    others = tuple(sbatch or ())
+    options = SlurmOptions(partition=partition, time=time, account=account, others=others)
+    launcher = prepare_nodes(
+        job,
+        preset,
+        num_nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        gpu=gpu,
+        overrides=_overrides(override),
+        run_dir=run_dir,
+        fresh=fresh,
+        main_address=main_address,
+        port=port,
+        command=shlex.join(["nbhelpers", *sys.argv[1:]]),
+    )
+    show_launcher(launcher, slurm, options)
+
+
 @app.command()
 def evaluate(
     job: Job,
@@ -187,6 +240,10 @@ def evaluate(
     _watch(started, detach=False)
 
 
+app.command("patch-legacy")(patch_legacy)
+app.command("legacy-launcher")(legacy_launcher)
+
+
 @app.command("score-predictions")
 def score_predictions(
     answers: Annotated[Path, typer.Argument(help="Lines of id1<TAB>id2<TAB>label.")],
@@ -213,7 +270,13 @@ def stop(run: RunName, run_dir: RunDir = Path("runs")) -> None:
     from nbhelpers.runs import open_run
 
     found = open_run(run, run_dir)
-    typer.echo(f"{found.id}: {found.stop()}")
+    status = found.stop()
+    typer.echo(f"{found.id}: {status}")
+    if status == "running":
+        host = found.process.get("host") or "another machine"
+        typer.echo(
+            f"It runs on {host} and has not ended yet; there, or by scancel, you can end it."
+        )
 
 
 @app.command()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbhelpers.errors import DataError
 from nbhelpers.metrics import (
     METRICS,
+    Scorer,
     best_threshold,
     binary_scores,
-    bootstrap_over_functions,
-    lead_over,
+    compare_scorers,
 )
 
 if TYPE_CHECKING:
@@ -59,17 +59,34 @@ def identifier_overlap(
 ) -> np.ndarray:
     """Return the Jaccard overlap of the identifiers of each pair, Java's keywords left out.
 
-    Two functions without any identifier overlap fully.
+    Two functions without any identifier overlap fully. Pairs are counted in chunks, so that memory
+    stays proportional to the functions and to one chunk.
     """
     import numpy as np
+    from scipy.sparse import csr_matrix
 
-    keys = {*_listed(left), *_listed(right)}
-    names = {key: frozenset(_IDENTIFIER.findall(functions[key])) - JAVA_WORDS for key in keys}
+    left, right = _listed(left), _listed(right)
     found = np.ones(len(left))
-    for row, (a, b) in enumerate(zip(_listed(left), _listed(right), strict=True)):
-        either = len(names[a] | names[b])
-        if either:
-            found[row] = len(names[a] & names[b]) / either
+    row_of = {key: row for row, key in enumerate(dict.fromkeys([*left, *right]))}
+    column_of: dict[str, int] = {}
+    columns: list[int] = []
+    ends = [0]
+    for key in row_of:
+        names = frozenset(_IDENTIFIER.findall(functions[key])) - JAVA_WORDS
+        columns += [column_of.setdefault(name, len(column_of)) for name in names]
+        ends.append(len(columns))
+    if not columns:
+        return found
+    shape = (len(row_of), len(column_of))
+    uses = csr_matrix((np.ones(len(columns), dtype=np.int32), columns, ends), shape=shape)
+    uses.sort_indices()
+    sizes = np.diff(ends)
+    for start in range(0, len(left), CHUNK_PAIRS):
+        rows = slice(start, start + CHUNK_PAIRS)
+        a, b = (np.array([row_of[key] for key in side[rows]]) for side in (left, right))
+        both = np.asarray(uses[a].multiply(uses[b]).sum(axis=1)).reshape(-1)
+        either = sizes[a] + sizes[b] - both
+        np.divide(both, either, out=found[rows], where=either > 0)
     return found
 
 
@@ -143,6 +160,7 @@ class TfidfClassifier:
         self._project = None
         if size >= 1:
             self._project = TruncatedSVD(size, random_state=self.seed).fit(counts)
+        self._add(keys, counts)
 
     def _encode(self, functions: Functions, keys: list[Any]) -> np.ndarray:
         """Return the row of each key in the matrix of vectors, adding what is not there yet."""
@@ -150,13 +168,17 @@ class TfidfClassifier:
 
         new = sorted(set(keys) - set(self._vectors))
         if new:
-            vectors = self._tfidf.transform(functions[key] for key in new)
-            dense = self._project.transform(vectors) if self._project else vectors.toarray()
-            dense = dense.astype(np.float32)
-            self._vectors |= {key: len(self._vectors) + at for at, key in enumerate(new)}
-            old = () if self._matrix is None else (self._matrix,)
-            self._matrix = np.concatenate([*old, dense])
+            self._add(new, self._tfidf.transform(functions[key] for key in new))
         return np.array([self._vectors[key] for key in keys], dtype=np.int64)
+
+    def _add(self, keys: list[Any], counts: Any) -> None:
+        import numpy as np
+
+        dense = self._project.transform(counts) if self._project else counts.toarray()
+        dense = dense.astype(np.float32)
+        self._vectors |= {key: len(self._vectors) + at for at, key in enumerate(keys)}
+        old = () if self._matrix is None else (self._matrix,)
+        self._matrix = np.concatenate([*old, dense])
 
     def _features(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -195,18 +217,19 @@ def score_floors(
         )
     scored = {name: pairs for name, pairs in splits.items() if name != "train"}
     probabilities, skipped = _probabilities(functions, splits, scored, seed)
-    report: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in scored}
-    for floor, by_split in probabilities.items():
-        threshold = 0.5
-        if floor != "always_yes":
-            threshold = best_threshold(splits["valid"].label, by_split["valid"])
-        for name, p in by_split.items():
-            ours = (model or {}).get(name)
-            report[name][floor] = _scored(
-                scored[name], (p, threshold), ours=ours, samples=bootstrap_samples, seed=seed
-            )
-    for by_floor in report.values():
-        by_floor |= {floor: {"skipped": reason} for floor, reason in skipped.items()}
+    thresholds = {
+        floor: 0.5
+        if floor == "always_yes"
+        else best_threshold(splits["valid"].label, by_split["valid"])
+        for floor, by_split in probabilities.items()
+    }
+    report: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, pairs in scored.items():
+        scorers = {floor: (p[name], thresholds[floor]) for floor, p in probabilities.items()}
+        report[name] = _scored(
+            pairs, scorers, ours=(model or {}).get(name), samples=bootstrap_samples, seed=seed
+        )
+        report[name] |= {floor: {"skipped": reason} for floor, reason in skipped.items()}
     return report
 
 
@@ -234,24 +257,22 @@ def _probabilities(
 
 def _scored(
     pairs: Pairs,
-    floor: tuple[np.ndarray, float],
+    scorers: Mapping[str, Scorer],
     *,
-    ours: tuple[Sequence[float], float] | None,
+    ours: Scorer | None,
     samples: int | None,
     seed: int,
-) -> dict[str, Any]:
-    probabilities, threshold = floor
-    scores: dict[str, Any] = binary_scores(pairs.label, probabilities, threshold)
-    scores = {name: scores[name] for name in METRICS} | {"threshold": threshold}
+) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for floor, (probabilities, threshold) in scorers.items():
+        scores = binary_scores(pairs.label, probabilities, threshold)
+        found[floor] = {name: scores[name] for name in METRICS} | {"threshold": threshold}
     if samples is None:
-        return scores
-    scores["intervals"] = bootstrap_over_functions(
-        pairs.left, pairs.right, pairs.label, probabilities, threshold, samples, seed
+        return found
+    compared = compare_scorers(
+        pairs.left, pairs.right, pairs.label, scorers, ours=ours, samples=samples, seed=seed
     )
-    if ours is not None:
-        given = {"ours": ours, "other": floor, "samples": samples, "seed": seed}
-        scores["lead"] = lead_over(pairs.left, pairs.right, pairs.label, **given)
-    return scores
+    return {floor: scores | compared[floor] for floor, scores in found.items()}
 
 
 def _passes(n_pairs: int) -> int:

@@ -25,13 +25,15 @@ NCCL_BYTES = int(0.55 * GIB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchExtent:
-    """The size of a micro-batch as it is computed, padding included.
+    """The size of a micro-batch as it is computed.
 
-    `tokens`: over all rows; `squares`: sum over rows of length squared; `last_tokens`: of the
-    length bucket whose backward pass begins while all activations are alive.
+    `tokens`: over all rows, as linear layers and norms see them; `padded_tokens`: as attention sees
+    them; `squares`: sum over rows of attention's length squared; `last_tokens`: those whose
+    backward pass begins while all activations are alive (a length bucket, or all if packed).
     """
 
     tokens: int
+    padded_tokens: int
     squares: int
     last_tokens: int
 
@@ -97,7 +99,9 @@ def _gradients(plan: BatchPlan, size_bytes: int, working_bytes: int) -> MemoryLi
 def _longest(settings: Settings, plan: BatchPlan) -> BatchExtent:
     rows, seq_len = 2 * plan.per_device_train_batch_size, settings.function_length
     tokens = rows * seq_len
-    return BatchExtent(tokens=tokens, squares=tokens * seq_len, last_tokens=tokens)
+    return BatchExtent(
+        tokens=tokens, padded_tokens=tokens, squares=tokens * seq_len, last_tokens=tokens
+    )
 
 
 def _working_set(
@@ -114,9 +118,14 @@ def _working_set(
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
     mask = 0 if not dropout else 1 if plan.use_gpu else 4
-    layer = tokens * layer_bytes_per_token(
-        shape, is_half=is_half, mask_bytes=mask, is_fused=settings.attention != "eager"
-    )
+    if is_packed(settings):
+        dense, padded = packed_bytes_per_token(shape, is_half=is_half, mask_bytes=mask)
+        layer = tokens * dense + extent.padded_tokens * padded
+    else:
+        is_fused = settings.attention != "eager"
+        layer = tokens * layer_bytes_per_token(
+            shape, is_half=is_half, mask_bytes=mask, is_fused=is_fused
+        )
     # With dropout the CPU's fused attention falls back to full score matrices.
     has_scores = settings.attention == "eager" or (dropout > 0 and not plan.use_gpu)
     scores = shape.heads * score_bytes(is_half=is_half, mask_bytes=mask)
@@ -129,8 +138,11 @@ def _working_set(
         note = f"one of {shape.layers} layers, and the input of each (checkpointing)"
     else:
         size, note = shape.layers * layer + ends, f"{shape.layers} layers"
-    # Measured: inside the first block of the backward pass.
-    temporary = (8 if settings.attention == "eager" else 4) * extent.last_tokens * shape.hidden * 4
+    temporary = (
+        extent.last_tokens
+        * shape.hidden
+        * _temporary_bytes(settings, is_half=is_half, use_gpu=plan.use_gpu)
+    )
     eval_rows = 2 * settings.per_device_eval_batch_size
     # On a CPU the live bytes of training steps are counted, not those of scoring.
     per_token = scoring_bytes(settings, shape, is_half)
@@ -145,6 +157,35 @@ def _working_set(
     note = f"{what}, {note}, {kernel}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
     yield MemoryLine(name="temporaries", size_bytes=temporary, note="inside the backward pass")
+
+
+def _temporary_bytes(settings: Settings, *, is_half: bool, use_gpu: bool) -> int:
+    """Return the bytes per token and hidden unit inside the first block of the backward pass.
+
+    Source: measured on an H100 (module by module) and an H200 (packed); on a CPU by counting.
+    """
+    if is_packed(settings) and use_gpu:
+        return 24 if is_half else 40
+    return 32 if settings.attention == "eager" else 16
+
+
+def is_packed(settings: Settings) -> bool:
+    """Whether linear layers and norms run without padding (`models.packed`)."""
+    return settings.padding == "dynamic" and settings.attention != "eager"
+
+
+def packed_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int) -> tuple[int, int]:
+    """Return what one block of packed tokens keeps: per token, and per column of attention.
+
+    Source: saved tensors of `models.packed`. Per token: the inputs of both norms in fp32, the
+    inputs of four linear layers, input and output of the fused GELU, two dropout masks; in fp32
+    the outputs of both norms are inputs of linear layers. Per column: queries, keys, values and
+    the attention's output.
+    """
+    hidden, inner, masks = shape.hidden, shape.inner, 2 * mask_bytes * shape.hidden
+    if is_half:
+        return 14 * hidden + 4 * inner + masks, 8 * hidden
+    return 20 * hidden + 8 * inner + masks, 16 * hidden
 
 
 def layer_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int, is_fused: bool) -> int:

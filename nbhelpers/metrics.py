@@ -7,11 +7,12 @@ the reading of `--require` stand in `targets` and are exported from here as well
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.ranking import Ranking, as_array, checked, is_positive, ratios, ratios_at
+from nbhelpers.resampling import resampled_counts
 from nbhelpers.targets import (
     METRICS,
     Requirement,
@@ -33,14 +34,15 @@ __all__ = [
     "binary_scores",
     "bootstrap_over_functions",
     "check_targets",
+    "compare_scorers",
     "is_positive",
-    "lead_over",
     "lookup",
     "parse_requirement",
     "score_pairs",
 ]
 
 Scores = dict[str, float | None]
+Scorer = tuple["Sequence[float] | np.ndarray", float]
 
 
 def binary_scores(
@@ -74,9 +76,7 @@ def binary_scores(
     if not (np.isfinite(w) & (w >= 0)).all():
         raise DataError("a weight is negative or not finite", fix="Give counts from 0 up.")
     ranking = Ranking(y, p, threshold)
-    counts = ranking.counts(w[ranking.order])
-    found = ratios(counts[None, :])
-    return {name: _plain(found[name][0]) for name in METRICS}
+    return _scores(ranking.counts(w[ranking.rows]))
 
 
 def best_threshold(
@@ -124,12 +124,8 @@ def at_prior(
 
     Source: Elkan 2001, The Foundations of Cost-Sensitive Learning, section 2 (change of base rate).
     """
-    if not isinstance(prior, int | float) or not 0 < prior < 1:
-        raise ConfigError(f"prior={prior} is not between 0 and 1", fix="Give a share such as 0.14.")
     y, p = checked(labels, probabilities)
-    ranking = Ranking(y, p, threshold)
-    found = ratios_at(ranking.counts(None)[None, :], prior)
-    return {"prior": float(prior)} | {name: _plain(value[0]) for name, value in found.items()}
+    return _scores_at(Ranking(y, p, threshold).counts(None), prior)
 
 
 def bootstrap_over_functions(
@@ -157,36 +153,44 @@ def bootstrap_over_functions(
     Source: Owen 2007, The pigeonhole bootstrap, Ann. Appl. Stat. 1(2); Snijders and Borgatti 1999,
     Non-parametric standard errors and tests for network statistics (vertex bootstrap).
     """
-    y, p = checked(labels, probabilities)
-    counts = _bootstrap_counts(left, right, Ranking(y, p, threshold), samples, seed)
-    found = ratios(counts)
-    return {name: _interval(found[name], level) for name in METRICS}
+    ranking = Ranking(*checked(labels, probabilities), threshold)
+    (counts,) = resampled_counts(left, right, [ranking], samples, seed)
+    return _intervals(counts, level)
 
 
-def lead_over(
+def compare_scorers(
     left: Sequence[Any] | np.ndarray,
     right: Sequence[Any] | np.ndarray,
     labels: Sequence[int] | np.ndarray,
+    scorers: Mapping[str, Scorer],
     *,
-    ours: tuple[Sequence[float] | np.ndarray, float],
-    other: tuple[Sequence[float] | np.ndarray, float],
+    ours: Scorer | None = None,
     samples: int,
     seed: int,
     level: float = 0.95,
-) -> dict[str, Any]:
-    """Return how far our F1 is above another scorer's, and the interval of that difference.
+) -> dict[str, dict[str, Any]]:
+    """Return `intervals` of every scorer, and our `lead` over it, all on the same resamples.
 
-    Both are scored on the same resampled functions, so what is hard for both cancels out: two
-    overlapping intervals can still hide a settled difference. `ours` and `other` are each
+    A lead is our F1 minus theirs with the interval of that difference. What is hard for both
+    cancels out in it: two overlapping intervals can still hide a settled difference. A scorer is
     (probabilities, threshold).
     """
-    f1 = []
-    point = []
-    for probabilities, threshold in (ours, other):
-        ranking = Ranking(*checked(labels, probabilities), threshold, has_areas=False)
-        point.append(ratios(ranking.counts(None)[None, :])["f1"][0])
-        f1.append(ratios(_bootstrap_counts(left, right, ranking, samples, seed))["f1"])
-    return {"f1": float(point[0] - point[1]), "interval": _interval(f1[0] - f1[1], level)}
+    import numpy as np
+
+    rankings = [Ranking(*checked(labels, p), threshold) for p, threshold in scorers.values()]
+    if ours is not None:
+        y, p = checked(labels, ours[0])
+        called = is_positive(p, ours[1]).astype(np.float64)  # all that our F1 depends on
+        rankings.append(Ranking(y, called, 0.5))
+    counts = resampled_counts(left, right, rankings, samples, seed)
+    compared: dict[str, dict[str, Any]] = {}
+    for name, ranking, rows in zip(scorers, rankings, counts, strict=False):
+        compared[name] = {"intervals": _intervals(rows, level)}
+        if ours is not None:
+            point = _f1(rankings[-1].counts(None)[None, :]) - _f1(ranking.counts(None)[None, :])
+            spread = _interval(_f1(counts[-1]) - _f1(rows), level)
+            compared[name]["lead"] = {"f1": float(point[0]), "interval": spread}
+    return compared
 
 
 def score_pairs(
@@ -223,26 +227,22 @@ def score_pairs(
 
     y, p = checked(labels, p_given)
     left, right = np.asarray(left), np.asarray(right)
-    orders = {"given": p}
+    ranking = Ranking(y, p, threshold)
+    once = ranking.counts(None)
+    orders = {"given": _scores(once)}
     if p_reversed is not None:
         _, backward = checked(y, p_reversed)
-        orders |= {"reversed": backward, "mean": (p + backward) / 2}
-    counts = _bootstrap_counts(left, right, Ranking(y, p, threshold), bootstrap_samples, seed)
-    found = ratios(counts)
-    at = {}
-    for name, prior in priors.items():
-        spread = ratios_at(counts, prior)
-        at[name] = at_prior(y, p, threshold, prior) | {
-            "intervals": {metric: _interval(values, 0.95) for metric, values in spread.items()}
-        }
+        for name, each in (("reversed", backward), ("mean", (p + backward) / 2)):
+            orders[name] = _scores(Ranking(y, each, threshold).counts(None))
+    (counts,) = resampled_counts(left, right, [ranking], bootstrap_samples, seed)
     scores: dict[str, Any] = {
         "n_pairs": len(y),
         "n_functions": len(np.unique(np.concatenate([left, right]))),
         "prior": float(y.mean()),
         "threshold": float(threshold),
-        "orders": {name: binary_scores(y, each, threshold) for name, each in orders.items()},
-        "intervals": {name: _interval(found[name], 0.95) for name in METRICS},
-        "at_prior": at,
+        "orders": orders,
+        "intervals": _intervals(counts, 0.95),
+        "at_prior": {name: _scores_at(once, prior, counts) for name, prior in priors.items()},
     }
     if seen is not None:
         options = {"threshold": threshold, "samples": bootstrap_samples, "seed": seed}
@@ -276,43 +276,32 @@ def _strata(
     return strata
 
 
-def _node_weights(n_functions: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    for _ in range(samples):
-        drawn = generator.integers(n_functions, size=n_functions)
-        yield np.bincount(drawn, minlength=n_functions).astype(np.float64)
+def _intervals(counts: np.ndarray, level: float) -> dict[str, list[float] | None]:
+    found = ratios(counts)
+    return {name: _interval(found[name], level) for name in METRICS}
 
 
-def _bootstrap_counts(
-    left: Sequence[Any] | np.ndarray,
-    right: Sequence[Any] | np.ndarray,
-    ranking: Ranking,
-    samples: int,
-    seed: int,
-) -> np.ndarray:
-    """Return one row of counts per resample; equal seeds give equal resamples of the functions."""
-    import numpy as np
+def _f1(counts: np.ndarray) -> np.ndarray:
+    return ratios(counts)["f1"]
 
-    if type(samples) is not int or type(seed) is not int or samples < 1 or seed < 0:
-        text = f"samples={samples!r} and seed={seed!r} cannot be used"
-        raise ConfigError(text, fix="Give whole numbers, samples from 1 and a seed from 0 up.")
-    n_pairs = len(ranking.labels)
-    if len(left) != n_pairs or len(right) != n_pairs:
-        raise DataError(
-            f"{len(left)} left and {len(right)} right functions for {n_pairs} pairs",
-            fix="Give the two functions of every pair.",
-        )
-    names, index = np.unique(np.concatenate([left, right]), return_inverse=True)
-    first, second = index[:n_pairs][ranking.order], index[n_pairs:][ranking.order]
-    itself = np.flatnonzero(first == second)
-    rows = np.empty((samples, 6))
-    for row, weight in enumerate(_node_weights(len(names), samples, seed)):
-        pair_weight = weight[first] * weight[second]
-        pair_weight[itself] = weight[first[itself]]
-        rows[row] = ranking.counts(pair_weight)
-    return rows[rows[:, :4].sum(axis=1) > 0]
+
+def _scores(counts: np.ndarray) -> Scores:
+    found = ratios(counts[None, :])
+    return {name: _plain(found[name][0]) for name in METRICS}
+
+
+def _scores_at(
+    counts: np.ndarray, prior: float, resampled: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Return scores at a prior, with their intervals where there are resamples."""
+    if not isinstance(prior, int | float) or not 0 < prior < 1:
+        raise ConfigError(f"prior={prior} is not between 0 and 1", fix="Give a share such as 0.14.")
+    found = ratios_at(counts[None, :], prior)
+    scores = {"prior": float(prior)} | {name: _plain(value[0]) for name, value in found.items()}
+    if resampled is None:
+        return scores
+    spread = ratios_at(resampled, prior)
+    return scores | {"intervals": {name: _interval(v, 0.95) for name, v in spread.items()}}
 
 
 def _interval(values: np.ndarray, level: float) -> list[float] | None:

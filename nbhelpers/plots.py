@@ -41,6 +41,10 @@ BUDGET_CAPTION = (
 
 def caption(facts: RunFacts, name: str) -> str:
     """Return what a figure shows, in words."""
+    pairs = facts.get("scores", "test", "n_pairs") or 0
+    if name == "curves" and pairs > MAX_POINTS:
+        thinned = f" Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
+        return f"{CAPTIONS[name]}{thinned} {pairs:,} pairs."
     if name != "memory" or facts.predicted_lines:
         return CAPTIONS[name]
     return BUDGET_CAPTION if facts.budget else "The measured peak of memory."
@@ -107,9 +111,10 @@ def _predictions(facts: RunFacts) -> tuple[np.ndarray, np.ndarray] | None:
 
     from nbhelpers.predictions import read_predictions
 
-    if not facts.run.predictions_path.is_file():
+    path = facts.run.predictions_path
+    if not path.is_file():
         return None
-    columns = read_predictions(facts.run.predictions_path, split="test")
+    columns = read_predictions(path, split="test", fields=("label", "p"))
     labels, p = np.array(columns["label"], dtype=np.int64), np.array(columns["p"], dtype=float)
     return (labels, p) if 0 < labels.sum() < len(labels) else None
 

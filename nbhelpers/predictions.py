@@ -9,24 +9,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from nbhelpers.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FIELDS = ("split", "row", "id1", "id2", "label", "p", "p_reversed", "prediction")
 _TEMPORARY = ".partial"
 _SHOWN = 3
 
 
-class PredictionWriter:
-    """Writes both files line by line; they appear under their names only when complete.
+class Sink(Protocol):
+    """Takes the scores of a split piece by piece, in file order, each pair exactly once."""
 
-    Use it in a `with` block: an exception inside removes what was written, and a killed process
-    leaves only `*.partial` files. The text file gets the pairs of `txt_split` alone, because an
-    evaluator compares it with the answers of one split.
+    def __call__(self, start: int, given: np.ndarray, swapped: np.ndarray) -> None:
+        """Take P(clone) of the pairs from row `start` on, as given and with functions swapped."""
+
+
+class PredictionWriter:
+    """Writes both files piece by piece; they appear under their names only when complete.
+
+    Use it in a `with` block: the `*.partial` files grow while pairs are scored. An exception inside
+    removes them, and a killed process leaves them as they are. The text file gets the pairs of
+    `txt_split` alone, because an evaluator compares it with the answers of one split. Memory is
+    that of one piece and of the ids.
 
     Args:
         path: The JSON-lines file; the text file stands beside it with the suffix `.txt`.
@@ -40,6 +51,7 @@ class PredictionWriter:
         self.txt_split = txt_split
         self.n_written = 0
         self._files: dict[Path, IO[str]] = {}
+        self._quoted = _Quoted()
 
     def __enter__(self) -> Self:
         """Open both temporary files."""
@@ -74,13 +86,74 @@ class PredictionWriter:
         prediction: int,
     ) -> None:
         """Append one pair. `row` counts from 0 within its split, as the pair file has it."""
-        both = None if p_reversed is None else float(p_reversed)
-        values = (split, int(row), str(id1), str(id2), int(label), float(p), both, int(prediction))
-        line = json.dumps(dict(zip(FIELDS, values, strict=True)), ensure_ascii=False)
-        self._files[self.path].write(line + "\n")
+        both = None if p_reversed is None else [p_reversed]
+        columns = {"label": [label], "p": [p], "p_reversed": both, "prediction": [prediction]}
+        self.write_chunk(split=split, start=row, id1=[str(id1)], id2=[str(id2)], **columns)
+
+    def write_chunk(
+        self,
+        *,
+        split: str,
+        start: int,
+        id1: Sequence[str],
+        id2: Sequence[str],
+        label: Sequence[int] | np.ndarray,
+        p: Sequence[float] | np.ndarray,
+        p_reversed: Sequence[float] | np.ndarray | None,
+        prediction: Sequence[int] | np.ndarray,
+    ) -> None:
+        """Append consecutive pairs of a split, (n,) of everything, from its row `start` on.
+
+        Raises:
+            DataError: A probability is not finite; the first such row is named.
+        """
+        import numpy as np
+
+        given = np.asarray(p, dtype=np.float64)
+        swapped = None if p_reversed is None else np.asarray(p_reversed, dtype=np.float64)
+        _require_finite(split, start, given, swapped)
+        quoted, decided = self._quoted, np.asarray(prediction, dtype=np.int64).tolist()
+        columns = (
+            range(start, start + len(given)),
+            [quoted[id_] for id_ in id1],
+            [quoted[id_] for id_ in id2],
+            np.asarray(label, dtype=np.int64).tolist(),
+            given.tolist(),
+            ["null"] * len(given) if swapped is None else map(repr, swapped.tolist()),
+            decided,
+        )
+        # What json.dumps writes for these values, in a tenth of its time; the order is FIELDS.
+        head = f'{{"split": {json.dumps(split, ensure_ascii=False)}, "row": '
+        self._files[self.path].writelines(
+            f'{head}{row}, "id1": {a}, "id2": {b}, "label": {y}, "p": {forward!r}, '
+            f'"p_reversed": {backward}, "prediction": {called}}}\n'
+            for row, a, b, y, forward, backward, called in zip(*columns, strict=True)
+        )
         if split == self.txt_split:
-            self._files[self.txt_path].write(f"{id1}\t{id2}\t{int(prediction)}\n")
-        self.n_written += 1
+            self._files[self.txt_path].writelines(
+                f"{a}\t{b}\t{called}\n" for a, b, called in zip(id1, id2, decided, strict=True)
+            )
+        self.n_written += len(given)
+
+
+class _Quoted(dict[str, str]):
+    """JSON form of ids, made once each."""
+
+    def __missing__(self, id_: str) -> str:
+        self[id_] = text = json.dumps(id_, ensure_ascii=False)
+        return text
+
+
+def _require_finite(split: str, start: int, *columns: np.ndarray | None) -> None:
+    import numpy as np
+
+    for column in columns:
+        bad = np.flatnonzero(~np.isfinite(column)) if column is not None else ()
+        if len(bad):
+            raise DataError(
+                f"P(clone) of {split} row {start + bad[0]} (counted from 0) is {column[bad[0]]}.",
+                fix="look for non-finite weights: the model has not produced a score there",
+            )
 
 
 def iter_predictions(path: str | Path) -> Iterator[dict[str, Any]]:
@@ -120,13 +193,20 @@ def _is_finite(value: Any) -> bool:
     return is_number and -math.inf < value < math.inf
 
 
-def read_predictions(path: str | Path, *, split: str | None = None) -> dict[str, list[Any]]:
-    """Return the columns of a `predictions.jsonl`, ids as text, of one split or of all.
+def read_predictions(
+    path: str | Path, *, split: str | None = None, fields: Sequence[str] = FIELDS
+) -> dict[str, list[Any]]:
+    """Return columns of a `predictions.jsonl`, ids as text, of one split or of all.
+
+    Args:
+        path: The JSON-lines file.
+        split: The split to keep; None: all.
+        fields: The columns to keep. Few of them keep a large file small in memory.
 
     Raises:
         DataError: See `iter_predictions`.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in FIELDS}
+    columns: dict[str, list[Any]] = {name: [] for name in fields}
     for row in iter_predictions(path):
         if split is None or row["split"] == split:
             for name, column in columns.items():

@@ -14,6 +14,8 @@ from nbhelpers.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import numpy as np
 
+_TINY = 5e-324  # the smallest number above 0
+
 
 def is_positive(probabilities: Sequence[float] | np.ndarray, threshold: float) -> np.ndarray:
     """Return which pairs are called clones: those whose probability is above the threshold.
@@ -79,56 +81,83 @@ def checked(
 
 
 class Ranking:
-    """Pairs sorted once by falling probability, so that any weighting is scored by running sums."""
+    """Pairs sorted once by falling probability, so that any weighting is scored by running sums.
 
-    def __init__(
-        self,
-        labels: np.ndarray,
-        probabilities: np.ndarray,
-        threshold: float,
-        *,
-        has_areas: bool = True,
-    ) -> None:
-        """Sort once; without `has_areas` the two areas stay undefined and are not computed."""
+    A ranking is scored again for every resample, so what does not depend on the weights is found
+    here once. Clones stand apart from the rest: both areas are sums over the clones alone, and the
+    other pairs matter only as totals between two clones.
+    """
+
+    def __init__(self, labels: np.ndarray, probabilities: np.ndarray, threshold: float) -> None:
+        """Sort once.
+
+        Args:
+            labels: (n,) 0 or 1.
+            probabilities: (n,) finite.
+            threshold: See `is_positive`.
+        """
         import numpy as np
 
-        self.order = np.argsort(-probabilities, kind="stable")
-        self.labels = labels[self.order].astype(np.float64)
-        self.cut = int(is_positive(probabilities, threshold).sum())
-        ranked = probabilities[self.order]
-        ends = np.flatnonzero(np.append(np.diff(ranked) != 0, True))
-        self.ends = slice(None) if len(ends) == len(ranked) else ends  # tied scores move together
-        self.has_areas = has_areas
+        falling = np.argsort(-probabilities, kind="stable")
+        is_clone = labels[falling] == 1
+        clones, others = falling[is_clone], falling[~is_clone]
+        self.rows = np.concatenate([clones, others])  # the order of the weights of `counts`
+        self.n_clones = len(clones)
+        called = is_positive(probabilities, threshold)
+        ranked, rest = -probabilities[clones], -probabilities[others]  # both rise
+        groups = np.flatnonzero(np.diff(ranked, prepend=np.nan) != 0)  # tied scores move together
+        self._groups = None if len(groups) == len(ranked) else groups
+        self._called = int(called[clones[groups]].sum())
+        above = np.searchsorted(rest, ranked[groups], "left")  # others ranked above each group
+        upto = np.searchsorted(rest, ranked[groups], "right")  # with those that tie with it
+        cut = int(called[others].sum())
+        marks = np.unique(np.concatenate([[0, cut], above, upto]))
+        self._starts = marks[marks < len(others)]
+        self._above, self._upto = np.searchsorted(marks, above), np.searchsorted(marks, upto)
+        self._cut = int(np.searchsorted(marks, cut))
 
     def counts(self, weights: np.ndarray | None) -> np.ndarray:
-        """Return [tp, fp, fn, tn, roc_auc, pr_auc]; `weights` follow `order`."""
+        """Return [tp, fp, fn, tn, roc_auc, pr_auc] with (n,) float64 weights in the order `rows`.
+
+        Ties count half in the ROC area; the other area is average precision. Whole weights give
+        exact counts: every sum stays below 2**53.
+        """
         import numpy as np
 
-        w = np.ones(len(self.labels)) if weights is None else weights
-        clones, total = np.cumsum(w * self.labels), np.cumsum(w)
-        tp, called = (clones[self.cut - 1], total[self.cut - 1]) if self.cut else (0.0, 0.0)
-        positives, negatives = clones[-1], total[-1] - clones[-1]
-        fp = called - tp
+        w = np.ones(len(self.rows)) if weights is None else weights
+        clones, others = w[: self.n_clones], w[self.n_clones :]
+        gained = clones if self._groups is None else _sums(clones, self._groups)
+        found = np.cumsum(gained)
+        passed = np.zeros(len(self._starts) + 1)
+        np.cumsum(_sums(others, self._starts), out=passed[1:])
+        positives, negatives = (found[-1] if len(found) else 0.0), passed[-1]
+        tp, fp = (found[self._called - 1] if self._called else 0.0), passed[self._cut]
         areas = (np.nan, np.nan)
-        if self.has_areas:
-            areas = _areas(clones[self.ends], total[self.ends])
+        if positives > 0:
+            areas = self._areas(gained, found, passed)
         return np.array([tp, fp, positives - tp, negatives - fp, *areas])
 
+    def _areas(
+        self, gained: np.ndarray, found: np.ndarray, passed: np.ndarray
+    ) -> tuple[float, float]:
+        """Return both areas from the running sums of clones and of the others."""
+        import numpy as np
 
-def _areas(clones: np.ndarray, total: np.ndarray) -> tuple[float, float]:
-    """Return ROC-AUC (ties count half) and average precision from running sums."""
+        positives, negatives, upto = found[-1], passed[-1], passed[self._upto]
+        called = found + upto
+        precision = found / np.maximum(called, _TINY)  # 0 where nothing is called yet
+        average_precision = float(gained @ precision) / positives
+        if negatives <= 0:
+            return np.nan, average_precision
+        below = negatives - (passed[self._above] + upto) / 2
+        return float(gained @ below) / (positives * negatives), average_precision
+
+
+def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the sum of each segment; a segment ends where the next one starts."""
     import numpy as np
 
-    positives, negatives = clones[-1], total[-1] - clones[-1]
-    if positives <= 0:
-        return np.nan, np.nan
-    gained = np.diff(clones, prepend=0.0)
-    precision = np.divide(clones, total, out=np.zeros_like(total), where=total > 0)
-    average_precision = float(gained @ precision) / positives
-    if negatives <= 0:
-        return np.nan, average_precision
-    lost = np.diff(total - clones, prepend=0.0)
-    return float(lost @ (clones - gained / 2)) / (positives * negatives), average_precision
+    return np.add.reduceat(values, starts) if len(starts) else np.zeros(0)
 
 
 def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,16 +20,32 @@ WORKER_MODULE = "nbhelpers.jobs.worker"
 MODULE_VARIABLE = "NBHELPERS_WORKER_MODULE"
 # What another launcher around the notebook left behind would make a single process think that
 # it is one of several, or override the precision that the preset decides.
-_FOREIGN = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_\w+|ROLE_\w+|MASTER_ADDR|MASTER_PORT"
-    r"|TORCHELASTIC_\w+|FSDP_\w+|PARALLELISM_CONFIG_\w+"
-    r"|ACCELERATE_(USE_\w+|MIXED_PRECISION|DYNAMO_\w+|GRADIENT_\w+|DEEPSPEED_\w+))"
+_WORD = "[A-Za-z0-9_]+"  # for Python and for bash alike
+FOREIGN_PATTERN = (
+    f"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_{_WORD}|ROLE_{_WORD}"
+    f"|MASTER_ADDR|MASTER_PORT|NBHELPERS_SUPERVISOR|TORCHELASTIC_{_WORD}|FSDP_{_WORD}|PARALLELISM_CONFIG_{_WORD}"
+    f"|ACCELERATE_(USE_{_WORD}|MIXED_PRECISION|DYNAMO_{_WORD}|GRADIENT_{_WORD}|DEEPSPEED_{_WORD}))"
+)
+_FOREIGN = re.compile(FOREIGN_PATTERN)
+# Those of them that a launcher on another node does not set anew, by name.
+FOREIGN_NAMES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "ROLE_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED"),
+    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"),
+    *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "NBHELPERS_SUPERVISOR"),
 )
 _FAILURE = re.compile(
     r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*"
     r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: \d+\)",
     re.MULTILINE,
 )
+
+
+# Threads that spin while they wait for one another crawl on cores that other programs use.
+_SOFT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
+_HARD = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+_HARD |= {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
+_ON_CPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def free_port() -> int:
@@ -71,16 +87,16 @@ def worker_environment(
     """The environment of a worker: `base` without foreign launchers' traces, with what it needs."""
     env = {name: value for name, value in base.items() if not _FOREIGN.fullmatch(name)}
     threads = max(1, (cpu_count or available_cpus()) // int(plan["world_size"]))
-    env.setdefault("OMP_NUM_THREADS", str(threads))
-    # Threads that spin while they wait for one another crawl on cores that other programs use.
-    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    env.setdefault("TOKENIZERS_PARALLELISM", "false")
-    env.setdefault("PYTHONFAULTHANDLER", "1")
-    env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    env |= {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
-    if not plan["use_gpu"]:
-        env |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
-    return with_package(env)
+    env = _SOFT | {"OMP_NUM_THREADS": str(threads)} | env | _HARD
+    return with_package(env if plan["use_gpu"] else env | _ON_CPU)
+
+
+def node_environment(use_gpu: bool) -> dict[str, str]:
+    """What a line or script for another node must set: that node's environment is not known here.
+
+    Where this package is not installed, PYTHONPATH names its folder here, and nothing else.
+    """
+    return with_package(_SOFT | _HARD | ({} if use_gpu else _ON_CPU))
 
 
 def with_package(base: Mapping[str, str]) -> dict[str, str]:

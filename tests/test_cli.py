@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
+from safetensors.numpy import save_file
 
 from nbhelpers import cli, cli_text
-from nbhelpers.errors import BudgetError, ConfigError, NbhelpersError, OutOfMemory
+from nbhelpers.errors import BudgetError, ConfigError, LaunchError, NbhelpersError, OutOfMemory
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -27,7 +29,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_commands_are_those_of_the_readme() -> None:
     commands = set(typer.main.get_command(cli.app).commands)
     wanted = "gpu presets plan budget train evaluate score-predictions follow stop runs report run"
-    assert commands == set(wanted.split())
+    assert commands == {*wanted.split(), "export-launcher", "patch-legacy", "legacy-launcher"}
 
 
 def test_gpu_says_what_is_here_or_why_there_is_nothing(
@@ -57,6 +59,87 @@ def test_plan_shows_preset_split_and_budget_of_a_gpu_that_is_not_here(
     assert "configs/clones/t4.yaml" in said
     assert "BatchPlan(" in said
     assert "MemoryBudget(" in said
+    assert "this plan; exact" in said and "allow_uneven_split=true" in said
+
+
+def test_plan_leaves_the_table_out_where_the_number_is_typed_or_no_gpu_is_planned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in (("--gpu", "t4", "--count", "2", "-o", "num_gpus=2"), ("--preset", "smoke")):
+        assert _run(monkeypatch, "plan", "clones", *options) == 0
+        assert "this plan" not in capsys.readouterr().out
+
+
+def test_plan_takes_another_model_and_code_length(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("-o", "model=graphcodebert", "-o", "code_length=256")
+    assert _run(monkeypatch, "plan", "clones", "--preset", "l4", "--gpu", "l4", *given) == 0
+    said = capsys.readouterr().out
+    assert "256 tokens + 128 data-flow nodes" in said
+    assert "configs/clones/base.yaml (models: graphcodebert)" in said
+    assert "seq_len=256 changes the experiment (base: 400)" in said
+
+
+NODES = ("export-launcher", "clones", "--preset", "h100", "--nodes", "2", "--gpus-per-node", "4")
+
+
+def test_export_launcher_prepares_the_run_and_prints_each_nodes_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = (*NODES, "--run-dir", str(tmp_path), "--main-address", "n1", "-o", "seed=4")
+    assert _run(monkeypatch, *arguments) == 0
+    said = capsys.readouterr().out
+    for rank in (0, 1):
+        assert f"# on node {rank}\n" in said and f"--machine_rank {rank} " in said
+    assert "prepared, not started" in said and "Every node must see this folder" in said
+    run = next(path for path in tmp_path.iterdir() if path.is_dir())
+    record = json.loads((run / "run.json").read_text())
+    assert record["preset"]["settings"]["seed"] == 4
+    assert record["command"].startswith("nbhelpers export-launcher clones --preset h100")
+    assert _run(monkeypatch, "runs", "--run-dir", str(tmp_path)) == 0
+    assert " new " in capsys.readouterr().out
+    assert _run(monkeypatch, "follow", str(run)) == LaunchError.exit_code
+    assert "2 nodes" in capsys.readouterr().err
+
+
+def test_export_launcher_writes_a_script_or_prints_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    options = ("--partition", "gpu", "--time", "1:00:00", "--account", "me", "--sbatch", "--mem=0")
+    arguments = (*NODES, "--run-dir", str(tmp_path / "runs"), *options, "--slurm")
+    assert _run(monkeypatch, *arguments, str(script)) == 0
+    assert f"sbatch {script}" in capsys.readouterr().out
+    assert _run(monkeypatch, *arguments, "-") == 0
+    assert capsys.readouterr().out == script.read_text()
+    for line in ("--partition=gpu", "--time=1:00:00", "--account=me", "--mem=0"):
+        assert f"#SBATCH {line}\n" in script.read_text()
+    assert script.stat().st_mode & 0o100
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--nodes", "3"), ConfigError.exit_code, "cannot be split"),
+        (("--nodes", "0"), 2, "nodes"),
+        (("--preset", "auto"), ConfigError.exit_code, "--gpu h100"),
+        (("--preset", "t4", "-o", "per_device_train_batch_size=32"), BudgetError.exit_code, "Fix"),
+    ],
+)
+def test_export_launcher_refuses_what_no_node_could_do(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    base = ("export-launcher", "clones", "--preset", "h100", "--run-dir", str(tmp_path / "runs"))
+    assert _run(monkeypatch, *base, *options) == code
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -174,8 +257,8 @@ def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
     monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
-    weights = tmp_path / "model.bin"
-    weights.write_bytes(b"x")
+    weights = tmp_path / "model.safetensors"
+    save_file({"w": np.zeros(1, dtype=np.float32)}, weights)
     named = ("--checkpoint", str(weights), "--preset", "smoke", "--data", "smoke")
     assert _run(monkeypatch, "evaluate", "clones", *named) == cli.INTERRUPTED
     assert launched[0]["job_mode"] == "evaluate"

@@ -52,6 +52,18 @@ def test_a_good_folder_keeps_file_order_ids_and_texts(folder: Path) -> None:
     assert not data.problems.has_problems and data.problems.n_dropped == 0
 
 
+def test_a_list_without_labels_says_so(folder: Path) -> None:
+    (folder / "test.txt").write_bytes(b"4\t5\n4\t6\n")
+    error = report_of(folder)
+    assert "test.txt:1: 2 columns, the label is missing" in error.details
+
+
+def test_a_last_line_cut_within_its_line_end_is_read(folder: Path) -> None:
+    (folder / "test.txt").write_bytes(b"4\t5\t1\r\n4\t6\t0\r")
+    data = load(folder)
+    assert data.splits["test"].label.tolist() == [1, 0] and data.problems.counts["crlf"] == 2
+
+
 BAD_FUNCTIONS = [
     ("broken_json", b"{'func': 'x', 'idx': '9'}\n"),
     ("broken_json", b'{"func": "x", "idx": "9"\n'),

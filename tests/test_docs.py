@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from nbhelpers import cli, errors
+import nbhelpers
+from nbhelpers import cli, errors, load_preset
+from nbhelpers.checks import MODEL_ALIASES
 from nbhelpers.cli import app
+from nbhelpers.legacy import passed_options, recipe_of
 from nbhelpers.parameters import parse_assignments
+from tests.legacy_scripts import PARSE, script, write
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ("README.md", "QUICK_START.md")
@@ -22,7 +26,8 @@ def _shell_lines() -> list[str]:
     lines = []
     for name in DOCS:
         for block in re.findall(r"```bash\n(.*?)```", (ROOT / name).read_text(), re.DOTALL):
-            lines += [line.partition(" #")[0].strip() for line in block.splitlines()]
+            whole = block.replace("\\\n", " ")
+            lines += [line.partition(" #")[0].strip() for line in whole.splitlines()]
     lines += re.findall(r"run: (make \S+)", _workflow())
     return [line for line in lines if line]
 
@@ -66,6 +71,57 @@ def test_a_documented_command_that_starts_nothing_runs(
     assert capsys.readouterr().out
 
 
+def _starting(*names: str) -> list[str]:
+    return [line for line in COMMANDS if line.split()[1] in names]
+
+
+@pytest.mark.parametrize("line", _starting("export-launcher", "patch-legacy", "legacy-launcher"))
+def test_a_documented_command_that_writes_files_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = "graphcodebert" if "graphcodebert" in line else "codegpt"
+    options = [f'parser.add_argument("--{name}")' for name in passed_options(recipe_of(model))]
+    write(tmp_path, script(parse="\n".join([*options, PARSE])))
+    words = shlex.split(line.replace("/shared/runs", str(tmp_path / "runs")))
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out = capsys.readouterr().out
+    assert not end.value.code, out
+    named = words[words.index("--write") + 1 :] if "legacy-launcher" in words else []
+    named += words[words.index("--slurm") + 1 :][:1] if "--slurm" in words else []
+    for name in named:
+        assert (tmp_path / name).stat().st_size > 500 and name in out
+    if "patch-legacy" in words:
+        assert (tmp_path / "run.py.bak").exists() == ("--write" in words)
+    if "export-launcher" in words:
+        assert len(list((tmp_path / "runs").glob("*/run.json"))) == 1
+
+
+def test_the_table_of_the_readme_is_what_plan_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    command = "nbhelpers plan clones --preset seed-graphcodebert --gpu rtx6000ada --count 2"
+    monkeypatch.setattr("sys.argv", command.split())
+    with pytest.raises(SystemExit):
+        cli.main()
+    printed = capsys.readouterr().out.splitlines()
+    for row in block.splitlines():
+        assert any(line.startswith(row.rstrip("…")) for line in printed), row
+
+
+def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| (\d+|none).* \|$", text, re.MULTILINE)
+    assert {name for name, *_ in rows} == set(MODEL_ALIASES)
+    for name, tokens, nodes in rows:
+        s = load_preset("clones", "base", overrides={"model": name}).settings
+        assert s.seq_len == int(tokens.replace(",", ""))
+        assert s.data_flow_length == (None if nodes == "none" else int(nodes))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_documented_make_target_exists(target: str) -> None:
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -101,7 +157,9 @@ def test_the_documents_say_which_python_was_run() -> None:
 def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     assert text.startswith("# Changelog")
-    assert "## [Unreleased]" in text
+    heads = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE)
+    assert heads[0] == ("Unreleased", "") and heads[1][0] == nbhelpers.__version__
+    assert all(date for name, date in heads[1:])
     assert set(re.findall(r"^### (\w+)", text, re.MULTILINE)) <= {
         *("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nbhelpers.floors as floors_module
 from nbhelpers.errors import DataError
 from nbhelpers.floors import TfidfClassifier, identifier_overlap, score_floors
 from nbhelpers.metrics import best_threshold, binary_scores
@@ -57,6 +59,20 @@ def splits() -> dict[str, SimpleNamespace]:
 )
 def test_overlap_counts_identifiers_but_not_keywords(left: str, right: str, overlap: float) -> None:
     assert identifier_overlap([left, right], [0, 0], [1, 0]).tolist() == [overlap, 1.0]
+
+
+def test_overlap_in_chunks_is_the_overlap_of_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = functions()
+    left, right = np.triu_indices(len(texts))
+    names = [set(re.findall(r"[A-Za-z_]\w*", text)) - floors_module.JAVA_WORDS for text in texts]
+    wanted = [
+        len(names[a] & names[b]) / len(names[a] | names[b])
+        for a, b in zip(left, right, strict=True)
+    ]
+    assert identifier_overlap(texts, left, right).tolist() == wanted
+    monkeypatch.setattr(floors_module, "CHUNK_PAIRS", 7)
+    assert identifier_overlap(texts, left, right).tolist() == wanted
+    assert identifier_overlap(texts, [], []).tolist() == []
 
 
 def test_tiny_data_is_learnt(splits: dict[str, Any]) -> None:

@@ -154,7 +154,8 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer) -> None:
 
 
 def test_room_for_code_shrinks_by_the_nodes_up_to_their_share() -> None:
-    assert [code_room(528, n, 128, 514, 1) for n in (0, 10, 128, 500)] == [509, 509, 397, 397]
+    nodes = np.array([0, 10, 128, 500])
+    assert code_room(528, nodes, 128, 514, 1).tolist() == [509, 509, 397, 397]
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,11 @@ def published_state() -> dict[str, torch.Tensor]:
     return state | {f"classifier.{k}": torch.randn(*size) * 0.3 for k, size in head.items()}
 
 
-def ours(state: dict[str, torch.Tensor], attention: str = "sdpa") -> CloneModel:
-    model = CloneModel(RobertaModel(config(attention), add_pooling_layer=False), dropout=0.1)
+def ours(
+    state: dict[str, torch.Tensor], attention: str = "sdpa", *, packed: bool = True
+) -> CloneModel:
+    encoder = RobertaModel(config(attention), add_pooling_layer=False)
+    model = CloneModel(encoder, dropout=0.1, packed=packed)
     load_weights(model, state, "model.bin")
     return model.eval()
 
@@ -92,13 +95,18 @@ def tokenizer():
     return train_bpe(["int f(int a){return a+1;}"], 290, special_tokens=ROBERTA_TOKENS)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+FORMS = [("sdpa", True), ("sdpa", False), ("eager", False)]
+
+
+@pytest.mark.parametrize(("attention", "packed"), FORMS)
 @pytest.mark.parametrize("padding", ["dynamic", "fixed"])
 @pytest.mark.parametrize("nodes", [12, 5, 0])
-def test_graphcodebert_gives_the_published_probability(tokenizer, attention, padding, nodes):
+def test_graphcodebert_gives_the_published_probability(
+    tokenizer, attention, packed, padding, nodes
+) -> None:
     functions = table(tokenizer, ALL, seq_len=14, data_flow_length=nodes, positions=64)
     state = published_state()
-    job = task(ours(state, attention), functions, padding)
+    job = task(ours(state, attention, packed=packed), functions, padding)
     flat = np.stack([job.pairs.left, job.pairs.right], axis=1).reshape(-1)
     bucket = functions.bucket(flat, 14 + nodes)
     with torch.no_grad():
@@ -113,8 +121,8 @@ def test_graphcodebert_gives_the_published_probability(tokenizer, attention, pad
     assert np.ptp(expected) > 1e-2  # the functions differ
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_codebert_on_plain_text_ignores_padding(tokenizer, attention) -> None:
+@pytest.mark.parametrize(("attention", "packed"), FORMS)
+def test_codebert_on_plain_text_ignores_padding(tokenizer, attention, packed) -> None:
     lengths = np.array([4, 9, 15, 11, 2])
     ids = np.random.default_rng(0).integers(4, 290, lengths.sum()).astype(np.int32)
     functions = TokenTable(
@@ -126,7 +134,7 @@ def test_codebert_on_plain_text_ignores_padding(tokenizer, attention) -> None:
         seq_len=14,
     )
     state = published_state()
-    model = ours(state, attention)
+    model = ours(state, attention, packed=packed)
     pairs = task(model, functions, "fixed").pairs
     flat = np.stack([pairs.left, pairs.right], axis=1).reshape(-1)
     padded = torch.from_numpy(functions.pad(flat, 14))
@@ -177,3 +185,40 @@ def test_functions_without_any_data_flow_in_the_batch_are_encoded_too(tokenizer)
     with torch.no_grad():
         states = model.encode(functions.bucket(np.array([0, 1]), 20))
     assert states.shape == (2, HIDDEN) and torch.isfinite(states).all()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_of_packed_tokens_are_those_of_the_padded_form(tokenizer, checkpointing) -> None:
+    functions = table(tokenizer, ALL, seq_len=14, data_flow_length=6, positions=64)
+    gradients = []
+    for packed in (True, False):
+        model = ours(published_state(), packed=packed).double()
+        if checkpointing and packed:
+            model.encoder.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()
+            for module in model.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.p = 0.0
+            model.encoder.config.attention_probs_dropout_prob = 0.0
+        job = task(model, functions, "dynamic")
+        batch = job.batch(np.arange(5))
+        batch.weights = batch.weights.double()
+        job.loss_sum(model, batch).backward()
+        gradients.append({k: p.grad for k, p in model.named_parameters()})
+    for name, found in gradients[0].items():
+        assert torch.allclose(found, gradients[1][name], atol=1e-10), name
+
+
+def test_half_precision_casts_weights_as_autocast_does(tokenizer) -> None:
+    functions = table(tokenizer, ALL, seq_len=14, data_flow_length=6, positions=64)
+    found = []
+    for packed in (True, False):
+        job = task(ours(published_state(), packed=packed), functions, "fixed")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = job.loss_sum(job.raw, job.batch(np.arange(5)))
+        loss.backward()
+        weight = job.raw.encoder.encoder.layer[0].attention.self.query.weight
+        assert weight.dtype == weight.grad.dtype == torch.float32
+        found.append((float(loss), weight.grad.norm()))
+    assert abs(found[0][0] - found[1][0]) < 0.05 * abs(found[1][0])
+    assert abs(found[0][1] - found[1][1]) < 0.1 * found[1][1]

@@ -71,6 +71,23 @@ def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
     assert nbformat.read(saved, as_version=4).cells[-1].outputs[0]["text"] == "2\n"
 
 
+@pytest.mark.slow
+def test_code_length_is_given_to_a_notebook_that_declares_seq_len(tmp_path: Path) -> None:
+    path, saved = notebook(tmp_path, "seq_len = None", "print(seq_len)"), tmp_path / "out.ipynb"
+    assert run_notebook(path, {"code_length": 99}, output=saved) is None
+    assert nbformat.read(saved, as_version=4).cells[-1].outputs[0]["text"] == "99\n"
+    own = notebook(tmp_path / "own", "code_length = 1", "print(code_length)")
+    assert run_notebook(own, {"code_length": 2}, output=saved) is None
+    assert nbformat.read(saved, as_version=4).cells[-1].outputs[0]["text"] == "2\n"
+
+
+def test_both_spellings_of_one_parameter_must_agree(tmp_path: Path) -> None:
+    path = notebook(tmp_path, "seq_len = None", **JOB)
+    error = refused(path, {"code_length": 99, "seq_len": 98})
+    assert "they are one setting" in error.message
+    assert "not a parameter of toy.ipynb" in refused(notebook(tmp_path), {"code_length": 9}).message
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "3"], ids=repr)
 def test_a_time_limit_that_leaves_no_time_is_refused(tmp_path: Path, timeout: Any) -> None:
     assert "leaves no time" in refused(notebook(tmp_path), timeout_s=timeout).message

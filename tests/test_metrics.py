@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import warnings
 from typing import Any
 
@@ -21,7 +20,6 @@ from nbhelpers.metrics import (
     bootstrap_over_functions,
     check_targets,
     is_positive,
-    lead_over,
     lookup,
     parse_requirement,
     score_pairs,
@@ -186,24 +184,19 @@ def test_equal_seeds_give_equal_intervals_and_ids_may_be_text() -> None:
     assert bootstrap_over_functions(names[left], names[right], y, p, 0.5, 50, 1) == found[0]
 
 
-@pytest.mark.slow
-def test_the_whole_test_set_is_resampled_in_bounded_time() -> None:
-    left, right = complete_pairs(912)
-    assert len(left) == 415_416
-    y, p = sample(8, len(left))
-    start = time.process_time()
-    bootstrap_over_functions(left, right, y, p, 0.5, 50, 1)
-    assert (time.process_time() - start) * 1000 / 50 < 60
-
-
-def test_a_lead_over_itself_is_nothing_and_over_chance_is_settled() -> None:
-    left, right = complete_pairs(30)
-    y, p = sample(9, len(left))
-    noise = np.random.default_rng(1).random(len(y))
-    given = {"ours": (p, 0.5), "samples": 100, "seed": 1}
-    assert lead_over(left, right, y, other=(p, 0.5), **given) == {"f1": 0.0, "interval": [0.0, 0.0]}
-    lead = lead_over(left, right, y, other=(noise, 0.5), **given)
-    assert 0 < lead["interval"][0] < lead["f1"] < lead["interval"][1]
+@pytest.mark.parametrize("n_clones", [0, 1, 6])
+@pytest.mark.parametrize("threshold", [-1.0, 0.5, 2.0])
+def test_a_split_of_few_or_one_class_is_scored_under_any_threshold(
+    n_clones: int, threshold: float
+) -> None:
+    y = np.array([1] * n_clones + [0] * (6 - n_clones))
+    p = np.array([0.5, 0.2, 0.5, 0.9, 0.2, 0.2])
+    found = binary_scores(y, p, threshold)
+    called = p > threshold
+    assert found["accuracy"] == pytest.approx((called == y).mean())
+    assert found["recall"] == pytest.approx((called & (y == 1)).sum() / max(1, n_clones))
+    assert (found["roc_auc"] is None) == (n_clones in (0, 6))
+    assert (found["pr_auc"] is None) == (n_clones == 0)
 
 
 @pytest.fixture(scope="module")

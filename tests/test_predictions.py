@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nbhelpers.errors import DataError
@@ -75,6 +76,69 @@ def test_nothing_is_visible_before_all_is_written(tmp_path: Path) -> None:
     with PredictionWriter(tmp_path / "predictions.jsonl"):
         assert not (tmp_path / "predictions.jsonl").exists()
     assert (tmp_path / "predictions.jsonl").exists()
+
+
+def test_a_chunk_is_written_as_json_writes_each_value(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    p = np.concatenate([rng.random(400), [0, 1, 1e-45, 5e-324, 0.1, 1 - 2**-24]])
+    p = np.concatenate([p, p.astype(np.float32)])  # longer reprs
+    ids = ["plain 7", 'quote " back \\ slash', "ä 你", "\u2028", "\x7f", "</script>"]
+    columns = {
+        "id1": [ids[i % len(ids)] for i in range(len(p))],
+        "id2": [ids[i % 5] for i in range(len(p))],
+        "label": rng.integers(0, 2, len(p)),
+        "p": p,
+        "p_reversed": p[::-1],
+        "prediction": p > 0.5,
+    }
+    with PredictionWriter(tmp_path / "predictions.jsonl") as writer:
+        for start in range(0, len(p), 100):
+            part = {name: values[start : start + 100] for name, values in columns.items()}
+            writer.write_chunk(split="test", start=start, **part)
+    lists = {name: np.asarray(values).tolist() for name, values in columns.items()}
+    lists["prediction"] = [int(value) for value in lists["prediction"]]
+    rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    wanted = [
+        json.dumps({"split": "test", "row": row} | values, ensure_ascii=False)
+        for row, values in enumerate(rows)
+    ]
+    # not splitlines: U+2028 is part of an id
+    assert writer.path.read_text(encoding="utf-8").split("\n") == [*wanted, ""]
+    assert writer.n_written == len(p)
+    assert read_predictions(writer.path)["p"] == p.tolist()
+
+
+def test_lines_are_on_disk_while_later_ones_are_still_to_come(tmp_path: Path) -> None:
+    n = 4000
+    with PredictionWriter(tmp_path / "predictions.jsonl") as writer:
+        pair = {"id1": ["a"] * n, "id2": ["b"] * n, "label": [1] * n, "prediction": [0] * n}
+        writer.write_chunk(split="test", start=0, p=[0.25] * n, p_reversed=None, **pair)
+        (partial,) = tmp_path.glob("predictions.jsonl.*")
+        assert partial.stat().st_size > 300_000 and not writer.path.exists()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("column", ["p", "p_reversed"])
+def test_a_score_that_is_not_finite_is_named_and_leaves_no_file(
+    tmp_path: Path, column: str, bad: float
+) -> None:
+    pair = {"id1": ["a"] * 3, "id2": ["b"] * 3, "label": [1] * 3, "prediction": [0] * 3}
+    scores = {"p": [0.5] * 3, "p_reversed": [0.5] * 3}
+    scores[column] = [0.5, bad, 0.5]
+    with (
+        pytest.raises(DataError, match=f"test row 8 .* is {bad}"),
+        PredictionWriter(tmp_path / "predictions.jsonl") as writer,
+    ):
+        writer.write_chunk(split="test", start=7, **pair, **scores)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_few_fields_can_be_read_alone(tmp_path: Path) -> None:
+    path = write(tmp_path).path
+    assert read_predictions(path, fields=("label", "p")) == {
+        "label": [0, 1, 0],
+        "p": [0.0, 0.1, 0.2],
+    }
 
 
 def test_one_split_can_be_read_alone(tmp_path: Path) -> None:

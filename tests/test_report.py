@@ -12,6 +12,7 @@ import pytest
 from report_page import PageText, changed, seen
 from run_on_disk import MIB, floors, write_events, write_run
 
+from nbhelpers.checks import EMBEDDED_MODELS
 from nbhelpers.config import list_presets
 from nbhelpers.errors import ConfigError
 from nbhelpers.report import Report, report
@@ -134,14 +135,15 @@ def test_a_ranking_that_may_be_chance_says_so_first(finished: Path, tmp_path: Pa
 SAMPLE = "A sample of methods: small. Scores on it say nothing about real code."
 
 
-@pytest.fixture
-def sample(finished: Path, tmp_path: Path) -> Report:
-    """Return the report of a run on the bundled sample."""
-    settings = {"model": "smoke", "data": "smoke", "pretrain_steps": 500}
+@pytest.fixture(params=EMBEDDED_MODELS)
+def sample(finished: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Report:
+    """Return the report of a run of an embedded model on the bundled sample."""
+    settings = {"model": request.param, "data": "smoke", "pretrain_steps": 500}
     facts = {"fact": {"train/valid": 0, "test_unseen": 60}, "distinct_texts": 1080}
     data = {"source": "smoke", "note": SAMPLE, "n_functions": 1080}
     data |= {"problems": {"counts": {"shared_ids": 60}, "facts": facts}}
-    return changed(finished, tmp_path, settings=settings, data=data)
+    model = {"name": request.param, "random_weights": True}
+    return changed(finished, tmp_path, settings=settings, data=data, model=model)
 
 
 def test_the_note_of_the_sample_comes_first_everywhere(sample: Report) -> None:
@@ -153,6 +155,7 @@ def test_the_note_of_the_sample_comes_first_everywhere(sample: Report) -> None:
 def test_the_sample_has_no_legacy_table_and_names_its_weights(sample: Report) -> None:
     assert "legacy" not in sample.tables and "legacy" not in seen(sample)
     assert "random, pre-trained for 500 language-model steps on the sample" in seen(sample)
+    assert "started from random weights" not in seen(sample) + sample.text
 
 
 def test_findings_about_the_data_are_lines_not_dictionaries(sample: Report) -> None:

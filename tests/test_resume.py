@@ -113,13 +113,16 @@ def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(tmp_path: P
     shutil.copytree(ours, base, ignore=shutil.ignore_patterns("*.safetensors", "*.pt", "m*.json"))
     state = {f"module.{key}": value for key, value in load_file(ours / "model.safetensors").items()}
     state["module.encoder.h.0.attn.masked_bias"] = torch.tensor(-1e4)
-    torch.save(state, tmp_path / "model.bin")
+    saved = tmp_path / "saved_models" / "checkpoint-best-f1"  # as the script leaves it
+    saved.mkdir(parents=True)
+    torch.save(state, saved / "model.bin")
     data = write_smoke_folder(tmp_path / "data")
     words = [sys.executable, "-m", "nbhelpers", "evaluate", "clones", "--preset", "smoke"]
-    words += ["--checkpoint", tmp_path / "model.bin", "--data", data, "--model", base]
+    words += ["--checkpoint", saved.parent, "--data", data, "--model", base]
     words += ["--run-dir", tmp_path / "runs", "-o", "seq_len=48", "-o", "floors=false"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Weights: {saved / 'model.bin'}" in done.stdout
     (run,) = nb.list_runs(tmp_path / "runs")
     rows = read_predictions(run.predictions_path, split="test")
     expected = finish(evaluate(trained, ours, tmp_path / "again"))

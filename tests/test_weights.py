@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,22 @@ def test_a_changed_pickle_is_converted_again(tmp_path):
     state = torch.load(folder / "pytorch_model.bin", weights_only=True)
     torch.save({**state, "extra": torch.ones(9)}, folder / "pytorch_model.bin")
     assert find_weights(str(folder), None).folder != first.folder
+
+
+def test_two_runs_that_convert_at_once_share_one_copy(tmp_path, monkeypatch):
+    folder = codegpt_like(tmp_path / "model")
+    read, others = weights.read_state_dict, []
+
+    def overtaken(path):
+        monkeypatch.setattr(weights, "read_state_dict", read)
+        others.append(find_weights(str(folder), None).folder)
+        return read(path)
+
+    monkeypatch.setattr(os, "getpid", lambda: 7)  # as in two containers with one home
+    monkeypatch.setattr(weights, "read_state_dict", overtaken)
+    assert find_weights(str(folder), None).folder == others[0]
+    assert [path.name for path in others[0].parent.iterdir()] == [others[0].name]
+    assert (others[0] / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "no-slash", "a/b/c", "~/none"])

@@ -11,11 +11,14 @@ import difflib
 import json
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ..paths import is_file, kind_of
 from .checks import assemble
+from .pair_columns import BLOCK_BYTES, Columns, PlainIds
 from .pairs import MAIN_SPLITS, CloneData, FunctionTable, RawSplit, raw_split
 from .problems import ProblemLog
 
@@ -35,8 +38,8 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     ),
 )
 
-# Last column with its line end -> 2 * (line ends in CR LF) + label.
-LABELS = {b"0\n": 0, b"1\n": 1, b"0": 0, b"1": 1, b"0\r\n": 2, b"1\r\n": 3}
+# Last column with its line end -> 2 * (line ends in CR LF, or the file within it) + label.
+LABELS = {b"0\n": 0, b"1\n": 1, b"0": 0, b"1": 1, b"0\r\n": 2, b"1\r\n": 3, b"0\r": 2, b"1\r": 3}
 
 
 # Other names in use for a file, by its stem here.
@@ -149,19 +152,21 @@ def _did_you_mean(name: str, there: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, there, n=1, cutoff=0.8)), None)
 
 
-def _lines(path: Path, log: ProblemLog) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines with their ends, without a byte order mark; an unreadable file is fatal."""
+@contextmanager
+def _opened(path: Path, log: ProblemLog) -> Iterator[IO[bytes] | None]:
+    """The file after its byte order mark; None, and a fatal finding, where it cannot be read."""
     try:
         with path.open("rb") as stream:
             head = stream.read(64)
             for start, kind, detail in SIGNATURES:
                 if head.startswith(start):
                     log.add(kind, path.name, None, detail)
+                    yield None
                     return
             if head.startswith(BYTE_ORDER_MARK):
                 log.add("byte_order_mark", path.name, 1)
             stream.seek(len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0)
-            yield from enumerate(stream, 1)
+            yield stream
     except OSError as error:
         log.add("unreadable_file", path.name, None, error.strerror or str(error))
 
@@ -180,22 +185,23 @@ def _n_fatal(log: ProblemLog) -> int:
 
 def _read_functions(path: Path, table: FunctionTable, log: ProblemLog) -> None:
     rows, crlf, before = 0, 0, _n_fatal(log)
-    for number, line in _lines(path, log):
-        if line.isspace():
-            log.add("blank_line", path.name, number)
-            continue
-        rows += 1
-        crlf += line.endswith(b"\r\n")
-        record = parse_function(line)
-        if isinstance(record, Fault):
-            log.add(record.kind, path.name, number, record.detail)
-            if record.id_ is not None:
-                table.reject(record.id_)
-            continue
-        id_, text = record
-        if isinstance(id_, int):
-            log.add("int_id", path.name, number)
-        table.add(str(id_), text, path.name, number)
+    with _opened(path, log) as stream:
+        for number, line in enumerate(stream or (), 1):
+            if line.isspace():
+                log.add("blank_line", path.name, number)
+                continue
+            rows += 1
+            crlf += line.endswith(b"\r\n")
+            record = parse_function(line)
+            if isinstance(record, Fault):
+                log.add(record.kind, path.name, number, record.detail)
+                if record.id_ is not None:
+                    table.reject(record.id_)
+                continue
+            id_, text = record
+            if isinstance(id_, int):
+                log.add("int_id", path.name, number)
+            table.add(str(id_), text, path.name, number)
     _end_file(path, log, rows=rows, crlf=crlf, had_fatal=_n_fatal(log) > before)
 
 
@@ -252,34 +258,63 @@ def id_fault(id_: str) -> str:
 
 
 def _read_pairs(path: Path, table: FunctionTable, log: ProblemLog) -> RawSplit | None:
-    """Rows of a pair file; None where nothing can be read. About a second per million lines."""
-    find = {id_.encode(): number for id_, number in table.index.items()}.get
-    label_of = LABELS.get
-    left, right, label, lines = array("i"), array("i"), array("b"), array("i")
-    rows, crlf, before = 0, 0, _n_fatal(log)
-    for number, line in _lines(path, log):
-        parts = line.split(b"\t")
-        if len(parts) == 3:
-            a, b, c = find(parts[0]), find(parts[1]), label_of(parts[2])
-            if a is not None and b is not None and c is not None:
-                left.append(a)
-                right.append(b)
-                label.append(c)
-                lines.append(number)
-                continue
-        if not line.strip():
-            log.add("blank_line", path.name, number)
-            continue
-        rows += 1
-        crlf += line.endswith(b"\r\n")
-        fault = diagnose_pair(line, table.index, table.bad_ids)
-        log.add(fault.kind, path.name, number, fault.detail)
-    crlf += sum(value > 1 for value in label)
-    _end_file(path, log, rows=rows + len(label), crlf=crlf, had_fatal=_n_fatal(log) > before)
-    if not rows and not label:
+    """Rows of a pair file in blocks, plain ones as arrays; None where nothing can be read."""
+    import numpy as np
+
+    ids, lines, before = PlainIds(table.index), _PairLines(path.name, table, log), _n_fatal(log)
+    parts: list[Columns] = []
+    with _opened(path, log) as stream:
+        number = 1
+        while stream and (block := stream.read(BLOCK_BYTES) + stream.readline()):
+            plain = ids.parse(block, number)
+            parts.append(lines.parse(block, number) if plain is None else plain)
+            number += block.count(b"\n")
+    rows = sum(len(part.label) for part in parts)
+    had_fatal = _n_fatal(log) > before
+    _end_file(path, log, rows=rows + lines.bad_rows, crlf=lines.crlf, had_fatal=had_fatal)
+    if not rows and not lines.bad_rows:
         return None
-    label = array("b", (value & 1 for value in label))
-    return raw_split(path.name, left=left, right=right, label=label, lines=lines)
+    left, right, label, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return raw_split(path.name, left=left, right=right, label=label, lines=places)
+
+
+class _PairLines:
+    """Reads a pair file line by line and says what is wrong with a line that cannot be used."""
+
+    def __init__(self, name: str, table: FunctionTable, log: ProblemLog) -> None:
+        self.name, self.table, self.log = name, table, log
+        self.bad_rows = self.crlf = 0
+        self._known = {id_.encode(): number for id_, number in table.index.items()}
+
+    def parse(self, block: bytes, first_line: int) -> Columns:
+        import numpy as np
+
+        left, right, label, lines = array("i"), array("i"), array("b"), array("i")
+        find, label_of = self._known.get, LABELS.get
+        for number, line in enumerate(BytesIO(block), first_line):
+            parts = line.split(b"\t")
+            if len(parts) == 3:
+                a, b, c = find(parts[0]), find(parts[1]), label_of(parts[2])
+                if a is not None and b is not None and c is not None:
+                    left.append(a)
+                    right.append(b)
+                    label.append(c)
+                    lines.append(number)
+                    continue
+            self._note(line, number)
+        coded = np.array(label, dtype=np.int8)
+        self.crlf += int((coded > 1).sum())
+        ints = (np.array(column, dtype=np.int32) for column in (left, right, lines))
+        return Columns(next(ints), next(ints), coded & 1, next(ints))
+
+    def _note(self, line: bytes, number: int) -> None:
+        if not line.strip():
+            self.log.add("blank_line", self.name, number)
+            return
+        self.bad_rows += 1
+        self.crlf += line.endswith(b"\r\n")
+        fault = diagnose_pair(line, self.table.index, self.table.bad_ids)
+        self.log.add(fault.kind, self.name, number, fault.detail)
 
 
 def diagnose_pair(line: bytes, known: dict[str, int], bad_ids: set[str]) -> Fault:
@@ -312,6 +347,8 @@ def _columns_detail(text: str, n: int) -> str:
         hint = ", split by blanks instead of tabs"
     elif n == 1 and len(text.split(",")) == 3:
         hint = ", split by commas instead of tabs"
+    elif n == 2:
+        hint = ", the label is missing"
     return f"{n} column{'' if n == 1 else 's'}{hint}: {shorten(text)}"
 
 

@@ -23,13 +23,18 @@ def _rows_with_both_labels(keys: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Mask of the rows whose key occurs with label 0 and with label 1."""
     import numpy as np
 
-    return np.isin(keys, np.intersect1d(keys[label == 1], keys[label == 0]))
+    ordered = np.sort(keys * 2 + label)  # a key with both labels: an even number, then the next
+    both = ordered[:-1][(ordered[1:] == ordered[:-1] + 1) & (ordered[:-1] % 2 == 0)] // 2
+    return np.isin(keys, both) if len(both) else np.zeros(len(keys), dtype=bool)
 
 
 def _repeats(keys: np.ndarray) -> np.ndarray:
     """Mask of the rows whose key stood in an earlier row."""
     import numpy as np
 
+    ordered = np.sort(keys)
+    if not (ordered[1:] == ordered[:-1]).any():  # quick to see for the pairs of a full test list
+        return np.zeros(len(keys), dtype=bool)
     repeated = np.ones(len(keys), dtype=bool)
     repeated[np.unique(keys, return_index=True)[1]] = False
     return repeated

@@ -42,7 +42,11 @@ class ClonePairs:
         """Indices of the functions that occur, ascending."""
         import numpy as np
 
-        return np.union1d(self.left, self.right).astype(np.int32)
+        if not len(self):
+            return np.zeros(0, dtype=np.int32)
+        occurs = np.zeros(max(int(self.left.max()), int(self.right.max())) + 1, dtype=bool)
+        occurs[self.left] = occurs[self.right] = True
+        return np.flatnonzero(occurs).astype(np.int32)
 
     def take(self, rows: np.ndarray) -> ClonePairs:
         """The pairs at `rows` (indices or a mask)."""
@@ -169,7 +173,7 @@ def raw_split(
         right=np.array(right, dtype=np.int32),
         label=np.array(label, dtype=np.int8),
     )
-    return RawSplit(pairs=pairs, place=lambda row: (file, lines[row]))
+    return RawSplit(pairs=pairs, place=lambda row: (file, int(lines[row])))
 
 
 class FunctionTable:

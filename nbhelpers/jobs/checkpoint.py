@@ -14,13 +14,19 @@ import hashlib
 import json
 import os
 import shutil
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import DataError, JobFailed
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 INDEX, MANIFEST = "index.json", "manifest.json"
+SEEN_WITHIN_S = 180.0  # by default an NFS client may go by an old listing for a minute
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -130,8 +136,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("step-*") if p.suffix != ".part" and p.is_dir())
 
 
-def verify(path: Path) -> str:
-    """Return "" when every file of the checkpoint is as written, else what is wrong."""
+def verify(path: Path, *, with_hashes: bool = True) -> str:
+    """Return "" when every file of the checkpoint is as written, else what is wrong.
+
+    Args:
+        with_hashes: Also read the files' contents; else their sizes are enough.
+    """
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -140,7 +150,7 @@ def verify(path: Path) -> str:
         file = path / name
         if not file.is_file() or file.stat().st_size != facts["bytes"]:
             return f"{path.name}: {name} is missing or cut short"
-        if _sha256(file) != facts["sha256"]:
+        if with_hashes and _sha256(file) != facts["sha256"]:
             return f"{path.name}: {name} has changed since it was written"
     return ""
 
@@ -166,6 +176,56 @@ def find_best(folder: Path) -> Path:
         if name and (folder / name).is_dir():
             return folder / name
     raise DataError(f"{folder} holds no checkpoint.", fix="train first, or give another run")
+
+
+def agree(accelerator: Accelerator, folder: Path, choose: Callable[[], Path | None]) -> Path | None:
+    """Have rank 0 choose a checkpoint, and return that one on every rank.
+
+    Another node may list a shared folder as it was some time ago. So the other ranks do not look
+    for themselves: they wait until they see whole what rank 0 has chosen.
+
+    Args:
+        folder: Where the checkpoints lie, under the same path on every node.
+        choose: Returns a checkpoint in `folder`, or None; called on rank 0 only.
+
+    Raises:
+        JobFailed: This rank does not see it within `SEEN_WITHIN_S`.
+    """
+    if accelerator.num_processes == 1:
+        return choose()
+    from accelerate.utils import broadcast_object_list
+
+    chosen = choose() if accelerator.is_main_process else None
+    told = [chosen.name if chosen else None]
+    broadcast_object_list(told)
+    if told[0] is None:
+        return None
+    path = folder / told[0]
+    if not accelerator.is_main_process:
+        _wait_to_see(path, SEEN_WITHIN_S)
+    return path
+
+
+def _wait_to_see(path: Path, limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while problem := _unseen(path):
+        if time.monotonic() > end:
+            host = socket.gethostname()
+            raise JobFailed(
+                f"Rank 0 goes on from the checkpoint {path}, but {host} does not see it whole "
+                f"after {limit_s:.0f} s: {problem}.",
+                fix=f"check on {host} that run_dir is the file system that all nodes share, then "
+                "launch again",
+            )
+        time.sleep(min(1.0, limit_s / 10))
+
+
+def _unseen(path: Path) -> str:
+    try:
+        os.listdir(path.parent)  # noqa: PTH208  makes NFS ask the server again
+        return verify(path, with_hashes=False)
+    except OSError as error:  # a handle that another node has made stale, for example
+        return f"{path.name}: {error}"
 
 
 def load_training_state(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -15,12 +15,13 @@ from accelerate.utils import gather_object
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.loop import TrainState
-from nbhelpers.jobs.measure import MemoryMeter
+from nbhelpers.jobs.measure import MemoryMeter, peak_rss_bytes
 from nbhelpers.jobs.training import Training
 from nbhelpers.ledger import CONTEXT
 from nbhelpers.memory import compare
 from nbhelpers.schema import Settings
 from nbhelpers.shapes import SMOKE_MODELS
+from nbhelpers.weight_files import weights_file
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
@@ -37,9 +38,14 @@ VERSIONS = (
 
 
 def checkpoint_file(given: Path) -> Path:
-    """Return the weights file of a run, of a checkpoint folder, or the file itself."""
+    """Return the weights file of a run, of a checkpoint folder, or the file itself.
+
+    Raises:
+        DataError: There is none, or it is not clear which one is meant.
+    """
     if (given / "checkpoints").is_dir():
         given = ck.find_best(given / "checkpoints")
+    given = weights_file(given)
     return given / "model.safetensors" if given.is_dir() else given
 
 
@@ -62,7 +68,8 @@ def settings_for_checkpoint(settings: Settings, path: Path) -> Settings:
     elif settings.model in SMOKE_MODELS:
         raise ConfigError(
             f"{path} has no config.json beside it, so its architecture is not known.",
-            fix="give --model with the architecture it was trained from",
+            fix="give --model with the architecture it was trained from: codegpt, graphcodebert, "
+            "codebert, a hub id or a folder",
         )
     return settings.model_copy(update=changes)
 
@@ -88,6 +95,7 @@ def write_result(
         parts: What the job adds: data, model, scores and the like.
     """
     session.clock.phase("finish")
+    ranks[0]["rss_bytes"] = peak_rss_bytes()  # scores and floors came after the gathering
     facts, s = session.facts, session.settings
     result = {
         "schema": 1,

@@ -27,6 +27,7 @@ from nbhelpers.memory import MemoryBudget
 from nbhelpers.runs import Run
 
 JOBS = {"clones": clones}
+DDP_BUCKET_MB = 100
 
 
 class Session:
@@ -131,7 +132,10 @@ class Session:
         torch.set_float32_matmul_precision("high")
         # cuDNN's attention makes a plan for each new shape, and length buckets have many shapes.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, broadcast_buffers=False)
+        # Few large buckets: on short micro-steps their launches cost more than they hide.
+        ddp = DistributedDataParallelKwargs(
+            gradient_as_bucket_view=True, broadcast_buffers=False, bucket_cap_mb=DDP_BUCKET_MB
+        )
         # Rank 0 may download or pre-train for long while the others wait in a barrier.
         patience = InitProcessGroupKwargs(timeout=timedelta(hours=3))
         trackers = None if self.settings.track == "none" else [self.settings.track]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbhelpers.hardware import Hardware, detect_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
@@ -85,13 +86,12 @@ def train_task(
     if session.data_budget is not None:
         session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
-    with GpuWatch(_gpu_indices(session), session.emit_main) as watch:
+    gpus = _watched_gpus(session)
+    with GpuWatch(list(gpus), session.emit_main) as watch:
         trainer.fit(state)
-    best = ck.find_best(session.run.checkpoints_path)
-    raw.load_state_dict(read_state_dict(best / "model.safetensors"))
-    names = {g["index"]: g["name"] for g in session.facts["hardware"]["gpus"]}
+    _load_best(session, raw)
     step = resumed["train"]["step"] if resumed else None
-    return Training(state=state, meter=meter, gpu=watch.summary(names), resumed_from=step)
+    return Training(state=state, meter=meter, gpu=watch.summary(gpus), resumed_from=step)
 
 
 def _counted(
@@ -115,17 +115,23 @@ def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
     return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
 
 
-def _gpu_indices(session: Session) -> list[int]:
-    if not (session.is_main and session.plan.use_gpu):
-        return []
-    return [g["index"] for g in session.facts["hardware"]["gpus"]][: session.plan.world_size]
+def _watched_gpus(session: Session) -> dict[int, str]:
+    """Return index and name of the run's GPUs that this rank can see: rank 0's node's."""
+    plan = session.plan
+    if not (session.is_main and plan.use_gpu):
+        return {}
+    recorded = Hardware.from_dict(session.facts["hardware"])
+    # A run of several nodes is recorded before it is known which GPUs of which node it gets.
+    found = detect_hardware() if plan.num_nodes > 1 else recorded
+    return {gpu.index: gpu.name for gpu in found.gpus[: plan.processes_per_node]}
 
 
 def _resume(
     session: Session, model: Any, optimizer: torch.optim.Optimizer
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """Load the newest sound checkpoint into model and optimizer; return (state, its values)."""
-    path = ck.find_last(session.run.checkpoints_path, session.warn)
+    folder = session.run.checkpoints_path
+    path = ck.agree(session.accelerator, folder, lambda: ck.find_last(folder, session.warn))
     if path is None:
         return TrainState(), None
     tensors, optimizer_state, values = ck.load_training_state(path)
@@ -134,6 +140,12 @@ def _resume(
     optimizer.load_state_dict(optimizer_state)
     session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
     return TrainState(**values["train"]), values
+
+
+def _load_best(session: Session, model: Any) -> None:
+    folder = session.run.checkpoints_path
+    best = ck.agree(session.accelerator, folder, lambda: ck.find_best(folder))
+    model.load_state_dict(read_state_dict(best / "model.safetensors"))
 
 
 def _restore_scaler(session: Session, resumed: dict[str, Any] | None) -> None:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+import numpy as np
+import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class _Tensors:
@@ -29,10 +34,12 @@ class TextBucket(_Tensors):
     Args:
         ids: (rows, width) int64, padded on the right.
         last: (rows,) int64: position of each row's end token.
+        slots: (T,) int64: row * width + column of every token that is not padding, row by row.
     """
 
     ids: Tensor
     last: Tensor
+    slots: Tensor
 
     @property
     def rows(self) -> int:
@@ -57,6 +64,7 @@ class GraphBucket(_Tensors):
         bag_ids: (P,) int64: ids of the code of all nodes, one node after the other.
         bag_starts: (N,) int64: where each node begins in `bag_ids`.
         pad_weight: (rows,) float32: log of (padding of the published form) / (padding here).
+        slots: (T,) int64: row * width + column of every column that is needed, row by row.
     """
 
     ids: Tensor
@@ -69,11 +77,23 @@ class GraphBucket(_Tensors):
     bag_ids: Tensor
     bag_starts: Tensor
     pad_weight: Tensor
+    slots: Tensor
 
     @property
     def rows(self) -> int:
         """How many functions there are."""
         return len(self.code)
+
+
+def packed_slots(lengths: NDArray[np.int64], width: int) -> Tensor:
+    """Return (T,) row * width + column of the first `lengths` columns of each row.
+
+    >>> packed_slots(np.array([2, 1]), 4).tolist()
+    [0, 1, 4]
+    """
+    ends = np.cumsum(lengths)
+    column = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+    return torch.from_numpy(np.repeat(np.arange(len(lengths)) * width, lengths) + column)
 
 
 Bucket = TextBucket | GraphBucket

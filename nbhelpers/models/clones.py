@@ -57,19 +57,24 @@ class PairHead(nn.Module):
 class CloneModel(nn.Module):
     """An encoder that gives one state per function, and the pair's head."""
 
-    def __init__(self, encoder: nn.Module, dropout: float) -> None:
-        """Wrap a `GPT2Model` or `RobertaModel`; `dropout` is the head's."""
+    def __init__(self, encoder: nn.Module, dropout: float, *, packed: bool = True) -> None:
+        """Wrap a `GPT2Model` or `RobertaModel`.
+
+        Args:
+            dropout: The head's.
+            packed: Work without padding where the encoder's blocks are known.
+        """
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.packed = encoder, packed
         self.classifier = PairHead(encoder.config.hidden_size, dropout)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Return (rows, hidden)."""
-        return encode(self.encoder, bucket)
+        return encode(self.encoder, [bucket], packed=self.packed)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Return (pairs, 2) logits."""
-        pooled = torch.cat([self.encode(bucket) for bucket in batch.buckets])
+        pooled = encode(self.encoder, batch.buckets, packed=self.packed)
         return self.classifier(pooled[batch.place].view(len(batch.labels), -1))
 
 

@@ -166,7 +166,8 @@ def build_clone_model(
         )
     if settings.gradient_checkpointing:
         encoder.gradient_checkpointing_enable({"use_reentrant": False})
-    return CloneModel(encoder, dropout=head_dropout(config))
+    packed = settings.padding == "dynamic"
+    return CloneModel(encoder, dropout=head_dropout(config), packed=packed)
 
 
 def encoder_class(config: Any) -> tuple[Any, dict[str, Any]]:

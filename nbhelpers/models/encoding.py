@@ -10,18 +10,81 @@ import torch
 from torch import Tensor, nn
 
 from nbhelpers.models.buckets import Bucket, GraphBucket, TextBucket
+from nbhelpers.models.packed import Segment, can_pack, run_blocks
 
 # What the published checkpoints were trained with. It is finite, so a row that sees nothing stays
 # a number, and it fits fp16.
 HIDDEN = -1e4
 
 
-def encode(encoder: nn.Module, bucket: Bucket) -> Tensor:
-    """Return (rows, hidden): the state that stands for each function."""
+def encode(encoder: nn.Module, buckets: list[Bucket], *, packed: bool) -> Tensor:
+    """Return (rows of all buckets, hidden): the state that stands for each function.
+
+    Args:
+        packed: Work on tokens without padding (see `packed`); else as the published modules do.
+    """
+    if not (packed and can_pack(encoder.config)):
+        return torch.cat([_pooled(encoder, bucket) for bucket in buckets])
+    device = buckets[0].ids.device
+    dtype = _compute_dtype(device, encoder)
+    with torch.autocast(device.type, enabled=False):
+        return _packed_states(encoder, buckets, dtype)
+
+
+def _pooled(encoder: nn.Module, bucket: Bucket) -> Tensor:
     states = hidden_states(encoder, bucket)
     if encoder.config.model_type == "gpt2":
         return states[torch.arange(bucket.rows, device=states.device), bucket.last]
     return states[:, 0]
+
+
+def _packed_states(encoder: nn.Module, buckets: list[Bucket], dtype: torch.dtype) -> Tensor:
+    is_causal = encoder.config.model_type == "gpt2"
+    embed = _gpt2_embeddings if is_causal else _roberta_embeddings
+    segments, found, pooled, first = [], [], [], 0
+    for bucket in buckets:
+        width = bucket.ids.shape[1]
+        bias = None if is_causal else _bias(bucket, dtype)
+        segments.append(
+            Segment(first=first, slots=bucket.slots, rows=bucket.rows, width=width, bias=bias)
+        )
+        found.append(embed(encoder, bucket))
+        start = torch.searchsorted(
+            bucket.slots, torch.arange(bucket.rows, device=bucket.slots.device) * width
+        )
+        pooled.append(first + start + (bucket.last if is_causal else 0))
+        first += len(bucket.slots)
+    states = run_blocks(encoder, torch.cat(found), segments, dtype)
+    states = states.index_select(0, torch.cat(pooled))
+    return encoder.ln_f(states) if is_causal else states
+
+
+def _gpt2_embeddings(encoder: nn.Module, bucket: TextBucket) -> Tensor:
+    """Return (T, hidden) of the packed tokens."""
+    column = bucket.slots % bucket.ids.shape[1]
+    words = encoder.wte(bucket.ids.flatten().index_select(0, bucket.slots))
+    return encoder.drop(words + encoder.wpe(column))
+
+
+def _roberta_embeddings(encoder: nn.Module, bucket: Bucket) -> Tensor:
+    """Return (T, hidden) of the packed tokens; a node's word is the mean of its code."""
+    table, pad = encoder.embeddings.word_embeddings, encoder.config.pad_token_id
+    found = table(bucket.ids.flatten().index_select(0, bucket.slots))
+    if isinstance(bucket, GraphBucket):
+        at = torch.searchsorted(bucket.slots, bucket.node_at)
+        found = found.index_copy(0, at, _node_means(table, bucket))
+        positions = graph_positions(bucket, pad).flatten().index_select(0, bucket.slots)
+    else:
+        positions = bucket.slots % bucket.ids.shape[1] + pad + 1
+    types = torch.zeros_like(positions)
+    return encoder.embeddings(
+        inputs_embeds=found[None], position_ids=positions[None], token_type_ids=types[None]
+    )[0]
+
+
+def _node_means(table: nn.Embedding, bucket: GraphBucket) -> Tensor:
+    """Return (N, hidden); an empty bag, of a node whose code was cut off, gives zeros."""
+    return nn.functional.embedding_bag(bucket.bag_ids, table.weight, bucket.bag_starts, mode="mean")
 
 
 def hidden_states(encoder: nn.Module, bucket: Bucket) -> Tensor:
@@ -37,31 +100,34 @@ def hidden_states(encoder: nn.Module, bucket: Bucket) -> Tensor:
 
 def _text_states(encoder: nn.Module, bucket: TextBucket) -> Tensor:
     """RoBERTa on plain text; every token sees every token that is not padding."""
-    used = bucket.last + 1
-    column = torch.arange(bucket.ids.shape[1], device=used.device)
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
     pad = encoder.config.pad_token_id
-    is_used = column < used[:, None]  # (rows, width)
-    positions = torch.where(is_used, column + pad + 1, pad)
-    bias = torch.where(is_used, 0.0, HIDDEN).to(_compute_dtype(used.device, encoder))
-    bias = bias[:, None, None, :].expand(-1, 1, len(column), -1)
+    positions = torch.where(column <= bucket.last[:, None], column + pad + 1, pad)
+    bias = _bias(bucket, _compute_dtype(column.device, encoder))
     found = encoder(input_ids=bucket.ids, position_ids=positions, attention_mask=bias)
     return found.last_hidden_state
 
 
 def _graph_states(encoder: nn.Module, bucket: GraphBucket) -> Tensor:
-    """RoBERTa on code and nodes; a node's embedding is the mean of those of its code."""
-    words = encoder.embeddings.word_embeddings
-    found = words(bucket.ids)  # (rows, width, hidden)
-    # An empty bag, of a node whose code was cut off, gives zeros.
-    means = nn.functional.embedding_bag(
-        bucket.bag_ids, words.weight, bucket.bag_starts, mode="mean"
-    )  # (N, hidden)
+    """RoBERTa on code and nodes."""
+    table = encoder.embeddings.word_embeddings
+    found = table(bucket.ids)  # (rows, width, hidden)
+    means = _node_means(table, bucket)
     found = found.flatten(0, 1).index_copy(0, bucket.node_at, means).view_as(found)
     return encoder(
         inputs_embeds=found,
         position_ids=graph_positions(bucket, encoder.config.pad_token_id),
-        attention_mask=graph_bias(bucket, _compute_dtype(found.device, encoder)),
+        attention_mask=_bias(bucket, _compute_dtype(found.device, encoder)),
     ).last_hidden_state
+
+
+def _bias(bucket: Bucket, dtype: torch.dtype) -> Tensor:
+    """Return (rows, 1, width, width): what is added to the attention scores."""
+    if isinstance(bucket, GraphBucket):
+        return graph_bias(bucket, dtype)
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    bias = torch.where(column <= bucket.last[:, None], 0.0, HIDDEN).to(dtype)
+    return bias[:, None, None, :].expand(-1, 1, len(column), -1)
 
 
 def graph_positions(bucket: GraphBucket, pad_id: int) -> Tensor:

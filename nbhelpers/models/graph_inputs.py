@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ BEFORE_WORD = "@ "  # one token and a blank: every leaf but the first is tokenis
 SPARE_POSITIONS = 3  # of the positions after padding's: the published script leaves them unused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphTable:
     """The input of many functions in flat arrays.
 
@@ -62,7 +63,7 @@ class GraphTable:
         """(n,) tokens of code and nodes."""
         return np.diff(self.offsets) + np.diff(self.node_offsets)
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """(n,) columns that each function needs.
 
@@ -80,21 +81,23 @@ class GraphTable:
         """Return these functions as tensors of `width` columns, on the CPU."""
         import torch
 
-        from nbhelpers.models.buckets import GraphBucket
+        from nbhelpers.models.buckets import GraphBucket, packed_slots
 
         rows = np.asarray(rows, dtype=np.int64)
         code = self.offsets[rows + 1] - self.offsets[rows]
-        at, row = _ragged(self.offsets, rows)
+        at, row = _ragged(self.offsets[rows], code)
         ids = np.full((len(rows), width), self.pad_id, dtype=np.int64)
         ids[row, _ranks(code)] = self.ids[at]
-        nodes, node_row = _ragged(self.node_offsets, rows)
         count = self.node_offsets[rows + 1] - self.node_offsets[rows]
+        nodes, node_row = _ragged(self.node_offsets[rows], count)
         column = code[node_row] + _ranks(count)
         ids[node_row, column] = self.unk_id
         start, end = self.node_start[nodes].astype(np.int64), self.node_end[nodes].astype(np.int64)
         span = np.repeat(start, end - start) + _ranks(end - start)
         bag_row = np.repeat(node_row, end - start)
-        links, link_row = _ragged(self.link_offsets, rows)
+        links, link_row = _ragged(
+            self.link_offsets[rows], self.link_offsets[rows + 1] - self.link_offsets[rows]
+        )
         first = link_row * width + code[link_row]
         spare = np.maximum(width - code - count, 1)
         weight = np.log(np.maximum(self.seq_len - code - count, 1) / spare)
@@ -110,13 +113,21 @@ class GraphTable:
             "bag_starts": np.cumsum(end - start) - (end - start),
             "pad_weight": weight.astype(np.float32),
         }
-        return GraphBucket(**{name: torch.from_numpy(value) for name, value in arrays.items()})
+        tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+        return GraphBucket(**tensors, slots=packed_slots(self.lengths[rows], width))
 
 
-def _ragged(offsets: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the flat indices of the rows' elements, and to which of the rows each belongs."""
-    count = offsets[rows + 1] - offsets[rows]
-    return np.repeat(offsets[rows], count) + _ranks(count), np.repeat(np.arange(len(rows)), count)
+def _ragged(starts: NDArray[Any], count: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the flat indices of groups that begin at `starts`, and the group of each.
+
+    >>> [x.tolist() for x in _ragged(np.array([5, 0]), np.array([2, 1]))]
+    [[5, 6, 0], [0, 0, 1]]
+    """
+    return np.repeat(starts, count) + _ranks(count), np.repeat(np.arange(len(count)), count)
+
+
+def _offsets(count: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
 
 
 def _ranks(count: NDArray[Any]) -> NDArray[np.int64]:
@@ -129,24 +140,27 @@ def _ranks(count: NDArray[Any]) -> NDArray[np.int64]:
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - count, count)
 
 
-def code_room(length: int, nodes: int, data_flow_length: int, positions: int, pad_id: int) -> int:
+def code_room(
+    length: int, nodes: NDArray[Any], data_flow_length: int, positions: int, pad_id: int
+) -> NDArray[np.int64]:
     """Return how many tokens of code fit, `<s>` and `</s>` not counted.
 
     Args:
         length: Tokens of code and nodes together.
-        nodes: Data-flow nodes that the function has.
+        nodes: (n,) data-flow nodes that each function has.
         data_flow_length: Nodes that room is kept for.
         positions: Rows of the model's table of positions.
         pad_id: Positions of code begin after it.
 
     Source: microsoft/CodeBERT, GraphCodeBERT/clonedetection/run.py, `convert_examples_to_features`.
 
-    >>> code_room(528, 40, 128, 514, 1), code_room(528, 300, 128, 514, 1)
-    (485, 397)
-    >>> code_room(640, 0, 128, 514, 1)
-    509
+    >>> code_room(528, np.array([40, 300]), 128, 514, 1).tolist()
+    [485, 397]
+    >>> code_room(640, np.array([0]), 128, 514, 1).tolist()
+    [509]
     """
-    return min(length - 3 - min(nodes, data_flow_length), positions - pad_id - 1 - SPARE_POSITIONS)
+    by_length = length - 3 - np.minimum(nodes, data_flow_length)
+    return np.minimum(by_length, positions - pad_id - 1 - SPARE_POSITIONS)
 
 
 def graph_table(
@@ -183,44 +197,33 @@ def graph_table(
             fix="take tokenizer and model from the same folder or hub id",
         )
     length = seq_len + data_flow_length
-    parts: dict[str, list[Any]] = {name: [] for name in ("ids", "start", "end", "from", "to")}
-    truncated = 0
-    for index in range(len(flows)):
-        pieces, ends = _function_pieces(flows, index, later, first)
-        edges, parents, parent_ends = _function_edges(flows, index, keep=data_flow_length > 0)
-        room = code_room(length, len(edges), data_flow_length, positions, special["pad"])
-        truncated += len(pieces) > room
-        pieces = pieces[: max(room, 0)]
-        parts["ids"].append(np.concatenate([[special["cls"]], pieces, [special["sep"]]]))
-        keep = min(len(edges), length - len(pieces) - 2)
-        start, end = ends[edges[:keep]] + 1, ends[edges[:keep] + 1] + 1
-        is_seen = end < len(pieces) + 2
-        parts["start"].append(np.where(is_seen, start, 0))
-        parts["end"].append(np.where(is_seen, end, 0))
-        source, target = _links(edges[:keep], parents, parent_ends)
-        parts["from"].append(source)
-        parts["to"].append(target)
-    flat = {name: _join(values) for name, values in parts.items()}
+    pieces = _pieces(flows, later, first)
+    edges = np.diff(flows.edge_offsets) * (data_flow_length > 0)
+    room = code_room(length, edges, data_flow_length, positions, special["pad"])
+    total = np.diff(pieces.offsets)
+    code = np.minimum(total, np.maximum(room, 0))
+    nodes = np.minimum(edges, length - code - 2)
+    node_offsets = _offsets(nodes)
+    edge, owner = _ragged(flows.edge_offsets[:-1], nodes)
+    leaf = flows.token_offsets[owner] + flows.edge_token[edge]  # counted over the corpus
+    start, end = (pieces.ends[leaf + side] - pieces.offsets[owner] + 1 for side in (0, 1))
+    is_seen = end < code[owner] + 2
+    source, target, links = _links(flows, edge, owner, leaf, node_offsets)
+    ids, offsets = _with_ends(pieces, code, special)
     return GraphTable(
-        ids=flat["ids"][0],
-        offsets=flat["ids"][1],
-        node_start=flat["start"][0],
-        node_end=flat["end"][0],
-        node_offsets=flat["start"][1],
-        link_from=flat["from"][0],
-        link_to=flat["to"][0],
-        link_offsets=flat["from"][1],
-        truncated=truncated,
+        ids=ids,
+        offsets=offsets,
+        node_start=np.where(is_seen, start, 0).astype(np.int32),
+        node_end=np.where(is_seen, end, 0).astype(np.int32),
+        node_offsets=node_offsets,
+        link_from=source,
+        link_to=target,
+        link_offsets=links,
+        truncated=int((total > code).sum()),
         pad_id=special["pad"],
         unk_id=special["unk"],
         seq_len=length,
     )
-
-
-def _join(values: list[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    offsets = np.concatenate([[0], np.cumsum([len(v) for v in values])]).astype(np.int64)
-    flat = np.concatenate([*values, np.zeros(0, dtype=np.int32)])
-    return flat.astype(np.int32), offsets
 
 
 def _special_ids(tokenizer: Any) -> dict[str, int]:
@@ -240,72 +243,99 @@ def _special_ids(tokenizer: Any) -> dict[str, int]:
     return found
 
 
-Pieces = tuple[Any, Any]  # ids of many words (flat), and where each word begins (words + 1)
+Encoded = tuple[Any, Any]  # ids of many words (flat), and where each word begins (words + 1)
 
 
-def _word_pieces(flows: FlowTable, tokenizer: Any) -> tuple[Pieces, Pieces]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pieces:
+    """The code of all functions as ids, uncut.
+
+    Args:
+        ids: (total pieces,) int32.
+        ends: (leaves + 1,) int64: where each leaf of the corpus begins in `ids`.
+        offsets: (n + 1,) int64: where each function begins in `ids`.
+    """
+
+    ids: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+
+def _word_pieces(flows: FlowTable, tokenizer: Any) -> tuple[Encoded, Encoded]:
     """Tokenise each distinct leaf once: as a later word, and as the first word of a function."""
     later = _encode([BEFORE_WORD + word for word in flows.words], tokenizer)
     mark = len(_encode([BEFORE_WORD.strip()], tokenizer)[0])
-    starts, ends = later[1][:-1] + mark, later[1][1:]
-    keep = np.repeat(starts, ends - starts) + _ranks(ends - starts)
-    later = (later[0][keep], np.concatenate([[0], np.cumsum(ends - starts)]))
-    firsts = flows.tokens[flows.token_offsets[:-1][np.diff(flows.token_offsets) > 0]]
-    used = np.zeros(len(flows.words), dtype=bool)
-    used[firsts] = True
-    texts = [word if known else "" for word, known in zip(flows.words, used, strict=True)]
-    return later, _encode(texts, tokenizer)
+    size = np.diff(later[1]) - mark
+    at, _ = _ragged(later[1][:-1] + mark, size)
+    later = (later[0][at], _offsets(size))
+    firsts = np.unique(flows.tokens[flows.token_offsets[:-1][np.diff(flows.token_offsets) > 0]])
+    ids, ends = _encode([flows.words[word] for word in firsts], tokenizer)
+    sizes = np.zeros(len(flows.words), dtype=np.int64)
+    sizes[firsts] = np.diff(ends)
+    return later, (ids, _offsets(sizes))
 
 
-def _encode(texts: Sequence[str], tokenizer: Any) -> Pieces:
+def _encode(texts: Sequence[str], tokenizer: Any) -> Encoded:
     """Return the ids of all texts; text that looks like a special token stays text."""
     if not texts:
         return np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
     rows = tokenizer(
-        list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False
+        list(texts),
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
     )["input_ids"]
-    return _join([np.asarray(row, dtype=np.int32) for row in rows])
+    flat = np.fromiter((piece for row in rows for piece in row), dtype=np.int32)
+    return flat, _offsets(np.array([len(row) for row in rows]))
 
 
-def _function_pieces(
-    flows: FlowTable, index: int, later: Pieces, first: Pieces
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the ids of a function's code, and where each leaf begins, (leaves + 1,)."""
-    words = flows.tokens[flows.token_offsets[index] : flows.token_offsets[index + 1]]
-    if not len(words):
-        return np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
-    ids, starts = first
-    head = ids[starts[words[0]] : starts[words[0] + 1]]
-    at, _ = _ragged(later[1], words[1:].astype(np.int64))
-    counts = np.diff(later[1])[words[1:]]
-    ends = np.concatenate([[0, len(head)], len(head) + np.cumsum(counts)])
-    return np.concatenate([head, later[0][at]]), ends
+def _pieces(flows: FlowTable, later: Encoded, first: Encoded) -> _Pieces:
+    words = flows.tokens.astype(np.int64)
+    is_first = np.zeros(len(words), dtype=bool)
+    is_first[flows.token_offsets[:-1][np.diff(flows.token_offsets) > 0]] = True
+    pool = np.concatenate([later[0], first[0]])
+    size = np.where(is_first, np.diff(first[1])[words], np.diff(later[1])[words])
+    begin = np.where(is_first, first[1][words] + len(later[0]), later[1][words])
+    at, _ = _ragged(begin, size)
+    ends = _offsets(size)
+    return _Pieces(ids=pool[at], ends=ends, offsets=ends[flows.token_offsets])
 
 
-def _function_edges(
-    flows: FlowTable, index: int, *, keep: bool
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return the leaf of each edge, and all parents with the end of each edge's parents."""
-    low, high = flows.edge_offsets[index], flows.edge_offsets[index + 1] if keep else None
-    high = low if high is None else high
-    ends = flows.parent_offsets[low : high + 1]
-    return (
-        flows.edge_token[low:high].astype(np.int64),
-        flows.parents[ends[0] : ends[-1]],
-        ends - ends[0],
-    )
+def _with_ends(
+    pieces: _Pieces, code: NDArray[np.int64], special: dict[str, int]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return `<s>` code `</s>` of all functions, cut to `code` pieces each."""
+    offsets = _offsets(code + 2)
+    ids = np.empty(offsets[-1], dtype=np.int32)
+    ids[offsets[:-1]], ids[offsets[1:] - 1] = special["cls"], special["sep"]
+    at, owner = _ragged(pieces.offsets[:-1], code)
+    ids[offsets[owner] + 1 + _ranks(code)] = pieces.ids[at]
+    return ids, offsets
 
 
 def _links(
-    edges: NDArray[Any], parents: NDArray[Any], ends: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return (node, node it reads); of several nodes of one leaf, the last one is read."""
-    if not len(edges):
-        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    parents = parents[: ends[len(edges)]]
-    size = 1 + max(int(edges.max()), int(parents.max(initial=0)))
-    last = np.full(size, -1)
-    last[edges] = np.arange(len(edges))  # numpy keeps the last of several values
-    source, target = np.repeat(np.arange(len(edges)), np.diff(ends)[: len(edges)]), last[parents]
+    flows: FlowTable,
+    edge: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    leaf: NDArray[np.int64],
+    node_offsets: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """Return (node, node it reads) and the links per function, as offsets.
+
+    Of several nodes of one leaf, the last one is read. Nodes are counted within their function.
+
+    Args:
+        edge: (nodes,) the edge of each node, and its function (`owner`) and `leaf`.
+    """
+    rank = np.arange(len(edge)) - node_offsets[owner]
+    last = np.full(len(flows.tokens), -1)
+    last[leaf] = rank  # numpy keeps the last of several values
+    size = flows.parent_offsets[edge + 1] - flows.parent_offsets[edge]
+    at, reader = _ragged(flows.parent_offsets[edge], size)
+    target = last[flows.token_offsets[owner[reader]] + flows.parents[at]]
     known = target >= 0
-    return source[known], target[known]
+    count = np.bincount(owner[reader][known], minlength=len(flows))
+    source = rank[reader][known].astype(np.int32)
+    return source, target[known].astype(np.int32), _offsets(count)

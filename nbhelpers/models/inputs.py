@@ -72,11 +72,13 @@ class TokenTable:
         """Return these functions as tensors of `width` columns, on the CPU."""
         import torch
 
-        from nbhelpers.models.buckets import TextBucket
+        from nbhelpers.models.buckets import TextBucket, packed_slots
 
+        lengths = self.lengths[rows]
         return TextBucket(
             ids=torch.from_numpy(self.pad(rows, width)),
-            last=torch.from_numpy(self.lengths[rows] - 1),
+            last=torch.from_numpy(lengths - 1),
+            slots=packed_slots(lengths, width),
         )
 
     @property

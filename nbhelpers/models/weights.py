@@ -6,11 +6,11 @@ to safetensors in the cache.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.models.inputs import cache_dir
@@ -98,7 +98,7 @@ def _safe_folder(folder: Path, slug: str) -> Path:
 def _convert(folder: Path, target: Path) -> None:
     from safetensors.torch import save_file
 
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    part = target.with_name(f"{target.name}.{uuid4().hex}.part")  # nodes may have equal pids
     part.mkdir(parents=True, exist_ok=True)
     state = read_state_dict(folder / "pytorch_model.bin")
     tensors = {key: value.clone().contiguous() for key, value in state.items()}
@@ -106,10 +106,12 @@ def _convert(folder: Path, target: Path) -> None:
     for pattern in SMALL_FILES:
         for file in folder.glob(pattern):
             shutil.copy2(file, part / file.name)
-    if target.exists():  # another rank or run was faster
-        shutil.rmtree(part)
-    else:
+    try:
         part.replace(target)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        if not (target / "model.safetensors").is_file():  # else another run was faster
+            raise
 
 
 def read_state_dict(path: Path) -> dict[str, Any]:

@@ -1,0 +1,32 @@
+"""Legacy training scripts: repaired for `accelerate launch`, and launchers that start them."""
+
+from __future__ import annotations
+
+from .launcher import (
+    RECIPES,
+    Launcher,
+    Recipe,
+    ScriptFacts,
+    make_launcher,
+    passed_options,
+    recipe_of,
+    script_facts,
+)
+from .patch import patch_script
+from .result import ScriptPatch, patch_text
+from .write import write_launcher
+
+__all__ = [
+    "RECIPES",
+    "Launcher",
+    "Recipe",
+    "ScriptFacts",
+    "ScriptPatch",
+    "make_launcher",
+    "passed_options",
+    "patch_script",
+    "patch_text",
+    "recipe_of",
+    "script_facts",
+    "write_launcher",
+]

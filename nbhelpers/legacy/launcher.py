@@ -1,0 +1,360 @@
+"""Launchers for the legacy scripts: the seeds' settings, split exactly over the GPUs at hand."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbhelpers.batching import BatchPlan, split_batch, valid_choices
+from nbhelpers.errors import ConfigError
+from nbhelpers.paths import is_file
+
+from .faults import never_saved
+from .patch import patch_script
+from .result import ALREADY, train_command
+from .source import read_script
+from .syntax import last_name
+
+GLOBAL_BATCH, EPOCHS, SAVE_STEPS = 64, 2, 500
+SAMPLE_PAIRS = 90_102  # the 10 % of the training pairs that the scripts draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The settings of one script, as its users tuned them on 48 GB cards.
+
+    Source: seeds 001 (CodeGPT) and 002 (GraphCodeBERT); CodeXGLUE's README (CodeBERT).
+    """
+
+    title: str
+    hub_id: str
+    lengths: Mapping[str, int]
+    log: str
+    file: str = "run_auto.sh"
+    model_type: str = "roberta"
+    per_gpu_batch: int = 16
+    measured_gib: float = 0.0
+
+
+RECIPES = {
+    "codegpt": Recipe(
+        title="CodeGPT",
+        hub_id="microsoft/CodeGPT-small-java-adaptedGPT2",
+        lengths={"block_size": 1024},
+        log="train_optimized.log",
+        file="run_optimized.sh",
+        model_type="gpt2",
+        per_gpu_batch=8,
+        measured_gib=37.8,  # fp32, eager, padded to 1,024: one H200
+    ),
+    "graphcodebert": Recipe(
+        title="GraphCodeBERT",
+        hub_id="microsoft/graphcodebert-base",
+        lengths={"code_length": 400, "data_flow_length": 128},
+        log="train_auto_graphcodebert.log",
+    ),
+    "codebert": Recipe(
+        title="CodeBERT",
+        hub_id="microsoft/codebert-base",
+        lengths={"block_size": 400},
+        log="train_auto_codebert.log",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFacts:
+    """A script's state: repaired or refused, its options, the interval that it sets, its faults."""
+
+    is_patched: bool
+    is_refused: bool
+    options: frozenset[str]
+    interval_lines: tuple[int, ...]
+    faults: tuple[str, ...]
+
+    def lacks(self, wanted: list[str]) -> list[str]:
+        """Return the options that the script does not declare; argparse takes unique beginnings."""
+        if not self.options:  # declared in another file
+            return []
+        return [name for name in wanted if not any(o.startswith(name) for o in self.options)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A launcher as text, with the name that its users know and the split of its batch."""
+
+    name: str
+    text: str
+    plan: BatchPlan
+
+
+def recipe_of(model: str) -> Recipe:
+    """Return the settings of a model's script.
+
+    Raises:
+        ConfigError: The model is none of the three.
+    """
+    if model not in RECIPES:
+        text = f"--model {model!r} has no legacy script."
+        raise ConfigError(text, fix=f"write one of {', '.join(RECIPES)}")
+    return RECIPES[model]
+
+
+def script_facts(path: Path) -> ScriptFacts | None:
+    """Return what a script shows; None where it is not at hand or does not parse."""
+    if not is_file(path):
+        return None
+    try:
+        script = read_script(path)
+    except ConfigError:
+        return None
+    try:
+        patch = patch_script(path)
+    except ConfigError:
+        patch = None
+    seen = [fault for fault in patch.faults if fault.lines] if patch else []
+    options = {
+        part.value.lstrip("-").replace("-", "_")
+        for call in script.calls
+        if last_name(call) == "add_argument"
+        for part in call.args
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
+    return ScriptFacts(
+        is_patched=patch is not None and patch.status == ALREADY,
+        is_refused=patch is None,
+        options=frozenset(options),
+        interval_lines=tuple(never_saved(script)),
+        faults=tuple(f"{each.name} (line {', '.join(map(str, each.lines))})" for each in seen),
+    )
+
+
+def split_for(recipe: Recipe, num_gpus: int, per_gpu: int | None, global_batch: int) -> BatchPlan:
+    """Return the exact split of a launcher's batch.
+
+    >>> split_for(RECIPES["codegpt"], 2, None, 64).formula()
+    '8 x 4 x 2 = 64'
+
+    Raises:
+        ConfigError: It does not come out even; the options that do are listed.
+    """
+    size = recipe.per_gpu_batch if per_gpu is None else per_gpu
+    try:
+        return split_batch(global_batch, size, num_gpus)
+    except ConfigError as error:
+        if min(global_batch, size, num_gpus) < 1:
+            raise
+        found = valid_choices(global_batch, size, num_gpus)
+        choices = (
+            ("--num-gpus", found.world_sizes),
+            ("--per-gpu-batch", found.per_device_sizes),
+            ("--global-batch", found.global_batch_sizes),
+        )
+        texts = [f"{name} {' or '.join(map(str, values))}" for name, values in choices if values]
+        texts[-1] += " (changes the experiment)"
+        raise ConfigError(error.message, fix="write one of: " + "; ".join(texts)) from error
+
+
+def make_launcher(
+    model: str,
+    num_gpus: int,
+    *,
+    gpu_name: str = "",
+    script: Path = Path("run.py"),
+    output_dir: Path = Path("saved_models"),
+    data_dir: Path = Path("../dataset"),
+    per_gpu_batch: int | None = None,
+    global_batch: int = GLOBAL_BATCH,
+    facts: ScriptFacts | None = None,
+    presets: tuple[str, ...] = (),
+) -> Launcher:
+    """Return the launcher of a model's legacy script for a number of GPUs of one machine.
+
+    Args:
+        model: codegpt, graphcodebert or codebert.
+        num_gpus: Processes, one per GPU.
+        gpu_name: Named in the header.
+        script: The training script, from where the launcher is started.
+        output_dir: For weights and the log.
+        data_dir: Holds train.txt, valid.txt and test.txt.
+        per_gpu_batch: Pairs per GPU and micro-step; default: as the script's users had it.
+        global_batch: Pairs per optimizer step.
+        facts: What the script shows, if it is at hand.
+        presets: The presets of the job `clones`, to name the one with the same settings.
+
+    Raises:
+        ConfigError: The batch does not split, or a path cannot stand in a script.
+    """
+    recipe = recipe_of(model)
+    for name, path in (("script", script), ("output-dir", output_dir), ("data-dir", data_dir)):
+        _check_path(name, str(path))
+    plan = split_for(recipe, num_gpus, per_gpu_batch, global_batch)
+    header = _header(model, recipe, plan, gpu_name, script, facts, presets)
+    body = _body(recipe, plan, script, output_dir, data_dir)
+    return Launcher(name=recipe.file, text="\n".join([*header, "", *body, ""]), plan=plan)
+
+
+def _check_path(name: str, text: str) -> None:
+    """A path that a line of bash can hold; quotes and blanks are no problem."""
+    if not text.isprintable() or text.startswith("-"):
+        raise ConfigError(
+            f"--{name} {text!r} cannot stand in a launcher.",
+            fix="name a path without line breaks, control characters and a leading dash",
+        )
+
+
+def _body(
+    recipe: Recipe, plan: BatchPlan, script: Path, output_dir: Path, data_dir: Path
+) -> list[str]:
+    """The commands of the launcher."""
+    world = plan.world_size
+    lines = [
+        "set -euo pipefail  # a failure of the training ends the launcher, in spite of tee",
+        "",
+        f"SCRIPT={shlex.quote(str(script))}",
+        f"DATA_DIR={shlex.quote(str(data_dir))}",
+        f"OUTPUT_DIR={shlex.quote(str(output_dir))}",
+        f'LOG="$OUTPUT_DIR/{recipe.log}"',
+        f"NUM_GPUS={world}",
+        f"PER_GPU_BATCH={plan.per_device_train_batch_size}",
+        f"ACCUMULATION_STEPS={plan.gradient_accumulation_steps}  # {plan.formula()}",
+        "",
+    ]
+    if world == 1:
+        lines += [
+            "# One process without a rank takes every GPU it sees (DataParallel): show it one.",
+            'VISIBLE="${CUDA_VISIBLE_DEVICES-0}"',
+            'export CUDA_VISIBLE_DEVICES="${VISIBLE%%,*}"',
+            "",
+        ]
+    return [*lines, 'mkdir -p -- "$OUTPUT_DIR"', "", *_command(recipe, world)]
+
+
+def _command(recipe: Recipe, world: int) -> list[str]:
+    parts = [
+        "accelerate launch",
+        *(["--multi_gpu"] if world > 1 else []),
+        '--num_processes "$NUM_GPUS"',
+        "--num_machines 1",
+        "--mixed_precision no",
+        "--dynamo_backend no",
+        '"$SCRIPT"',
+        '--output_dir="$OUTPUT_DIR"',
+        f"--model_type={recipe.model_type}",
+        *(f"--{name}={recipe.hub_id}" for name in _NAMES),
+        "--do_train",
+        "--do_test",
+        *(f'--{name}="$DATA_DIR/{file}.txt"' for name, file in _FILES.items()),
+        *(f"--{name} {value}" for name, value in recipe.lengths.items()),
+        '--train_batch_size "$PER_GPU_BATCH"',
+        '--gradient_accumulation_steps "$ACCUMULATION_STEPS"',
+        "--eval_batch_size 32",
+        f"--epoch {EPOCHS}",
+        "--learning_rate 5e-5",
+        "--max_grad_norm 1.0",
+        "--evaluate_during_training",
+        f"--save_steps {SAVE_STEPS}",
+        "--save_total_limit 2",
+        "--overwrite_output_dir",
+        "--seed 3",
+        '2>&1 | tee -- "$LOG"',
+    ]
+    return [" \\\n    ".join(parts)]
+
+
+_NAMES = ("config_name", "model_name_or_path", "tokenizer_name")
+_FILES = {"train_data_file": "train", "eval_data_file": "valid", "test_data_file": "test"}
+
+
+def passed_options(recipe: Recipe) -> list[str]:
+    """Return the names of all options that a launcher passes to the script.
+
+    >>> "data_flow_length" in passed_options(RECIPES["graphcodebert"])
+    True
+    """
+    words = " ".join(_command(recipe, 1)).split('"$SCRIPT"')[1].split()
+    return [word[2:].split("=")[0] for word in words if word.startswith("--") and len(word) > 2]
+
+
+def batches_until_saved(plan: BatchPlan, pairs: int = SAMPLE_PAIRS) -> tuple[int, int]:
+    """Return the counter value that saves, and the highest one, where the interval is an epoch.
+
+    The scripts set the interval to the batches of an epoch and count optimizer steps; with
+    accumulation the counter may never get there.
+
+    >>> batches_until_saved(split_batch(64, 8, 2)), batches_until_saved(split_batch(64, 16, 4))
+    ((5632, 2816), (1408, 2816))
+    """
+    share = -(-pairs // plan.world_size)
+    batches = -(-share // plan.per_device_train_batch_size)
+    return batches, batches // plan.gradient_accumulation_steps * EPOCHS
+
+
+def _header(
+    model: str,
+    recipe: Recipe,
+    plan: BatchPlan,
+    gpu_name: str,
+    script: Path,
+    facts: ScriptFacts | None,
+    presets: tuple[str, ...],
+) -> list[str]:
+    cards = f"{plan.world_size} GPU{'s' * (plan.world_size > 1)}"
+    name = f" ({gpu_name})" if gpu_name.isprintable() and gpu_name else ""
+    quoted = shlex.quote(str(script))
+    lines = [
+        f"{recipe.title} on BigCloneBench with the legacy script, for {cards}{name}:",
+        f"{plan.words()}.",
+        "Written by nbhelpers legacy-launcher. Start it in the folder that the paths below start "
+        "from.",
+        "",
+        *_readiness(quoted, facts),
+        "",
+        "The script computes in fp32: --mixed_precision is for accelerate, which it does not use.",
+        *_saving(plan, facts),
+        "",
+        "What stays wrong, whatever the launcher does:",
+        *(f"- {fault}" for fault in (facts.faults if facts else _USUAL_FAULTS)),
+        "",
+        f"Without these: {train_command(model, presets)}",
+    ]
+    return ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in lines)]
+
+
+_USUAL_FAULTS = (
+    "several GPUs: test predictions are sharded and out of order, so predictions.txt is no score",
+    "several GPUs: rank 0 evaluates its own share only, through DDP, while the others wait",
+    "each evaluation draws another random 10 % of the validation pairs",
+    "the threshold on test is 0.5",
+)
+
+
+def _readiness(quoted: str, facts: ScriptFacts | None) -> list[str]:
+    """Whether the script has the two repairs."""
+    if facts is None:
+        return [f"Before the first start: nbhelpers patch-legacy {quoted} --write"]
+    if facts.is_refused:
+        return ["patch-legacy refuses this script, so several GPUs will not work with it."]
+    if facts.is_patched:
+        return [f"{quoted} has the two repairs of patch-legacy."]
+    return [f"NOT PATCHED YET. Before the first start: nbhelpers patch-legacy {quoted} --write"]
+
+
+def _saving(plan: BatchPlan, facts: ScriptFacts | None) -> list[str]:
+    """When the script saves: by the option, or by an interval that it sets itself."""
+    steps = f"--save_steps {SAVE_STEPS} counts optimizer steps"
+    if facts is not None and not facts.interval_lines:
+        return [f"{steps}; the script evaluates and saves at each."]
+    saves_at, highest = batches_until_saved(plan)
+    where = f" (line {facts.interval_lines[0]})" if facts else ""
+    lead = f"The script sets save_steps to the batches of an epoch{where}, so the option is ignored"
+    lead = lead if facts else f"{steps}, unless the script sets it to the batches of an epoch"
+    if saves_at > highest:
+        cure = "delete the line that sets it, or use more GPUs"
+        told = f"step {saves_at} is needed and {highest} is the last: NOTHING IS SAVED; {cure}."
+    else:
+        told = f"saved at step {saves_at} of {highest}."
+    return [f"{lead}.", f"Then, with {SAMPLE_PAIRS:,} pairs and {EPOCHS} epochs, {told}"]

@@ -1,0 +1,257 @@
+"""Repair the training scripts that people have, so that `accelerate launch` can run them.
+
+Two repairs: the script reads LOCAL_RANK after its arguments are parsed, and rank 0 evaluates and
+saves where only a single process did. The script is parsed, never searched as text, and only the
+repaired places change a byte. What the repairs do not mend is said, with the lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.paths import expanded
+
+from .args import Option, Point, parse_points, rank_names, rank_options
+from .edits import open_edits, read_rank_edits
+from .env import attribute_uses, env_sources, late_uses
+from .faults import find_faults
+from .guards import Guards, find_guards
+from .rank import Judge, RankNames
+from .result import ALREADY, DONE, WOULD, ScriptPatch, hints_of, train_command
+from .source import LINE_END, Edit, Script, apply_edits, read_script
+from .syntax import base_name, last_name
+from .write import replace_script, resolve_target
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The edits of a script, and what is to be said of it."""
+
+    script: Script
+    path: Path
+    options: list[Option]
+    names: RankNames
+    guards: Guards
+    edits: list[Edit] = field(default_factory=list)
+    reads_rank: list[str] = field(default_factory=list)
+    saves: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def patch_script(path: str | Path, *, write: bool = False) -> ScriptPatch:
+    """Repair a script; without `write` nothing is changed.
+
+    Args:
+        path: The Python file; a link is followed, its target is what changes.
+        write: Replace the file in one step, with a backup of the old one beside it.
+
+    Raises:
+        ConfigError: The script cannot be repaired, with the reason; nothing was changed.
+    """
+    path = expanded(path)
+    target = resolve_target(path)
+    try:
+        return _patched(path, target, write=write)
+    except RecursionError as error:
+        text = f"{path}: its expressions are nested too deeply. Nothing was changed."
+        raise ConfigError(text, fix="split the deepest one") from error
+
+
+def _patched(path: Path, target: Path, *, write: bool) -> ScriptPatch:
+    script = read_script(target)
+    before = script.to_bytes(script.text)
+    plan = _plan(script, path)
+    text = apply_edits(script.text, plan.edits)
+    after = script.to_bytes(text)
+    _check(target, before, original=True)
+    if plan.edits:
+        _check(target, after, original=False)
+    backup = replace_script(target, before, after) if write and plan.edits else None
+    shown = _plan(read_script(target, after), path) if backup else plan
+    return ScriptPatch(
+        path=path,
+        target=target,
+        status=DONE if backup else WOULD if plan.edits else ALREADY,
+        reads_rank=tuple(plan.reads_rank),
+        saves=tuple(plan.saves),
+        kept=tuple(plan.guards.kept),
+        notes=(*plan.notes, *_file_notes(path, target)),
+        diff=_diff(script, text, path.name) if plan.edits else "",
+        backup=backup,
+        faults=tuple(find_faults(shown.script, shown.guards)),
+        hints=hints_of(script),
+    )
+
+
+def _plan(script: Script, path: Path) -> _Plan:
+    """Both repairs as edits, or a refusal."""
+    options = rank_options(script)
+    names = rank_names(options)
+    plan = _Plan(script, path, options, names, find_guards(script, names))
+    _refuse(plan)
+    _plan_reading(plan)
+    _plan_saving(plan)
+    return plan
+
+
+def _plan_reading(plan: _Plan) -> None:
+    """The first repair: found, or to be made, or a reason to refuse."""
+    script, sources = plan.script, env_sources(plan.script, plan.names)
+    late = {source: late_uses(script, plan.names, source, sources) for source in sources}
+    early = [source for source in sources if not late[source]]
+    if early:
+        plan.reads_rank += [f"line {each.line}: there already: {each.words}" for each in early]
+        done = [ast.dump(source.node) for source in early if source.node]
+        if len(set(done)) < len(done):
+            plan.notes.append("the same repair stands more than once; that does no harm")
+        return
+    plan.notes += [
+        f"line {source.line} reads LOCAL_RANK too late: line {lines[0]} asks before"
+        for source, lines in late.items()
+    ]
+    points = parse_points(script, plan.names, plan.options)
+    if not points:
+        if not _is_for_callers(plan):
+            raise _no_point(plan)
+        plan.reads_rank.append("the arguments come from the caller, so nothing is to be read here")
+        plan.notes.append("patch the file that parses the arguments too")
+        return
+    bad = next((point for point in points if not point.form), None)
+    if bad is not None:
+        raise _no_place(plan, bad)
+    plan.edits += read_rank_edits(script, points)
+    plan.reads_rank += [
+        f"line {point.statement.lineno}: to be read "
+        f"{'in front of' if point.form == 'before' else 'after'} `{_first_line(script, point)}`"
+        for point in points
+    ]
+
+
+def _plan_saving(plan: _Plan) -> None:
+    """The second repair: to be made, there already, or not needed."""
+    script, guards = plan.script, plan.guards
+    plan.edits += open_edits(script, guards.closed, Judge(plan.names, guards.aliases))
+    for guard in sorted(guards.closed, key=lambda each: each.line):
+        plan.saves.append(
+            f"line {guard.line}: to be opened for rank 0: `{_first_line(script, guard.test)}`"
+        )
+    for line in sorted({guard.line for guard in guards.opened}):
+        plan.saves.append(f"line {line}: rank 0 passes already")
+    for what, lines in (("evaluates", guards.free_evaluations), ("saves", guards.free_saves)):
+        if lines:
+            text = ", ".join(map(str, lines))
+            plan.saves.append(f"line {text}: every process {what}, no condition on the rank")
+    if not plan.saves:
+        plan.saves.append("no condition on the rank guards an evaluation or a save here")
+
+
+def _is_for_callers(plan: _Plan) -> bool:
+    """Whether a file only holds functions that get the arguments, and has conditions to open."""
+    uses = attribute_uses(plan.script, plan.names)
+    for use in uses:
+        heads = [getattr(each, "args", None) for each in plan.script.ancestors(use)]
+        heads = [each for each in heads if isinstance(each, ast.arguments)]
+        given = {n.arg for head in heads for n in ast.walk(head) if isinstance(n, ast.arg)}
+        if getattr(getattr(use, "value", None), "id", None) not in given:
+            return False
+    return bool(uses) and bool(plan.guards.closed or plan.guards.opened)
+
+
+def _first_line(script: Script, part: Point | ast.expr | ast.stmt) -> str:
+    first, *more = LINE_END.split(script.source(part.value if isinstance(part, Point) else part))
+    return f"{first.rstrip()} …" if more else first
+
+
+def _refuse(plan: _Plan) -> None:
+    """Refuse a script that has no rank, or whose processes no launcher starts."""
+    script, path = plan.script, plan.path
+    is_ranked = plan.options or plan.names.occurs(script.tree) or env_sources(script, plan.names)
+    if not is_ranked:
+        wraps = [call.lineno for call in script.calls if last_name(call) == "DataParallel"]
+        uses = f", DataParallel in line {wraps[0]}" if wraps else ""
+        model = hints_of(script).model
+        raise ConfigError(
+            f"{path}: it has no local_rank{uses}. The patch would compile and then fail at run "
+            "time (the arguments have no attribute local_rank), and without DistributedSampler, "
+            "init_process_group and DistributedDataParallel each process would train on all the "
+            "data. Nothing was changed.",
+            fix="run it in one process, add those three and an option --local_rank, or train "
+            f"with: {train_command(model) if model else 'nbhelpers train clones'}",
+        )
+    for call in script.calls:
+        if last_name(call) == "spawn" and base_name(call) in ("mp", "multiprocessing"):
+            raise ConfigError(
+                f"{path}: it starts its own processes (line {call.lineno}: "
+                f"{base_name(call)}.spawn), each with the rank as an argument, so no launcher "
+                "sets LOCAL_RANK. Nothing was changed.",
+                fix="start it with python, not with accelerate launch",
+            )
+
+
+def _no_point(plan: _Plan) -> ConfigError:
+    lines = [n.lineno for n in plan.script.nodes if plan.names.matches(n)]  # type: ignore[attr-defined]
+    where = f"line {min(lines)} asks local_rank, but" if lines else "an option is declared, but"
+    return ConfigError(
+        f"{plan.path}: {where} no statement here parses arguments (argparse or HfArgumentParser), "
+        "so there is no place to read LOCAL_RANK. Nothing was changed.",
+        fix="name the file that parses them as well, or set the rank by hand: "
+        'local_rank = int(os.environ.get("LOCAL_RANK", -1))',
+    )
+
+
+def _no_place(plan: _Plan, point: Point) -> ConfigError:
+    line = point.statement.lineno
+    return ConfigError(
+        f"{plan.path}: line {line} parses the arguments inside an expression that leaves no place "
+        f"behind it: `{_first_line(plan.script, point.statement)}`. Nothing was changed.",
+        fix="write it as a statement of its own, args = parser.parse_args(), and run this again",
+    )
+
+
+def _check(path: Path, content: bytes, *, original: bool) -> None:
+    """Compile a version of the script, and see that a repaired one needs no further repair."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(content, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        what = "it does not compile" if original else "the repaired script would not compile"
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        text = f"{path}: {what} ({line}). Nothing was changed."
+        fix = "mend that line" if original else "make the repair by hand"
+        raise ConfigError(text, fix=fix) from error
+    if not original and _plan(read_script(path, content), path).edits:
+        raise ConfigError(
+            f"{path}: a second run would patch the repaired script again, so its spelling is "
+            "beyond this tool. Nothing was changed.",
+            fix="make the repair by hand",
+        )
+
+
+def _file_notes(path: Path, target: Path) -> list[str]:
+    notes = []
+    if target != path:
+        notes.append(f"{path} is a link: the file behind it is meant, {target}")
+    if target.stat().st_nlink > 1:
+        notes.append("the file has other names (hard links); they keep the text as it was")
+    return notes
+
+
+def _diff(script: Script, text: str, name: str) -> str:
+    """The change as a unified diff that `patch -p1` takes, line ends included."""
+    mark = "\ufeff" if script.bom else ""
+    old, new = (
+        re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", mark + t) for t in (script.text, text)
+    )
+    shown = []
+    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
+        if line.endswith("\r"):  # line ends of old Macs: a diff has no form for them
+            line = line[:-1] + "\n"
+        shown.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(shown)

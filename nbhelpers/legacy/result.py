@@ -1,0 +1,134 @@
+"""What was found in a script and done to it, as an object and as the report of patch-legacy."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .faults import Fault
+from .guards import Kept
+from .source import Script
+from .syntax import last_name
+
+WOULD, DONE, ALREADY = "would patch", "patched", "already patched"
+USUAL_WEIGHTS = "checkpoint-best-f1/model.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What is known of a script's job; `model` is empty where the script does not show it."""
+
+    is_clones: bool
+    model: str
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptPatch:
+    """What was found in a script and what was, or would be, done to it.
+
+    `reads_rank` and `saves` say in words what each of the two repairs found; `diff` is a unified
+    diff, empty for a script that is already patched; `faults` without lines were not seen.
+    """
+
+    path: Path
+    target: Path
+    status: str
+    reads_rank: tuple[str, ...]
+    saves: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    notes: tuple[str, ...]
+    diff: str
+    backup: Path | None
+    faults: tuple[Fault, ...]
+    hints: Hints
+
+    def __repr__(self) -> str:
+        seen = sum(bool(fault.lines) for fault in self.faults)
+        return f"ScriptPatch({self.path}: {self.status}; {seen} faults remain)"
+
+
+def hints_of(script: Script) -> Hints:
+    """Return what a script shows of its job: our name for its model, its file of weights.
+
+    Source: the features of the scripts of CodeXGLUE, GraphCodeBERT and ISSTA22-CodeStudy. Clone
+    scripts call the pair's ids url1 and url2. GraphCodeBERT alone has a data flow, CodeGPT ends a
+    function with the end token, CodeBERT begins it with the class token. UniXcoder, which is none
+    of them, adds a token <encoder-only>.
+    """
+    names = {last_name(node) for node in script.nodes}
+    values = [node.value for node in script.nodes if isinstance(node, ast.Constant)]
+    texts = [value for value in values if isinstance(value, str)]
+    is_clones = {"url1", "url2"} <= names
+    is_other = any(text.startswith("<encoder") for text in texts)
+    paths = [text for text in texts if "/" in text and text.endswith(".bin") and "{" not in text]
+    paths = [text for text in paths if " " not in text and "last" not in text]
+    model = _model(names) if is_clones and not is_other else ""
+    return Hints(is_clones, model, paths[0] if paths else USUAL_WEIGHTS)
+
+
+def _model(names: set[str]) -> str:
+    if "data_flow_length" in names:
+        return "graphcodebert"
+    if {"bos_token", "eos_token"} <= names and "cls_token" not in names:
+        return "codegpt"
+    return "codebert" if {"cls_token", "sep_token"} <= names else ""
+
+
+def train_command(model: str, presets: Sequence[str] = ()) -> str:
+    """Return our command for a model, with the preset that quotes the seeds where one is there.
+
+    >>> train_command("graphcodebert", ["t4", "seed-graphcodebert"])
+    'nbhelpers train clones --preset seed-graphcodebert -o data=FOLDER'
+    >>> train_command("codebert", ["t4", "seed-graphcodebert"])
+    'nbhelpers train clones -o model=codebert -o data=FOLDER'
+    """
+    preset = {"codegpt": "seed-2x-rtx6000ada", "graphcodebert": "seed-graphcodebert"}.get(model)
+    chosen = f"--preset {preset}" if preset in presets else f"-o model={model or 'MODEL'}"
+    return f"nbhelpers train clones {chosen} -o data=FOLDER"
+
+
+def patch_text(patch: ScriptPatch, presets: Sequence[str] = ()) -> str:
+    """Return the whole report of a script.
+
+    Args:
+        patch: What was found and done.
+        presets: The presets of the job `clones`; the one that quotes the seeds is offered.
+    """
+    note = f"; the old script is {patch.backup}" if patch.backup else ""
+    note = " (nothing is written without --write)" if patch.status == WOULD else note
+    parts = [f"{patch.path}: {patch.status}{note}", "  1. LOCAL_RANK is read"]
+    parts += [f"     {each}" for each in patch.reads_rank]
+    parts += ["  2. rank 0 evaluates and saves", *(f"     {each}" for each in patch.saves)]
+    parts += [f"     line {kept.line}: left as it is: {kept.reason}" for kept in patch.kept]
+    parts += [f"  note: {note}" for note in patch.notes]
+    if patch.diff:
+        parts += ["", patch.diff.rstrip("\n")]
+    return "\n".join([*parts, "", *_faults(patch), "", *_instead(patch.hints, presets)])
+
+
+def _faults(patch: ScriptPatch) -> list[str]:
+    seen = [fault for fault in patch.faults if fault.lines]
+    unseen = [fault.name for fault in patch.faults if not fault.lines]
+    lines = [f"What these two repairs do not mend in {patch.path.name}:"] if seen else []
+    for fault in seen:
+        where = f"line{'s' * (len(fault.lines) > 1)} {', '.join(map(str, fault.lines))}"
+        lines += [f"  {where}: {fault.name}", f"      {fault.harm}"]
+    return [*lines, f"Not seen in this file: {'; '.join(unseen)}."] if unseen else lines
+
+
+def _instead(hints: Hints, presets: Sequence[str]) -> list[str]:
+    """Our commands that replace the script, and rescue the score of what it has trained."""
+    if not hints.is_clones:
+        return ["The script does not look like clone detection: no job here replaces it."]
+    unknown = "  MODEL is codegpt, graphcodebert or codebert: the script does not show which."
+    return [
+        "Instead of the script (every pair predicted once, in order, on any number of GPUs):",
+        f"  {train_command(hints.model, presets)}",
+        "To score a model that the script has already trained:",
+        f"  nbhelpers evaluate clones --checkpoint OUTPUT_DIR/{hints.weights} "
+        f"--model {hints.model or 'MODEL'} --data FOLDER",
+        *([] if hints.model else [unknown]),
+    ]

@@ -1,0 +1,247 @@
+"""A script exactly as it lies on the disk, its syntax tree, and places in both.
+
+The tree says what to change, the text is what changes: an edit replaces characters between two
+places, so whatever is not edited keeps its bytes (line ends, tabs, byte order mark, encoding).
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.paths import absence, kind_of
+
+MAX_SOURCE_BYTES = 2**20  # ten times the largest script that was seen
+BOM = b"\xef\xbb\xbf"
+LINE_END = re.compile(r"\r\n|\r|\n")
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_PYTHON_2 = (
+    "Missing parentheses in call to",
+    "multiple exception types must be parenthesized",
+    "leading zeros in decimal integer",
+)
+_PYTHON_2_LINE = re.compile(r"^\s*(print\s+[^(\s]|exec\s+[^(\s]|raise\s+\w+\s*,)|<>")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace the characters from `start` to `end` of a script's text; equal ends insert."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """A parsed script; `text` is without its byte order mark and keeps its line ends."""
+
+    encoding: str
+    bom: bytes
+    text: str
+    tree: ast.Module
+    starts: tuple[int, ...]
+    tokens: tuple[tokenize.TokenInfo, ...]
+    nodes: tuple[ast.AST, ...] = field(repr=False)  # walked once: a walk costs as much as parsing
+    calls: tuple[ast.Call, ...] = field(repr=False)
+    parents: dict[ast.AST, ast.AST] = field(repr=False)
+
+    def to_bytes(self, text: str) -> bytes:
+        """Return a text in this script's encoding."""
+        return self.bom + text.encode(self.encoding)
+
+    def place(self, line: int, column_bytes: int) -> int:
+        """Return the character at a node's line (from 1) and column (UTF-8 bytes, from 0)."""
+        start = self.starts[line - 1]
+        head = self.text[start : start + column_bytes].encode()[:column_bytes]
+        return start + len(head.decode())
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Return where a node's text starts and ends."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        start = self.place(node.lineno, node.col_offset)
+        return start, self.place(node.end_lineno, node.end_col_offset)
+
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        """Return a node's text as it was written."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def token_place(self, position: tuple[int, int]) -> int:
+        """Return the character at a token's line (from 1) and column (characters, from 0)."""
+        line, column = position
+        if line > len(self.starts):  # the end marker behind a last line without a newline
+            return len(self.text)
+        return min(self.starts[line - 1] + column, len(self.text))
+
+    def line_start(self, place: int) -> int:
+        """Return where the line of a place starts."""
+        return self.starts[bisect.bisect_right(self.starts, place) - 1]
+
+    def between(self, start: int, end: int) -> Iterator[tokenize.TokenInfo]:
+        """Yield the tokens that start in a range of the text."""
+        first = bisect.bisect_left(self.tokens, start, key=lambda t: self.token_place(t.start))
+        for token in self.tokens[first:]:
+            if self.token_place(token.start) >= end:
+                return
+            yield token
+
+    def logical_end(self, place: int) -> tuple[int, int]:
+        """Return where the statement line of a place ends, without and with its line end."""
+        for token in self.between(place, len(self.text) + 1):
+            if token.type == tokenize.NEWLINE:
+                line = token.start[0]
+                after = self.starts[line] if line < len(self.starts) else len(self.text)
+                return self.token_place(token.start), after
+        return len(self.text), len(self.text)
+
+    def line_end(self, place: int) -> str:
+        """Return the line end that the line of a place has, else the first of the file."""
+        found = LINE_END.search(self.text, place) or LINE_END.search(self.text)
+        return found.group() if found else "\n"
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node stands in, from the inside to the module."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """Return the function, lambda or class a node stands in, else the module."""
+        return next((each for each in self.ancestors(node) if isinstance(each, SCOPES)), self.tree)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node belongs to."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next(each for each in self.ancestors(node) if isinstance(each, ast.stmt))
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """Return the text with all edits made; those at one place keep their order.
+
+    >>> apply_edits("a b", [Edit(0, 1, "x"), Edit(3, 3, "!")])
+    'x b!'
+    """
+    parts, done = [], 0
+    for edit in sorted(edits, key=lambda each: (each.start, each.end)):
+        assert edit.start >= done, "edits overlap"
+        parts += [text[done : edit.start], edit.text]
+        done = edit.end
+    return "".join([*parts, text[done:]])
+
+
+def read_script(path: Path, raw: bytes | None = None) -> Script:
+    """Read and parse a Python file.
+
+    Args:
+        path: Where it lies, and what messages call it.
+        raw: Its bytes, where they are at hand already.
+
+    Raises:
+        ConfigError: It cannot be used, with the reason and the line.
+    """
+    raw = _read(path) if raw is None else raw
+    bom = BOM if raw.startswith(BOM) else b""
+    text, encoding = _decode(path, raw[len(bom) :], bom)
+    plain = LINE_END.sub("\n", text)
+    tree, tokens = _parse(path, plain)
+    nodes = tuple(ast.walk(tree))
+    return Script(
+        encoding=encoding,
+        bom=bom,
+        text=text,
+        tree=tree,
+        starts=(0, *(found.end() for found in LINE_END.finditer(text))),
+        tokens=tokens,
+        nodes=nodes,
+        calls=tuple(node for node in nodes if isinstance(node, ast.Call)),
+        parents={child: node for node in nodes for child in ast.iter_child_nodes(node)},
+    )
+
+
+def _refused(path: Path, what: str, fix: str) -> ConfigError:
+    return ConfigError(f"{path}: {what}. Nothing was changed.", fix=fix)
+
+
+def _read(path: Path) -> bytes:
+    if kind_of(path) != "file":
+        raise _refused(path, absence(path), "name a Python file, for instance run.py")
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SOURCE_BYTES + 1)
+    except OSError as error:
+        text = f"cannot be read ({error.strerror})"
+        raise _refused(path, text, "check its permissions") from error
+    if len(raw) > MAX_SOURCE_BYTES:
+        size = f"is larger than {MAX_SOURCE_BYTES // 2**20} MiB, so it is no training script"
+        raise _refused(path, size, "name the script itself")
+    if not raw.removeprefix(BOM).strip():
+        raise _refused(path, "is empty", "name the script that trains")
+    if b"\0" in raw:
+        text = "holds zero bytes: it is binary, or saved as UTF-16"
+        raise _refused(path, text, "save it as UTF-8, or name the Python file")
+    return raw
+
+
+def _decode(path: Path, body: bytes, bom: bytes) -> tuple[str, str]:
+    """The text and its encoding: the one that Python would use, if it gives the bytes back."""
+    lines = io.BytesIO(bom + re.sub(rb"\r\n?", b"\n", body)).readline
+    try:
+        encoding = "utf-8" if bom else tokenize.detect_encoding(lines)[0]
+        if bom:
+            tokenize.detect_encoding(lines)  # refuses a cookie that contradicts the mark
+        text = body.decode(encoding)
+    except (SyntaxError, LookupError) as error:
+        text = f"names an encoding that Python refuses ({error})"
+        raise _refused(path, text, "mend it") from error
+    except UnicodeDecodeError as error:
+        line = body.count(b"\n", 0, error.start) + 1
+        text = f"is not valid {error.encoding} in line {line}"
+        fix = "save it as UTF-8, or name its encoding in line 1: # -*- coding: latin-1 -*-"
+        raise _refused(path, text, fix) from error
+    if text.encode(encoding) != body:
+        text = f"cannot be written back byte for byte in its encoding {encoding}"
+        raise _refused(path, text, "save it as UTF-8")
+    return text, encoding
+
+
+def _parse(path: Path, text: str) -> tuple[ast.Module, tuple[tokenize.TokenInfo, ...]]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes and the like are not ours to mend
+            return ast.parse(text), tuple(tokenize.generate_tokens(io.StringIO(text).readline))
+    except SyntaxError as error:
+        raise _unparsable(path, text, error) from error
+    except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        raise _refused(path, f"cannot be parsed ({type(error).__name__})", "check it") from error
+
+
+def _unparsable(path: Path, text: str, error: SyntaxError) -> ConfigError:
+    """Say what a script that does not parse seems to be: Python 2, broken by sed, or damaged."""
+    lines, number = text.split("\n"), error.lineno or 1
+    near = lines[max(number - 3, 0) : number]
+    line = lines[number - 1] if number <= len(lines) else ""
+    if any("LOCAL_RANK" in each for each in near) and isinstance(error, IndentationError):
+        return _refused(
+            path,
+            f"line {number} does not fit the indentation around it ({error.msg}): it looks like "
+            "the two lines that `sed` inserts, which assume four spaces",
+            "delete those two lines, then run patch-legacy again",
+        )
+    is_old = any(sign in (error.msg or "") for sign in _PYTHON_2)
+    if is_old or _PYTHON_2_LINE.search(line) or "python2" in lines[0]:
+        return _refused(
+            path,
+            f"is written for Python 2 (line {number}: {error.msg})",
+            "convert it to Python 3 first, or train with: nbhelpers train clones",
+        )
+    return _refused(path, f"does not parse: line {number}: {error.msg}", f"mend line {number}")

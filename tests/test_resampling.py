@@ -1,0 +1,55 @@
+"""Guards: resampled functions give the same counts however the work is shared out, and quickly."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from test_metrics import complete_pairs, sample
+
+from nbhelpers import resampling
+from nbhelpers.metrics import bootstrap_over_functions, compare_scorers
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_change_no_resample(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    left, right = complete_pairs(20)
+    y, p = sample(7, len(left))
+    wanted = bootstrap_over_functions(left, right, y, p, 0.5, 50, 1)
+    monkeypatch.setattr(resampling, "WORK_PER_THREAD", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    assert resampling._threads(len(y) * 50) == threads
+    assert bootstrap_over_functions(left, right, y, p, 0.5, 50, 1) == wanted
+
+
+@pytest.mark.slow
+def test_the_whole_test_set_is_resampled_in_bounded_time() -> None:
+    left, right = complete_pairs(912)
+    assert len(left) == 415_416
+    y, p = sample(8, len(left))
+    start = time.process_time()
+    bootstrap_over_functions(left, right, y, p, 0.5, 50, 1)
+    assert (time.process_time() - start) * 1000 / 50 < 12
+
+
+def test_a_lead_over_itself_is_nothing_and_over_chance_is_settled() -> None:
+    left, right = complete_pairs(30)
+    y, p = sample(9, len(left))
+    noise = np.random.default_rng(1).random(len(y))
+    scorers = {"itself": (p, 0.5), "noise": (noise, 0.5)}
+    found = compare_scorers(left, right, y, scorers, ours=(p, 0.5), samples=100, seed=1)
+    assert found["itself"]["lead"] == {"f1": 0.0, "interval": [0.0, 0.0]}
+    lead = found["noise"]["lead"]
+    assert 0 < lead["interval"][0] < lead["f1"] < lead["interval"][1]
+
+
+def test_scorers_compared_together_get_the_intervals_they_get_alone() -> None:
+    left, right = complete_pairs(30)
+    y, p = sample(9, len(left))
+    _, q = sample(10, len(left), decimals=1)  # with ties
+    found = compare_scorers(
+        left, right, y, {"p": (p, 0.5), "q": (q, 0.3)}, ours=None, samples=60, seed=4
+    )
+    assert found["p"] == {"intervals": bootstrap_over_functions(left, right, y, p, 0.5, 60, 4)}
+    assert found["q"]["intervals"] == bootstrap_over_functions(left, right, y, q, 0.3, 60, 4)
