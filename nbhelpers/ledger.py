@@ -118,14 +118,7 @@ def _working_set(
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
     mask = 0 if not dropout else 1 if plan.use_gpu else 4
-    if is_packed(settings):
-        dense, padded = packed_bytes_per_token(shape, is_half=is_half, mask_bytes=mask)
-        layer = tokens * dense + extent.padded_tokens * padded
-    else:
-        is_fused = settings.attention != "eager"
-        layer = tokens * layer_bytes_per_token(
-            shape, is_half=is_half, mask_bytes=mask, is_fused=is_fused
-        )
+    layer = _layer_bytes(settings, shape, extent, is_half=is_half, mask_bytes=mask)
     # With dropout the CPU's fused attention falls back to full score matrices.
     has_scores = settings.attention == "eager" or (dropout > 0 and not plan.use_gpu)
     scores = shape.heads * score_bytes(is_half=is_half, mask_bytes=mask)
@@ -157,6 +150,19 @@ def _working_set(
     note = f"{what}, {note}, {kernel}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
     yield MemoryLine(name="temporaries", size_bytes=temporary, note="inside the backward pass")
+
+
+def _layer_bytes(
+    settings: Settings, shape: Shape, extent: BatchExtent, *, is_half: bool, mask_bytes: int
+) -> int:
+    """Return what one block keeps for its backward pass, without score matrices."""
+    if is_packed(settings):
+        dense, padded = packed_bytes_per_token(shape, is_half=is_half, mask_bytes=mask_bytes)
+        return extent.tokens * dense + extent.padded_tokens * padded
+    is_fused = settings.attention != "eager"
+    return extent.tokens * layer_bytes_per_token(
+        shape, is_half=is_half, mask_bytes=mask_bytes, is_fused=is_fused
+    )
 
 
 def _temporary_bytes(settings: Settings, *, is_half: bool, use_gpu: bool) -> int:

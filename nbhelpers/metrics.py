@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.ranking import Ranking, as_array, checked, is_positive, ratios, ratios_at
-from nbhelpers.resampling import resampled_counts
+from nbhelpers.resampling import area_samples, resampled_counts
 from nbhelpers.targets import (
     METRICS,
     Requirement,
@@ -242,6 +242,7 @@ def score_pairs(
         "threshold": float(threshold),
         "orders": orders,
         "intervals": _intervals(counts, 0.95),
+        "resamples": {"all": len(counts), "areas": area_samples(len(y), bootstrap_samples)},
         "at_prior": {name: _scores_at(once, prior, counts) for name, prior in priors.items()},
     }
     if seen is not None:

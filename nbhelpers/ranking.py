@@ -108,9 +108,10 @@ class Ranking:
         groups = np.flatnonzero(np.diff(ranked, prepend=np.nan) != 0)  # tied scores move together
         self._groups = None if len(groups) == len(ranked) else groups
         self._called = int(called[clones[groups]].sum())
+        self.n_called_clones = int(called[clones].sum())
         above = np.searchsorted(rest, ranked[groups], "left")  # others ranked above each group
         upto = np.searchsorted(rest, ranked[groups], "right")  # with those that tie with it
-        cut = int(called[others].sum())
+        self.n_called_others = cut = int(called[others].sum())
         marks = np.unique(np.concatenate([[0, cut], above, upto]))
         self._starts = marks[marks < len(others)]
         self._above, self._upto = np.searchsorted(marks, above), np.searchsorted(marks, upto)

@@ -223,7 +223,7 @@ def cautions(facts: RunFacts) -> list[str]:
     note = facts.get("data", "note")
     said = [str(note)] if facts.is_sample and note else []
     for name, scores in splits(facts):
-        said += _few_functions(name, scores)
+        said += _few_functions(name, scores) + _fewer_areas(name, scores)
     said += _random_start(facts)
     if is_bigclonebench(facts):
         said.append(CRITIQUES)
@@ -235,6 +235,17 @@ def _few_functions(name: str, scores: Mapping[str, Any]) -> list[str]:
     if few is None or few >= FEW_FUNCTIONS:
         return []
     return [f"The {name} split has only {few} functions: its intervals are rough."]
+
+
+def _fewer_areas(name: str, scores: Mapping[str, Any]) -> list[str]:
+    """Say so where the areas of a long list have intervals from fewer resamples than the rest."""
+    drawn, areas = dig(scores, "resamples", "all"), dig(scores, "resamples", "areas")
+    if not isinstance(drawn, int) or not isinstance(areas, int) or areas >= drawn:
+        return []
+    return [
+        f"The {name} split is long: the intervals of its two areas come from {areas:,} resamples, "
+        f"the others from {drawn:,}."
+    ]
 
 
 def _random_start(facts: RunFacts) -> list[str]:

@@ -14,7 +14,9 @@ from nbhelpers.ranking import Ranking
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_THREADS = 8
+MAX_THREADS = 4
+MAX_AREA_WORK = 100_000_000  # pairs times samples whose areas are computed
+MIN_AREA_SAMPLES = 200
 WORK_PER_THREAD = 2_000_000  # pairs times samples; below it a thread costs more than it saves
 
 
@@ -29,7 +31,8 @@ def resampled_counts(
 
     Equal seeds give equal resamples, whatever the number of threads, and all rankings are scored
     on the same ones. A resample that draws no pair at all has no row. Memory is proportional to
-    the number of pairs, not to that of the samples.
+    the number of pairs, not to that of the samples. Areas need a pass over all pairs for each
+    sample, so of long lists only the first `area_samples` have them, and the others hold NaN there.
 
     Args:
         left: (pairs,) first function of each pair, by any id.
@@ -55,15 +58,28 @@ def resampled_counts(
         )
     names, index = np.unique(np.concatenate([left, right]), return_inverse=True)
     counter = _Counter(index[:n_pairs], index[n_pairs:], rankings)
-    draws = _Shared(enumerate(_node_weights(len(names), samples, seed)))
-    found = np.empty((len(rankings), samples, 6))
-    threads = _threads(n_pairs * samples)
+    weights = np.stack(list(_node_weights(len(names), samples, seed)))
+    found = np.full((len(rankings), samples, 6), np.nan)
+    walked = area_samples(n_pairs, samples)
+    draws = _Shared(enumerate(weights[:walked]))
+    threads = _threads(n_pairs * walked)
     with ThreadPoolExecutor(threads) as pool:
         jobs = [pool.submit(counter.fill, draws, found) for _ in range(threads)]
         for job in jobs:
             job.result()
+    for at in range(len(rankings) if walked < samples else 0):
+        found[at, walked:, :4] = counter.sums(at, weights[walked:])
     is_drawn = found[0, :, :4].sum(axis=1) > 0
     return [rows[is_drawn] for rows in found]
+
+
+def area_samples(n_pairs: int, samples: int) -> int:
+    """Return for how many of the samples the two areas are computed.
+
+    >>> area_samples(4_000, 1000), area_samples(415_416, 1000)
+    (1000, 240)
+    """
+    return min(samples, max(MIN_AREA_SAMPLES, MAX_AREA_WORK // max(n_pairs, 1)))
 
 
 class _Counter:
@@ -76,9 +92,11 @@ class _Counter:
         self.rankings = rankings
         self.first, self.second = left[base], right[base]
         self.itself = np.flatnonzero(self.first == self.second)
+        self.orders = [np.arange(len(base))]
         place = np.empty(len(base), dtype=np.int64)
         place[base] = np.arange(len(base))
         self.places = [place[ranking.rows] for ranking in rankings[1:]]
+        self.orders += self.places
 
     def fill(self, draws: Iterator[tuple[int, np.ndarray]], found: np.ndarray) -> None:
         """Score draws until there are none left. Two buffers serve all of them."""
@@ -95,6 +113,29 @@ class _Counter:
             for at, rows in enumerate(self.places, start=1):
                 np.take(pair_weight, rows, out=other, mode="clip")
                 found[at, sample] = self.rankings[at].counts(other)
+
+    def sums(self, at: int, weights: np.ndarray) -> np.ndarray:
+        """Return (samples, 4) tp, fp, fn, tn of one ranking: sums of products, no ranking needed.
+
+        Args:
+            at: Which ranking.
+            weights: (samples, functions) how often each function is drawn.
+        """
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        ranking, order, size = self.rankings[at], self.orders[at], weights.shape[1]
+        tp, clones = ranking.n_called_clones, ranking.n_clones
+        fp = clones + ranking.n_called_others
+        found = np.empty((len(weights), 4))
+        for column, rows in enumerate((order[:tp], order[clones:fp], order[tp:clones], order[fp:])):
+            a, b = self.first[rows], self.second[rows]
+            same = a == b
+            ones = np.ones(int((~same).sum()))
+            pairs = csr_matrix((ones, (a[~same], b[~same])), shape=(size, size))
+            alone = np.bincount(a[same], minlength=size)
+            found[:, column] = ((pairs.T @ weights.T).T * weights).sum(axis=1) + weights @ alone
+        return found
 
 
 class _Shared:

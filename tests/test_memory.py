@@ -108,6 +108,41 @@ def test_the_ledger_of_a_known_batch_is_near_the_peak_measured_on_an_h100(
     assert total == pytest.approx(measured_bytes, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("family", "tokens", "padded", "squares", "measured_bytes"),
+    [
+        ("roberta", 43_252, 46_744, 20_000_000, 18_556_469_248),
+        ("gpt2", 38_805, 52_223, 40_000_000, 17_349_609_472),
+    ],
+)
+def test_the_ledger_of_packed_tokens_is_near_the_peak_measured_on_an_h200(
+    family, tokens, padded, squares, measured_bytes
+):
+    """64 pairs of the real sample, bf16, published shapes with 8,000 words (torch 2.11)."""
+    graph = {"seq_len": 400, "data_flow_length": 128, "model": "microsoft/graphcodebert-base"}
+    overrides = graph if family == "roberta" else {}
+    hardware = plan_hardware("h100")
+    chosen = load_preset("clones", "h100", hardware=hardware, overrides=overrides)
+    spare = {"token_types": 1, "spare_positions": 2} if family == "roberta" else {}
+    shape = Shape(
+        hidden=768,
+        layers=12,
+        heads=12,
+        inner=3072,
+        vocab=8000,
+        positions=514 if family == "roberta" else 1024,
+        dropout=0.1,
+        family=family,
+        **spare,
+    )
+    extent = BatchExtent(tokens=tokens, padded_tokens=padded, squares=squares, last_tokens=tokens)
+    lines = ledger(
+        chosen.settings, plan_batch(chosen, hardware), shape, precision="bf16", extent=extent
+    )
+    total = sum(line.size_bytes for line in lines if line.name != "context")
+    assert total == pytest.approx(measured_bytes, rel=0.02)
+
+
 @pytest.mark.parametrize("name", FITTED)
 def test_every_shipped_preset_loads_plans_and_fits_its_gpu(name):
     bare = load_preset("clones", name)

@@ -10,9 +10,10 @@ from test_metrics import complete_pairs, sample
 
 from nbhelpers import resampling
 from nbhelpers.metrics import bootstrap_over_functions, compare_scorers
+from nbhelpers.ranking import Ranking
 
 
-@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("threads", [2, 4])
 def test_threads_change_no_resample(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     left, right = complete_pairs(20)
     y, p = sample(7, len(left))
@@ -53,3 +54,19 @@ def test_scorers_compared_together_get_the_intervals_they_get_alone() -> None:
     )
     assert found["p"] == {"intervals": bootstrap_over_functions(left, right, y, p, 0.5, 60, 4)}
     assert found["q"]["intervals"] == bootstrap_over_functions(left, right, y, q, 0.3, 60, 4)
+
+
+def test_long_lists_have_the_same_sums_without_walking_all_pairs(monkeypatch) -> None:
+    draw = np.random.default_rng(5)
+    left, right = draw.integers(0, 30, (2, 800))  # repeated pairs, and pairs of one function
+    labels = draw.integers(0, 2, 800)
+    scores = [draw.integers(0, 9, 800) / 9, draw.random(800)]  # with ties and without
+    rankings = [Ranking(labels, p, 0.5) for p in scores]
+    whole = resampling.resampled_counts(left, right, rankings, 60, 1)
+    monkeypatch.setattr(resampling, "MAX_AREA_WORK", 800 * 20)
+    monkeypatch.setattr(resampling, "MIN_AREA_SAMPLES", 5)
+    short = resampling.resampled_counts(left, right, rankings, 60, 1)
+    for a, b in zip(whole, short, strict=True):
+        assert np.array_equal(a[:, :4], b[:, :4])
+        assert np.array_equal(a[:20], b[:20])
+        assert np.isnan(b[20:, 4:]).all() and not np.isnan(a[20:, 4:]).any()
