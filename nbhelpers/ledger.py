@@ -54,12 +54,15 @@ def ledger(
     *,
     precision: str,
     extent: BatchExtent | None = None,
+    scoring: tuple[BatchExtent, BatchExtent] | None = None,
 ) -> tuple[MemoryLine, ...]:
-    """Return the lines of one process at its peak, the start of a backward pass.
+    """Return the lines of one process at its peak: the start of a backward pass, or scoring.
 
     Args:
         extent: The largest micro-batch, where the data are known; None: every function has
             `function_length` tokens.
+        scoring: The same of the largest batch of functions that is scored: between optimizer
+            steps, and at the end, when the optimizer is gone.
 
     Source: AdamW in fp32 keeps 12 bytes a parameter (weight, two moments), with autocast too; the
     fused optimizer on a GPU makes no copy. Gradients (4 bytes) are alive at the peak only when an
@@ -75,9 +78,14 @@ def ledger(
         size = 2 * shape.matrix_parameters()
         note = f"autocast keeps the matrices in {precision} for a step"
         lines.append(MemoryLine(name="cached casts", size_bytes=size, note=note))
-    extent, known = extent or _longest(settings, plan), extent is not None
-    working = list(_working_set(settings, plan, shape, extent, is_half=is_half, is_known=known))
-    lines += [_gradients(plan, 4 * count, sum(line.size_bytes for line in working)), *working]
+    train = list(_training(settings, plan, shape, extent, is_half=is_half))
+    gradients = _gradients(plan, 4 * count, sum(line.size_bytes for line in train))
+    score = _scoring(settings, plan, shape, scoring, is_half=is_half)
+    if score.size_bytes > gradients.size_bytes + sum(line.size_bytes for line in train):
+        freed = MemoryLine(name="gradients", size_bytes=0, note="freed before functions are scored")
+        lines += [freed, score]
+    else:
+        lines += [gradients, *train]
     if plan.use_gpu:
         size, note = CUDA_CONTEXT_BYTES, "CUDA, outside the allocator"
         if plan.world_size > 1:
@@ -96,60 +104,78 @@ def _gradients(plan: BatchPlan, size_bytes: int, working_bytes: int) -> MemoryLi
     return MemoryLine(name="gradients", size_bytes=max(0, size_bytes - working_bytes), note=note)
 
 
-def _longest(settings: Settings, plan: BatchPlan) -> BatchExtent:
-    rows, seq_len = 2 * plan.per_device_train_batch_size, settings.function_length
-    tokens = rows * seq_len
+def _longest(rows: int, length: int) -> BatchExtent:
+    tokens = rows * length
     return BatchExtent(
-        tokens=tokens, padded_tokens=tokens, squares=tokens * seq_len, last_tokens=tokens
+        tokens=tokens, padded_tokens=tokens, squares=tokens * length, last_tokens=tokens
     )
 
 
-def _working_set(
+def _has_scores(settings: Settings, plan: BatchPlan, dropout: float) -> bool:
+    """Whether attention keeps full score matrices: with dropout the CPU's fused one does too."""
+    return settings.attention == "eager" or (dropout > 0 and not plan.use_gpu)
+
+
+def _training(
     settings: Settings,
     plan: BatchPlan,
     shape: Shape,
-    extent: BatchExtent,
+    known: BatchExtent | None,
     *,
     is_half: bool,
-    is_known: bool,
 ) -> Iterator[MemoryLine]:
-    """The activations and temporaries of training, or of scoring where that needs more."""
-    seq_len, tokens = settings.function_length, extent.tokens
+    """The activations and temporaries of training."""
+    length = settings.function_length
+    extent = known or _longest(2 * plan.per_device_train_batch_size, length)
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
     mask = 0 if not dropout else 1 if plan.use_gpu else 4
     layer = _layer_bytes(settings, shape, extent, is_half=is_half, mask_bytes=mask)
-    # With dropout the CPU's fused attention falls back to full score matrices.
-    has_scores = settings.attention == "eager" or (dropout > 0 and not plan.use_gpu)
+    has_scores = _has_scores(settings, plan, dropout)
     scores = shape.heads * score_bytes(is_half=is_half, mask_bytes=mask)
     layer += extent.squares * scores * has_scores
-    ends = tokens * shape.hidden * (8 + mask)  # embedding dropout, last norm: input and output
+    ends = extent.tokens * shape.hidden * (8 + mask)  # embedding dropout, last norm: in and out
     if settings.data_flow_length is not None:
         ends += extent.squares * (2 if is_half else 4)  # which column sees which, as numbers
     if settings.gradient_checkpointing:
-        size = layer + shape.layers * tokens * shape.hidden * 4 + ends
+        size = layer + shape.layers * extent.tokens * shape.hidden * 4 + ends
         note = f"one of {shape.layers} layers, and the input of each (checkpointing)"
     else:
         size, note = shape.layers * layer + ends, f"{shape.layers} layers"
-    temporary = (
-        extent.last_tokens
-        * shape.hidden
-        * _temporary_bytes(settings, is_half=is_half, use_gpu=plan.use_gpu)
-    )
-    eval_rows = 2 * settings.per_device_eval_batch_size
-    # On a CPU the live bytes of training steps are counted, not those of scoring.
-    per_token = scoring_bytes(settings, shape, is_half)
-    scoring = eval_rows * seq_len * shape.hidden * per_token * plan.use_gpu
-    scoring += eval_rows * shape.heads * seq_len**2 * 8 * has_scores
-    if scoring > size + temporary:
-        note = f"scoring {eval_rows} functions of {seq_len:,} tokens (more than training needs)"
-        yield MemoryLine(name="activations", size_bytes=scoring, note=note)
-        return
     kernel = "with score matrices" if has_scores else "fused attention"
-    what = f"{tokens:,} tokens" + (" (the longest batch)" if is_known else f" of {seq_len:,} each")
-    note = f"{what}, {note}, {kernel}"
+    what = " (the longest batch)" if known else f" of {length:,} each"
+    note = f"{extent.tokens:,} tokens{what}, {note}, {kernel}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
-    yield MemoryLine(name="temporaries", size_bytes=temporary, note="inside the backward pass")
+    inside = _temporary_bytes(settings, is_half=is_half, use_gpu=plan.use_gpu)
+    size = extent.last_tokens * shape.hidden * inside
+    yield MemoryLine(name="temporaries", size_bytes=size, note="inside the backward pass")
+
+
+def _scoring(
+    settings: Settings,
+    plan: BatchPlan,
+    shape: Shape,
+    known: tuple[BatchExtent, BatchExtent] | None,
+    *,
+    is_half: bool,
+) -> MemoryLine:
+    """What scoring a batch of functions adds to the weights and the optimizer.
+
+    On a CPU the live bytes of training steps are counted, not those of scoring.
+    """
+    rows = 2 * settings.per_device_eval_batch_size
+    longest = _longest(rows, settings.function_length)
+    dropout = shape.dropout if settings.dropout is None else settings.dropout
+    per_token = shape.hidden * scoring_bytes(settings, shape, is_half) * plan.use_gpu
+    per_square = shape.heads * 8 * _has_scores(settings, plan, dropout)
+    during, after = (
+        extent.tokens * per_token + extent.squares * per_square
+        for extent in known or (longest, longest)
+    )
+    size = max(during, after - 8 * shape.parameters())
+    what = "the longest of them" if known else f"{settings.function_length:,} tokens each"
+    note = f"scoring {rows} functions, {what} (more than training needs)"
+    return MemoryLine(name="activations", size_bytes=size, note=note)
 
 
 def _layer_bytes(
@@ -217,17 +243,17 @@ def scoring_bytes(settings: Settings, shape: Shape, is_half: bool) -> int:
     """Return the bytes per token and hidden unit alive inside a block without gradients.
 
     Source: GPT-2: `gelu_new` holds four fp32 tensors of the MLP's width; the fused GELU in bf16:
-    measured, 512 functions of 1,024 tokens on an H100; in fp32: counted, not measured. RoBERTa:
-    measured on an H100, 32 and 128 functions of 528 tokens; eager counts the attention's part, and
-    data flow keeps the embeddings alive and adds the mask.
+    measured, 512 functions of 1,024 tokens on an H100. RoBERTa: measured on an H100 and an H200,
+    32 to 512 functions of 528 tokens; eager counts the attention's part, and data flow keeps the
+    embeddings alive and adds the mask. Packed in fp32: measured for RoBERTa only.
     """
-    is_eager = settings.attention == "eager"
-    if shape.family == "roberta":
-        mlp = 28 if is_eager else 30 if is_half else 46
-        return mlp + (0 if settings.data_flow_length is None else 6)
-    if is_eager:
-        return 64
-    return 34 if is_half else 48
+    if settings.attention == "eager":
+        bytes_per_token = 28 if shape.family == "roberta" else 64
+    elif is_half:
+        bytes_per_token = 30 if shape.family == "roberta" else 34
+    else:
+        bytes_per_token = 58 if is_packed(settings) else 47
+    return bytes_per_token + (0 if settings.data_flow_length is None else 6)
 
 
 def score_bytes(*, is_half: bool, mask_bytes: int) -> int:

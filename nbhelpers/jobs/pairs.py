@@ -81,9 +81,24 @@ class PairTask:
 
     def extent(self, rows: np.ndarray) -> BatchExtent:
         """Return how large the micro-batch of these rows is when it is computed."""
-        used = np.union1d(self.pairs.left[rows], self.pairs.right[rows])
-        lengths = self.lengths[used]
-        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in self._groups(lengths)]
+        lengths = self.lengths[np.union1d(self.pairs.left[rows], self.pairs.right[rows])]
+        return self._extent(lengths, self._groups(lengths))
+
+    def scoring_extents(self) -> tuple[BatchExtent, BatchExtent]:
+        """Return the largest batch of functions scored during training, and at its end."""
+        splits = self.data.splits
+        drawn = _fixed_draw(splits["valid"], self.settings.max_eval_pairs, self.settings.seed)
+        rest = [pairs for name, pairs in splits.items() if name != "train"]
+        return self._scored([drawn]), self._scored(rest)
+
+    def _scored(self, splits: list[ClonePairs]) -> BatchExtent:
+        used = np.unique(np.concatenate([side for p in splits for side in (p.left, p.right)]))
+        rows = 2 * self.settings.per_device_eval_batch_size
+        lengths = -np.sort(-self.lengths[used])[:rows]
+        return self._extent(lengths, [np.arange(len(lengths))])
+
+    def _extent(self, lengths: np.ndarray, groups: list[np.ndarray]) -> BatchExtent:
+        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in groups]
         padded = sum(n * width for n, width in sizes)
         tokens, last = padded, sizes[-1][0] * sizes[-1][1]
         if is_packed(self.settings):
@@ -273,6 +288,7 @@ def largest_batch_budget(
         ):
             if len(rows):
                 largest = max(largest, task.extent(rows), key=lambda x: (x.tokens, x.squares))
-    lines = ledger(s, plan, shape, precision=session.precision, extent=largest)
+    extents = {"extent": largest, "scoring": task.scoring_extents()}
+    lines = ledger(s, plan, shape, precision=session.precision, **extents)
     total = sum(line.size_bytes for line in lines)
     return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
