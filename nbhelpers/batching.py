@@ -200,14 +200,16 @@ def valid_choices(
     )
 
 
-def _uneven(total: int, per_device: int, world_size: int) -> ConfigError:
+def _uneven(
+    total: int, per_device: int, world_size: int, worlds: tuple[int, ...] = ()
+) -> ConfigError:
     step = per_device * world_size
     found = valid_choices(total, per_device, world_size)
     parts = []
     if found.per_device_sizes:
         parts.append(f"per_device_train_batch_size={_either(found.per_device_sizes)}")
-    if found.world_sizes:
-        parts.append(f"num_gpus={_either(found.world_sizes)}")
+    if worlds := worlds or found.world_sizes:
+        parts.append(f"num_gpus={_either(worlds)}")
     parts.append(f"global_batch_size={_either(found.global_batch_sizes)} (changes the experiment)")
     if found.has_uneven:
         parts.append(
@@ -247,12 +249,14 @@ def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> Bat
     world_size = settings.num_gpus
     if world_size == "auto":
         world_size = max(visible, 1) * num_nodes
-    plan = split_batch(
-        settings.global_batch_size,
-        settings.per_device_train_batch_size,
-        world_size,
-        allow_uneven=settings.allow_uneven_split,
-    )
+    total, size = settings.global_batch_size, settings.per_device_train_batch_size
+    try:
+        plan = split_batch(total, size, world_size, allow_uneven=settings.allow_uneven_split)
+    except ConfigError:  # fewer pairs per GPU would split too, unless the size was typed
+        is_typed = preset.provenance["per_device_train_batch_size"] == OVERRIDES
+        most = visible * num_nodes or MAX_OFFERED_GPUS
+        counts = () if is_typed else tuple(n for n in divisors(total) if n <= most)
+        raise _uneven(total, size, world_size, counts) from None
     return replace(plan, use_gpu=visible > 0, num_gpus_visible=visible, num_nodes=num_nodes)
 
 

@@ -138,7 +138,8 @@ def _check_options(script: Path, model: str, facts: ScriptFacts | None) -> None:
         )
     if missing:
         options = ", ".join(f"--{name}" for name in missing)
-        typer.echo(f"{script} has no option {options}: it will refuse them.", err=True)
+        text = f"{script} has no option {options}, and refuses what it does not know."
+        typer.echo(f"{text} Fix: delete these lines of the launcher.", err=True)
 
 
 def _too_small(recipe: Recipe, size_gib: float) -> str:

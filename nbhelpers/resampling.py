@@ -14,7 +14,7 @@ from nbhelpers.ranking import Ranking
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_THREADS = 4
+MAX_THREADS = 2  # eight took ten times as long as one on a virtual machine (docs/LOG.md)
 MAX_AREA_WORK = 100_000_000  # pairs times samples whose areas are computed
 MIN_AREA_SAMPLES = 200
 WORK_PER_THREAD = 2_000_000  # pairs times samples; below it a thread costs more than it saves

@@ -59,6 +59,18 @@ def test_three_gpus_share_batch_64_unevenly_by_request():
     assert plan.global_batch_size == 64 and "uneven" in plan.formula()
 
 
+@pytest.mark.parametrize("typed", [None, 32])
+def test_a_plan_offers_the_numbers_of_gpus_that_work_as_the_table_does(typed):
+    hardware = plan_hardware("h100", 6)
+    changed = {"model": "graphcodebert"} | ({"per_device_train_batch_size": typed} if typed else {})
+    preset = load_preset("clones", "h100", hardware=hardware, overrides=changed)
+    offered = "num_gpus=1 or 2;" if typed else "num_gpus=1, 2 or 4;"
+    with pytest.raises(ConfigError, match=offered):
+        plan_batch(preset, hardware)
+    works = load_preset("clones", "h100", hardware=hardware, overrides=changed | {"num_gpus": 2})
+    assert plan_batch(works, hardware).is_exact
+
+
 def test_a_per_device_size_that_divides_is_offered():
     with pytest.raises(ConfigError, match="per_device_train_batch_size=1, 2, 3, 4, 6, 8, 12 or 24"):
         split_batch(48, 32, 2)

@@ -165,6 +165,13 @@ def test_shared_data_without_the_wrapper_is_a_fault(tmp_path: Path) -> None:
     assert _faults(tmp_path, FAULTY)["gradients are not shared"] == ()
 
 
+def test_a_rank_without_the_wrapper_is_a_fault_without_a_sampler_too(tmp_path: Path) -> None:
+    text = FAULTY.replace("model = DistributedDataParallel(model)", "pass")
+    text = text.replace("DistributedSampler(", "RandomSampler(")
+    number = next(n for n, x in enumerate(text.splitlines(), 1) if ".backward()" in x)
+    assert _faults(tmp_path, text)["gradients are not shared"] == (number,)
+
+
 def test_a_save_by_every_process_is_a_fault(tmp_path: Path) -> None:
     text = FAULTY.replace("if args.local_rank in [-1, 0] and global", "if global")
     number = next(n for n, x in enumerate(text.splitlines(), 1) if "torch.save" in x)

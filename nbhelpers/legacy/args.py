@@ -64,6 +64,18 @@ def rank_options(script: Script) -> list[Option]:
     return found
 
 
+def required_line(script: Script) -> int:
+    """Return the line of a rank's option with `required=True`; 0 where there is none."""
+    lines = [
+        call.lineno
+        for call in script.calls
+        if is_rank_option(call)
+        for each in call.keywords
+        if each.arg == "required" and getattr(each.value, "value", None) is True
+    ]
+    return min(lines, default=0)
+
+
 def rank_names(options: list[Option]) -> RankNames:
     """Return how a script with these options calls the rank."""
     known = RankNames()
@@ -241,11 +253,21 @@ def _before(script: Script, call: ast.Call, is_sure: bool) -> Literal["before", 
     assert isinstance(call.func, ast.Attribute)
     statement, parser = script.statement(call), call.func.value
     is_named = all(isinstance(n, ast.Name | ast.Attribute | ast.Load) for n in ast.walk(parser))
+    is_named = is_named and not _is_bound_by(statement, parser)
     is_definition = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     is_later = isinstance(script.scope(call), ast.Lambda) or last_name(call) == _DATACLASSES
     is_elif = script.source(statement).startswith("elif")
     fits = is_named and is_sure and not (is_definition or is_later or is_elif)
     return "before" if fits else ""
+
+
+def _is_bound_by(statement: ast.stmt, parser: ast.expr) -> bool:
+    """Whether a statement makes the parser itself, so that there is none in front of it."""
+    asked = {node.id for node in ast.walk(parser) if isinstance(node, ast.Name)}
+    return any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in asked
+        for node in ast.walk(statement)
+    )
 
 
 def _holders(script: Script, names: RankNames) -> set[str]:

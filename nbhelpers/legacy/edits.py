@@ -78,7 +78,8 @@ def _test(point: Point, namespace: str, module: str) -> tuple[str, str]:
 def _default_edit(script: Script, point: Point, module: str) -> Edit:
     """Change the parser's default in front of a statement that parses inside an expression."""
     assert isinstance(point.value, ast.Call) and isinstance(point.value.func, ast.Attribute)
-    parser, attribute = script.source(point.value.func.value), point.option.attribute
+    parser = ast.unparse(point.value.func.value)  # names and dots; in f-strings places are wrong
+    attribute = point.option.attribute
     default = point.option.default
     read = f'int({module}.environ.get("{VARIABLE}", {default}))'
     if not default.lstrip("-").isdigit():

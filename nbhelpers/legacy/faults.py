@@ -370,10 +370,12 @@ def _waits_for_rank_0(script: Script, guards: Guards) -> list[int]:
 
 @_fault(
     "gradients are not shared",
-    "the data is split over the processes, but no DistributedDataParallel is seen: each trains a "
-    "model of its own",
+    "no DistributedDataParallel is seen: each process trains a model of its own, and without a "
+    "DistributedSampler on all the data",
 )
 def _no_wrapper(script: Script, _: Guards) -> list[int]:
     wrappers = {"DistributedDataParallel", "DDP", "Trainer", "Accelerator", "prepare"}
+    wrappers |= {"FullyShardedDataParallel", "FSDP", "fully_shard", "initialize"}  # DeepSpeed's
     has_one = any(last_name(call) in wrappers for call in script.calls)
-    return [] if has_one else _lines(_training_samplers(script))
+    steps = [call for call in script.calls if last_name(call) == "backward"]
+    return [] if has_one else _lines(_training_samplers(script) or steps)

@@ -40,6 +40,7 @@ _SET_UP = {
 _HARMLESS = {"print", "info", "warning", "debug", "log", "error", "exit"}
 _OTHER_DUTY = {"load", "cache", "setup", "init", "loader", "loaders", "sampler", "dataset"}
 _MAIN = {"main", "master", "first"}
+_BEYOND = "its logic is beyond this tool; let rank 0 pass by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,20 @@ def find_guards(script: Script, names: RankNames) -> Guards:
             if is_shut(guard.test) and not guard.is_closing:
                 closed.append(replace(guard, body=()))  # perhaps it defines what another uses
         elif not is_shut(guard.test):
-            found.opened += [guard] if judge.lets_rank_0(guard.test) else []
+            if judge.lets_rank_0(guard.test):
+                found.opened.append(guard)
+            elif judge.is_beyond(guard.test):
+                found.kept.append(Kept(guard.line, _BEYOND))
         elif reason := _reason_to_keep(script, guard, judge):
             found.kept.append(Kept(guard.line, reason))
         else:
             found.closed.append(guard)
     found.closed += _providers(script, found.closed, closed)
     found.free_evaluations, found.free_saves = _free_actions(script, names, found.aliases)
+    found.kept = sorted(
+        dict.fromkeys([*found.kept, *_other_forms(script, names, found.aliases)]),
+        key=lambda each: each.line,
+    )
     return found
 
 
@@ -213,9 +221,9 @@ def _reason_to_keep(script: Script, guard: Guard, judge: Judge) -> str:
     waits = _collective(script, guard)
     if waits:
         return f"all processes have to take part in {last_name(waits)}() in line {waits.lineno}"
-    if not replacements(guard, judge):
-        return "its logic is beyond this tool; let rank 0 pass by hand"
-    return ""
+    if any(isinstance(each, ast.JoinedStr) for each in script.ancestors(guard.test)):
+        return "it stands inside an f-string; let rank 0 pass by hand"
+    return "" if replacements(guard, judge) else _BEYOND
 
 
 def _is_test(script: Script, guard: Guard) -> bool:
@@ -277,23 +285,87 @@ def _free_actions(
     script: Script, names: RankNames, aliases: dict[str, ast.expr]
 ) -> tuple[list[int], list[int]]:
     """The lines of evaluations and of saves in training that no condition on a rank guards."""
-    evaluations, saves = set(), set()
+    evaluations, saves, hidden = set(), set(), _other_names(script, names, aliases)
     for call in script.calls:
         is_saving = last_name(call) in ("save", "save_pretrained")
         if is_saving or is_evaluation(call):
-            above = list(script.ancestors(call))
-            tests = [node.test for node in above if isinstance(node, ast.If | ast.IfExp)]
-            is_free = not any(_asks_rank(test, names, aliases) for test in tests)
+            tests = [test for _, test in _tests_above(script, call)]
+            is_free = not any(_asks_rank(test, names, aliases, hidden) for test in tests)
+            above = script.ancestors(call)
             functions = [node for node in above if isinstance(node, ast.FunctionDef)]
             if is_free and is_training(*functions):
                 (saves if is_saving else evaluations).add(call.lineno)
     return sorted(evaluations), sorted(saves)
 
 
-def _asks_rank(test: ast.expr, names: RankNames, aliases: dict[str, ast.expr]) -> bool:
+def _tests_above(script: Script, call: ast.Call) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """What decides whether a call runs, with the node that asks it, from the inside out."""
+    inner: ast.AST = call
+    for node in script.ancestors(call):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            yield node, node.test
+        elif isinstance(node, ast.Match):
+            yield node, node.subject
+        elif isinstance(node, ast.BoolOp):
+            before = node.values[: node.values.index(inner)]  # type: ignore[arg-type]
+            yield from ((node, value) for value in before)
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            yield from ((node, test) for each in node.generators for test in each.ifs)
+        inner = node
+
+
+def _other_forms(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> Iterator[Kept]:
+    """Conditions in forms that are not opened, such as `match` and `while`, over an evaluation."""
+    hidden = _other_names(script, names, aliases)
+    for call in script.calls:
+        if not is_evaluation(call) and last_name(call) not in ("save", "save_pretrained"):
+            continue
+        for node, test in _tests_above(script, call):
+            is_read = isinstance(node, ast.If | ast.IfExp) or _is_read_boolean(script, node)
+            is_hidden = any(last_name(each) in hidden for each in ast.walk(test))
+            if is_hidden or (not is_read and names.occurs(test)):
+                yield Kept(
+                    test.lineno, "in this form it is beyond this tool; see to rank 0 by hand"
+                )
+
+
+def _is_read_boolean(script: Script, node: ast.AST) -> bool:
+    """Whether `… and …` stands where `_guards` looks: a statement, a value, part of a test."""
+    if not isinstance(node, ast.BoolOp):
+        return False
+    above = script.parents[node]
+    while isinstance(above, ast.BoolOp | ast.UnaryOp):
+        node, above = above, script.parents[above]
+    is_or = isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
+    is_test = isinstance(above, ast.If | ast.IfExp)
+    return is_test or (
+        isinstance(above, ast.Expr | ast.Assign | ast.keyword | ast.Return) and not is_or
+    )
+
+
+def _other_names(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> set[str]:
+    """What hides the rank: `r = args.local_rank`, a function that returns a condition on it."""
+    found = set()
+    for node in script.nodes:
+        value = getattr(node, "value", None)
+        is_asking = isinstance(value, ast.Compare | ast.BoolOp | ast.UnaryOp)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if names.matches(value) or (is_asking and names.occurs(value)):
+                found.add(node.targets[0].id)
+        elif isinstance(node, ast.Return) and is_asking and names.occurs(value):
+            found.add(_scope_name(script, node))
+    return found - {"", *names.names, *aliases}
+
+
+def _asks_rank(
+    test: ast.expr, names: RankNames, aliases: dict[str, ast.expr], hidden: set[str]
+) -> bool:
     """Whether a condition tells processes apart, by whatever rank."""
     return names.occurs(test) or any(
-        last_name(node) in aliases or "rank" in words(last_name(node)) or is_main_process(node)
+        last_name(node) in aliases
+        or last_name(node) in hidden
+        or "rank" in words(last_name(node))
+        or is_main_process(node)
         for node in ast.walk(test)
     )
 
@@ -305,7 +377,12 @@ def replacements(guard: Guard, judge: Judge) -> list[tuple[ast.expr, bool]]:
     change anything for the other ranks.
     """
     parts: list[tuple[ast.expr, bool]] = []
+    quoted = {
+        each for n in ast.walk(guard.test) if isinstance(n, ast.JoinedStr) for each in ast.walk(n)
+    }
     for node in ast.walk(guard.test):
+        if node in quoted:  # shown, not asked
+            continue
         is_alias = isinstance(node, ast.Name) and node.id in judge.aliases
         if isinstance(node, ast.expr) and (is_alias or is_rank_test(judge.names, node)):
             rows = judge.table(node)

@@ -17,7 +17,7 @@ from pathlib import Path
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import expanded
 
-from .args import Option, Point, parse_points, rank_names, rank_options
+from .args import Option, Point, parse_points, rank_names, rank_options, required_line
 from .edits import open_edits, read_rank_edits
 from .env import attribute_uses, env_sources, late_uses
 from .faults import find_faults
@@ -147,7 +147,7 @@ def _plan_saving(plan: _Plan) -> None:
         if lines:
             text = ", ".join(map(str, lines))
             plan.saves.append(f"line {text}: every process {what}, no condition on the rank")
-    if not plan.saves:
+    if not (plan.saves or guards.kept):
         plan.saves.append("no condition on the rank guards an evaluation or a save here")
 
 
@@ -183,6 +183,12 @@ def _refuse(plan: _Plan) -> None:
             "data. Nothing was changed.",
             fix="run it in one process, add those three and an option --local_rank, or train "
             f"with: {train_command(model) if model else 'nbhelpers train clones'}",
+        )
+    if line := required_line(script):
+        raise ConfigError(
+            f"{path}: the rank's option is required=True (line {line}), and accelerate passes no "
+            "such option: the parser would end the script. Nothing was changed.",
+            fix="write default=-1 in place of required=True, and run this again",
         )
     for call in script.calls:
         if last_name(call) == "spawn" and base_name(call) in ("mp", "multiprocessing"):

@@ -81,13 +81,14 @@ class Judge:
     aliases: Mapping[str, ast.expr] = field(default_factory=dict)
     opened: frozenset[ast.expr] = frozenset()
     _unknowns: dict[str, bool] = field(default_factory=dict)
+    _is_hidden: bool = False  # an unknown part holds the rank
 
     def table(self, test: ast.expr) -> list[tuple[bool, bool, bool]]:
         """Return the condition at ranks -1, 0 and 1, a row per case of what else it asks.
 
         Empty for a condition with too many unknown parts.
         """
-        self._unknowns = {}
+        self._unknowns, self._is_hidden = {}, False
         for rank in (SINGLE, FIRST, SECOND):  # meets the unknown parts
             self._truth(test, rank)
         keys, rows = list(self._unknowns), []
@@ -111,6 +112,10 @@ class Judge:
         rows = self.table(test)
         return all(row[0] == row[1] for row in rows) and any(row[1] != row[2] for row in rows)
 
+    def is_beyond(self, test: ast.expr) -> bool:
+        """Whether a condition asks the rank in a way that cannot be computed here."""
+        return not self.table(test) or self._is_hidden
+
     def _truth(self, node: ast.expr, rank: int) -> bool:
         if node in self.opened and rank == FIRST:
             rank = SINGLE
@@ -130,6 +135,7 @@ class Judge:
         try:
             return bool(self._value(node, rank))
         except _UnknownValue:
+            self._is_hidden |= self.names.occurs(node)
             return self._unknowns.setdefault(ast.dump(node), False)
 
     def _value(self, node: ast.expr, rank: int) -> Any:
@@ -140,6 +146,8 @@ class Judge:
             return self._compared(node, rank)
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return [self._value(each, rank) for each in node.elts]
+        if isinstance(node, ast.NamedExpr):
+            return self._value(node.value, rank)
         if isinstance(node, ast.Call) and last_name(node) == "int" and len(node.args) == 1:
             return self._value(node.args[0], rank)
         if last_name(node) in ("get_rank", "get_local_rank"):

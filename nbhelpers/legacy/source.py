@@ -10,6 +10,7 @@ import ast
 import bisect
 import io
 import re
+import sys
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
@@ -62,7 +63,7 @@ class Script:
         """Return the character at a node's line (from 1) and column (UTF-8 bytes, from 0)."""
         start = self.starts[line - 1]
         head = self.text[start : start + column_bytes].encode()[:column_bytes]
-        return start + len(head.decode())
+        return start + len(head.decode(errors="ignore"))  # Python 3.11 misplaces f-string parts
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Return where a node's text starts and ends."""
@@ -244,4 +245,6 @@ def _unparsable(path: Path, text: str, error: SyntaxError) -> ConfigError:
             f"is written for Python 2 (line {number}: {error.msg})",
             "convert it to Python 3 first, or train with: nbhelpers train clones",
         )
-    return _refused(path, f"does not parse: line {number}: {error.msg}", f"mend line {number}")
+    fix = f"mend line {number}; if it is right for a later Python than this one, "
+    fix += f"{sys.version_info.major}.{sys.version_info.minor}, install nbhelpers there"
+    return _refused(path, f"does not parse: line {number}: {error.msg}", fix)
