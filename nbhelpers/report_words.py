@@ -57,6 +57,7 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "parameters": None if parameters is None else count(parameters),
         "weights": _weights(facts),
         "tokenizer": model.get("tokenizer"),
+        "data flow": _data_flow(facts),
         "checkpoint": facts.get("checkpoint"),
         "data": data.get("source"),
         "data revision": data.get("revision"),
@@ -66,6 +67,19 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return {name: str(value) for name, value in rows.items() if value not in (None, "", {})}
+
+
+def _data_flow(facts: RunFacts) -> str | None:
+    """Say how the data flow was read, and of how many functions there is none."""
+    found = facts.get("model", "data_flow")
+    if not isinstance(found, Mapping):
+        return None
+    length, mean = found.get("data_flow_length"), found.get("mean_nodes")
+    if not length:
+        return "off; code split at the leaves of its syntax tree"
+    nodes = f"{mean:.0f} nodes per function" if isinstance(mean, int | float) else "nodes"
+    none, how = found.get("functions_without_nodes"), found.get("grammar_compat")
+    return f"{nodes} on average, {none} functions without any; room for {length}; {how} grammar"
 
 
 def _weights(facts: RunFacts) -> str | None:

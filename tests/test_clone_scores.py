@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbhelpers import report_words
 from nbhelpers.data import ClonePairs
 from nbhelpers.jobs import clone_scores
 from nbhelpers.metrics import best_threshold
@@ -130,3 +131,17 @@ def test_a_sink_writes_each_chunk_at_once(tmp_path: Path) -> None:
     assert all(np.diff(sizes) > 50_000) and writer.n_written == 5000
     rows = [json.loads(line) for line in writer.path.read_text().splitlines()]
     assert [row["prediction"] for row in rows] == [int(p > 0.25) for p in given]
+
+
+def test_the_result_says_what_became_of_the_data_flow() -> None:
+    settings = SimpleNamespace(data_flow_length=128, grammar_compat="checkpoint")
+    table = SimpleNamespace(node_offsets=np.array([0, 3, 3, 9]))
+    found = clone_scores._data_flow(settings, table)
+    assert found["mean_nodes"] == 3.0 and found["functions_without_nodes"] == 1
+    facts = SimpleNamespace(get=lambda *keys: found if keys == ("model", "data_flow") else None)
+    told = report_words._data_flow(facts)
+    assert told == (
+        "3 nodes per function on average, 1 functions without any; room for 128; checkpoint grammar"
+    )
+    settings.data_flow_length = None
+    assert clone_scores._data_flow(settings, table) is None

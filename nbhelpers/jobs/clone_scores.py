@@ -160,6 +160,20 @@ def _model_facts(session: Session, inputs: Inputs, model: CloneModel) -> dict[st
         "random_weights": session.settings.random_weights and session.checkpoint is None,
         "tokenizer": inputs.found.note,
         "seq_len": session.settings.seq_len,
+        "data_flow": _data_flow(session.settings, inputs.table),
+    }
+
+
+def _data_flow(settings: Any, table: Any) -> dict[str, Any] | None:
+    """Return what became of the data flow; None where the code is read as plain text."""
+    if settings.data_flow_length is None:
+        return None
+    nodes = np.diff(table.node_offsets)
+    return {
+        "data_flow_length": settings.data_flow_length,
+        "grammar_compat": settings.grammar_compat,
+        "mean_nodes": float(nodes.mean()) if len(nodes) else 0.0,
+        "functions_without_nodes": int((nodes == 0).sum()),
     }
 
 

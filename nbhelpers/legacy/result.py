@@ -131,4 +131,16 @@ def _instead(hints: Hints, presets: Sequence[str]) -> list[str]:
         f"  nbhelpers evaluate clones --checkpoint OUTPUT_DIR/{hints.weights} "
         f"--model {hints.model or 'MODEL'} --data FOLDER",
         *([] if hints.model else [unknown]),
+        *_lengths(hints.model),
+    ]
+
+
+def _lengths(model: str) -> list[str]:
+    """What else decides the scores of weights that a script saved."""
+    said = "  with the length it was trained with, where that is another than the preset's: "
+    if model != "graphcodebert":
+        return [f"{said}-o seq_len=BLOCK_SIZE"]
+    return [
+        f"{said}-o code_length=N -o data_flow_length=M",
+        "  and, as the script's parser kept string literals whole: -o grammar_compat=checkpoint",
     ]
