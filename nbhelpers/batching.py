@@ -187,9 +187,8 @@ def valid_choices(
     per_process, rest = divmod(global_batch_size, world_size)
     sizes = () if rest else divisors(per_process)
     most = MAX_OFFERED_GPUS if world_size <= MAX_OFFERED_GPUS else 2 * world_size
-    worlds = tuple(
-        n for n in range(1, most + 1) if global_batch_size % (n * per_device_train_batch_size) == 0
-    )
+    micro_steps, rest = divmod(global_batch_size, per_device_train_batch_size)
+    worlds = () if rest else tuple(n for n in divisors(micro_steps) if n <= most)
     step = per_device_train_batch_size * world_size
     below = global_batch_size // step * step
     return Choices(
@@ -254,9 +253,9 @@ def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> Bat
         plan = split_batch(total, size, world_size, allow_uneven=settings.allow_uneven_split)
     except ConfigError:  # fewer pairs per GPU would split too, unless the size was typed
         is_typed = preset.provenance["per_device_train_batch_size"] == OVERRIDES
-        most = visible * num_nodes or MAX_OFFERED_GPUS
-        counts = () if is_typed else tuple(n for n in divisors(total) if n <= most)
-        raise _uneven(total, size, world_size, counts) from None
+        most, alike = visible * num_nodes or MAX_OFFERED_GPUS, divisors(total)
+        counts = () if is_typed else (n for n in alike if n <= most and n % num_nodes == 0)
+        raise _uneven(total, size, world_size, tuple(counts)) from None
     return replace(plan, use_gpu=visible > 0, num_gpus_visible=visible, num_nodes=num_nodes)
 
 

@@ -13,22 +13,25 @@ from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError
 if TYPE_CHECKING:
     from nbhelpers.legacy import Recipe, ScriptFacts
 
+MOST = 10**6  # of anything that is counted here: far beyond any machine, and quick to split
 Scripts = Annotated[
     list[Path], typer.Argument(parser=typed_path, help="Training scripts, such as run.py.")
 ]
 Write = Annotated[bool, typer.Option("--write", help="Change the files, with backups beside them.")]
 
 Model = Annotated[str, typer.Option(help="codegpt, graphcodebert or codebert.")]
-NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs; default: those that are here.")]
+NumGpus = Annotated[
+    int | None, typer.Option(min=1, max=MOST, help="GPUs; default: those that are here.")
+]
 GpuKey = Annotated[str, typer.Option("--gpu", help="Plan for this GPU instead of what is here.")]
-GpuCount = Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")]
+GpuCount = Annotated[int, typer.Option("--count", min=1, max=1024, help="How many such GPUs.")]
 ScriptPath = Annotated[
     Path, typer.Option("--script", parser=typed_path, help="The training script.")
 ]
 OutputDir = Annotated[Path, typer.Option(parser=typed_path, help="For weights and the log.")]
 DataDir = Annotated[Path, typer.Option(parser=typed_path, help="Holds train.txt and the others.")]
-PerGpu = Annotated[int | None, typer.Option(min=1, help="Pairs per GPU and micro-step.")]
-GlobalBatch = Annotated[int, typer.Option(min=1, help="Pairs per optimizer step.")]
+PerGpu = Annotated[int | None, typer.Option(min=1, max=MOST, help="Pairs per GPU and micro-step.")]
+GlobalBatch = Annotated[int, typer.Option(min=1, max=MOST, help="Pairs per optimizer step.")]
 WriteTo = Annotated[
     Path | None, typer.Option("--write", parser=typed_path, help="A file or folder to write to.")
 ]

@@ -8,6 +8,7 @@ lines name everything that counts, and take nothing from Accelerate's own config
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29500
 CONFIG_NAME = "accelerate.json"
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.%\w]*")
 THREADS = 4  # of each process: few enough for every node, and the GPU does the work
 
 
@@ -157,10 +159,11 @@ def prepare_nodes(
 
     Raises:
         BudgetError: The memory is predicted not to suffice.
-        ConfigError: The batch does not split, or no GPU can be chosen.
+        ConfigError: The batch does not split, no GPU can be chosen, or a name is no host's.
         HardwareError: The settings ask for another number of GPUs.
         LaunchError: The run is running, or its folder cannot be used.
     """
+    _check_address(main_address)
     hardware, chosen, plan, budget = plan_nodes(
         job, preset, num_nodes=num_nodes, gpus_per_node=gpus_per_node, gpu=gpu, overrides=overrides
     )
@@ -179,6 +182,15 @@ def prepare_nodes(
     require_room(budget, hardware, force=False)
     _write_folder(launcher, record | {"command": command or ""}, fresh=fresh)
     return launcher
+
+
+def _check_address(address: str) -> None:
+    """Refuse what no host is called: every node would wait for it until the time is up."""
+    if address and not _HOST.fullmatch(address):
+        raise ConfigError(
+            f"main_address={address!r} is no name or address of a machine.",
+            fix="write its host name or IP address alone, without a port; the port has --port",
+        )
 
 
 def plan_nodes(
@@ -217,7 +229,8 @@ def plan_nodes(
         raise ConfigError(
             f"num_gpus={plan.world_size}, but {num_nodes} nodes x {gpus_per_node} are {total} "
             "processes.",
-            fix=f"set num_gpus to {total}, or other numbers of nodes and GPUs",
+            fix=f'set num_gpus to "auto" for {total} processes, or plan for '
+            f"{plan.world_size // num_nodes} on each of {num_nodes} nodes",
         )
     return node, chosen, plan, predict_memory(chosen, plan, node)
 

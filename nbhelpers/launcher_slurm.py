@@ -12,6 +12,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.runs import Run
 from nbhelpers.workers import FOREIGN_PATTERN
 
+CPUS_PER_PROCESS = 4  # as many as the threads that `launcher` gives each of them
 STOP_BEFORE_END_S = 120  # time for one step and one checkpoint before the time limit
 # The parts of the script that no setting changes. `@NAME@` marks what `slurm_script` fills in.
 _BODY = """\
@@ -54,7 +55,7 @@ again=
 trap 'again=yes; touch "$RUN_DIR/stop"' USR1
 trap 'touch "$RUN_DIR/stop"' TERM
 srun --nodes=@NODES@ --ntasks=@NODES@ --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 \\
-  --export=ALL bash -c "$on_node" &
+  ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} --export=ALL bash -c "$on_node" &
 task=$!
 code=0
 wait "$task" || code=$?
@@ -122,6 +123,9 @@ def slurm_script(
     head = [f"--job-name={run.id}", f"--nodes={num_nodes}", "--ntasks-per-node=1"]
     if gpus_per_node and not any(line.startswith("--g") for line in options.others):
         head.append(f"--gpus-per-node={gpus_per_node}")
+    # One task holds all processes of a node, and SLURM gives a task one CPU where nothing is said.
+    if not any(line.startswith("--cpus-per") for line in options.others):
+        head.append(f"--cpus-per-task={CPUS_PER_PROCESS * max(gpus_per_node, 1)}")
     log = str(run.path / "slurm-%j.log")
     head += ["--requeue", "--open-mode=append", f'--output="{_escaped(log)}"']
     head += [f"--signal=B:USR1@{STOP_BEFORE_END_S}", *options.lines()]

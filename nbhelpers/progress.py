@@ -80,7 +80,9 @@ class Progress:
     @property
     def share(self) -> float | None:
         """Done share of the current count, 0 to 1; None when nothing is counted."""
-        return min(self.done / self.total, 1.0) if self.total else None
+        if self.total:
+            return min(self.done / self.total, 1.0)
+        return 1.0 if self.phase == "finish" else None
 
     @property
     def eta_s(self) -> float | None:

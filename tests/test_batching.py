@@ -67,6 +67,9 @@ def test_a_plan_offers_the_numbers_of_gpus_that_work_as_the_table_does(typed):
     offered = "num_gpus=1 or 2;" if typed else "num_gpus=1, 2 or 4;"
     with pytest.raises(ConfigError, match=offered):
         plan_batch(preset, hardware)
+    if not typed:
+        with pytest.raises(ConfigError, match="num_gpus=2, 4 or 8;"):
+            plan_batch(preset, hardware, num_nodes=2)
     works = load_preset("clones", "h100", hardware=hardware, overrides=changed | {"num_gpus": 2})
     assert plan_batch(works, hardware).is_exact
 

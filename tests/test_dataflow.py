@@ -311,6 +311,9 @@ def test_text_beyond_ascii_gives_the_graph_of_its_ascii_twin() -> None:
         ('int f() { return "\ud800"; }', "java", "lone surrogate at character 18"),
         ("int f();", "cobol", "'cobol'"),
         ("int f();", "Java", "'Java'"),
+        ("int f();", ["java"], "'java'"),
+        (b"int f();", "java", "type bytes"),
+        (None, "java", "type NoneType"),
     ],
 )
 def test_a_missing_graph_has_a_reason(code: str, language: str, reason: str) -> None:

@@ -176,6 +176,8 @@ def test_a_table_that_does_not_fit_together_is_not_used() -> None:
         "token_offsets": table.token_offsets + 1,
         "edge_kind": table.edge_kind + 9,
         "parents": table.parents - 1,
+        "edge_token": table.edge_token + 1,
+        "words": ["a", 1],
         "edge_offsets": table.edge_offsets[:-1],
         "parent_offsets": table.parent_offsets.astype("int32"),
     }.items():
@@ -291,10 +293,38 @@ def test_an_interrupt_leaves_no_child_behind(monkeypatch) -> None:
     assert all(one.process.poll() is not None for one in started)
 
 
-@pytest.mark.parametrize("processes", [0, -1, True])
+@pytest.mark.parametrize("starts", [0, 1])
+def test_children_that_cannot_be_started_are_done_without(monkeypatch, starts: int) -> None:
+    expected = contents(extract_corpus(MANY[:99], "java", processes=1))
+    monkeypatch.setenv("NBHELPERS_CACHE", os.devnull)
+    monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 500)
+    popen, started = subprocess.Popen, []
+
+    def scarce(*words: object, **options: object) -> subprocess.Popen:
+        if len(started) == starts:
+            raise BlockingIOError("Resource temporarily unavailable")
+        started.append(popen(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    assert contents(extract_corpus(MANY[:99], "java", processes=3)) == expected
+    assert len(started) == starts and all(one.poll() is not None for one in started)
+
+
+@pytest.mark.parametrize("processes", [0, -1, True, 1.5, "2"])
 def test_processes_are_a_number_from_one(processes: int) -> None:
     with pytest.raises(ConfigError, match="processes is"):
         extract_corpus(CODES, "java", processes=processes)
+
+
+@pytest.mark.parametrize(
+    ("codes", "text"),
+    [("int f();", "one str"), (None, "one NoneType"), (["int f();", b"x"], "Function 1 .* bytes")],
+)
+def test_functions_are_a_list_of_text(codes: object, text: str) -> None:
+    with pytest.raises(DataFlowUnavailable, match=text) as caught:
+        extract_corpus(codes, "java")
+    assert caught.value.fix
 
 
 def test_an_unknown_language_is_an_error_even_for_no_functions() -> None:

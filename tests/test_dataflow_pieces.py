@@ -32,6 +32,7 @@ def test_a_piece_without_its_class_is_read_as_inside_one(name: str) -> None:
         ("// one\nint f() {\n  return 1;\n", 3, "a '}' is missing"),
         ("/* one\n two */ int f() { return 1; }\n}", 3, "'}' does not fit"),
         ("int f() {\n  return 1;\n}\n\n/* */\n} int g() { }", 6, "'}' does not fit"),
+        ("int f() {\n  return 1\u2028; }", 2, r"'\u2028' does not fit"),
         (" * end of a comment */\nint f(int a) { return a; }", 1, "does not fit"),
     ],
 )

@@ -14,6 +14,8 @@ from dataflow_reference import reference_edges
 from nbhelpers.data.dataflow import DataFlow, Edge, extract_dataflow
 from nbhelpers.errors import DataFlowUnavailable
 
+pytestmark = pytest.mark.slow
+
 DEPTH, LENGTH = 200, 5_000
 
 

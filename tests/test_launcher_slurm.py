@@ -28,6 +28,7 @@ def test_the_script_tells_sbatch_what_was_asked(cluster):
     run = cluster.launcher.run
     assert head == [
         *(f"--job-name={run.id}", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=4"),
+        "--cpus-per-task=16",
         *("--requeue", "--open-mode=append", f'--output="{run.path}/slurm-%j.log"'),
         *("--signal=B:USR1@120", "--partition=gpu", "--time=04:00:00", "--account=me", "--mem=0"),
     ]
@@ -107,3 +108,9 @@ def test_what_is_no_option_of_sbatch_is_refused(tmp_path, option):
 def test_an_own_wish_for_gpus_replaces_ours(tmp_path):
     script = prepare(tmp_path).slurm(SlurmOptions(others=("--gres=gpu:h100:4",)))
     assert "--gpus-per-node" not in script and "#SBATCH --gres=gpu:h100:4\n" in script
+
+
+@pytest.mark.parametrize("option", ["--cpus-per-task=2", "--cpus-per-gpu=8"])
+def test_an_own_wish_for_cpus_replaces_ours(tmp_path, option):
+    script = prepare(tmp_path).slurm(SlurmOptions(others=(option,)))
+    assert script.count("#SBATCH --cpus") == 1

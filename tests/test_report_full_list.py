@@ -12,6 +12,8 @@ from run_on_disk import write_run
 
 from nbhelpers.report import Report, report
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -40,8 +40,8 @@ def extract_dataflow(code: str, language: str, *, grammar_compat: str = "maintai
             trained.
 
     Raises:
-        DataFlowUnavailable: The language is unknown, its grammar is not installed, the code has no
-            token, or the graph is too large.
+        DataFlowUnavailable: The language is unknown, its grammar is not installed, the code is no
+            str or has no token, or the graph is too large.
         ConfigError: `grammar_compat` is unknown.
 
     >>> extract_dataflow("int f(int a) { return a; }", "java").edges
@@ -78,7 +78,8 @@ def extract_corpus(
         report: Called with (done, total) distinct functions.
 
     Raises:
-        DataFlowUnavailable: The language is unknown or its grammar is not installed.
+        DataFlowUnavailable: The language is unknown, its grammar is not installed, or `codes` is
+            no list of str.
         ConfigError: `grammar_compat` or `processes` is no valid value.
         DataError: A child ended before its work was done.
     """

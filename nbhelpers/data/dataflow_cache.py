@@ -18,6 +18,7 @@ from .dataflow_table import FlowTable, join, load_table, make_table
 
 KEY_BYTES = 16
 _UNREADABLE = (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile, zlib.error)
+_UNREADABLE += (MemoryError, RecursionError)  # sizes and depths that no table of ours has
 
 
 class FlowCache:

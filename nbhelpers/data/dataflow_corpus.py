@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from ..errors import ConfigError, DataFlowUnavailable
@@ -12,7 +12,7 @@ from .dataflow_cache import FlowCache
 from .dataflow_graph import read_function
 from .dataflow_processes import read_chunks
 from .dataflow_table import FlowTable, join, make_table
-from .dataflow_tree import leaf_kinds, versions
+from .dataflow_tree import leaf_kinds, require_language, require_text, versions
 
 # Part of the cache's key: raise it when the same code and grammar give another graph than before.
 FORMAT = 1
@@ -27,11 +27,11 @@ def read_corpus(
     codes: Sequence[str], language: str, *, compat: str, processes: int | None, report: Report
 ) -> FlowTable:
     """Return the graphs of `codes`; see `extract_corpus`."""
-    if processes is not None and (isinstance(processes, bool) or processes < 1):
+    whole = isinstance(processes, int) and not isinstance(processes, bool)
+    if processes is not None and (not whole or processes < 1):
         raise ConfigError(f"processes is {processes!r}.", fix="give a whole number from 1, or None")
-    leaf_kinds(language, compat)
-    distinct: dict[str, int] = {}
-    place = [distinct.setdefault(code, len(distinct)) for code in codes]
+    leaf_kinds(require_language(language), compat)
+    distinct, place = _distinct(codes)
     texts = list(distinct)
     keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16] for text in texts]
     cache = FlowCache(f"{FORMAT} {language} {compat} {versions(language)}")
@@ -45,6 +45,21 @@ def read_corpus(
             rows[i] = number
         table = join([table, new])
     return table.take([rows[i] for i in place])
+
+
+def _distinct(codes: Sequence[str]) -> tuple[dict[str, int], list[int]]:
+    """Return each text with its number, and the numbers of all functions."""
+    if isinstance(codes, str | bytes) or not isinstance(codes, Iterable):
+        raise DataFlowUnavailable(
+            f"The functions are one {type(codes).__name__}, not a list of str.",
+            fix="give a list; for one function call extract_dataflow",
+        )
+    distinct: dict[str, int] = {}
+    place: list[int] = []
+    for number, code in enumerate(codes):
+        require_text(code, f"Function {number}")
+        place.append(distinct.setdefault(code, len(distinct)))
+    return distinct, place
 
 
 def read_chunk(codes: Sequence[str], language: str, compat: str) -> FlowTable:

@@ -33,12 +33,45 @@ _STDERR_SHOWN = 2000
 def read_chunks(
     chunks: Sequence[Sequence[str]], language: str, compat: str, count: int
 ) -> Iterator[tuple[int, FlowTable]]:
-    """Yield each chunk's number and its graphs as they are done, from `count` children.
+    """Yield each chunk's number and its graphs as they are done, from up to `count` children.
+
+    Where the machine lets no further child start, those that run do the work; without any, this
+    process does.
 
     Raises:
         DataError: A child ended before its work was done.
     """
-    children = [_Child(language, compat) for _ in range(count)]
+    from .dataflow_corpus import read_chunk
+
+    children: list[_Child] = []
+    pool: ThreadPoolExecutor | None = None
+    try:
+        _start(children, language, compat, count)
+        if not children:
+            yield from ((i, read_chunk(chunk, language, compat)) for i, chunk in enumerate(chunks))
+            return
+        pool = ThreadPoolExecutor(len(children))
+        jobs = _submit(pool, children, chunks)
+        for job in as_completed(jobs):
+            yield jobs[job], job.result()
+    finally:
+        for child in children:
+            child.stop()
+        if pool:
+            pool.shutdown(cancel_futures=True)
+
+
+def _start(children: list[_Child], language: str, compat: str, count: int) -> None:
+    """Add up to `count` children to the list; it is the caller's, who ends them."""
+    with suppress(OSError):  # no permission to fork, no memory, no folder for temporary files
+        while sys.executable and len(children) < count:
+            children.append(_Child(language, compat))
+
+
+def _submit(
+    pool: ThreadPoolExecutor, children: Sequence[_Child], chunks: Sequence[Sequence[str]]
+) -> dict[Future[FlowTable], int]:
+    """Have each chunk read by the next child that is idle; return the chunk of each job."""
     idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
     for child in children:
         idle.put(child)
@@ -50,17 +83,7 @@ def read_chunks(
         finally:
             idle.put(child)
 
-    pool = ThreadPoolExecutor(count)
-    try:
-        jobs: dict[Future[FlowTable], int] = {
-            pool.submit(work, chunk): i for i, chunk in enumerate(chunks)
-        }
-        for job in as_completed(jobs):
-            yield jobs[job], job.result()
-    finally:
-        for child in children:
-            child.stop()
-        pool.shutdown(cancel_futures=True)
+    return {pool.submit(work, chunk): i for i, chunk in enumerate(chunks)}
 
 
 class _Child:

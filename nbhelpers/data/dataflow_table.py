@@ -225,6 +225,8 @@ def _renumbered(words: list[str], tokens: np.ndarray, **rest: Any) -> FlowTable:
 
 def _fault(table: FlowTable) -> str:
     """Say what does not fit in a table that was read, or ""."""
+    if not isinstance(table.words, list) or not all(isinstance(w, str) for w in table.words):
+        return "words are no list of str"
     for name, dtype in _ARRAYS.items():
         values = getattr(table, name)
         if values.dtype != dtype or values.ndim != 1:
@@ -245,4 +247,15 @@ def _fault(table: FlowTable) -> str:
         return "sizes do not fit"
     flat = (table.tokens, table.edge_token, table.parents)
     low = min(int(values.min(initial=0)) for values in flat)
-    return "negative index" if low < 0 or table.edge_kind.max(initial=0) >= len(KINDS) else ""
+    if low < 0 or table.edge_kind.max(initial=0) >= len(KINDS):
+        return "negative index"
+    return "" if _indices_fit(table) else "index beyond its function"
+
+
+def _indices_fit(table: FlowTable) -> bool:
+    """Whether edges and parents name tokens of their own function."""
+    import numpy as np
+
+    room = np.repeat(np.diff(table.token_offsets), np.diff(table.edge_offsets))  # (E,)
+    own = np.repeat(room, np.diff(table.parent_offsets))  # (P,)
+    return bool((table.edge_token < room).all() and (table.parents < own).all())

@@ -85,8 +85,9 @@ def parse(code: str, language: str, compat: str) -> Tree:
         DataFlowUnavailable: The language is unknown, its grammar is not installed, or the text has
             no token.
     """
-    _, kinds, fields = grammar(language)
+    _, kinds, fields = grammar(require_language(language))
     leaves = leaf_kinds(language, compat)
+    require_text(code, "The code")
     try:
         code.encode()
     except UnicodeEncodeError as error:
@@ -110,18 +111,42 @@ def parse(code: str, language: str, compat: str) -> Tree:
     return tree
 
 
+def require_text(code: object, name: str) -> None:
+    """Stop where code is something else than text.
+
+    Raises:
+        DataFlowUnavailable: It is bytes, a list, nothing.
+    """
+    if isinstance(code, str):
+        return
+    is_bytes = isinstance(code, bytes | bytearray)
+    raise DataFlowUnavailable(
+        f"{name} is of type {type(code).__name__}, not str.",
+        fix='decode it: code.decode("utf-8")' if is_bytes else "give the text of a function",
+    )
+
+
+def require_language(language: object) -> str:
+    """Return the language.
+
+    Raises:
+        DataFlowUnavailable: It is unknown.
+    """
+    if isinstance(language, str) and language in PACKAGES:
+        return language
+    raise DataFlowUnavailable(
+        f"There is no data flow for the language {language!r}.",
+        fix=f"take one of: {', '.join(PACKAGES)}",
+    )
+
+
 @functools.cache
 def grammar(language: str) -> tuple[Any, dict[int, str], dict[int, str]]:
     """Return the grammar, the names of node kinds seen so far, and the fields that matter.
 
     Raises:
-        DataFlowUnavailable: The language is unknown or its grammar is not installed.
+        DataFlowUnavailable: Its grammar is not installed.
     """
-    if language not in PACKAGES:
-        raise DataFlowUnavailable(
-            f"There is no data flow for the language {language!r}.",
-            fix=f"take one of: {', '.join(PACKAGES)}",
-        )
     package = PACKAGES[language]
     try:
         tree_sitter = importlib.import_module("tree_sitter")
@@ -257,7 +282,8 @@ def _describe_errors(root: Any, tree: Tree) -> str:
     if node.is_missing:
         what = f"a {node.type!r} is missing"
     else:
-        snippet = " ".join(node.text.decode("utf-8", "replace").split())
+        text = node.text.decode("utf-8", "replace")
+        snippet = " ".join(text.split()) or text  # a lone line separator is white space to Python
         short = snippet[:_SNIPPET] + ("…" if len(snippet) > _SNIPPET else "")
         what = f"{short!r} does not fit"
     more = f" (and {len(found) - 1} more like it)" if len(found) > 1 else ""

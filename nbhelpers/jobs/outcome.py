@@ -69,7 +69,7 @@ def settings_for_checkpoint(settings: Settings, path: Path) -> Settings:
         raise ConfigError(
             f"{path} has no config.json beside it, so its architecture is not known.",
             fix="give --model with the architecture it was trained from: codegpt, graphcodebert, "
-            "codebert, a hub id or a folder",
+            "codebert, a hub id or a folder (a smoke model's folder: its tokenizer is its own)",
         )
     return settings.model_copy(update=changes)
 

@@ -88,10 +88,10 @@ _DROPOUTS = {
     "gpt2": ("embd_pdrop", "attn_pdrop", "resid_pdrop"),
     "roberta": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
 }
-# What checkpoints of scripts carry beside the weights that are used: causal masks, position ids,
-# the classifier and pooler of the class that the encoder was taken from.
+# What checkpoints of scripts carry beside the weights that are used: causal masks, ids of positions
+# and types, the classifier and pooler of the class that the encoder was taken from.
 _UNUSED = (".attn.bias", ".attn.masked_bias", ".position_ids", ".pooler.dense.weight")
-_UNUSED += (".pooler.dense.bias",)
+_UNUSED += (".pooler.dense.bias", ".token_type_ids")
 _UNUSED_HEADS = ("encoder.classifier.", "encoder.score.", "encoder.lm_head.")
 
 

@@ -17,6 +17,7 @@ from nbhelpers.models.inputs import cache_dir
 from nbhelpers.weight_files import require_weights
 
 SMALL_FILES = ["*.json", "*.txt", "*.model"]
+_WRAPPERS = ("module.", "_orig_mod.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,7 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     require_weights(path)
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return _bare_names(load_file(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # torch's own advice on a refused file is to load it with its code; it is not passed on
@@ -140,9 +141,20 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     for name in ("model", "state_dict", "model_state_dict"):  # saved beside other things
         if isinstance(state, dict) and isinstance(state.get(name), dict):
             state = state[name]
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    named = isinstance(state, dict) and all(isinstance(key, str) for key in state)
+    if not named or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise DataError(
             f"{path} holds something else than named tensors.",
             fix="save it as `torch.save(model.state_dict(), path)`",
         )
-    return {key.removeprefix("module."): value for key, value in state.items()}
+    return _bare_names(state)
+
+
+def _bare_names(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors without the prefixes of wrappers: DataParallel's and torch.compile's."""
+    found = {}
+    for key, value in state.items():
+        while key.startswith(_WRAPPERS):
+            key = key.partition(".")[2]
+        found[key] = value
+    return found
