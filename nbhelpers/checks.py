@@ -6,13 +6,14 @@ Problems are collected, not raised one by one, so that a user meets all of them 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.paths import absence, is_folder, kind_of
+from nbhelpers.paths import absence, expanded, is_folder, kind_of
 from nbhelpers.targets import METRICS, is_of_split
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ EMBEDDED_MODELS = (
     "smoke",
     "smoke-graphcodebert",
 )  # built and pre-trained here, on the bundled sample
+ENCODER_FAMILIES = ("gpt2", "roberta")  # model_type in config.json
 KNOWN_MODELS = (*MODEL_ALIASES, *EMBEDDED_MODELS)
 PLAIN_TEXT_MODELS = ("codegpt", "smoke")  # GPT-2: its mask has no room for a graph
 SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
@@ -237,8 +239,10 @@ def source_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> lis
 
 
 def _model_fault(model: str) -> tuple[str, str] | None:
-    if model in KNOWN_MODELS or is_folder(model):
+    if model in KNOWN_MODELS:
         return None
+    if is_folder(model):
+        return _folder_fault(model)
     if _looks_local(model):
         text = f"the model folder `{shortened(model)}` {absence(model)}"
         return text, "check the path" + _hub_hint(model)
@@ -247,6 +251,19 @@ def _model_fault(model: str) -> tuple[str, str] | None:
         text = f"the model `{shortened(model)}` is neither a known name nor a folder"
         return text, did_you_mean(model, KNOWN_MODELS) + ", or write a hub id (owner/name)"
     return None
+
+
+def _folder_fault(model: str) -> tuple[str, str] | None:
+    """Refuse a folder whose config.json names another kind of model; the worker judges the rest."""
+    try:
+        config = json.loads((expanded(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(family, str) or family in ENCODER_FAMILIES:
+        return None
+    text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
+    return text, f"use an encoder of the type {' or '.join(ENCODER_FAMILIES)}"
 
 
 def _data_fault(data: str) -> tuple[str, str] | None:

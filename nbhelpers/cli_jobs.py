@@ -40,12 +40,28 @@ def show_launcher(launcher: NodeLauncher, slurm: Path | None, options: SlurmOpti
     if str(slurm) == "-":
         typer.echo(script, nl=False)
         return
-    slurm.write_text(script, encoding="utf-8")
-    slurm.chmod(0o755)
+    _write_slurm(slurm, script)
     typer.echo(f"{launcher.run.id} is prepared, not started: {launcher.run.path}")
     typer.echo("Every node must see this folder under this path, and have the same environment.")
     typer.echo(f"Submit: sbatch {slurm}")
     typer.echo(f"Watch: nbhelpers follow {launcher.run.path}")
+
+
+def _write_slurm(path: Path, script: str) -> None:
+    """Write a SLURM script, over an earlier one of ours only."""
+    from nbhelpers.launcher_slurm import WRITTEN_BY
+
+    try:
+        if kind_of(path):
+            is_ours = is_file(path) and WRITTEN_BY in path.read_text("utf-8", errors="replace")
+            if not is_ours:
+                text = f"{path} exists, and export-launcher has not written it."
+                raise ConfigError(text, fix="name another file with --slurm, or - to print it")
+        path.write_text(script, encoding="utf-8")
+        path.chmod(0o755)
+    except OSError as error:
+        text = f"{path} cannot be written ({error.strerror or error})."
+        raise ConfigError(text, fix="name a file in a folder that you may write to") from error
 
 
 def start_evaluation(

@@ -16,6 +16,7 @@ from nbhelpers.checks import (
     respelt,
     settings_class,
     short_name,
+    shortened,
     type_problems,
     unknown_names,
 )
@@ -101,7 +102,7 @@ def parse_file(job: str, path: Path) -> PresetFile:
             at = "write it under `settings:`" if key in known else did_you_mean(key, _KEYS)
             file.problem((key,), f"there is no key `{key}` in a preset", at)
         elif type(value) is not _KEYS[key] and value is not None:
-            text = f"`{key}` must be of type {_KEYS[key].__name__}; it is {value!r}"
+            text = f"`{key}` must be of type {_KEYS[key].__name__}; it is {shortened(repr(value))}"
             file.problem((key,), text, "see the shipped presets for the form")
             data[key] = None
     for key in ("settings", "why"):
@@ -138,12 +139,13 @@ def _check_model(job: str, file: PresetFile, model: str) -> None:
         text = f"`models` names no model `{model}` that is known by a short name"
         file.problem(keys, text, f"{hint}; for any other model write a preset of its own")
     if not isinstance(section, dict):
-        text = f"`models.{model}` must hold settings; it is {section!r}"
+        text = f"`models.{model}` must hold settings; it is {shortened(repr(section))}"
         file.problem(keys, text, "write `name: value` lines under it")
         models[model] = None
         return
     if not isinstance(section.get("why", {}), dict):
-        text = f"`models.{model}.why` must be of type dict; it is {section['why']!r}"
+        text = f"`models.{model}.why` must be of type dict; it is "
+        text += shortened(repr(section["why"]))
         file.problem((*keys, "why"), text, "write `name: reason` lines under it")
         section["why"] = {}
     file.respell(*keys)

@@ -15,6 +15,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.paths import kind_of
 
 _SCIENTIFIC = re.compile(r"([-+]?)(\d[\d_]*)(\.\d*)?[eE]([-+]?)(\d+)")
+MAX_NODES = 10_000  # a hundred times the largest preset
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")
 
@@ -81,6 +82,8 @@ def _parse_text(shown: str, text: str) -> tuple[dict[str, Any], dict[tuple[str, 
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
+        if _unfolded(root, {}) > MAX_NODES:
+            raise ValueError(f"its aliases unfold to more than {MAX_NODES:,} values")
         problems = [f"{shown}:{line}: {what}" for line, what in _walk(root, (), lines, {})]
         data = None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -95,6 +98,17 @@ def _parse_text(shown: str, text: str) -> tuple[dict[str, Any], dict[tuple[str, 
     if problems:
         raise ConfigError("\n".join(problems), fix="correct the lines named above")
     return data, lines
+
+
+def _unfolded(node: Any, known: dict[int, int]) -> int:
+    """Count the values that a node stands for, those of its aliases each time; a loop counts 0."""
+    if node is None or isinstance(node.value, str):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 0
+        parts = [p for item in node.value for p in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_unfolded(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _walk(

@@ -40,6 +40,9 @@ __all__ = [
     "utilisation",
 ]
 
+MOST_GPUS = (
+    4096  # of one plan, or machines: far beyond any cluster here, and a list that fits in memory
+)
 _PRECISIONS = ("fp32", "fp16", "bf16")
 _BUSY_SHARE = 0.05  # of a GPU's memory, from which other processes are worth a note
 _GPU_SWITCH = {
@@ -155,12 +158,12 @@ def plan_hardware(gpu: str, count: int = 1) -> Hardware:
     CPUs and RAM are this machine's.
 
     Raises:
-        ConfigError: The name is unknown or means several GPUs, or `count` is no number from 1 up.
+        ConfigError: The name is unknown or means several GPUs, or `count` is no number from 1 up
+                to `MOST_GPUS`.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(
-            f"count={count!r} is not a number of GPUs.", fix="give a whole number from 1 up"
-        )
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_GPUS:
+        fix = f"give a whole number from 1 to {MOST_GPUS}"
+        raise ConfigError(f"count={count!r} is not a number of GPUs.", fix=fix)
     spec = find_gpu(gpu)
     return _hardware(
         detect_platform(),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, LaunchError
 from nbhelpers.files import write_json
-from nbhelpers.hardware import Hardware, detect_hardware, plan_hardware
+from nbhelpers.hardware import MOST_GPUS, Hardware, detect_hardware, plan_hardware
 from nbhelpers.launch import explained, require_room, reuse, run_record, write_record
 from nbhelpers.launcher_slurm import SlurmOptions, slurm_script
 from nbhelpers.locks import locked
@@ -213,8 +213,9 @@ def plan_nodes(
     from nbhelpers.memory import predict_memory
 
     for name, value in (("num_nodes", num_nodes), ("gpus_per_node", gpus_per_node)):
-        if type(value) is not int or value < 1:
-            raise ConfigError(f"{name}={value!r} is no number from 1 up.", fix="set 1 or more")
+        if type(value) is not int or not 1 <= value <= MOST_GPUS:
+            fix = f"set a number from 1 to {MOST_GPUS}"
+            raise ConfigError(f"{name}={value!r} is no number of machines or GPUs.", fix=fix)
     total, given = num_nodes * gpus_per_node, dict(overrides or {})
     if total == 1:
         text = "One process on one node needs no launcher of its own."

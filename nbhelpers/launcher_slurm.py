@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from nbhelpers.runs import Run
 from nbhelpers.workers import FOREIGN_PATTERN
 
 CPUS_PER_PROCESS = 4  # as many as the threads that `launcher` gives each of them
+_WORD = re.compile(r"[\w.,:+/=@%-]+")
+WRITTEN_BY = "written by nbhelpers export-launcher"
 STOP_BEFORE_END_S = 120  # time for one step and one checkpoint before the time limit
 # The parts of the script that no setting changes. `@NAME@` marks what `slurm_script` fills in.
 _BODY = """\
@@ -92,6 +95,9 @@ class SlurmOptions:
         named = {"partition": self.partition, "time": self.time, "account": self.account}
         for name, value in named.items():
             if value:
+                if not _WORD.fullmatch(value):
+                    text = f"--{name} {value!r} cannot stand in a SLURM script."
+                    raise ConfigError(text, fix="write it without blanks, quotes and line breaks")
                 yield f"--{name}={value}"
         yield from self.others
 
@@ -120,6 +126,11 @@ def slurm_script(
     Raises:
         ConfigError: An option would break its line.
     """
+    if set('"\\') & set(str(run.path)) or not str(run.path).isprintable():
+        raise ConfigError(
+            f"The run folder {str(run.path)!r} cannot stand in an option of sbatch.",
+            fix="set --run-dir to a path without double quotes, backslashes and line breaks",
+        )
     head = [f"--job-name={run.id}", f"--nodes={num_nodes}", "--ntasks-per-node=1"]
     if gpus_per_node and not any(line.startswith("--g") for line in options.others):
         head.append(f"--gpus-per-node={gpus_per_node}")
@@ -130,7 +141,7 @@ def slurm_script(
     head += ["--requeue", "--open-mode=append", f'--output="{_escaped(log)}"']
     head += [f"--signal=B:USR1@{STOP_BEFORE_END_S}", *options.lines()]
     for line in head:
-        if not line.startswith("--") or "\n" in line:
+        if not line.startswith("--") or not line.isprintable():
             raise ConfigError(f"{line!r} is no option of sbatch.", fix="write --name=value")
     parts = {
         "FOREIGN": FOREIGN_PATTERN,
@@ -141,12 +152,9 @@ def slurm_script(
         "PORT": port,
         "LAUNCH": _broken_up(words),
     }
-    body = _BODY
-    for name, text in parts.items():
-        body = body.replace(f"@{name}@", text)
-    first = (
-        f"# {run.id} on {num_nodes} nodes, written by nbhelpers export-launcher. Submit: sbatch."
-    )
+    # In one pass: a run folder may hold such a mark itself.
+    body = re.sub(f"@({'|'.join(parts)})@", lambda found: parts[found[1]], _BODY)
+    first = f"# {run.id} on {num_nodes} nodes, {WRITTEN_BY}. Submit: sbatch."
     return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in head), first, body])
 
 

@@ -110,6 +110,7 @@ def _from_config(config: dict[str, Any]) -> Shape:
     is_roberta = config.get("model_type") == "roberta"
     shape = _roberta_shape(config) if is_roberta else _gpt2_shape(config)
     sizes = (shape.hidden, shape.layers, shape.heads, shape.inner, shape.vocab, shape.positions)
+    sizes += (shape.code_positions,)
     if not all(0 < size < 2**31 for size in sizes) or not 0 <= shape.dropout < 1:
         raise ValueError("the sizes in config.json are no sizes of a model")
     return shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -311,3 +312,9 @@ def test_the_table_is_one_line_in_a_list_and_aligned_as_text():
     assert " ".join(lines[0].split()) == "GPUs pairs per GPU micro-steps global batch"
     assert len(lines) == 9 and " ".join(lines[1].split()) == "1 16 4 64 exact"
     assert table._repr_html_().count("<tr>") == 9
+
+
+def test_no_number_of_gpus_makes_the_list_of_choices_slow() -> None:
+    started = time.monotonic()
+    assert valid_choices(64, 8, 2**31 - 1).world_sizes == (1, 2, 4, 8)
+    assert time.monotonic() - started < 1

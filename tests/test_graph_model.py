@@ -13,6 +13,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification, Robert
 
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.errors import ConfigError
+from nbhelpers.jobs import clones
 from nbhelpers.jobs.pairs import PairTask, load_weights
 from nbhelpers.models.clones import CloneModel
 from nbhelpers.models.encoding import graph_positions, graph_sees
@@ -170,6 +171,20 @@ def test_every_parameter_gets_a_gradient_or_ddp_would_wait(tokenizer) -> None:
         job.raw.zero_grad()
         job.loss_sum(job.raw, job.batch(rows)).backward()
         assert all(p.grad is not None for p in job.raw.parameters())
+
+
+@pytest.mark.parametrize(("nodes", "warns"), [(None, True), (0, False), (12, False)])
+def test_weights_of_the_graph_script_on_plain_text_are_a_warning(
+    tmp_path, monkeypatch, nodes, warns
+) -> None:
+    path, told = tmp_path / "model.bin", []
+    torch.save(published_state(), path)
+    model = CloneModel(RobertaModel(config(), add_pooling_layer=False), dropout=0.1)
+    monkeypatch.setattr(clones, "build_clone_model", lambda *_, **__: model)
+    settings = SimpleNamespace(data_flow_length=nodes)
+    session = SimpleNamespace(settings=settings, checkpoint=path, warn=told.append)
+    clones.build_model(session, SimpleNamespace(found=None))
+    assert [("data_flow_length" in text) for text in told] == [True] * warns
 
 
 def test_a_state_dict_of_another_model_is_refused() -> None:

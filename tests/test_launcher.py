@@ -208,3 +208,22 @@ def test_accelerate_reads_the_lines_and_nothing_of_its_own_configuration(tmp_pat
         **{"rdzv_backend": "static", "training_script": "nbhelpers.jobs.worker", "module": True},
         **{"max_restarts": 0, "num_cpu_threads_per_process": 4, "dynamo_backend": "no"},
     }
+
+
+@pytest.mark.parametrize("address", ["a b", "a\nb", "-x", "h;touch x", "node:29500", " a", "[::1]"])
+def test_what_no_host_is_called_is_refused_as_main_node(tmp_path, address):
+    with pytest.raises(ConfigError, match="no name or address"):
+        prepare(tmp_path, main_address=address)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["node-1.cluster", "10.0.0.1", "::1", "fe80::1%eth0"])
+def test_names_and_addresses_of_hosts_pass(tmp_path, address):
+    assert prepare(tmp_path, main_address=address).main_address == address
+
+
+def test_a_number_beyond_any_cluster_is_an_error_and_not_a_long_wait():
+    with pytest.raises(ConfigError, match="gpus_per_node=999999999"):
+        plan_nodes("clones", "t4", num_nodes=2, gpus_per_node=999_999_999)
+    with pytest.raises(ConfigError, match="count=999999999"):
+        plan_hardware("t4", 999_999_999)

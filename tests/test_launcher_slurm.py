@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nbhelpers.cli_jobs import show_launcher
 from nbhelpers.errors import ConfigError
 from nbhelpers.files import write_json
 from nbhelpers.launcher_slurm import SlurmOptions
@@ -114,3 +115,32 @@ def test_an_own_wish_for_gpus_replaces_ours(tmp_path):
 def test_an_own_wish_for_cpus_replaces_ours(tmp_path, option):
     script = prepare(tmp_path).slurm(SlurmOptions(others=(option,)))
     assert script.count("#SBATCH --cpus") == 1
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a b", "a'b", '"'])
+def test_a_value_that_could_leave_its_line_is_refused(tmp_path, value):
+    with pytest.raises(ConfigError, match="SLURM script"):
+        prepare(tmp_path).slurm(SlurmOptions(partition=value))
+
+
+@pytest.mark.parametrize("name", ['q"q', "b\\b", "l\nl"])
+def test_a_folder_that_sbatch_cannot_quote_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="cannot stand in an option of sbatch"):
+        prepare(tmp_path / name).slurm(SlurmOptions())
+
+
+def test_a_folder_named_like_a_mark_of_the_script_stays_as_it_is(tmp_path):
+    script = prepare(tmp_path / "@NODES@@LAUNCH@").slurm(SlurmOptions())
+    assert f"export RUN_DIR={tmp_path}/@NODES@@LAUNCH@/" in script
+
+
+def test_only_an_earlier_slurm_script_is_written_over(tmp_path, capsys):
+    launcher, path = prepare(tmp_path / "runs"), tmp_path / "job.sh"
+    for _ in range(2):
+        show_launcher(launcher, path, SlurmOptions())
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="export-launcher has not written it"):
+        show_launcher(launcher, path, SlurmOptions())
+    assert path.read_text() == "precious"
+    with pytest.raises(ConfigError, match="cannot be written"):
+        show_launcher(launcher, tmp_path / "no" / "job.sh", SlurmOptions())

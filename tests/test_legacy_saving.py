@@ -260,3 +260,33 @@ def test_a_file_of_functions_is_opened_and_says_what_it_leaves_to_its_caller(
 def test_nothing_to_open_is_said(tmp_path: Path) -> None:
     text = "import os\nparser.add_argument('--local_rank')\nargs = parser.parse_args()\n"
     assert "no condition on the rank" in patch_script(write(tmp_path, text)).saves[0]
+
+
+UNREAD = {
+    "match": "match args.local_rank:\n    case -1:\n        evaluate(args)\nif False:",
+    "while": "while args.local_rank == -1:\n    evaluate(args)\n    break\nif False:",
+    "or": "args.local_rank != -1 or evaluate(args)\nif False:",
+    "a comprehension": "[evaluate(args) for _ in range(1) if args.local_rank == -1]\nif False:",
+    "another name": "r = args.local_rank\nif r == -1 and args.evaluate_during_training:",
+    "arithmetic": "if args.local_rank + 1 == 0 and args.evaluate_during_training:",
+    "an f-string": 'print(f"{evaluate(args) if args.local_rank == -1 else 0}")\nif False:',
+    "an f-string of lines": (
+        'print(f"""\u00e9\n {evaluate(args) if args.local_rank == -1 else 0}""")\nif False:'
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", UNREAD.values(), ids=UNREAD.keys())
+def test_a_condition_in_another_form_is_left_and_told(tmp_path: Path, guard: str) -> None:
+    found = repaired(write(tmp_path, script(guard=guard)))
+    assert [kept.reason for kept in found.kept if "by hand" in kept.reason]
+    assert "no condition on the rank guards" not in " ".join(found.saves)
+
+
+def test_a_rank_that_an_f_string_shows_is_not_rewritten(tmp_path: Path) -> None:
+    shown = 'f"{args.local_rank == -1 = }"'
+    guard = f"if args.local_rank == -1 and {shown} and args.evaluate_during_training:"
+    path = write(tmp_path, script(guard=guard))
+    repaired(path)
+    assert shown in path.read_text()
+    assert_behaves(path)

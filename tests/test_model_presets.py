@@ -312,3 +312,11 @@ def test_every_known_model_loads_and_survives_json(model):
     assert preset.settings.model == MODEL_ALIASES.get(model, model)
     again = Preset.from_dict(json.loads(json.dumps(preset.to_dict())))
     assert again == preset
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_a_folder_with_another_kind_of_model_is_refused_before_the_launch(tmp_path, family):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(ConfigError, match=rf"of the type {family}") as caught:
+        load_preset("clones", "base", overrides={"model": str(tmp_path)})
+    assert "gpt2 or roberta" in str(caught.value)

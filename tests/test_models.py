@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2Model
 
 from nbhelpers.data.pairs import ClonePairs
@@ -97,6 +98,38 @@ def test_a_checkpoint_of_the_old_script_loads_with_its_mask_buffers_and_module_p
     torch.save(state, tmp_path / "model.bin")
     load_weights(model, read_state_dict(tmp_path / "model.bin"), "model.bin")
     assert torch.equal(model.classifier.dense.weight, other.classifier.dense.weight)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+def test_names_of_wrappers_are_taken_off_whatever_the_file(tmp_path, prefix, name) -> None:
+    state = tiny().state_dict()
+    wrapped = {prefix + key: value.clone() for key, value in state.items()}
+    save = torch.save if name.endswith(".pt") else save_file
+    save(wrapped, tmp_path / name)
+    found = read_state_dict(tmp_path / name)
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[key], state[key]) for key in state)
+
+
+def test_tensors_without_names_are_no_checkpoint(tmp_path) -> None:
+    torch.save({1: torch.zeros(2)}, tmp_path / "model.bin")
+    with pytest.raises(DataError, match="named tensors"):
+        read_state_dict(tmp_path / "model.bin")
+
+
+def test_a_base_model_is_told_from_a_trained_detector() -> None:
+    state = {k: v for k, v in tiny().state_dict().items() if not k.startswith("classifier.")}
+    for found in (state, {k.removeprefix("encoder."): v for k, v in state.items()}, {}):
+        with pytest.raises(ConfigError, match="no head") as caught:
+            load_weights(tiny(), found, "x.bin")
+        assert "--model" in caught.value.fix
+
+
+def test_other_sizes_are_shown_with_those_of_the_model() -> None:
+    state = tiny().state_dict() | {"classifier.out_proj.bias": torch.zeros(1)}
+    with pytest.raises(ConfigError, match=r"out_proj\.bias \(1,\) for \(2,\)"):
+        load_weights(tiny(), state, "x.bin")
 
 
 def test_a_checkpoint_of_another_architecture_names_the_keys_that_differ() -> None:

@@ -32,18 +32,27 @@ def same_state(a: dict, b: dict) -> bool:
     return all(torch.equal(x[key], y[key]) for x, y in states for key in x)
 
 
-@pytest.mark.parametrize(("processes", "steps"), [(1, (1, 4, 7)), (2, (3, 6))])
-def test_a_run_killed_at_any_step_and_resumed_ends_bit_equal(tmp_path: Path, processes, steps):
-    whole = start(tmp_path / "whole", processes=processes)
+GRAPH = {"model": "smoke-graphcodebert", "data_flow_length": 16}
+
+
+@pytest.mark.parametrize(
+    ("processes", "steps", "changes"),
+    [(1, (1, 4, 7), {}), (2, (3, 6), {}), (1, (3,), GRAPH)],
+    ids=["one process", "two processes", "data flow"],
+)
+def test_a_run_killed_at_any_step_and_resumed_ends_bit_equal(
+    tmp_path: Path, processes, steps, changes
+):
+    whole = start(tmp_path / "whole", processes=processes, **changes)
     expected = finish(whole)
     assert expected["training"]["optimizer_steps"] == 10
-    broken = start(tmp_path / "broken", processes=processes)
+    broken = start(tmp_path / "broken", processes=processes, **changes)
     for step in steps:
         wait_for_step(broken, step)
         kill_rank(broken, rank=processes - 1)
         with pytest.raises(Killed):
             nb.follow(broken, timeout_s=60)
-        broken = start(tmp_path / "broken", processes=processes)
+        broken = start(tmp_path / "broken", processes=processes, **changes)
     result = finish(broken)
     assert result["training"]["resumed_from"] is not None
     assert last_weights(broken) == last_weights(whole)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaModel
 
+from nbhelpers import load_preset
 from nbhelpers.errors import ConfigError
 from nbhelpers.models import weights
-from nbhelpers.models.inputs import train_bpe
+from nbhelpers.models.encoders import build_clone_model, build_tokenizer
+from nbhelpers.models.inputs import ROBERTA_TOKENS, train_bpe
 from nbhelpers.models.weights import find_weights
 from tests.local_hub import LocalHub
 
@@ -121,3 +123,59 @@ def test_a_model_that_the_hub_does_not_have_is_a_config_error_without_a_long_wai
         )
     assert "ConfigError" in done.stderr and "some/codegpt" in done.stderr
     assert "Fix:" in done.stderr
+
+
+def roberta_folder(folder: Path) -> Path:
+    """A RoBERTa as a folder of its own: configuration, tokenizer, weights."""
+    config = RobertaConfig(
+        vocab_size=300,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
+    train_bpe(["int f() { return 1; }"] * 9, 300, special_tokens=ROBERTA_TOKENS).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def settings_of(folder: Path):
+    changes = {"model": str(folder), "seq_len": 32, "pretrain_steps": 0}
+    return load_preset("clones", "smoke", overrides=changes).settings
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+DAMAGE = {
+    "config.json of": lambda f: (f / "config.json").write_text("{"),
+    "cannot be used: Unrecognized": lambda f: (f / "config.json").write_text("{}"),
+    "tokenizer of": lambda f: (f / "tokenizer.json").write_text("{}"),
+    "weights of .* used: Error no file": lambda f: (f / "model.safetensors").unlink(),
+    "weights of": lambda f: (f / "model.safetensors").write_bytes(b"1234567890"),
+    "multiple of": lambda f: change_config(f, num_attention_heads=5),
+    "id 5 in config.json and id 1": lambda f: change_config(f, pad_token_id=5),
+    "id 0 in config.json and id 1": lambda f: change_config(f, pad_token_id=0),
+}
+
+
+@pytest.mark.parametrize("text", DAMAGE)
+def test_a_damaged_folder_is_a_config_error_that_names_its_part(tmp_path, text: str) -> None:
+    folder = roberta_folder(tmp_path / "model")
+    settings = settings_of(folder)
+    DAMAGE[text](folder)
+    with pytest.raises(ConfigError, match=text) as caught:
+        build_clone_model(settings, build_tokenizer(settings, []))
+    assert caught.value.fix
+
+
+def test_the_padding_of_the_tokenizer_counts_where_the_configuration_has_none(tmp_path) -> None:
+    folder = roberta_folder(tmp_path / "model")
+    settings = settings_of(folder)
+    change_config(folder, pad_token_id=None)
+    assert build_tokenizer(settings, []).config.pad_token_id == 1

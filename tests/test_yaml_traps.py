@@ -45,7 +45,9 @@ def test_aliases_of_aliases_do_not_multiply_without_end(tmp_path: Path) -> None:
     for level in range(1, 12):
         items = ", ".join([f"*a{level - 1}"] * 10)
         lines.append(f"a{level}: &a{level} [{items}]")
-    assert len(read_yaml(write(tmp_path, "\n".join(lines)))) == 12
+    assert len(read_yaml(write(tmp_path, "\n".join(lines[:3])))) == 3
+    with pytest.raises(ConfigError, match="unfold to more than"):
+        read_yaml(write(tmp_path, "\n".join(lines)))
 
 
 def test_an_alias_of_itself_is_refused(tmp_path: Path) -> None:
@@ -92,3 +94,11 @@ def test_a_broken_preset_of_the_user_does_not_crash_auto(
         load_preset("clones", "auto", hardware=plan_hardware("t4"))
     except ConfigError as error:
         assert "broken.yaml" in error.message
+
+
+def test_aliases_that_unfold_without_end_are_refused_wherever_they_stand(tmp_path: Path) -> None:
+    rows = [f"  m{n}: &m{n} [{', '.join([f'*m{n - 1}'] * 9)}]" for n in range(1, 9)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(["extends: base", "models:", "  m0: &m0 [1, 1]", *rows, ""]))
+    with pytest.raises(ConfigError, match="unfold to more than"):
+        load_preset("clones", str(path))

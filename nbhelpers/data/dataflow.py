@@ -10,7 +10,7 @@ differences, each of them on purpose:
 - a Java piece that parses only inside a class (a constructor) is read as if inside one;
 - where the original fails halfway and silently gives no edges, `problem` says so; in text with
   parse errors the rules go on with what is there;
-- depth costs no more than length (the original walks a loop's body twice for each loop around it
+- depth costs no exponential time (the original walks a loop's body twice for each loop around it
   and overflows on deep expressions), and a graph beyond `MAX_EDGES` is refused.
 
 Source: Guo et al., "GraphCodeBERT: Pre-training Code Representations with Data Flow" (2021), 3;

@@ -16,7 +16,7 @@ from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.pairs import PairTask, largest_batch_budget, load_weights
 from nbhelpers.jobs.smoke import pretrained_encoder
 from nbhelpers.jobs.training import Training, train_task
-from nbhelpers.models.clones import CloneModel
+from nbhelpers.models.clones import CloneModel, is_of_graph_script
 from nbhelpers.models.encoders import Tokeniser, build_clone_model, build_tokenizer
 from nbhelpers.models.graph_inputs import GraphTable, graph_table
 from nbhelpers.models.inputs import TokenTable, tokenise
@@ -95,7 +95,7 @@ def _graph_table(session: Session, data: CloneData, found: Tokeniser) -> GraphTa
         index, reason = next(iter(sorted(flows.problems.items())))
         session.warn(
             f"{len(flows.problems)} of {len(flows)} functions have no data flow or one that the "
-            f"parser had to guess; the first is {data.ids[index]}: {reason}."
+            f"parser had to guess; the first is {data.ids[index]}: {reason.rstrip('.')}."
         )
     return graph_table(
         flows,
@@ -133,7 +133,14 @@ def build_model(session: Session, inputs: Inputs) -> CloneModel:
 
     model = build_clone_model(session.settings, inputs.found, pretrain=pretrain)
     if session.checkpoint:
-        load_weights(model, read_state_dict(session.checkpoint), str(session.checkpoint))
+        state = read_state_dict(session.checkpoint)
+        load_weights(model, state, str(session.checkpoint))
+        if session.settings.data_flow_length is None and is_of_graph_script(state):
+            session.warn(
+                "The weights have the names of GraphCodeBERT's script, which reads data flow, and "
+                "this run reads plain text: its scores are then not that model's. If it was "
+                "trained there, set data_flow_length, such as 128."
+            )
     return model
 
 

@@ -250,14 +250,25 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
     """Load a checkpoint of ours, or of CodeXGLUE's or GraphCodeBERT's script.
 
     Raises:
-        ConfigError: Names the first keys or shapes that do not belong.
+        ConfigError: There is no head, or keys or shapes do not belong; the first are named.
     """
     own = model.state_dict()
     state = published_keys(state, set(own))
+    if not any(key.startswith("classifier.") for key in state):
+        raise ConfigError(
+            f"{source} holds {len(state)} tensors, but no head (classifier.dense and .out_proj): "
+            "it is no trained clone detector of this kind.",
+            fix="give the file that the script saved after training, or train: give the folder of "
+            "a base model to --model",
+        )
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    shapes = [k for k in own.keys() & state.keys() if own[k].shape != state[k].shape]
+    shapes = [
+        f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}"
+        for k in sorted(own.keys() & state.keys())
+        if own[k].shape != state[k].shape
+    ]
     if missing or unknown or shapes:
-        facts = {"missing": missing, "unknown": unknown, "other shape": sorted(shapes)}
+        facts = {"missing": missing, "unknown": unknown, "other shape": shapes}
         told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
         raise ConfigError(
             f"{source} does not belong to this model. {told}",

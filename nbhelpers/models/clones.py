@@ -122,3 +122,8 @@ def published_keys(state: dict[str, Tensor], own: set[str]) -> dict[str, Tensor]
         if key in own or not is_unused:
             found[key] = value
     return found
+
+
+def is_of_graph_script(state: dict[str, Tensor]) -> bool:
+    """Whether a state dict has the names of GraphCodeBERT's script rather than CodeXGLUE's."""
+    return any(key.startswith("encoder.roberta.") for key in state)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from nbhelpers.shapes import SMOKE_MODELS
 
 NEW_TOKENIZER_VOCAB = 8000
 FAMILIES = ("gpt2", "roberta")
+_FETCH_WEIGHTS = "fetch them again; weights and config.json must be of the same model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,8 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
         raise ConfigError(
             f"{settings.model} holds no config.json.", fix="give the folder of a Hugging Face model"
         )
-    config = AutoConfig.from_pretrained(weights.folder)
+    with _reading(settings.model, "config.json", "give the folder of a Hugging Face model"):
+        config = AutoConfig.from_pretrained(weights.folder)
     if config.model_type not in FAMILIES:
         raise ConfigError(
             f"{settings.model} is a {config.model_type!r} model; this job encodes GPT-2 and "
@@ -112,12 +115,13 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
             fix="use model=codegpt, graphcodebert or codebert, or a checkpoint of their form",
         )
     if list(weights.folder.glob("tokenizer.json")) or (weights.folder / "vocab.json").is_file():
-        tokenizer = AutoTokenizer.from_pretrained(weights.folder)
+        with _reading(settings.model, "tokenizer", "fetch its tokenizer.json again"):
+            tokenizer = AutoTokenizer.from_pretrained(weights.folder)
         note = f"{type(tokenizer).__name__} of {weights.name}"
     elif settings.random_weights:
         special = SPECIAL_TOKENS if config.model_type == "gpt2" else ROBERTA_TOKENS
         tokenizer = train_bpe(train_texts, NEW_TOKENIZER_VOCAB, special_tokens=special)
-        config.vocab_size = len(tokenizer)
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
     else:
         raise ConfigError(
@@ -126,9 +130,39 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
     if config.model_type == "gpt2":
         # With a pad id, transformers looks for padding in every forward pass: a host-device sync.
         config.pad_token_id = None
-    elif config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id
+    else:
+        _agree_on_padding(settings.model, config, tokenizer)
     return Tokeniser(tokenizer=tokenizer, config=config, weights=weights, note=note)
+
+
+@contextmanager
+def _reading(model: str, part: str, fix: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes a reader raise into an error with a fix."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # tokenizers and safetensors raise bare ones of their own
+        text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        raise ConfigError(f"The {part} of {model} cannot be used: {text}", fix=fix) from error
+
+
+def _agree_on_padding(model: str, config: Any, tokenizer: Any) -> None:
+    """Take the tokenizer's padding where the configuration names none.
+
+    RoBERTa numbers positions from the one after its padding's, so two paddings would shift them.
+
+    Raises:
+        ConfigError: They name different ones, or the tokenizer none.
+    """
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if config.pad_token_id is None or config.pad_token_id != tokenizer.pad_token_id:
+        raise ConfigError(
+            f"The padding of {model} has id {config.pad_token_id} in config.json and id "
+            f"{tokenizer.pad_token_id} in the tokenizer.",
+            fix="take tokenizer and config.json from the same model; RoBERTa's padding is 1",
+        )
 
 
 def build_clone_model(
@@ -157,13 +191,14 @@ def build_clone_model(
     elif is_smoke or settings.random_weights:
         encoder = build(config, **options)
     else:
-        encoder = build.from_pretrained(
-            found.weights.folder,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attention,
-            **options,
-        )
+        with _reading(settings.model, "weights", _FETCH_WEIGHTS):
+            encoder = build.from_pretrained(
+                found.weights.folder,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                **options,
+            )
     if settings.gradient_checkpointing:
         encoder.gradient_checkpointing_enable({"use_reentrant": False})
     packed = settings.padding == "dynamic"

@@ -124,13 +124,19 @@ def run_blocks(
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
 
     block = _gpt2_block if is_causal else _roberta_block
-    saves_memory = encoder.training and getattr(encoder, "is_gradient_checkpointing", False)
+    saves_memory = encoder.training and _is_checkpointing(encoder)
     for layer in encoder.h if is_causal else encoder.encoder.layer:
         if saves_memory:
             x = checkpoint(block, x, layer, attend, dtype, use_reentrant=False)
         else:
             x = block(x, layer, attend, dtype)
     return x
+
+
+def _is_checkpointing(encoder: nn.Module) -> bool:
+    # transformers renamed the property; remove the second when 5.17 is no longer supported.
+    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
+    return getattr(encoder, next(name for name in names if hasattr(type(encoder), name)))
 
 
 def _attend(
