@@ -1,7 +1,7 @@
 """A worker without torch: it behaves, or misbehaves, as the variable FAKE_WORKER says.
 
 Started by the supervisor in the real worker's place through NBHELPERS_WORKER_MODULE=fake_worker.
-Modes: finish, slow (steps until the stop file), error, crash, exit17, hang, oom, sigkill, deaf
+Modes: finish, meet (finish once all ranks have started), slow (steps until the stop file), error, crash, exit17, hang, oom, sigkill, deaf
 (ignores the stop file and SIGTERM), grandchild (slow, with a child in a session of its own),
 leave_child (finish, and leave such a child), silent (hangs before its first event), import_error.
 FAKE_RANK names the rank that misbehaves; the others are slow.
@@ -51,6 +51,17 @@ def finish(run: Run, writer: EventWriter) -> int:
         write_json(run.result_path, {"schema": 1, "run_id": run.id, "scores": {}})
     writer.write("end")
     return 0
+
+
+def meet(run: Run, writer: EventWriter) -> int:
+    """Finish once every rank has started: real ranks wait for each other before they work."""
+    size, until = int(os.environ.get("WORLD_SIZE", "1")), time.monotonic() + 30
+    while time.monotonic() < until:
+        started = {event["rank"] for event in run.events() if event["type"] == "start"}
+        if len(started) >= size:
+            break
+        time.sleep(STEP_S)
+    return finish(run, writer)
 
 
 def slow(run: Run, writer: EventWriter) -> int:
@@ -129,7 +140,7 @@ MODES = {
     function.__name__: function
     for function in (
         *(finish, slow, deaf, error, oom, crash, exit17, hang, sigkill),
-        *(grandchild, leave_child),
+        *(grandchild, leave_child, meet),
     )
 }
 

@@ -16,6 +16,21 @@ from run_on_disk import write_run
 pytestmark = pytest.mark.slow
 
 N_PAIRS = 415_416
+MAKE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+
+folder = Path(sys.argv[1])
+left, right = np.triu_indices(912, 1)
+rng = np.random.default_rng(4)
+label = rng.random(len(left)) < 0.14
+rows = rng.permutation(len(left))
+functions = [json.dumps({"idx": str(7 * i), "func": f"int f{i}() {{}}"}) for i in range(912)]
+(folder / "data.jsonl").write_text("\\n".join(functions))
+lines = zip(left[rows].tolist(), right[rows].tolist(), label.tolist(), strict=True)
+(folder / "test.txt").write_text("".join(f"{7 * a}\\t{7 * b}\\t{c:d}\\n" for a, b, c in lines))
+"""
 SCRIPT = """
 import json, resource, sys, time
 from pathlib import Path
@@ -26,15 +41,7 @@ def step(name, began=[time.process_time()]):
     spent[name], began[0] = now - began[0], now
 
 spent, folder, run = {}, Path(sys.argv[1]), Path(sys.argv[2])
-left, right = np.triu_indices(912, 1)
-rng = np.random.default_rng(4)
-label = rng.random(len(left)) < 0.14
-rows = rng.permutation(len(left))
-functions = [json.dumps({"idx": str(7 * i), "func": f"int f{i}() {{}}"}) for i in range(912)]
-(folder / "data.jsonl").write_text("\\n".join(functions))
-lines = zip(left[rows].tolist(), right[rows].tolist(), label.tolist(), strict=True)
-(folder / "test.txt").write_text("".join(f"{7 * a}\\t{7 * b}\\t{c:d}\\n" for a, b, c in lines))
-step("make")
+rng = np.random.default_rng(5)
 
 from nbhelpers.data import load_clone_data
 data = load_clone_data(str(folder), require=("test",))
@@ -42,8 +49,8 @@ pairs = data.splits["test"]
 step("read")
 
 from nbhelpers.metrics import best_threshold, is_positive, score_pairs
-logit = rng.normal(size=len(label)) + 4.0 * pairs.label - 2.0
-p, q = (1 / (1 + np.exp(-logit - rng.normal(size=len(label)) / 9)) for _ in range(2))
+logit = rng.normal(size=len(pairs)) + 4.0 * pairs.label - 2.0
+p, q = (1 / (1 + np.exp(-logit - rng.normal(size=len(pairs)) / 9)) for _ in range(2))
 p, q = p.astype(np.float32), q.astype(np.float32)
 threshold = best_threshold(pairs.label, p)
 scores = score_pairs(pairs.left, pairs.right, pairs.label, p, q, threshold, seen=None,
@@ -99,10 +106,11 @@ def test_the_full_test_list_takes_seconds_and_little_memory(tmp_path: Path) -> N
     folder, run = tmp_path / "data", tmp_path / "runs" / "clones-codegpt-0123456789"
     folder.mkdir()
     write_run(run)
+    python("-c", MAKE, folder, cwd=tmp_path)  # in a process of its own: its memory does not count
     told = json.loads(python("-c", SCRIPT, folder, run, cwd=tmp_path))
     spent = told["spent"]
     assert spent["read"] < 3 and spent["write"] < 5 and spent["score"] < 8, spent
-    assert told["peak_mib"] < 800
+    assert told["peak_mib"] < 400, told
     text, seconds, mib = measured("report", run, cwd=tmp_path)
     assert "415,416 pairs of 912 functions" in text and f"{told['f1']:.3f}" in text
     assert seconds < 20 and mib < 1500

@@ -98,7 +98,7 @@ def test_accelerate_itself_starts_all_ranks_from_the_lines(tmp_path, monkeypatch
     monkeypatch.setenv("NBHELPERS_WORKER_MODULE", "tests.attended_worker")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     launcher = prepare(tmp_path, gpus_per_node=2, main_address="127.0.0.1", port=free_port())
-    assert finish_nodes(start_nodes(launcher)) == [0, 0]
+    assert finish_nodes(start_nodes(launcher, FAKE_WORKER="meet")) == [0, 0]
     run = launcher.run
     assert run.status == "finished"
     starts = [event for event in run.events() if event["type"] == "start"]
