@@ -2,8 +2,9 @@
 
 Started by the supervisor in the real worker's place through NBHELPERS_WORKER_MODULE=fake_worker.
 Modes: finish, meet (finish once all ranks have started), slow (steps until the stop file), error,
-crash, exit17, hang, oom, sigkill, deaf (ignores the stop file and SIGTERM), grandchild (slow, with a child in a session of its own),
-leave_child (finish, and leave such a child), silent (hangs before its first event), import_error.
+crash, exit17, hang, oom, sigkill, deaf (ignores the stop file and SIGTERM), grandchild (slow, with
+a child in a session of its own), leave_child (finish, and leave such a child), silent (hangs before
+its first event), import_error.
 FAKE_RANK names the rank that misbehaves; the others are slow.
 """
 

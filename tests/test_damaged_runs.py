@@ -22,6 +22,8 @@ from nbhelpers.report_html import body
 from nbhelpers.report_words import as_text
 from nbhelpers.runs import STATUSES, Run, list_runs
 
+pytestmark = pytest.mark.slow
+
 MARK = "<b>junk"
 JUNK = [MARK, 3, float("nan"), [], {}, [1], {"a": 1}, True, None, 10**400]
 

@@ -17,6 +17,8 @@ from nbhelpers.data.dataflow_cache import FlowCache
 from nbhelpers.data.dataflow_table import make_table
 from nbhelpers.errors import ConfigError, DataError, DataFlowUnavailable
 
+pytestmark = pytest.mark.slow
+
 CODES = [
     "int f(int a) { return a; }",
     "void g() { for (int i = 0; i < n; i++) { s = s + i; } }",

@@ -25,6 +25,8 @@ from nbhelpers.nodes import Attendance, attend
 from nbhelpers.runs import Run, open_run
 from tests.fake_launch import ROOT, launch_fake, wait_for, wait_for_event
 
+pytestmark = pytest.mark.slow
+
 BEAT_S = "0.1"  # a rank is given up after twelve of them
 
 
