@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,12 +90,21 @@ class MemoryMeter:
 
 
 def peak_rss_bytes() -> int:
-    """Return the largest resident set of this process so far, libraries included."""
+    """Return the largest resident set of this process so far, libraries included.
+
+    Linux's `ru_maxrss` begins with what the parent held when it started this process, so the
+    process's own mark is read where there is one.
+    """
     import resource
     import sys
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        mark = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(mark.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 class GpuWatch:
