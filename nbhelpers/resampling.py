@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, DataError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 MAX_THREADS = 2  # eight took ten times as long as one on a virtual machine (docs/LOG.md)
 MAX_AREA_WORK = 100_000_000  # pairs times samples whose areas are computed
 MIN_AREA_SAMPLES = 200
+SUMMED_AT_ONCE = 250  # resamples whose weights are held together
 WORK_PER_THREAD = 2_000_000  # pairs times samples; below it a thread costs more than it saves
 
 
@@ -58,17 +60,19 @@ def resampled_counts(
         )
     names, index = np.unique(np.concatenate([left, right]), return_inverse=True)
     counter = _Counter(index[:n_pairs], index[n_pairs:], rankings)
-    weights = np.stack(list(_node_weights(len(names), samples, seed)))
+    weights = _node_weights(len(names), samples, seed)
     found = np.full((len(rankings), samples, 6), np.nan)
     walked = area_samples(n_pairs, samples)
-    draws = _Shared(enumerate(weights[:walked]))
+    draws = _Shared(enumerate(islice(weights, walked)))
     threads = _threads(n_pairs * walked)
     with ThreadPoolExecutor(threads) as pool:
         jobs = [pool.submit(counter.fill, draws, found) for _ in range(threads)]
         for job in jobs:
             job.result()
-    for at in range(len(rankings) if walked < samples else 0):
-        found[at, walked:, :4] = counter.sums(at, weights[walked:])
+    for start in range(walked, samples, SUMMED_AT_ONCE):
+        block = np.stack(list(islice(weights, SUMMED_AT_ONCE)))
+        for at in range(len(rankings)):
+            found[at, start : start + len(block), :4] = counter.sums(at, block)
     is_drawn = found[0, :, :4].sum(axis=1) > 0
     return [rows[is_drawn] for rows in found]
 

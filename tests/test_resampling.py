@@ -65,6 +65,7 @@ def test_long_lists_have_the_same_sums_without_walking_all_pairs(monkeypatch) ->
     whole = resampling.resampled_counts(left, right, rankings, 60, 1)
     monkeypatch.setattr(resampling, "MAX_AREA_WORK", 800 * 20)
     monkeypatch.setattr(resampling, "MIN_AREA_SAMPLES", 5)
+    monkeypatch.setattr(resampling, "SUMMED_AT_ONCE", 7)  # several blocks, the last one short
     short = resampling.resampled_counts(left, right, rankings, 60, 1)
     for a, b in zip(whole, short, strict=True):
         assert np.array_equal(a[:, :4], b[:, :4])

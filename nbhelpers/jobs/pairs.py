@@ -16,7 +16,7 @@ from nbhelpers.memory import MemoryBudget
 from nbhelpers.metrics import best_threshold, binary_scores
 from nbhelpers.models.buckets import Bucket
 from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum, published_keys
-from nbhelpers.models.inputs import TokenTable, length_buckets
+from nbhelpers.models.inputs import length_buckets
 from nbhelpers.predictions import Sink
 from nbhelpers.schema import ClonesSettings
 from nbhelpers.shapes import find_shape
@@ -52,7 +52,7 @@ class PairTask:
             else np.zeros(0, dtype=np.int64)
         )
         cuda = accelerator.device.type == "cuda"
-        is_masked = not isinstance(inputs.table, TokenTable)
+        is_masked = model.encoder.config.model_type != "gpt2"
         least = min_bucket_tokens(gpu_tflops, is_masked=is_masked) if cuda else 0
         self._bucket = {"ratio": 0.8, "min_tokens": least}
         self._multiple = 8 if cuda else 1
