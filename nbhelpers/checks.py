@@ -12,25 +12,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbhelpers.catalog import MODELS, SAMPLES, short_name
+from nbhelpers.checks_finetune import finetune_faults
 from nbhelpers.errors import ConfigError
-from nbhelpers.paths import absence, expanded, is_folder, kind_of
+from nbhelpers.paths import absence, expanded, is_file, is_folder, kind_of
 from nbhelpers.targets import METRICS, is_of_split
 
 if TYPE_CHECKING:
-    from nbhelpers.schema import ClonesSettings
+    from nbhelpers.schema import Settings
 
-MODEL_ALIASES = {
-    "codegpt": "microsoft/CodeGPT-small-java-adaptedGPT2",
-    "graphcodebert": "microsoft/graphcodebert-base",
-    "codebert": "microsoft/codebert-base",
-}
-EMBEDDED_MODELS = (
-    "smoke",
-    "smoke-graphcodebert",
-)  # built and pre-trained here, on the bundled sample
-ENCODER_FAMILIES = ("gpt2", "roberta")  # model_type in config.json
-KNOWN_MODELS = (*MODEL_ALIASES, *EMBEDDED_MODELS)
 PLAIN_TEXT_MODELS = ("codegpt", "smoke")  # GPT-2: its mask has no room for a graph
+FILE_JOBS = ("finetune",)  # their data may be one file
 SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
 DATASET_PREFIX = "hf://datasets/"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
@@ -80,7 +72,7 @@ def did_you_mean(name: object, options: Iterable[str]) -> str:
     return f"did you mean `{close[0]}`?" if close else "choose one of: " + ", ".join(names)
 
 
-def settings_class(job: str) -> type[ClonesSettings]:
+def settings_class(job: str) -> type[Settings]:
     """Return the settings model of a job.
 
     Raises:
@@ -90,7 +82,7 @@ def settings_class(job: str) -> type[ClonesSettings]:
 
     if not isinstance(job, str) or job not in SETTINGS:
         raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, SETTINGS))
-    return SETTINGS[job]  # type: ignore[return-value]
+    return SETTINGS[job]
 
 
 def unknown_names(
@@ -186,23 +178,9 @@ def yaml_number(value: float) -> str:
     return text
 
 
-def resolve_model(value: str) -> str:
+def resolve_model(value: str, job: str) -> str:
     """Return the hub id behind an alias; every other name stays as it is."""
-    return MODEL_ALIASES.get(value, value)
-
-
-def short_name(model: object) -> str | None:
-    """Return the short name of a model: an alias, also for its hub id, or a model of `smoke`.
-
-    A local folder and a foreign id have none.
-
-    >>> short_name("microsoft/graphcodebert-base"), short_name("smoke"), short_name("./mine")
-    ('graphcodebert', 'smoke', None)
-    """
-    if model in KNOWN_MODELS:
-        return str(model)
-    by_id = {hub_id.lower(): alias for alias, hub_id in MODEL_ALIASES.items()}
-    return by_id.get(model.lower()) if isinstance(model, str) else None
+    return MODELS[job].aliases.get(value, value)
 
 
 def respelt(
@@ -227,47 +205,50 @@ def respelt(
     return plain, problems
 
 
-def source_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+def source_problems(
+    job: str, values: Mapping[str, Any], places: Mapping[str, str]
+) -> list[Problem]:
     """Return what is wrong with the names of the model and the data, without any network."""
     found = []
     for name, check in (("model", _model_fault), ("data", _data_fault)):
         value = values.get(name)
-        fault = check(value) if isinstance(value, str) else None
+        fault = check(job, value) if isinstance(value, str) else None
         if fault:
             found.append(Problem(places.get(name, "the preset"), *fault))
     return found
 
 
-def _model_fault(model: str) -> tuple[str, str] | None:
-    if model in KNOWN_MODELS:
+def _model_fault(job: str, model: str) -> tuple[str, str] | None:
+    known = MODELS[job].names
+    if model in known:
         return None
     if is_folder(model):
-        return _folder_fault(model)
+        return _folder_fault(job, model)
     if _looks_local(model):
         text = f"the model folder `{shortened(model)}` {absence(model)}"
         return text, "check the path" + _hub_hint(model)
-    close = difflib.get_close_matches(model.lower(), KNOWN_MODELS, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.75)
     if close or not (_HUB_ID.fullmatch(model) or _HUB_NAME.fullmatch(model)):
         text = f"the model `{shortened(model)}` is neither a known name nor a folder"
-        return text, did_you_mean(model, KNOWN_MODELS) + ", or write a hub id (owner/name)"
+        return text, did_you_mean(model, known) + ", or write a hub id (owner/name)"
     return None
 
 
-def _folder_fault(model: str) -> tuple[str, str] | None:
+def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
     """Refuse a folder whose config.json names another kind of model; the worker judges the rest."""
     try:
         config = json.loads((expanded(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     family = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(family, str) or family in ENCODER_FAMILIES:
+    if not isinstance(family, str) or family in MODELS[job].families:
         return None
     text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
-    return text, f"use an encoder of the type {' or '.join(ENCODER_FAMILIES)}"
+    return text, f"use a model of the type {' or '.join(MODELS[job].families)}"
 
 
-def _data_fault(data: str) -> tuple[str, str] | None:
-    if data == "smoke" or is_folder(data):
+def _data_fault(job: str, data: str) -> tuple[str, str] | None:
+    if data in SAMPLES or is_folder(data) or (job in FILE_JOBS and is_file(data)):
         return None
     if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not _looks_local(data):
         return None
@@ -300,10 +281,15 @@ def shortened(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def cross_problems(values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
     """Return the contradictions between fields that are each valid."""
-    faults = [_batch_fault(values), _save_fault(values), _length_fault(values)]
-    faults += [_data_flow_fault(values), _pretrain_fault(values), *_target_faults(values)]
+    faults = [_batch_fault(values), _save_fault(values), _pretrain_fault(job, values)]
+    if job == "clones":
+        faults += [_length_fault(values), _data_flow_fault(values), *_target_faults(values)]
+        if values.get("attention") == "flex":
+            faults.append(("attention", "attention=flex is for fine-tuning", "write auto or sdpa"))
+    if job == "finetune":
+        faults += finetune_faults(values)
     return [
         Problem(places.get(name, "the preset"), text, fix)
         for name, text, fix in filter(None, faults)
@@ -340,13 +326,13 @@ def _data_flow_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
     if nodes is None or model not in PLAIN_TEXT_MODELS:
         return None
     text = f"data_flow_length={nodes}: the model {model} is a GPT-2, which reads plain text only"
-    other = "smoke-graphcodebert" if model in EMBEDDED_MODELS else "graphcodebert"
+    other = "smoke-graphcodebert" if model in MODELS["clones"].embedded else "graphcodebert"
     return "data_flow_length", text, f"leave data_flow_length out, or set model to {other}"
 
 
-def _pretrain_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def _pretrain_fault(job: str, values: Mapping[str, Any]) -> tuple[str, str, str] | None:
     steps = values.get("pretrain_steps")
-    if not steps or values.get("model") in EMBEDDED_MODELS:
+    if not steps or values.get("model") in MODELS[job].embedded:
         return None
     text = f"pretrain_steps={steps} is for the smoke models only"
     return "pretrain_steps", text, "set pretrain_steps to 0"
@@ -362,7 +348,7 @@ def _target_faults(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def check_precision(settings: ClonesSettings, hardware: Any) -> None:
+def check_precision(settings: Settings, hardware: Any) -> None:
     """Refuse a typed precision that the GPUs do not have; `auto` always passes.
 
     Raises:

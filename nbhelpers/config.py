@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.catalog import short_name
 from nbhelpers.checks import (
-    MODEL_ALIASES,
     Problem,
     check_precision,
     did_you_mean,
@@ -24,7 +24,6 @@ from nbhelpers.checks import (
     resolve_model,
     respelt,
     settings_class,
-    short_name,
     source_problems,
     type_problems,
     unknown_names,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
 
 __all__ = [
-    "MODEL_ALIASES",
     "Preset",
     "configs_dir",
     "did_you_mean",
@@ -157,8 +155,10 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
         if below.data.get("extends"):  # else every setting of the base would be called missing
             raise_problems(f"preset {job}/{path.stem}", [*below.problems, *file.problems])
     base = _with_defaults(job, files[0].settings)
-    model = _model_of(files, given)
-    draft = _draft(_layers(files, model), base | files[0].layer(model).values if model else base)
+    model = _model_of(job, files, given)
+    draft = _draft(
+        _layers(job, files, model), base | files[0].layer(model).values if model else base
+    )
     for layer in files:
         require_why(layer, files[0], base)
     draft.values |= given
@@ -178,19 +178,19 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
     return build_preset(draft, origin=origin, problems=problems)
 
 
-def _model_of(files: list[PresetFile], given: Mapping[str, Any]) -> str | None:
+def _model_of(job: str, files: list[PresetFile], given: Mapping[str, Any]) -> str | None:
     """The short name of the model that the overrides, the overlay or the base ask for."""
     sources = (given, *(file.settings for file in reversed(files)))
-    return short_name(next((each["model"] for each in sources if "model" in each), None))
+    return short_name(next((each["model"] for each in sources if "model" in each), None), job)
 
 
-def _layers(files: list[PresetFile], model: str | None) -> list[Layer]:
+def _layers(job: str, files: list[PresetFile], model: str | None) -> list[Layer]:
     """The places that settings come from, each one above those before it."""
     plain = [file.layer() for file in files]
     if model is None:
         return plain
     special = [file.layer(model) for file in files]
-    names_it = len(files) == 2 and short_name(files[1].settings.get("model")) == model
+    names_it = len(files) == 2 and short_name(files[1].settings.get("model"), job) == model
     return [plain[0], special[0], plain[1], special[1]] if names_it else [*plain, *special]
 
 
@@ -211,7 +211,7 @@ def _with_defaults(job: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
     base = defaults | {name: value for name, value in values.items() if name in known}
     if isinstance(base.get("model"), str):
-        base["model"] = resolve_model(base["model"])
+        base["model"] = resolve_model(base["model"], job)
     return base
 
 
@@ -255,6 +255,6 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     overrides = {key: value for key, value in given.items() if key in known}
     wrong = type_problems(job, overrides, places)
     problems += [problem for problem in wrong if problem.where == "parameters"]
-    problems += source_problems(overrides, places)
+    problems += source_problems(job, overrides, places)
     raise_problems("the notebook's parameters", problems)
     return name, overrides

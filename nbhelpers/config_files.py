@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nbhelpers.catalog import MODELS, short_name
 from nbhelpers.checks import (
-    KNOWN_MODELS,
     SPELLINGS,
     Problem,
     did_you_mean,
     respelt,
     settings_class,
-    short_name,
     shortened,
     type_problems,
     unknown_names,
@@ -134,8 +133,8 @@ def _check_model(job: str, file: PresetFile, model: str) -> None:
     """Check one entry under `models:`, and leave in it what can be used."""
     keys, models = ("models", model), file.data["models"]
     section, known = models[model], settings_class(job).model_fields
-    if model not in KNOWN_MODELS:
-        hint = did_you_mean(short_name(model) or model, KNOWN_MODELS)
+    if model not in MODELS[job].names:
+        hint = did_you_mean(short_name(model, job) or model, MODELS[job].names)
         text = f"`models` names no model `{model}` that is known by a short name"
         file.problem(keys, text, f"{hint}; for any other model write a preset of its own")
     if not isinstance(section, dict):

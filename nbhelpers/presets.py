@@ -12,9 +12,8 @@ from dataclasses import MISSING, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbhelpers.catalog import MODELS, short_name
 from nbhelpers.checks import (
-    EMBEDDED_MODELS,
-    MODEL_ALIASES,
     PLAIN_TEXT_MODELS,
     Problem,
     cross_problems,
@@ -23,7 +22,6 @@ from nbhelpers.checks import (
     resolve_model,
     respelt,
     settings_class,
-    short_name,
     source_problems,
     type_problems,
     unknown_names,
@@ -32,7 +30,7 @@ from nbhelpers.errors import ConfigError
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Gpu, Hardware
-    from nbhelpers.schema import ClonesSettings
+    from nbhelpers.schema import Settings
 
 EXPERIMENT_FIELDS = ("global_batch_size", "learning_rate", "seq_len", "data_flow_length")
 OVERRIDES = "overrides"
@@ -55,7 +53,7 @@ class Preset:
 
     job: str
     name: str
-    settings: ClonesSettings
+    settings: Settings
     provenance: dict[str, str]
     why: dict[str, str]
     notes: tuple[str, ...]
@@ -117,7 +115,7 @@ class Preset:
         changed = build_preset(draft, origin=self, problems=problems)
         if "per_device_train_batch_size" not in given:
             changed = replace(changed, per_device_limit=self.per_device_limit)
-        old, new = short_name(self.settings.model), short_name(changed.settings.model)
+        old, new = (short_name(p.settings.model, self.job) for p in (self, changed))
         if old == new:
             return changed
         note = (
@@ -197,9 +195,10 @@ def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ())
     odd = unknown_names(job, {name: places.get(name, "the preset") for name in draft.values})
     draft.values = {name: value for name, value in draft.values.items() if name in known}
     wrong = type_problems(job, draft.values, places)
-    notes = [*origin.notes, *_derive(draft)]
+    notes = [*origin.notes, *_derive(job, draft)]
     values = draft.values
-    crossed = cross_problems(values, places) + source_problems(values, places)
+    crossed = cross_problems(job, values, places)
+    crossed += source_problems(job, values, places)
     raise_problems(f"preset {job}/{origin.name}", [*problems, *odd, *wrong, *crossed])
     settings = settings_class(job).model_validate(values, strict=True)
     notes += _experiment_notes(draft)
@@ -217,21 +216,21 @@ def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ())
     )
 
 
-def _derive(draft: Draft) -> list[str]:
+def _derive(job: str, draft: Draft) -> list[str]:
     """Resolve the model's alias, and drop from the files what the model cannot use."""
     values, provenance = draft.values, draft.provenance
     model = values.get("model")
-    if isinstance(model, str) and model in MODEL_ALIASES:
-        values["model"] = resolve_model(model)
+    if isinstance(model, str) and model in MODELS[job].aliases:
+        values["model"] = resolve_model(model, job)
         provenance["model"] += f" (alias {model})"
     notes = []
-    if values.get("pretrain_steps") and model not in EMBEDDED_MODELS:
+    if values.get("pretrain_steps") and model not in MODELS[job].embedded:
         why = (
             f"it is for the smoke models; the other values of this preset, learning_rate "
             f"{values.get('learning_rate')} among them, were chosen for them"
         )
         notes += _drop(draft, "pretrain_steps", 0, "the model is not built here", why)
-    name = short_name(model)
+    name = short_name(model, job)
     if values.get("data_flow_length") is not None and name in PLAIN_TEXT_MODELS:
         notes += _drop(draft, "data_flow_length", None, "a GPT-2", f"{name} reads plain text")
     return notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nbhelpers.checks import EMBEDDED_MODELS
+from nbhelpers.catalog import MODELS
 from nbhelpers.report_facts import RunFacts, count, dig, interval, score, share
 from nbhelpers.report_tables import FLOOR_NAMES, splits
 
@@ -250,7 +250,7 @@ def _fewer_areas(name: str, scores: Mapping[str, Any]) -> list[str]:
 
 def _random_start(facts: RunFacts) -> list[str]:
     is_random = facts.get("model", "random_weights") and not facts.is_evaluation
-    if not is_random or facts.get("settings", "model") in EMBEDDED_MODELS:
+    if not is_random or facts.get("settings", "model") in MODELS["clones"].embedded:
         return []
     return ["The model started from random weights, not from pretrained ones."]
 

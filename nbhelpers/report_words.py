@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from nbhelpers.checks import EMBEDDED_MODELS
+from nbhelpers.catalog import MODELS
 from nbhelpers.report_facts import (
     RunFacts,
     count,
@@ -89,7 +89,7 @@ def _weights(facts: RunFacts) -> str | None:
         is_in_folder = given.name.startswith(("model.", "pytorch_model.")) and given.parent.name
         return f"from checkpoint {given.parent.name if is_in_folder else given.name}"
     steps = facts.get("settings", "pretrain_steps")
-    if facts.get("settings", "model") in EMBEDDED_MODELS:
+    if facts.get("settings", "model") in MODELS["clones"].embedded:
         if not steps or not isinstance(steps, int):
             return "random"
         text = "the sample" if facts.is_sample else "its train functions"

@@ -22,12 +22,13 @@ class Settings(BaseModel):
 
     model: str = Field(
         min_length=1,
-        description="codegpt, graphcodebert, codebert, a hub id, a local folder, `smoke` or "
-        "`smoke-graphcodebert`",
+        description="a short name (`catalog.MODELS` lists each job's), a hub id or a local folder",
     )
     model_revision: str | None = Field(None, description="commit or tag of the weights on the hub")
     random_weights: bool = Field(False, description="take the architecture, not the weights")
-    data: str = Field(min_length=1, description="`smoke`, a hub id or a local folder")
+    data: str = Field(
+        min_length=1, description="`smoke`, a hub id, a local folder or (fine-tuning) a file"
+    )
     data_revision: str | None = Field(None, description="commit or tag of the data on the hub")
     on_bad_rows: Literal["stop", "drop"] = Field(
         description="bad rows: stop with a report, or drop them and say so"
@@ -38,7 +39,8 @@ class Settings(BaseModel):
     max_train_samples: Positive | None = Field(None, description="upper limit on the training rows")
 
     seq_len: Annotated[int, Field(ge=8, le=131072)] = Field(
-        description="tokens of code per function, special tokens included (also: code_length)"
+        description="tokens per example (a function, or prompt with answer), special tokens "
+        "included (also: code_length)"
     )
     padding: Literal["dynamic", "fixed"] = Field(
         description="pad to the longest of a bucket, or always to seq_len"
@@ -73,8 +75,9 @@ class Settings(BaseModel):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         description="auto: bf16 from capability 8.0, fp16 from 7.0, else fp32"
     )
-    attention: Literal["auto", "sdpa", "eager"] = Field(
-        description="eager: the published modules as they are; auto, sdpa: fused kernels"
+    attention: Literal["auto", "sdpa", "eager", "flex"] = Field(
+        description="eager: the published modules as they are; sdpa: fused kernels; flex: a "
+        "compiled kernel that keeps Gemma-2's soft-cap; auto: by model and GPU"
     )
     gradient_checkpointing: bool
 
@@ -130,4 +133,80 @@ class ClonesSettings(Settings):
         return self.seq_len + (self.data_flow_length or 0)
 
 
-SETTINGS: dict[str, type[Settings]] = {"clones": ClonesSettings}
+class FinetuneSettings(Settings):
+    """Adapters (LoRA, QLoRA) on a causal language model, for Python code instructions."""
+
+    method: Literal["base", "lora", "qlora"] = Field(
+        description="base: no training, the model is evaluated as it is; qlora: LoRA on a base in "
+        "4 bits (NF4, double quantisation)"
+    )
+    lora_r: Annotated[int, Field(ge=1, le=1024)] = Field(description="rank of the adapters")
+    lora_alpha: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="scale of the adapters, alpha / r; None: 2 r"
+    )
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="share of an adapter's inputs that are dropped in training"
+    )
+    lora_target_modules: Annotated[list[str], Field(min_length=1)] = Field(
+        description="names of the linear layers that get an adapter; [all-linear]: all but the head"
+    )
+    packing: bool = Field(
+        description="lay the samples of a micro-step end to end without padding; the attention "
+        "keeps them apart, and the samples per update stay the same"
+    )
+    loss: Literal["auto", "chunked", "plain"] = Field(
+        description="chunked: supervised tokens only, some at a time, so that the logits over the "
+        "whole vocabulary never exist at once; plain: the library's own; auto: chunked"
+    )
+    compile_layers: Literal["auto", "on", "off"] = Field(
+        description="torch.compile each block once; auto: where the GPU and the attention gain"
+    )
+    warmup_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
+        None, description="optimizer steps; None: by warmup_ratio"
+    )
+    template: str = Field(
+        min_length=1, description="how a row becomes a prompt: alpaca, plain, chat, or auto"
+    )
+    remove_duplicates: bool = Field(
+        description="drop train rows that equal or nearly equal an evaluation row"
+    )
+    split_seed: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0, description="of the rows held out where the data has one split; `seed` leaves them alone"
+    )
+    valid_samples: Positive = Field(description="rows held out for the loss during training")
+    eval_samples: Positive = Field(description="held-out rows whose answers are generated")
+    evaluate: Literal["none", "text", "all"] = Field(
+        description="text: generate and compare with the references; all: also run generated "
+        "programs on test problems (pass@1)"
+    )
+    tasks: list[Literal["humaneval", "mbpp"]] = Field(
+        description="test problems whose solutions are generated and run"
+    )
+    mbpp_data: str = Field(min_length=1, description="MBPP: a hub id or a local file")
+    max_task_problems: Positive | None = Field(
+        None, description="upper limit on the problems of each task; None: all"
+    )
+    run_generated_code: Literal["in_container", "anywhere", "never"] = Field(
+        description="where generated programs may be run, always in a sandbox of their own"
+    )
+    max_new_tokens: Annotated[int, Field(ge=1, le=32768)] = Field(
+        description="tokens of an answer at most"
+    )
+    generation_batch_size: Positive = Field(description="answers generated at once")
+    pretrain_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0, description="smoke model only: language-model steps on plain code of the sample, cached"
+    )
+
+    @property
+    def alpha(self) -> float:
+        """The scale of the adapters: `lora_alpha`, or twice the rank."""
+        return self.lora_alpha if self.lora_alpha is not None else 2.0 * self.lora_r
+
+    @property
+    def adapter(self) -> str:
+        """The short name of what is trained: `base`, `r16` or `qlora-r16`."""
+        names = {"base": "base", "lora": f"r{self.lora_r}", "qlora": f"qlora-r{self.lora_r}"}
+        return names[self.method]
+
+
+SETTINGS: dict[str, type[Settings]] = {"clones": ClonesSettings, "finetune": FinetuneSettings}

@@ -11,7 +11,7 @@ import typer.main
 
 import nbhelpers
 from nbhelpers import cli, errors, load_preset
-from nbhelpers.checks import MODEL_ALIASES
+from nbhelpers.catalog import MODELS
 from nbhelpers.cli import app
 from nbhelpers.legacy import passed_options, recipe_of
 from nbhelpers.parameters import parse_assignments
@@ -115,7 +115,7 @@ def test_the_table_of_the_readme_is_what_plan_prints(
 def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| (\d+|none).* \|$", text, re.MULTILINE)
-    assert {name for name, *_ in rows} == set(MODEL_ALIASES)
+    assert {name for name, *_ in rows} == set(MODELS["clones"].aliases)
     for name, tokens, nodes in rows:
         s = load_preset("clones", "base", overrides={"model": name}).settings
         assert s.seq_len == int(tokens.replace(",", ""))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nbhelpers.batching import plan_batch
-from nbhelpers.checks import EMBEDDED_MODELS, KNOWN_MODELS, MAX_POSITIONS_TOKENS, MODEL_ALIASES
+from nbhelpers.catalog import MODELS
+from nbhelpers.checks import MAX_POSITIONS_TOKENS
 from nbhelpers.config import Preset, configs_dir, list_presets, load_preset, parameter_overrides
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
@@ -92,7 +93,7 @@ def test_the_model_alone_never_changes_the_rest_of_the_experiment():
 def test_the_model_of_smoke_has_its_graph_and_keeps_its_pre_training():
     s = load_preset("clones", "smoke", overrides={"model": "smoke-graphcodebert"}).settings
     assert (s.seq_len, s.data_flow_length, s.pretrain_steps) == (256, 64, 500)
-    assert set(EMBEDDED_MODELS) == set(SMOKE_MODELS)
+    assert set(MODELS["clones"].embedded) == set(SMOKE_MODELS)
 
 
 @pytest.mark.parametrize("model", ["codegpt", "graphcodebert", "codebert"])
@@ -306,10 +307,10 @@ def test_a_preset_of_an_earlier_version_is_still_read():
     assert Preset.from_dict(saved).settings == load_preset("clones", "l4").settings
 
 
-@pytest.mark.parametrize("model", KNOWN_MODELS)
+@pytest.mark.parametrize("model", MODELS["clones"].names)
 def test_every_known_model_loads_and_survives_json(model):
     preset = load_preset("clones", "smoke", overrides={"model": model})
-    assert preset.settings.model == MODEL_ALIASES.get(model, model)
+    assert preset.settings.model == MODELS["clones"].aliases.get(model, model)
     again = Preset.from_dict(json.loads(json.dumps(preset.to_dict())))
     assert again == preset
 

@@ -93,7 +93,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.checks import source_problems
 from nbhelpers.runs import list_runs, open_run
 folder = sys.argv[1]
-print(source_problems({"data": folder + "/data"}, {})[0].text)
+print(source_problems("clones", {"data": folder + "/data"}, {})[0].text)
 for ask in (lambda: list_runs(folder), lambda: open_run(folder + "/run")):
     try:
         print(repr(ask()))
@@ -140,7 +140,7 @@ def test_a_closed_folder_is_called_closed_and_not_missing(tmp_path: Path, root: 
 def test_a_malformed_hub_name_is_found_before_a_worker_starts(
     name: str, value: str, said: str
 ) -> None:
-    (problem,) = source_problems({name: value}, {})
+    (problem,) = source_problems("clones", {name: value}, {})
     assert said in problem.fix
 
 
@@ -154,7 +154,7 @@ def test_a_malformed_hub_name_is_found_before_a_worker_starts(
     ],
 )
 def test_a_well_formed_hub_name_passes(name: str, value: str) -> None:
-    assert source_problems({name: value}, {}) == []
+    assert source_problems("clones", {name: value}, {}) == []
 
 
 def test_a_missing_folder_of_runs_is_no_error(tmp_path: Path) -> None:
