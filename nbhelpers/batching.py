@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.presets import Preset
 
+UNITS = {"clones": "pairs", "finetune": "samples"}
 MAX_OFFERED = 16  # choices that one message lists
 MAX_OFFERED_GPUS = 8  # of one node; a plan for more processes offers up to twice their number
 
@@ -38,6 +39,7 @@ class BatchPlan:
     use_gpu: bool = False
     num_gpus_visible: int = 0
     num_nodes: int = 1
+    unit: str = UNITS["clones"]  # what the batch counts, for people
 
     def __repr__(self) -> str:
         note = f"; {self.note()}" if self.note() else ""
@@ -68,16 +70,14 @@ class BatchPlan:
         """
         steps, processes = self.gradient_accumulation_steps, self.world_size
         product = (
-            f"{self.per_device_train_batch_size} pairs x {steps} micro-step{'s' * (steps != 1)} x "
-            f"{processes} process{'es' * (processes != 1)}"
+            f"{self.per_device_train_batch_size} {self.unit} x {steps} "
+            f"micro-step{'s' * (steps != 1)} x {processes} process{'es' * (processes != 1)}"
         )
         product += f" on {self.num_nodes} nodes" if self.num_nodes > 1 else ""
         if self.is_exact:
             return f"{product} = {self.global_batch_size} per optimizer step"
-        return (
-            f"{product}, of which {self.global_batch_size} are filled per optimizer step (uneven, "
-            "exact mean)"
-        )
+        text = f"{product}, of which {self.global_batch_size} are filled per optimizer step"
+        return f"{text} (uneven, exact mean)"
 
     def note(self) -> str:
         """Say what several processes mean without a GPU, else nothing."""
@@ -108,13 +108,12 @@ class BatchPlan:
         return cls(**data)
 
     def _repr_html_(self) -> str:
+        who = "one per GPU" if self.use_gpu else "on the CPU"
         rows = {
-            "pairs that a process holds at once": self.per_device_train_batch_size,
+            f"{self.unit} that a process holds at once": self.per_device_train_batch_size,
             "micro-steps per optimizer step": self.gradient_accumulation_steps,
-            f"processes, one per {self._device()}" if self.use_gpu else "processes, on the CPU": (
-                self.world_size
-            ),
-            "global batch: pairs per optimizer step": self.global_batch_size,
+            f"processes, {who}": self.world_size,
+            f"global batch: {self.unit} per optimizer step": self.global_batch_size,
         }
         if self.num_nodes > 1:
             rows["nodes"] = self.num_nodes
@@ -251,12 +250,13 @@ def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> Bat
     total, size = settings.global_batch_size, settings.per_device_train_batch_size
     try:
         plan = split_batch(total, size, world_size, allow_uneven=settings.allow_uneven_split)
-    except ConfigError:  # fewer pairs per GPU would split too, unless the size was typed
+    except ConfigError:  # a smaller size per GPU would split too, unless the size was typed
         is_typed = preset.provenance["per_device_train_batch_size"] == OVERRIDES
         most, alike = visible * num_nodes or MAX_OFFERED_GPUS, divisors(total)
         counts = () if is_typed else (n for n in alike if n <= most and n % num_nodes == 0)
         raise _uneven(total, size, world_size, tuple(counts)) from None
-    return replace(plan, use_gpu=visible > 0, num_gpus_visible=visible, num_nodes=num_nodes)
+    here = {"use_gpu": visible > 0, "num_gpus_visible": visible, "num_nodes": num_nodes}
+    return replace(plan, **here, unit=UNITS[preset.job])
 
 
 def _check_nodes(num_gpus: int | str, visible: int, num_nodes: int) -> None:
@@ -299,7 +299,7 @@ class ScalingRow:
     is_here: bool
 
     def cells(self) -> tuple[str, ...]:
-        """Return GPUs, pairs per GPU, micro-steps, global batch and note, as text."""
+        """Return GPUs, batch per GPU, micro-steps, global batch and note, as text."""
         split = ("-", "-", "-")
         if self.plan is not None:
             sizes = (self.plan.per_device_train_batch_size, self.plan.gradient_accumulation_steps)
@@ -313,8 +313,11 @@ class ScalingTable:
 
     global_batch_size: int
     rows: tuple[ScalingRow, ...]
+    unit: str
 
-    HEADS = ("GPUs", "pairs per GPU", "micro-steps", "global batch", "")
+    @property
+    def _heads(self) -> tuple[str, ...]:
+        return ("GPUs", f"{self.unit} per GPU", "micro-steps", "global batch", "")
 
     def __repr__(self) -> str:
         exact = [row.world_size for row in self.rows if row.plan and row.plan.is_exact]
@@ -328,13 +331,13 @@ class ScalingTable:
 
     def text(self) -> str:
         """Return the table in aligned columns."""
-        lines = [self.HEADS, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS))]
+        lines = [self._heads, *(row.cells() for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self._heads))]
         rows = ("  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines)
         return "\n".join(row.rstrip() for row in rows)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in self.HEADS)
+        head = "".join(f"<th>{name}</th>" for name in self._heads)
         rows = []
         for row in self.rows:
             mark = ("<b>", "</b>") if row.is_here else ("", "")
@@ -358,7 +361,7 @@ def scaling_table(
         plan: The plan in force; its row is marked, and added where `counts` lacks it.
     """
     s = preset.settings
-    here, mark = None, ""
+    here, mark, unit = None, "", UNITS[preset.job]
     if plan is not None:
         here, mark = plan.world_size, "this plan; " if plan.use_gpu else "this plan, on the CPU; "
     numbers = sorted({*counts, *([here] if here else [])})
@@ -380,7 +383,7 @@ def scaling_table(
             split, note = None, _instead(s.global_batch_size, size, number, exact)
         note = mark + note if number == here else note
         rows.append(ScalingRow(world_size=number, plan=split, note=note, is_here=number == here))
-    return ScalingTable(global_batch_size=s.global_batch_size, rows=tuple(rows))
+    return ScalingTable(global_batch_size=s.global_batch_size, rows=tuple(rows), unit=unit)
 
 
 def _instead(total: int, size: int, number: int, exact: list[int]) -> str:

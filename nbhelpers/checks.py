@@ -16,7 +16,7 @@ from nbhelpers.catalog import MODELS, SAMPLES, short_name
 from nbhelpers.checks_finetune import finetune_faults
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import absence, expanded, is_file, is_folder, kind_of
-from nbhelpers.targets import METRICS, is_of_split
+from nbhelpers.targets import is_target, target_names
 
 if TYPE_CHECKING:
     from nbhelpers.schema import Settings
@@ -220,7 +220,7 @@ def source_problems(
 
 def _model_fault(job: str, model: str) -> tuple[str, str] | None:
     known = MODELS[job].names
-    if model in known:
+    if short_name(model, job) is not None:
         return None
     if is_folder(model):
         return _folder_fault(job, model)
@@ -285,11 +285,12 @@ def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str
     """Return the contradictions between fields that are each valid."""
     faults = [_batch_fault(values), _save_fault(values), _pretrain_fault(job, values)]
     if job == "clones":
-        faults += [_length_fault(values), _data_flow_fault(values), *_target_faults(values)]
+        faults += [_length_fault(values), _data_flow_fault(values)]
+        faults += _target_faults(job, values)
         if values.get("attention") == "flex":
             faults.append(("attention", "attention=flex is for fine-tuning", "write auto or sdpa"))
     if job == "finetune":
-        faults += finetune_faults(values)
+        faults += [*finetune_faults(values), *_target_faults(job, values)]
     return [
         Problem(places.get(name, "the preset"), text, fix)
         for name, text, fix in filter(None, faults)
@@ -338,13 +339,13 @@ def _pretrain_fault(job: str, values: Mapping[str, Any]) -> tuple[str, str, str]
     return "pretrain_steps", text, "set pretrain_steps to 0"
 
 
-def _target_faults(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _target_faults(job: str, values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Targets name scores of the test split: `f1`, or dotted such as `mean.f1`."""
-    targets = values.get("targets")
+    targets, known = values.get("targets"), target_names(job)
     return [
-        ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, METRICS))
+        ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, known))
         for name in (targets if isinstance(targets, dict) else {})
-        if not is_of_split(str(name))
+        if not is_target(str(name), job)
     ]
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from nbhelpers.cli_legacy import legacy_launcher, patch_legacy
+from nbhelpers.cli_study import study
 from nbhelpers.cli_text import (
     error_text,
     listed,
@@ -23,6 +24,7 @@ from nbhelpers.cli_text import (
     table,
     typed_path,
 )
+from nbhelpers.cli_use import ask, export, merge
 from nbhelpers.errors import ConfigError, NbhelpersError
 
 app = typer.Typer(
@@ -242,6 +244,9 @@ def evaluate(
 
 app.command("patch-legacy")(patch_legacy)
 app.command("legacy-launcher")(legacy_launcher)
+for _command in (ask, merge, export):
+    app.command()(_command)
+app.command("study")(study)
 
 
 @app.command("score-predictions")

@@ -165,10 +165,12 @@ def play_notebook(
 ) -> None:
     """Run a notebook, say where it is saved, print the report, then check what was required."""
     from nbhelpers.headless import check_notebook, default_output, project_root, run_notebook
+    from nbhelpers.headless_checks import notebook_job
     from nbhelpers.requirements import parse_requirements, require_scores
 
-    conditions = parse_requirements(require)
+    parse_requirements(require)  # what no job can meet is refused before the notebook is read
     path = check_notebook(notebook, parameters)[0]
+    conditions = parse_requirements(require, notebook_job(path))
     saved, started = output or default_output(path, project_root(path)), time.time()
     try:
         result = run_notebook(

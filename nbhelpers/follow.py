@@ -104,7 +104,7 @@ class _Watch:
 
     def __init__(self, run: Run, view: View, quiet_s: float) -> None:
         self.run, self.view, self.quiet_s = run, view, quiet_s
-        self.progress = Progress()
+        self.progress = Progress(job=str((run.record or {}).get("job") or ""))
         self.offsets: dict[Path, int] = {}
         self.warned: set[str] = set()
         self.last_news = time.monotonic()

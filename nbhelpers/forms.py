@@ -14,13 +14,18 @@ LARGEST = 1e300  # beyond that no number here means anything, and an integer can
 _GONE = object()
 
 NUMBERS = {"*": NUMBER}
+PLAINS = {"*": PLAIN}
 INTERVALS = {"*": EDGES}
 _POINT = {"*": NUMBER, "intervals": INTERVALS}
 _LEAD = {"*": ANY, "f1": NUMBER, "interval": EDGES}
 _FLOOR = {"*": NUMBER, "intervals": INTERVALS, "lead": _LEAD, "skipped": TEXT, "note": TEXT}
 SPLIT = {
     "*": ANY,
-    **dict.fromkeys(("n_pairs", "n_functions", "prior", "threshold"), NUMBER),
+    **dict.fromkeys(("n_pairs", "n_functions", "n_samples", "prior", "threshold"), NUMBER),
+    **dict.fromkeys(("metrics", "outcomes", "syntax_errors"), NUMBERS),
+    "signatures": PLAINS,
+    "decoding": PLAINS,
+    "tokenizer": TEXT,
     "orders": {"*": NUMBERS},
     "intervals": INTERVALS,
     "at_prior": {"*": _POINT},
@@ -38,6 +43,7 @@ EVENT = {
     **dict.fromkeys(("message", "name", "kind", "fix", "details"), TEXT),
     **dict.fromkeys(("t", "rank", "step", "total_steps", "epoch", "done", "total"), NUMBER),
     **dict.fromkeys(("loss", "useful_tokens_per_s", "memory_bytes", "skipped_steps"), NUMBER),
+    "learning_rate": NUMBER,
     "reason": PLAIN,
     "gpus": [GPU],
     "scores": NUMBERS,
@@ -66,8 +72,7 @@ _TRAINING = {
 _FINDINGS = {
     "*": ANY,
     "counts": NUMBERS,
-    "rows_read": NUMBERS,
-    "rows_dropped": NUMBERS,
+    **dict.fromkeys(("rows_read", "rows_dropped"), (NUMBER, NUMBERS)),
     "facts": {"*": ANY},
     "examples": [ANY],
     "notes": [ANY],
@@ -76,6 +81,20 @@ _SETTINGS = {
     "*": ANY,
     **dict.fromkeys(("seq_len", "global_batch_size"), NUMBER),
     "targets": NUMBERS,
+}
+_ADAPTER = {
+    "*": ANY,
+    **dict.fromkeys(("name", "method"), TEXT),
+    **dict.fromkeys(("r", "alpha", "trainable_parameters", "total_parameters"), NUMBER),
+    "target_modules": (TEXT, [TEXT]),
+}
+_DATA = {
+    "*": ANY,
+    **dict.fromkeys(("source", "revision", "licence", "fingerprint", "template", "note"), PLAIN),
+    "splits": {"*": NUMBERS},
+    "problems": (TEXT, _FINDINGS),
+    "lengths": {"*": NUMBER, "edges": [NUMBER], "counts": [NUMBER]},
+    "example": [[PLAIN]],
 }
 RESULT = {
     "*": ANY,
@@ -90,8 +109,11 @@ RESULT = {
     "training": _TRAINING,
     "settings": _SETTINGS,
     "threshold": {"*": ANY, "value": NUMBER},
-    "model": {"*": ANY, "parameters": NUMBER, "random_weights": PLAIN},
-    "data": {"*": ANY, "splits": {"*": NUMBERS}, "problems": (TEXT, _FINDINGS)},
+    "model": {"*": ANY, "parameters": NUMBER, "random_weights": PLAIN, "parity": {"*": ANY}},
+    "data": _DATA,
+    "adapter": _ADAPTER,
+    "energy": NUMBERS,
+    "gpu_baseline": NUMBERS,
     "versions": {"*": PLAIN},
     "gpu": [GPU],
     "warnings": [TEXT],

@@ -22,6 +22,7 @@ from nbhelpers.headless_checks import (
     check_timeout,
     default_output,
     escaped,
+    notebook_job,
     own_spelling,
     prepare_output,
     project_root,
@@ -69,7 +70,7 @@ def run_notebook(
         NbhelpersError: What a cell raised, as its own class; `Killed` for a time limit.
     """
     path, root = check_notebook(notebook, parameters or {})
-    conditions = parse_requirements(require)
+    conditions = parse_requirements(require, notebook_job(path))
     check_timeout(timeout_s)
     saved, launched = prepare_output(output, path, root)
     play = _Play(path=path, saved=saved, root=root, launched=launched, stream=stream)

@@ -47,6 +47,13 @@ def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple
     return path, project_root(path)
 
 
+def notebook_job(path: Path) -> str | None:
+    """Return the job that a checked notebook names in its metadata, or None."""
+    about = _read(path, path).metadata.get("nbhelpers")
+    job = about.get("job") if isinstance(about, dict) else None
+    return job if isinstance(job, str) else None
+
+
 def own_spelling(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters under the names that a checked notebook declares."""
     import papermill

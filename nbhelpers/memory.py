@@ -1,7 +1,7 @@
 """Predicted memory of one training process, line by line, and how it compares with the measured.
 
-The budget before a run plans for the longest batch: every function as long as `seq_len`, whatever
-the padding saves. The formulas stand in `ledger`.
+The budget before a run plans for the longest batch: every sample as long as `seq_len`, whatever
+the padding saves. The formulas stand in `ledger` and `ledger_finetune`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import BatchPlan, split_batch
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.ledger import CONTEXT, GIB, MemoryLine, ledger
+from nbhelpers.ledger_finetune import choose_kernel, finetune_ledger
 from nbhelpers.presets import divisors
 from nbhelpers.shapes import Shape, find_shape
+from nbhelpers.shapes_causal import CausalShape
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -27,8 +29,11 @@ UNKNOWN = "ledger: shape unknown"
 # Source: reserved / allocated was 39.0 / 38.2 for CodeGPT 8 x 1,024 and 27.8 / 27.2 for CodeBERT;
 # lengths that vary fragment more.
 RESERVED_FACTOR = 1.05
-# Source: the rule for verdicts: 1.10 x reserved + context within the card.
-SAFETY_FACTOR = 1.10
+# Source: 13.8 / 12.3 and 30.5 / 26.4 for Gemma-2-2B with checkpointing; 1.03 to 1.08 without.
+FINETUNE_RESERVED_FACTOR = 1.15
+# Source: the rule for verdicts: 1.10 x reserved + context within the card; 1.25 for QLoRA, whose
+# unpacked weights fragment.
+SAFETY_FACTOR, QLORA_SAFETY_FACTOR = 1.10, 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -97,7 +102,7 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
     """Return the predicted memory of one process, its verdict, and settings that would fit.
 
     Without a GPU the verdict is "no GPU" and the lines mean bytes of live tensors. Limits: GPT-2
-    encoders, AdamW, one node.
+    and RoBERTa encoders, adapters on Gemma 2 and Llama, AdamW, one node.
 
     Raises:
         ConfigError: `seq_len` is more than the positions of the model, where they are known.
@@ -113,8 +118,8 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
     if shape is None:
         return _unknown(preset, plan, capacity)
-    lines = ledger(preset.settings, plan, shape, precision=_precision(preset.settings, hardware))
-    verdict, advice = _verdict(lines, capacity, plan), []
+    lines = _lines(preset.settings, plan, shape, hardware)
+    verdict, advice = _verdict(lines, capacity, plan, _margin(preset.settings)), []
     if verdict in (DOES_NOT_FIT, TIGHT):
         advice = list(_advice(preset, plan, shape, hardware))
     total = sum(line.size_bytes for line in lines)
@@ -134,7 +139,31 @@ def _precision(settings: Settings, hardware: Hardware) -> str:
     return hardware.precision if settings.precision == "auto" else settings.precision
 
 
-def _verdict(lines: tuple[MemoryLine, ...], capacity: int | None, plan: BatchPlan) -> str:
+def _lines(
+    settings: Settings, plan: BatchPlan, shape: Shape | CausalShape, hardware: Hardware
+) -> tuple[MemoryLine, ...]:
+    precision = _precision(settings, hardware)
+    if isinstance(shape, CausalShape):
+        kernel = choose_kernel(
+            settings, shape, has_flex=plan.use_gpu and hardware.precision == "bf16"
+        )
+        return finetune_ledger(settings, plan, shape, precision=precision, kernel=kernel)
+    return ledger(settings, plan, shape, precision=precision)
+
+
+def _margin(settings: Settings) -> float:
+    """Return by how much more than the allocated bytes a card must have for the verdict "fits"."""
+    from nbhelpers.schema import FinetuneSettings
+
+    if not isinstance(settings, FinetuneSettings):
+        return SAFETY_FACTOR * RESERVED_FACTOR
+    safety = QLORA_SAFETY_FACTOR if settings.method == "qlora" else SAFETY_FACTOR
+    return safety * FINETUNE_RESERVED_FACTOR
+
+
+def _verdict(
+    lines: tuple[MemoryLine, ...], capacity: int | None, plan: BatchPlan, margin: float
+) -> str:
     """Judge lines in three grades.
 
     Source: does not fit if allocated + context > card; fits if 1.10 x reserved + context <= card;
@@ -148,27 +177,31 @@ def _verdict(lines: tuple[MemoryLine, ...], capacity: int | None, plan: BatchPla
     allocated = sum(line.size_bytes for line in lines) - context
     if allocated + context > capacity:
         return DOES_NOT_FIT
-    wanted = SAFETY_FACTOR * RESERVED_FACTOR * allocated + context
+    wanted = margin * allocated + context
     return FITS if wanted <= capacity else TIGHT
 
 
-def _advice(preset: Preset, plan: BatchPlan, shape: Shape, hardware: Hardware) -> Iterator[str]:
+def _advice(
+    preset: Preset, plan: BatchPlan, shape: Shape | CausalShape, hardware: Hardware
+) -> Iterator[str]:
     """Settings that fit with the same global batch, recomputed; the largest saving first."""
     capacity = hardware.gpu.memory_total_bytes if hardware.gpu else None
+    is_causal = isinstance(shape, CausalShape)
+    candidates = (_finetune_candidates if is_causal else _candidates)(preset, plan, hardware)
     found: list[tuple[int, str]] = []
-    for changes in _candidates(preset, plan, hardware):
+    for changes in candidates:
         try:
             other = preset.override(**changes).settings
             split = _resplit(other, plan)
         except ConfigError:
             continue
-        lines = ledger(other, split, shape, precision=_precision(other, hardware))
-        if _verdict(lines, capacity, split) == FITS:
+        lines = _lines(other, split, shape, hardware)
+        if _verdict(lines, capacity, split, _margin(other)) == FITS:
             total = sum(line.size_bytes for line in lines)
             text = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             same = split.global_batch_size == plan.global_batch_size
             kept = f"same global batch of {plan.global_batch_size}" if same else "other batch"
-            if "seq_len" in changes:
+            if {"seq_len", "method"} & changes.keys():
                 kept += "; changes the experiment"
             found.append((total, f"{text}: {_gib(total)}, fits ({kept})"))
             if len(changes) > 1:
@@ -205,6 +238,45 @@ def _candidates(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Iterator
     smallest = free | ({"per_device_train_batch_size": 1} if smaller else {})
     lengths = (n for n in (768, 512, 400, 256, 128) if n < settings.seq_len)
     yield from (smallest | {"seq_len": n, "per_device_eval_batch_size": 1} for n in lengths)
+
+
+def _finetune_candidates(
+    preset: Preset, plan: BatchPlan, hardware: Hardware
+) -> Iterator[dict[str, Any]]:
+    """Single changes, then all together at ever smaller batches, then 4 bits, last a shorter text.
+
+    `attention="auto"` is a saving where it means flex attention: on a GPU with bf16.
+    """
+    s = preset.settings
+    free: dict[str, Any] = {}
+    if not s.gradient_checkpointing:
+        free["gradient_checkpointing"] = True
+    if s.loss == "plain":
+        free["loss"] = "chunked"
+    if s.attention == "eager" and hardware.precision == "bf16":
+        free["attention"] = "auto"
+    if s.precision == "fp32" and hardware.precision != "fp32":
+        free["precision"] = "auto"
+    per_gpu = plan.global_batch_size // plan.world_size
+    smaller = [n for n in reversed(divisors(per_gpu)) if n < plan.per_device_train_batch_size]
+    scored = {"per_device_eval_batch_size": 1, "generation_batch_size": 1}
+    few = {name: least for name, least in scored.items() if getattr(s, name) > least}
+    yield from ({name: value} for name, value in free.items())
+    yield from ({"per_device_train_batch_size": size} for size in smaller)
+    yield from ({name: max(getattr(s, name) // 4, 1)} for name in few)
+    if len(free) > 1:
+        yield dict(free)
+    for size in smaller:
+        if free:
+            yield free | {"per_device_train_batch_size": size}
+    smallest = free | ({"per_device_train_batch_size": 1} if smaller else {}) | few
+    yield smallest
+    if s.method == "lora":
+        yield {"method": "qlora"}
+        yield free | {"method": "qlora"}
+        smallest |= {"method": "qlora"}
+        yield smallest
+    yield from (smallest | {"seq_len": n} for n in (768, 512, 384, 256, 128) if n < s.seq_len)
 
 
 def _resplit(settings: Settings, plan: BatchPlan) -> BatchPlan:

@@ -41,6 +41,11 @@ BUDGET_CAPTION = (
 
 def caption(facts: RunFacts, name: str) -> str:
     """Return what a figure shows, in words."""
+    if facts.job == "finetune":
+        from nbhelpers.plots_finetune import CAPTIONS as OF_FINETUNE
+
+        if name in OF_FINETUNE:
+            return OF_FINETUNE[name]
     pairs = facts.get("scores", "test", "n_pairs") or 0
     if name == "curves" and pairs > MAX_POINTS:
         thinned = f" Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
@@ -52,32 +57,57 @@ def caption(facts: RunFacts, name: str) -> str:
 
 def save_plots(facts: RunFacts) -> dict[str, Path]:
     """Draw what can be drawn into the run folder and return name → PNG file."""
+    own = _of_finetune(facts) if facts.job == "finetune" else _of_clones(facts)
+    return save_figures(
+        facts.run.path, own | {"memory": memory_figure(facts), "gpu": gpu_figure(facts)}
+    )
+
+
+def _of_clones(facts: RunFacts) -> dict[str, Figure | None]:
     pairs = _predictions(facts)
-    figures = {
+    return {
         "loss": loss_figure(facts),
         "curves": curves_figure(facts, *pairs) if pairs else None,
         "scores": scores_figure(facts, *pairs) if pairs else None,
-        "memory": memory_figure(facts),
-        "gpu": gpu_figure(facts),
     }
+
+
+def _of_finetune(facts: RunFacts) -> dict[str, Figure | None]:
+    from nbhelpers import plots_finetune as ours
+
+    return {
+        "loss": ours.loss_figure(facts),
+        "scores": ours.scores_figure(facts),
+        "lengths": ours.lengths_figure(facts),
+    }
+
+
+def save_figures(folder: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
+    """Write each figure that could be drawn as NAME.png and return name → file."""
     saved = {}
     for name, figure in figures.items():
         if figure is not None:
-            saved[name] = facts.run.path / f"{name}.png"
+            saved[name] = folder / f"{name}.png"
             figure.savefig(saved[name], dpi=110, metadata={"Software": None})
     return saved
 
 
-def _panels(n: int, *, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+def panels(n: int, *, height: float = 3.4, columns: int = 2) -> tuple[Figure, list[Axes]]:
+    """Return a figure with n axes in rows of at most `columns`; `height` is that of a row."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * n if n > 1 else 6.4, height), layout="constrained")
-    axes = figure.subplots(1, n, squeeze=False)[0]
-    for axis in axes:
+    columns = min(n, columns)
+    rows = -(-n // columns)
+    size = (4.2 * columns if n > 1 else 6.4, height * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[n:]:
+        axis.remove()
+    for axis in axes[:n]:
         axis.grid(alpha=0.25, linewidth=0.6)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(axes)
+    return figure, axes[:n]
 
 
 def loss_figure(facts: RunFacts) -> Figure | None:
@@ -90,7 +120,7 @@ def loss_figure(facts: RunFacts) -> Figure | None:
     ]
     if not history:
         return None
-    figure, axes = _panels(2 if evals else 1)
+    figure, axes = panels(2 if evals else 1)
     axes[0].plot([h.get("step") for h in history], [h["loss"] for h in history], color=BLUE)
     axes[0].set(xlabel="optimizer step", ylabel="loss (mean cross-entropy per pair, nats)")
     axes[0].set_ylim(bottom=0)
@@ -129,7 +159,7 @@ def curves_figure(facts: RunFacts, labels: np.ndarray, p: np.ndarray) -> Figure:
     called, positives = ends + 1, labels.sum()
     recall, false_rate = tp / positives, (called - tp) / (len(labels) - positives)
     test = facts.get("scores", "test") or {}
-    figure, (left, right) = _panels(2, height=3.8)
+    figure, (left, right) = panels(2, height=3.8)
     left.plot(*_thin(recall, tp / called), color=BLUE, label=_area("this model", test, "pr_auc"))
     left.axhline(positives / len(labels), color=GREY, linestyle=":", label="share of clones")
     left.set(xlabel="recall", ylabel="precision", xlim=(0, 1.02), ylim=(0, 1.02))
@@ -174,7 +204,7 @@ def scores_figure(facts: RunFacts, labels: np.ndarray, p: np.ndarray) -> Figure:
     """Draw the scores of clones and others, and the reliability of a score."""
     import numpy as np
 
-    figure, (left, right) = _panels(2)
+    figure, (left, right) = panels(2)
     bins = np.linspace(0, 1, 21)
     for value, name, colour, hatch in ((1, "clone", BLUE, ""), (0, "not a clone", ORANGE, "//")):
         style = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
@@ -212,7 +242,7 @@ def memory_figure(facts: RunFacts) -> Figure | None:
     whole = facts.budget.get("total_bytes") if predicted else None
     largest = max([sum(line["size_bytes"] for line in parts), whole or 0, *(v for _, v in bars)])
     unit, name = (GIB, "GiB") if largest >= GIB else (2**20, "MiB")
-    figure, (axis,) = _panels(1, height=1.6 + 0.4 * (len(bars) + bool(whole)))
+    figure, (axis,) = panels(1, height=1.6 + 0.4 * (len(bars) + bool(whole)))
     _stack(axis, "predicted" if predicted else BUDGET, parts, unit=unit)
     if whole:
         axis.barh(BUDGET, whole / unit, height=0.25, color=SKY)
@@ -258,7 +288,7 @@ def gpu_figure(facts: RunFacts) -> Figure | None:
                 series.setdefault(str(gpu.get("index", 0)), []).append((minutes, busy))
     if not series:
         return None
-    figure, (axis,) = _panels(1)
+    figure, (axis,) = panels(1)
     for at, (index, points) in enumerate(sorted(series.items())):
         style = {"color": CYCLE[at % len(CYCLE)], "linestyle": ("-", "--", ":")[at % 3]}
         axis.plot(*zip(*points, strict=True), label=f"GPU {index}", **style)

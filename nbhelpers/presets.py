@@ -65,9 +65,12 @@ class Preset:
 
     def __repr__(self) -> str:
         s = self.settings
-        nodes = f" + {s.data_flow_length} data-flow nodes" if s.data_flow_length else ""
+        nodes = getattr(s, "data_flow_length", None)  # each job has fields of its own
+        extra = f" + {nodes} data-flow nodes" if nodes else ""
+        adapter = f"{s.adapter}, " if self.job == "finetune" else ""
         return (
-            f"Preset({self.job}/{self.name}: {s.model}, {s.seq_len:,} tokens{nodes}, global batch "
+            f"Preset({self.job}/{self.name}: {s.model}, {adapter}{s.seq_len:,} tokens{extra}, "
+            f"global batch "
             f"{s.global_batch_size}, learning rate {s.learning_rate:g}, epochs {s.epochs}, "
             f"{len(self.changed())} values changed from base)"
         )

@@ -17,18 +17,23 @@ from nbhelpers.events import Event
 
 LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
-UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}  # by first word
+# What a task counts, by the first word of its name: of any job, or of one.
+UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}
+JOB_UNITS = {"finetune": {"tokenise": "samples", "evaluate": "samples", "generate": "answers"}}
 
 
 @dataclass
 class Progress:
     """What the events so far tell about a run."""
 
+    job: str = ""
     phase: str = "start"
     task: str = ""  # what the phase is doing: a `progress` event's name
     done: int = 0
     total: int = 0
     loss: float | None = None
+    valid_loss: float | None = None
+    skipped_steps: int = 0  # updates that overflow made the scaler leave out
     useful_tokens_per_s: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
     split: str = ""  # which pairs `scores` are of
@@ -63,10 +68,12 @@ class Progress:
         self.loss = event.get("loss", self.loss)
         self.useful_tokens_per_s = event.get("useful_tokens_per_s", self.useful_tokens_per_s)
         self.memory_bytes = event.get("memory_bytes") or self.memory_bytes
+        self.skipped_steps = int(event.get("skipped_steps") or 0)
 
     def _on_eval(self, event: Event) -> None:
         found = event.get("scores") or {}
         self.scores = {name: v for name, v in found.items() if isinstance(v, int | float)}
+        self.valid_loss = event.get("loss", self.valid_loss)
         self.split = str(event.get("split") or "")
 
     def _on_gpu(self, event: Event) -> None:
@@ -97,14 +104,19 @@ class Progress:
         found = []
         if self.total:
             name = self.task or ("step" if self.phase == "train" else "")
-            counted = f"{self.done:,}/{self.total:,} {UNITS.get(self.task.split(' ')[0], '')}"
+            units = UNITS | JOB_UNITS.get(self.job, {})
+            counted = f"{self.done:,}/{self.total:,} {units.get(self.task.split(' ')[0], '')}"
             found.append(f"{name} {counted.strip()} ({self.share:.0%})".strip())
         elif self.task:
             found.append(self.task)
         if self.phase == "train" and self.loss is not None:
             found.append(f"loss {self.loss:.4f}")
+        if self.phase == "train" and self.valid_loss is not None:
+            found.append(f"valid loss {self.valid_loss:.4f}")
         if self.phase == "train" and self.useful_tokens_per_s:
             found.append(f"{self.useful_tokens_per_s:,.0f} useful tokens/s")
+        if self.phase == "train" and self.skipped_steps:
+            found.append(f"{self.skipped_steps:,} skipped")
         if self.eta_s is not None and self.done < self.total:
             found.append(f"ETA {duration(self.eta_s)}")
         if "f1" in self.scores:

@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.paths import expanded, is_file
 from nbhelpers.report_facts import RunFacts, read_facts
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nbhelpers.study_table import StudyResult
+
+STUDY_FILE = "study.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +51,29 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
     """Write `report.html` and its plots into the run folder and return the report.
 
     Args:
-        run_or_result: A run folder (path), a run or its result.
+        run_or_result: A run folder (path), a run or its result; or a study, see `report_study`.
         show: Write the text to the terminal. In a notebook the report shows itself as the value of
             its cell, and nothing is written twice.
 
     Raises:
         ConfigError: There is no such run folder, or it cannot be written to.
     """
+    if (study := _study_of(run_or_result)) is not None:
+        from nbhelpers.report_study import report_study
+
+        return report_study(study, show=show)
     from nbhelpers.plots import save_plots
-    from nbhelpers.report_html import body, page
+    from nbhelpers.report_html import body
+    from nbhelpers.report_page import page
     from nbhelpers.report_words import as_text
 
     facts = read_facts(run_or_result)
-    target = facts.run.report_path
+    target, title = facts.run.report_path, f"Report of {facts.run.id}"
     try:
         tables, plots = make_tables(facts), save_plots(facts)
         fragment = body(facts, tables, plots)
         draft = target.with_name(f".{target.name}.partial")
-        draft.write_text(page(facts, fragment), encoding="utf-8", errors="replace")
+        draft.write_text(page(title, fragment), encoding="utf-8", errors="replace")
         draft.replace(target)
     except OSError as error:
         raise ConfigError(
@@ -79,9 +89,22 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
         plots=plots,
         html=fragment,
     )
-    if show and not _is_notebook():
+    if show and not is_notebook():
         sys.stdout.write(made.text)
     return made
+
+
+def _study_of(given: Any) -> StudyResult | None:
+    """Return the study that is meant, also by its folder; None for a run."""
+    from nbhelpers.study import open_study
+    from nbhelpers.study_table import StudyResult
+
+    if isinstance(given, StudyResult):
+        return given
+    if not isinstance(given, str | Path):
+        return None
+    folder = expanded(given, "the run")
+    return open_study(folder) if is_file(folder / STUDY_FILE) else None
 
 
 def make_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
@@ -94,7 +117,7 @@ def make_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     return tables | ({"legacy": legacy} if len(legacy) else {})
 
 
-def _is_notebook() -> bool:
+def is_notebook() -> bool:
     """Say whether a Jupyter kernel runs this code, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

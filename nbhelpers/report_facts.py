@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,20 @@ class RunFacts:
     def of_type(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one type, by time."""
         return [event for event in self.events if event.get("type") == kind]
+
+    @property
+    def job(self) -> str:
+        """The job of the run."""
+        return str(self.get("job") or self.record.get("job") or "")
+
+    @property
+    def adapter(self) -> str:
+        """The short name of what a fine-tuning trains, such as `r16`; nothing for other jobs."""
+        if self.job != "finetune":
+            return ""
+        method, rank = self.get("settings", "method"), self.get("settings", "lora_r")
+        planned = {"lora": f"r{rank}", "qlora": f"qlora-r{rank}"}.get(str(method), method)
+        return str(self.get("adapter", "name") or planned or "")
 
     @property
     def budget(self) -> dict[str, Any]:
@@ -161,6 +176,20 @@ def _phase_times(events: list[dict[str, Any]]) -> dict[str, float]:
         name = f"{mark.get('name')}_s"
         times[name] = times.get(name, 0.0) + max(0.0, end - mark["t"])
     return times | ({"total_s": sum(times.values())} if times else {})
+
+
+# Invisible, or able to move what is read: control characters but tab and line feed, the marks that
+# turn the direction of writing, and halves of characters, which no stream can write.
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """Return a text of unknown origin with what could act on a terminal or page made visible.
+
+    >>> shown("a\\x1b[31mred"), shown("caf\u00e9\\n"), shown("\\ud800")
+    ('a\\\\x1b[31mred', 'caf\u00e9\\n', '\\\\ud800')
+    """
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def known(value: Any) -> Any:

@@ -23,7 +23,7 @@ def headline(facts: RunFacts) -> str:
     """Return the finding in three short sentences: scores, the best floor, the main caveat."""
     main = _main_split(facts)
     if main is None:
-        return _standing(facts)
+        return standing(facts)
     name, scores = main
     said = [_scores_said(name, scores), _best_floor(scores), _caveat(facts, name, scores)]
     return " ".join(sentence for sentence in said if sentence)
@@ -35,7 +35,8 @@ def _main_split(facts: RunFacts) -> tuple[str, Mapping[str, Any]] | None:
     return None if name is None else (name, found[name])
 
 
-def _standing(facts: RunFacts) -> str:
+def standing(facts: RunFacts) -> str:
+    """Return how far a run without scores has come."""
     training = facts.get("training") or {}
     phases = facts.of_type("phase")
     said = f"No scores yet: the run is {facts.status}"

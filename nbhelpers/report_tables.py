@@ -33,6 +33,11 @@ def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     """Return every table that this run can fill, by name."""
+    if facts.job == "finetune":
+        from nbhelpers.report_finetune_tables import makers as of_finetune
+
+        made = {name: make(facts) for name, make in of_finetune().items()}
+        return {name: table for name, table in made.items() if len(table)}
     makers: dict[str, Callable[[RunFacts], pd.DataFrame]] = {
         "scores": scores_table,
         "priors": priors_table,

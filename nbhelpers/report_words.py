@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from pathlib import PurePath
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from nbhelpers.catalog import MODELS
@@ -15,9 +16,9 @@ from nbhelpers.report_facts import (
     interval,
     known,
     score,
+    shown,
     size,
 )
-from nbhelpers.report_findings import cautions, details, headline, verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +26,19 @@ if TYPE_CHECKING:
 WIDTH = 100
 
 
+def findings(facts: RunFacts) -> ModuleType:
+    """Return what concludes from a run's scores, by its job.
+
+    Each of the modules has `headline`, `verdicts`, `details`, `glossary` and `cautions`.
+    """
+    from nbhelpers import report_findings, report_finetune
+
+    return report_finetune if facts.job == "finetune" else report_findings
+
+
 def problems(facts: RunFacts) -> list[str]:
     """Return why a run has no result: its last error with the fix, or that it was stopped."""
-    if facts.is_complete:
+    if facts.is_complete or facts.status == "finished":
         return []
     said = []
     for event in facts.of_type("error")[-1:]:
@@ -54,6 +65,7 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "model": model.get("name"),
         "model revision": model.get("revision"),
         "architecture": model.get("architecture"),
+        "adapter": facts.adapter or None,
         "parameters": None if parameters is None else count(parameters),
         "weights": _weights(facts),
         "tokenizer": model.get("tokenizer"),
@@ -63,6 +75,7 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "data revision": data.get("revision"),
         "data fingerprint": data.get("fingerprint"),
         "data licence": data.get("licence"),
+        "template": data.get("template"),
         "data note": data.get("note"),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
@@ -89,10 +102,11 @@ def _weights(facts: RunFacts) -> str | None:
         is_in_folder = given.name.startswith(("model.", "pytorch_model.")) and given.parent.name
         return f"from checkpoint {given.parent.name if is_in_folder else given.name}"
     steps = facts.get("settings", "pretrain_steps")
-    if facts.get("settings", "model") in MODELS["clones"].embedded:
+    job = facts.job if facts.job in MODELS else "clones"
+    if facts.get("settings", "model") in MODELS[job].embedded:
         if not steps or not isinstance(steps, int):
             return "random"
-        text = "the sample" if facts.is_sample else "its train functions"
+        text = "the sample" if facts.is_sample or job != "clones" else "its train functions"
         return f"random, pre-trained for {count(steps)} language-model steps on {text}"
     return {True: "random", False: "pretrained"}.get(facts.get("model", "random_weights"))
 
@@ -117,16 +131,24 @@ def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> s
     """Return the report for a terminal: at most 100 columns, but for the path."""
     total, trained = facts.get("timing", "total_s"), facts.get("timing", "train_s")
     part = f", of which training {duration(trained)}" if trained else ""
-    after = [*verdicts(facts), details(facts), *_target_lines(tables)]
+    found = findings(facts)
+    after = [*found.verdicts(facts), found.details(facts), *_target_lines(tables)]
     if "memory" in tables or not facts.is_evaluation:
         after.append(memory_sentence(tables))
     after += [f"Time: {duration(total)}{part}."] if total is not None else []
-    after += [f"Note: {caution}" for caution in cautions(facts)]
-    lines = [*_wrapped([headline(facts), *problems(facts)]), *_score_lines(tables)]
-    return "\n".join([*lines, *_wrapped(after), f"Report: {path}"]) + "\n"
+    lines = wrapped([found.headline(facts), *problems(facts)])
+    if facts.job == "finetune":
+        from nbhelpers.report_finetune_words import cost_lines, score_lines
+
+        lines, after = lines + score_lines(facts, tables), after + cost_lines(facts)
+    else:
+        lines += _score_lines(tables)
+    after += [f"Note: {caution}" for caution in found.cautions(facts)]
+    return shown("\n".join([*lines, *wrapped(after), f"Report: {path}"]) + "\n")
 
 
-def _wrapped(sentences: list[str]) -> list[str]:
+def wrapped(sentences: list[str]) -> list[str]:
+    """Return sentences as lines of at most `WIDTH` columns, each sentence on a line of its own."""
     return [line for said in sentences for line in textwrap.wrap(said, WIDTH)]
 
 

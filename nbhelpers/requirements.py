@@ -12,13 +12,18 @@ if TYPE_CHECKING:
     from nbhelpers.runs import RunResult
 
 
-def parse_requirements(texts: Sequence[str]) -> list[Requirement]:
+def parse_requirements(texts: Sequence[str], job: str | None = None) -> list[Requirement]:
     """Read every condition, such as `f1>=0.9`.
+
+    Args:
+        texts: One condition each; a single one may be a text.
+        job: Whose scores they may name; None: those of any job.
 
     Raises:
         ConfigError: One of them cannot be read.
     """
-    return [parse_requirement(text) for text in ([texts] if isinstance(texts, str) else texts)]
+    texts = [texts] if isinstance(texts, str) else texts
+    return [parse_requirement(text, job) for text in texts]
 
 
 def require_scores(result: RunResult | None, conditions: Sequence[Requirement]) -> None:

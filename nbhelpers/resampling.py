@@ -60,7 +60,7 @@ def resampled_counts(
         )
     names, index = np.unique(np.concatenate([left, right]), return_inverse=True)
     counter = _Counter(index[:n_pairs], index[n_pairs:], rankings)
-    weights = _node_weights(len(names), samples, seed)
+    weights = drawn_counts(len(names), samples, seed)
     found = np.full((len(rankings), samples, 6), np.nan)
     walked = area_samples(n_pairs, samples)
     draws = _Shared(enumerate(islice(weights, walked)))
@@ -156,14 +156,14 @@ class _Shared:
             return next(self._items)
 
 
-def _node_weights(n_functions: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each function is drawn, (n_functions,) float64 per sample."""
+def drawn_counts(n_items: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each item is drawn with replacement, (n_items,) float64 per sample."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
     for _ in range(samples):
-        drawn = generator.integers(n_functions, size=n_functions)
-        yield np.bincount(drawn, minlength=n_functions).astype(np.float64)
+        drawn = generator.integers(n_items, size=n_items)
+        yield np.bincount(drawn, minlength=n_items).astype(np.float64)
 
 
 def _threads(work: int) -> int:

@@ -11,6 +11,7 @@ from nbhelpers.errors import JobFailed
 from nbhelpers.files import read_json
 from nbhelpers.forms import RESULT
 from nbhelpers.paths import expanded
+from nbhelpers.targets import TASKS, TITLES, written
 
 RESULT_NAME = "result.json"
 
@@ -73,14 +74,35 @@ class RunResult:
         given = ((self.scores.get("test") or {}).get("orders") or {}).get("given") or {}
         return given.get("f1")
 
+    @property
+    def job(self) -> str:
+        """The job of the run."""
+        return str(self.data.get("job") or "")
+
+    @property
+    def headline_scores(self) -> dict[str, str]:
+        """The scores that a result is known by, written out; none where nothing was evaluated.
+
+        Of `clones`: F1 on test. Of `finetune`: syntax accuracy and BLEU on test, and pass@1.
+        """
+        if self.job != "finetune":
+            return {} if self.f1 is None else {"test F1": f"{self.f1:.3f}"}
+        wanted = [("test", "syntax_accuracy"), ("test", "bleu")]
+        found = {}
+        for split, metric in [*wanted, *((task, "pass@1") for task in TASKS)]:
+            value = ((self.scores.get(split) or {}).get("metrics") or {}).get(metric)
+            title = TITLES[metric] if split == "test" else f"{TITLES[split]} {metric}"
+            found |= {} if value is None else {title: written(metric, value)}
+        return found
+
     def __repr__(self) -> str:
-        score = "" if self.f1 is None else f", test F1 {self.f1:.3f}"
-        return f"RunResult({self.run_id}{score})"
+        scores = (f", {name} {value}" for name, value in self.headline_scores.items())
+        return f"RunResult({self.run_id}{''.join(scores)})"
 
     def _repr_html_(self) -> str:
         total_s = self.timing.get("total_s")
         rows = [("run", self.run_id), ("folder", str(self.path))]
-        rows += [] if self.f1 is None else [("test F1", f"{self.f1:.3f}")]
+        rows += self.headline_scores.items()
         rows += [] if total_s is None else [("total time", f"{total_s:.0f} s")]
         cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
         return f"<table>{cells}</table>"

@@ -314,7 +314,7 @@ class RunTable:
         return "\n".join(repr(run) for run in self.runs) or f"no runs in {self.run_dir}"
 
     def rows(self) -> list[dict[str, str]]:
-        """Id, status, preset, F1 on the test split and start of every run, as text."""
+        """Id, status, preset, first score on test and start of every run, as text."""
         return [_row(run) for run in self.runs]
 
     def _repr_html_(self) -> str:
@@ -329,11 +329,11 @@ class RunTable:
 
 def _row(run: Run) -> dict[str, str]:
     record, status = run.record or {}, run.status
-    f1 = run.result().f1 if status == "finished" else None
+    found = run.result().headline_scores if status == "finished" else {}
     preset = (record.get("preset") or {}).get("name") or ""
-    score = "" if f1 is None else f"{f1:.3f}"
+    score = " ".join(next(iter(found.items()), ())).removeprefix("test ")
     created = record.get("created_at") or ""
-    return {"run": run.id, "status": status, "preset": preset, "F1": score, "started": created}
+    return {"run": run.id, "status": status, "preset": preset, "score": score, "started": created}
 
 
 def list_runs(run_dir: str | Path = "runs") -> RunTable:

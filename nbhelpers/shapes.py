@@ -1,4 +1,7 @@
-"""Sizes of a model without its weights: enough for the memory ledger."""
+"""Sizes of a model without its weights: enough for the memory ledger.
+
+Causal language models stand in `shapes_causal`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.paths import expanded, is_folder
+from nbhelpers.shapes_causal import KNOWN_CAUSAL, CausalShape, causal_from_config
 
 if TYPE_CHECKING:
     from nbhelpers.schema import Settings
@@ -80,18 +84,26 @@ _KNOWN = SMOKE_MODELS | {
 }
 
 
-def find_shape(settings: Settings) -> Shape | None:
+def find_shape(settings: Settings) -> Shape | CausalShape | None:
     """Return the model's sizes: known, from a local folder, or from the hub's config.json.
 
     Returns:
-        None if they cannot be read, offline for example.
+        A `CausalShape` for a fine-tuning, else a `Shape`; None if the sizes cannot be read,
+        offline for example.
     """
-    if settings.model in _KNOWN:
-        return _KNOWN[settings.model]
+    from nbhelpers.schema import FinetuneSettings
+
+    is_causal = isinstance(settings, FinetuneSettings)
+    known = KNOWN_CAUSAL if is_causal else _KNOWN
+    if settings.model in known:
+        return known[settings.model]
     try:
         is_local = is_folder(settings.model)
         path = expanded(settings.model) / "config.json" if is_local else _from_hub(settings)
-        return _from_config(json.loads(Path(path).read_text(encoding="utf-8")))
+        config = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise TypeError("config.json holds no object")
+        return causal_from_config(config) if is_causal else _from_config(config)
     except (ImportError, ArithmeticError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -105,8 +117,6 @@ def _from_hub(settings: Settings) -> str:
 
 
 def _from_config(config: dict[str, Any]) -> Shape:
-    if not isinstance(config, dict):
-        raise TypeError("config.json holds no object")
     is_roberta = config.get("model_type") == "roberta"
     shape = _roberta_shape(config) if is_roberta else _gpt2_shape(config)
     sizes = (shape.hidden, shape.layers, shape.heads, shape.inner, shape.vocab, shape.positions)

@@ -2,6 +2,7 @@
 
 A name is read from the right: `f1` is the test split in the given order, `mean.f1` the mean of both
 orders, `valid.roc_auc` another split, `memory.error_percent` something measured beside the scores.
+Of a fine-tuning, `bleu` is of the test split, `humaneval.pass@1` of a set of test problems.
 """
 
 from __future__ import annotations
@@ -26,6 +27,21 @@ METRICS = (
     "roc_auc",
     "pr_auc",
 )
+# Of a fine-tuning: the generated answers of the test split, and the programs of the problem sets.
+TEXT_METRICS = ("syntax_accuracy", "bleu", "chrf", "exact_match", "stopped", "mean_new_tokens")
+TASK_METRICS = ("pass@1", "syntax_accuracy", "stopped", "mean_new_tokens")
+TASKS = ("humaneval", "mbpp")
+TITLES = {
+    "syntax_accuracy": "syntax accuracy",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact_match": "exact match",
+    "stopped": "stopped by itself",
+    "mean_new_tokens": "mean new tokens",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+}
+ONE_DECIMAL = ("bleu", "chrf", "mean_new_tokens")  # 0 to 100, or a count; the others are 0 to 1
 SPLITS = ("valid", "test", "test_unseen")
 ORDERS = ("given", "reversed", "mean")
 NESTED = ("strata", "at_prior", "floors")
@@ -52,6 +68,26 @@ BESIDE = {
     ),
     "threshold": ("value",),
 }
+FINETUNE_BESIDE = {
+    "memory": BESIDE["memory"],
+    "timing": tuple(
+        f"{phase}_s"
+        for phase in ("check", "data", "model", "pretrain", "train", "evaluate", "total")
+    ),
+    "throughput": (
+        "useful_tokens_per_s",
+        "padded_tokens_per_s",
+        "samples_per_s",
+        "useful_share",
+        "mfu_4n",
+        "tokens_per_update",
+        "samples_per_update",
+    ),
+    "training": ("optimizer_steps", "epochs", "skipped_steps", "first_loss", "last_loss"),
+    "adapter": ("trainable_parameters", "total_parameters"),
+    "energy": ("joules", "watts_mean"),
+    "gpu_baseline": ("before_bytes", "after_bytes"),
+}
 _COMPARE = {
     ">=": lambda value, bound: value >= bound,
     "<=": lambda value, bound: value <= bound,
@@ -59,7 +95,7 @@ _COMPARE = {
     "<": lambda value, bound: value < bound,
     "==": lambda value, bound: value == bound,
 }
-_FORM = re.compile(r"^\s*([A-Za-z_][\w.\- ]*?)\s*(>=|<=|==|>|<)\s*([^\s<>=]+)\s*$")
+_FORM = re.compile(r"^\s*([A-Za-z_][\w.@\- ]*?)\s*(>=|<=|==|>|<)\s*([^\s<>=]+)\s*$")
 
 
 def available(data: Mapping[str, Any]) -> dict[str, float | None]:
@@ -67,12 +103,13 @@ def available(data: Mapping[str, Any]) -> dict[str, float | None]:
 
     A score that is undefined, such as the ROC-AUC of a single class, is there with None.
     """
-    splits = {"test": data} if "orders" in data else data.get("scores") or {}
+    is_one_split = "orders" in data or "metrics" in data
+    splits = {"test": data} if is_one_split else data.get("scores") or {}
     found: dict[str, float | None] = {}
     for split, scores in splits.items():
-        found |= {f"{split}.{name}": value for name, value in _of_split(scores).items()}
+        found |= {f"{split}.{name}": value for name, value in _of_split(scores or {}).items()}
     plain = {name[5:]: value for name, value in found.items() if name.startswith("test.")}
-    for group, names in BESIDE.items():
+    for group, names in _beside(data.get("job")).items():
         measured = data.get(group)
         if not isinstance(measured, Mapping):  # one split's scores have a number for a threshold
             continue
@@ -80,10 +117,34 @@ def available(data: Mapping[str, Any]) -> dict[str, float | None]:
     return plain | found
 
 
+def written(metric: str, value: float | None) -> str:
+    """Write a score of a fine-tuning with the decimals that it bears.
+
+    >>> written("bleu", 31.26), written("humaneval.pass@1", 0.25), written("bleu", None)
+    ('31.3', '0.250', 'undefined')
+    """
+    if value is None:
+        return "not run" if metric.endswith("pass@1") else "undefined"
+    return f"{value:.1f}" if metric.rpartition(".")[2] in ONE_DECIMAL else f"{value:.3f}"
+
+
+def _beside(job: str | None) -> dict[str, tuple[str, ...]]:
+    """Return what a job measures beside its scores; of an unknown job, what any job measures."""
+    if job == "finetune":
+        return FINETUNE_BESIDE
+    if job is not None:
+        return BESIDE
+    both = {group: dict.fromkeys(names) for group, names in BESIDE.items()}
+    for group, names in FINETUNE_BESIDE.items():
+        both[group] = both.get(group, {}) | dict.fromkeys(names)
+    return {group: tuple(names) for group, names in both.items()}
+
+
 def _of_split(scores: Mapping[str, Any]) -> dict[str, float | None]:
     orders = scores.get("orders") or {}
-    found = dict(orders.get("given") or {})
-    found |= {name: scores[name] for name in ("prior", "n_pairs", "n_functions") if name in scores}
+    found = dict(orders.get("given") or scores.get("metrics") or {})
+    counts = ("prior", "n_pairs", "n_functions", "n_samples")
+    found |= {name: scores[name] for name in counts if name in scores}
     groups = orders | {
         f"{group}.{key}": values
         for group in NESTED
@@ -105,7 +166,13 @@ def lookup(data: Mapping[str, Any], name: str) -> float | None:
     known = available(data)
     if name in known:
         return known[name]
+    if data.get("job") == "finetune" and name in score_names("finetune"):
+        text = f"the run evaluated no {name}, so it cannot be compared"
+        raise ConfigError(text, fix=f"{_TO_EVALUATE} {_listed(known)}")
     raise _unknown(name, known)
+
+
+_TO_EVALUATE = "Evaluate the run with evaluate=all and the set of problems in tasks."
 
 
 def check_targets(
@@ -163,8 +230,12 @@ class Requirement:
         )
 
 
-def parse_requirement(text: str) -> Requirement:
+def parse_requirement(text: str, job: str | None = None) -> Requirement:
     """Read a condition such as `f1>=0.9` or `memory.error_percent < 10` before anything runs.
+
+    Args:
+        text: The condition.
+        job: Whose scores it may name; None: those of any job.
 
     >>> parse_requirement("test.mean.f1 >= 0.9")
     Requirement(metric='test.mean.f1', op='>=', value=0.9)
@@ -175,7 +246,7 @@ def parse_requirement(text: str) -> Requirement:
     match = _FORM.match(text)
     form = "Write NAME OP NUMBER, for example 'f1>=0.9'; OP is one of >= <= > < ==."
     if match is None:
-        fix = f"{form} {_listed(_static())}"
+        fix = f"{form} {_listed(score_names(job))}"
         raise ConfigError(f"cannot read the requirement {text!r}", fix=fix)
     metric, op, number = match.groups()
     try:
@@ -184,23 +255,24 @@ def parse_requirement(text: str) -> Requirement:
         value = math.nan
     if not math.isfinite(value):
         raise ConfigError(f"{number!r} in the requirement {text!r} is not a number", fix=form)
-    if not _may_exist(metric):
-        raise _unknown(metric, _static())
+    if not _may_exist(metric, job):
+        raise _unknown(metric, score_names(job))
     return Requirement(metric=metric, op=op, value=value)
 
 
-def _may_exist(name: str) -> bool:
+def _may_exist(name: str, job: str | None = None) -> bool:
     """Say whether some result could hold this name: floors and priors are named by the run."""
-    known = _static()
-    if name in known:
+    if name in score_names(job):
         return True
+    if job == "finetune":
+        return False
     parts = name.split(".")
     nested = parts[1:] if parts[0] in SPLITS else parts
     return len(nested) >= 3 and nested[0] in NESTED and nested[-1] in (*METRICS, "n_pairs", "prior")
 
 
 def is_of_split(name: str) -> bool:
-    """Say whether the scores of one split, the test split, may hold this name: for targets.
+    """Say whether the scores of one split of `clones`, the test split, may hold this name.
 
     >>> is_of_split("mean.f1"), is_of_split("floors.tfidf_mlp.f1"), is_of_split("valid.f1")
     (True, True, False)
@@ -208,18 +280,43 @@ def is_of_split(name: str) -> bool:
     plain = name.removeprefix("test.")
     if plain.rpartition(".")[2] not in METRICS or plain.startswith(tuple(f"{s}." for s in SPLITS)):
         return False
-    return _may_exist(plain)
+    return _may_exist(plain, "clones")
 
 
-def _static() -> list[str]:
-    plain = [*METRICS, "prior", "n_pairs", "n_functions"]
-    names = [*plain, *(f"{order}.{metric}" for order in ORDERS for metric in METRICS)]
-    names += [f"{split}.{name}" for split in SPLITS for name in names]
-    return names + [f"{group}.{name}" for group, beside in BESIDE.items() for name in beside]
+def is_target(name: str, job: str) -> bool:
+    """Say whether a preset of the job may name this score under `targets`.
+
+    >>> is_target("humaneval.pass@1", "finetune"), is_target("f1", "finetune")
+    (True, False)
+    """
+    return is_of_split(name) if job == "clones" else name in target_names(job)
+
+
+def target_names(job: str) -> list[str]:
+    """Return the scores that a preset of the job may name, those of the test split first."""
+    if job == "clones":
+        return list(METRICS)
+    names = [*TEXT_METRICS, *(f"test.{name}" for name in TEXT_METRICS)]
+    return names + [f"{task}.{name}" for task in TASKS for name in TASK_METRICS]
+
+
+def score_names(job: str | None = None) -> list[str]:
+    """Return every name that a result of the job can hold by its form; None: of any job."""
+    names = []
+    if job != "finetune":
+        plain = [*METRICS, "prior", "n_pairs", "n_functions"]
+        plain += [f"{order}.{metric}" for order in ORDERS for metric in METRICS]
+        names += [*plain, *(f"{split}.{name}" for split in SPLITS for name in plain)]
+    if job != "clones":
+        counts = ["n_samples", *(f"{group}.n_samples" for group in ("test", *TASKS))]
+        names += [*target_names("finetune"), *counts]
+    return names + [f"{group}.{name}" for group, beside in _beside(job).items() for name in beside]
 
 
 def _listed(known: list[str] | Mapping[str, Any]) -> str:
     short = [name for name in known if not name.startswith(SPLITS)]
+    if "bleu" in known and "f1" not in known:
+        return f"Names: {', '.join(short)}."
     return f"Names: {', '.join(short)}; scores also as SPLIT.NAME, SPLIT: {', '.join(SPLITS)}."
 
 

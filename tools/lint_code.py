@@ -14,13 +14,14 @@ FACTS = {"errors", "events", "metrics", "ranking", "resampling", "targets", "flo
 FACTS |= {"cache", "catalog", "forms", "paths"}
 CONFIG = FACTS | {"schema", "checks", "presets", "config"}
 RUNS = CONFIG | {"files", "identity", "locks", "processes", "results", "runs", "workers"}
-RUNS |= {"claims", "nodes", "weight_files"}
+RUNS |= {"claims", "nodes", "weight_files", "trained"}
 HARDWARE = CONFIG | {"machine", "gpus", "nvml", "visible", "hardware"}
-PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory"}
+PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight"}
 DATA = CONFIG | {"data", "samples"}
 KERNEL = PLAN | RUNS | {"supervise", "launch", "progress", "follow", "parameters", "bootstrap"}
 KERNEL |= {"launcher", "requirements", "signals", "report", "plots", "widgets", "headless"}
-KERNEL |= {"legacy"}
+KERNEL |= {"legacy", "study", "use", "tokens"}
+CODE = DATA | {"code"}  # scores of generated code: both sides use them
 
 # What each module may import of ours: itself and the rows above it (STYLE, "Module boundaries").
 LAYERS: dict[str, set[str]] = {
@@ -29,11 +30,12 @@ LAYERS: dict[str, set[str]] = {
     **dict.fromkeys(RUNS - CONFIG, RUNS),
     **dict.fromkeys(HARDWARE - CONFIG, HARDWARE),
     **dict.fromkeys(PLAN - HARDWARE, PLAN),
-    **dict.fromkeys(KERNEL - PLAN - RUNS, KERNEL),
+    **dict.fromkeys(KERNEL - PLAN - RUNS, KERNEL | {"code"}),
+    "code": CODE,
     "data": DATA,
     "samples": DATA,
-    **dict.fromkeys(("models", "jobs"), PLAN | RUNS | DATA | {"models", "jobs", "supervise"}),
-    "cli": KERNEL,
+    **dict.fromkeys(("models", "jobs"), PLAN | RUNS | CODE | {"models", "jobs", "supervise"}),
+    "cli": KERNEL | {"code"},
     "__main__": {"cli"},
     "__init__": KERNEL,
 }

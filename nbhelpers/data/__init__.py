@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from .instructions import InstructionData, Sample, load_instructions
 from .pairs import MAIN_SPLITS, CloneData, ClonePairs
 from .problems import Problems
 from .sources import load_clone_data
 
-__all__ = ["MAIN_SPLITS", "CloneData", "ClonePairs", "Problems", "load_clone_data"]
+__all__ = [
+    "MAIN_SPLITS",
+    "CloneData",
+    "ClonePairs",
+    "InstructionData",
+    "Problems",
+    "Sample",
+    "load_clone_data",
+    "load_instructions",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,10 +20,15 @@ from .problems import ProblemLog
 REQUEST_TIMEOUT_S = 10.0
 # Files of the two forms; `test_*` are further splits.
 CODEXGLUE_FILES = ("data.jsonl", "train.txt", "valid.txt", "test.txt", "test_*.txt")
+CLONE_FILES = (
+    "neither data.jsonl nor Parquet files",
+    "name a data set in the CodeXGLUE layout or with Parquet files of function pairs.",
+)
 # Terms that the hub's own tag does not tell, or tells differently from the origin of the data.
 KNOWN_LICENCES = {
     "google/code_x_glue_cc_clone_detection_big_clone_bench": "C-UDA",
     "semeru/Code-Code-CloneDetection-BigCloneBench": "tagged MIT; C-UDA at its origin, CodeXGLUE",
+    "google-research-datasets/mbpp": "CC-BY-4.0",
 }
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -64,7 +70,14 @@ def choose_files(names: list[str]) -> list[str]:
     return [name for name in names if name.endswith(".parquet")]
 
 
-def fetch(repo_id: str, revision: str | None, log: ProblemLog) -> HubFolder:
+def fetch(
+    repo_id: str,
+    revision: str | None,
+    log: ProblemLog,
+    *,
+    choose: Callable[[list[str]], list[str]] = choose_files,
+    wanted: tuple[str, str] = CLONE_FILES,
+) -> HubFolder:
     """Fetch the data files of a hub data set into the hub's own cache.
 
     Without a network the cached copy is used, with a note; without a copy that is an error.
@@ -73,6 +86,8 @@ def fetch(repo_id: str, revision: str | None, log: ProblemLog) -> HubFolder:
         repo_id: `owner/name`.
         revision: Branch, tag or commit; None: the default branch.
         log: Gets a note where the cache was used.
+        choose: Which of the data set's files are the data.
+        wanted: What `choose` looks for, told where it finds nothing: the lack, and the fix.
 
     Raises:
         DataError: Offline and not cached, no such data set or revision, gated, a refused or
@@ -85,9 +100,10 @@ def fetch(repo_id: str, revision: str | None, log: ProblemLog) -> HubFolder:
     network = (OSError, ValueError, errors.HfHubHTTPError.__mro__[1])
     try:
         info = hub.HfApi().dataset_info(repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S)
-        names = choose_files([sibling.rfilename for sibling in info.siblings or []])
+        there = [sibling.rfilename for sibling in info.siblings or []]
+        names = choose(there)
         if not names:
-            raise _no_files(repo_id, [sibling.rfilename for sibling in info.siblings or []])
+            raise _no_files(repo_id, there, wanted)
         folder = Path(
             hub.snapshot_download(
                 repo_id,
@@ -98,7 +114,7 @@ def fetch(repo_id: str, revision: str | None, log: ProblemLog) -> HubFolder:
         )
     except network as error:
         if _is_unreachable(error):
-            cached = _from_cache(repo_id, revision, log)
+            cached = _from_cache(repo_id, revision, log, choose)
             if cached is not None:
                 return cached
         raise _explain(repo_id, revision, error) from None  # its chain may quote request headers
@@ -117,7 +133,12 @@ def _licence(repo_id: str, card: Any) -> str:
     return ", ".join(tag) if isinstance(tag, list) else str(tag) if tag else "not stated"
 
 
-def _from_cache(repo_id: str, revision: str | None, log: ProblemLog) -> HubFolder | None:
+def _from_cache(
+    repo_id: str,
+    revision: str | None,
+    log: ProblemLog,
+    choose: Callable[[list[str]], list[str]],
+) -> HubFolder | None:
     """The cached commit of this revision, if any of its data files is there."""
     from huggingface_hub import constants
 
@@ -130,7 +151,7 @@ def _from_cache(repo_id: str, revision: str | None, log: ProblemLog) -> HubFolde
         commit = reference.read_text().strip()
     folder = root / "snapshots" / commit
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    files = choose_files(sorted(names))
+    files = choose(sorted(names))
     if not files:
         return None
     log.add("from_cache", repo_id, None, f"commit {commit[:12]}")
@@ -157,11 +178,11 @@ def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _no_files(repo_id: str, names: list[str]) -> DataError:
+def _no_files(repo_id: str, names: list[str], wanted: tuple[str, str]) -> DataError:
     return DataError(
-        f"The hub's data set {repo_id} has neither data.jsonl nor Parquet files; it has "
+        f"The hub's data set {repo_id} has {wanted[0]}; it has "
         f"{', '.join(names[:10]) or 'no files'}.",
-        fix="name a data set in the CodeXGLUE layout or with Parquet files of function pairs.",
+        fix=wanted[1],
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +43,10 @@ def split_of(path: Path) -> str | None:
     return None
 
 
-def find_splits(names: list[str], log: ProblemLog) -> dict[str, list[str]]:
-    """Sort Parquet file names into splits; parts that are missing or stand twice go to the log."""
+def find_splits(
+    names: list[str], log: ProblemLog, *, split_of: Callable[[Path], str | None] = split_of
+) -> dict[str, list[str]]:
+    """Sort file names into splits; parts that are missing or stand twice go to the log."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
         split = split_of(Path(name))

@@ -90,7 +90,7 @@ def _load(
         return _load_folder(path, log, require, source)
     repo_id = source.removeprefix(DATASET_PREFIX)
     if repo_id == source:
-        _refuse_lost_path(source)
+        refuse_lost_path(source)
     if not is_repo_id(repo_id):
         raise _unknown_source(source)
     found = fetch(repo_id, revision, log)
@@ -127,13 +127,22 @@ def _load_folder(path: Path, log: ProblemLog, require: tuple[str, ...], source: 
         ) from error
 
 
-def _refuse_lost_path(source: str) -> None:
-    """Stop at once where a text is meant as a path and nothing is there; the hub is not asked."""
+def refuse_lost_path(
+    source: str,
+    *,
+    endings: tuple[str, ...] = (".jsonl", ".txt", ".parquet"),
+    what: str = "folder",
+) -> None:
+    """Stop at once where a text is meant as a path and nothing is there; the hub is not asked.
+
+    Raises:
+        DataError: It is a path, by its form, its ending or its first folder.
+    """
     path = expanded(source, "data")
     first = path.parts[0] if path.parts else ""
     is_path = (
         source.startswith((".", "/", "~", "\\"))
-        or source.endswith(("/", ".jsonl", ".txt", ".parquet"))
+        or source.endswith(("/", *endings))
         or "\\" in source
         or source.count("/") > 1
         or (len(path.parts) > 1 and is_folder(first))
@@ -146,7 +155,7 @@ def _refuse_lost_path(source: str) -> None:
     except OSError:
         there = ["what may not be listed"]
     raise DataError(
-        f"There is no folder {source}.",
+        f"There is no {what} {source}.",
         fix=f"correct the path (for a data set on the hub write {DATASET_PREFIX}owner/name).",
         details=f"{parent} holds: {', '.join(there) or 'nothing'}",
     )

@@ -49,11 +49,13 @@ def save_checkpoint(
     extra: Callable[[Path], None],
     is_best: bool,
     keep: int,
+    weights_name: str = "model.safetensors",
 ) -> Path:
     """Write one checkpoint and drop those beyond `keep` (the best is always kept).
 
     Args:
         extra: Writes the configuration and the tokenizer into the folder that it is given.
+        weights_name: The file of the tensors; adapters have a name of their own.
 
     Raises:
         JobFailed: The disk is full; earlier checkpoints are untouched.
@@ -63,7 +65,7 @@ def save_checkpoint(
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        _write_parts(part, model_state, optimizer_state, state, extra)
+        _write_parts(part, model_state, optimizer_state, state, extra, weights_name)
         if target.exists():
             shutil.rmtree(target)
         part.replace(target)
@@ -81,12 +83,14 @@ def save_checkpoint(
     return target
 
 
-def _write_parts(part: Path, model: Any, optimizer: Any, state: Any, extra: Any) -> None:
+def _write_parts(
+    part: Path, model: Any, optimizer: Any, state: Any, extra: Any, weights_name: str
+) -> None:
     import torch
     from safetensors.torch import save_file
 
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.items()}
-    save_file(tensors, part / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, part / weights_name, metadata={"format": "pt"})
     torch.save(optimizer, part / "optimizer.pt")
     (part / "state.json").write_text(json.dumps(state, default=float), encoding="utf-8")
     extra(part)

@@ -114,17 +114,21 @@ class GpuWatch:
         """Watch the GPUs with these NVML indices; none: do nothing."""
         self.indices, self.emit, self.every_s = indices, emit, every_s
         self.samples: dict[int, list[tuple[float, int]]] = {index: [] for index in indices}
+        self.watts: list[float] = []  # of all watched GPUs together
+        self._since, self._lasted_s = time.monotonic(), 0.0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> GpuWatch:
         """Start watching."""
+        self._since = time.monotonic()
         if self.indices:
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop watching."""
+        self._lasted_s = time.monotonic() - self._since
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -138,8 +142,18 @@ class GpuWatch:
                 load, used = reading["utilisation_percent"], reading["memory_used_bytes"]
                 if load is not None and used is not None:
                     self.samples.setdefault(reading["index"], []).append((load, used))
+            power = [reading["power_w"] for reading in readings]
+            if power and None not in power:
+                self.watts.append(sum(power))
             if readings:
                 self.emit("gpu", gpus=readings)
+
+    def energy(self) -> dict[str, float] | None:
+        """Return joules and mean watts of the watched GPUs, from samples; None if NVML is silent."""
+        if not self.watts:
+            return None
+        mean = sum(self.watts) / len(self.watts)
+        return {"joules": mean * self._lasted_s, "watts_mean": mean}
 
     def summary(self, names: dict[int, str]) -> list[dict[str, Any]]:
         """Return mean utilisation and peak memory of each GPU."""

@@ -26,10 +26,15 @@ from nbhelpers.weight_files import weights_file
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
 
+ADAPTER = "adapter_model.safetensors"
 VERSIONS = (
     "nbhelpers",
     "torch",
     "transformers",
+    "peft",
+    "trl",
+    "bitsandbytes",
+    "sacrebleu",
     "accelerate",
     "tokenizers",
     "numpy",
@@ -45,15 +50,18 @@ def checkpoint_file(given: Path) -> Path:
     """
     if (given / "checkpoints").is_dir():
         given = ck.find_best(given / "checkpoints")
+    if (given / ADAPTER).is_file():
+        return given / ADAPTER
     given = weights_file(given)
     return given / "model.safetensors" if given.is_dir() else given
 
 
-def settings_for_checkpoint(settings: Settings, path: Path) -> Settings:
+def settings_for_checkpoint(job: str, settings: Settings, path: Path) -> Settings:
     """Return the settings that build a checkpoint's architecture.
 
-    A checkpoint of ours has its configuration and tokenizer beside it; other weights are of the
-    architecture that `model` names.
+    An adapter goes on the base of its run, so a fine-tuning's settings stay. A checkpoint of ours
+    has its configuration and tokenizer beside it; other weights are of the architecture that
+    `model` names.
 
     Raises:
         DataError: There is no such checkpoint.
@@ -61,6 +69,8 @@ def settings_for_checkpoint(settings: Settings, path: Path) -> Settings:
     """
     if not path.is_file():
         raise DataError(f"There is no checkpoint {path}.", fix="check the path")
+    if job == "finetune":
+        return settings
     changes: dict[str, Any] = {"random_weights": True, "pretrain_steps": 0}
     is_ours = (path.parent / ck.MANIFEST).is_file()
     if is_ours or (settings.model in SMOKE_MODELS and (path.parent / "config.json").is_file()):

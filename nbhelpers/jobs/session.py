@@ -19,15 +19,25 @@ from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, HardwareError, Stopped
 from nbhelpers.events import EventWriter
 from nbhelpers.hardware import Hardware, known_gpus
-from nbhelpers.jobs import clones, outcome
+from nbhelpers.jobs import outcome
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.measure import Clock
 from nbhelpers.jobs.track import check_tracker, start_tracker
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.runs import Run
 
-JOBS = {"clones": clones}
 DDP_BUCKET_MB = 100
+
+
+def job_module(name: str) -> Any:
+    """Return the five functions of a job; only that job's libraries are imported."""
+    if name == "finetune":
+        from nbhelpers.jobs import finetune
+
+        return finetune
+    from nbhelpers.jobs import clones
+
+    return clones
 
 
 class Session:
@@ -40,7 +50,7 @@ class Session:
         self.preset = Preset.from_dict(self.facts["preset"])
         self.plan = BatchPlan.from_dict(self.facts["plan"])
         self.settings = self.preset.settings
-        self.job = JOBS[self.facts["job"]]
+        self.job = job_module(self.facts["job"])
         self.checkpoint: Path | None = None  # the weights that an evaluation run scores
         self.warnings: list[str] = []
         self.clock = Clock(self.emit_main)
@@ -182,7 +192,9 @@ def work(run: Run, writer: EventWriter, stop: Callable[[], bool]) -> None:
     session.clock.phase("data")
     if session.facts["mode"] == "evaluate":
         session.checkpoint = outcome.checkpoint_file(Path(session.facts["checkpoint"]))
-        session.settings = outcome.settings_for_checkpoint(session.settings, session.checkpoint)
+        session.settings = outcome.settings_for_checkpoint(
+            session.facts["job"], session.settings, session.checkpoint
+        )
     with session.accelerator.main_process_first():
         inputs = job.build_data(session)
     session.clock.phase("model")

@@ -86,7 +86,7 @@ def train_task(
     if session.data_budget is not None:
         session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
-    gpus = _watched_gpus(session)
+    gpus = watched_gpus(session)
     with GpuWatch(list(gpus), session.emit_main) as watch:
         trainer.fit(state)
     _load_best(session, raw)
@@ -115,7 +115,7 @@ def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
     return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
 
 
-def _watched_gpus(session: Session) -> dict[int, str]:
+def watched_gpus(session: Session) -> dict[int, str]:
     """Return index and name of the run's GPUs that this rank can see: rank 0's node's."""
     plan = session.plan
     if not (session.is_main and plan.use_gpu):

@@ -6,6 +6,7 @@ A failure travels as an `error` event: launchers turn exit codes into 1.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -113,6 +114,8 @@ def quiet_libraries() -> None:
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # It offers to download kernels for CPUs that it does well without.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,80 @@
+"""Commands that use what a run trained: ask, merge, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nbhelpers.cli_text import table, typed_path
+
+What = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run, a checkpoint, or a folder of an adapter.")
+]
+Out = Annotated[Path, typer.Argument(parser=typed_path, help="The folder to write.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+RunDir = Annotated[
+    Path, typer.Option(parser=typed_path, help="The folder that holds the run folders.")
+]
+
+
+def ask(
+    run: What,
+    prompt: Annotated[list[str], typer.Argument(help="One or several instructions.")],
+    compare: Annotated[bool, typer.Option(help="Also ask the base, without the adapter.")] = False,
+    raw: Annotated[bool, typer.Option(help="Without the run's template.")] = False,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the run's.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: no sampling.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the sampling.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the answer.")] = None,
+    base: Annotated[str, typer.Option(help="Of an adapter that names none.")] = "",
+    template: Annotated[str, typer.Option(help="Where the folder does not say.")] = "",
+    device: Device = "auto",
+    run_dir: RunDir = Path("runs"),
+) -> None:
+    """Ask a trained model; it also takes a merged model's folder."""
+    from nbhelpers.use import load
+
+    how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "raw": raw}
+    how["timeout_s"] = timeout
+    found = {"base": base or None, "template": template or None, "run_dir": run_dir}
+    with load(run, device=device, **found) as model:
+        for note in model.trained.notes:
+            typer.echo(f"note: {note}", err=True)
+        if compare:
+            typer.echo(model.compare(prompt, **how).text())
+            return
+        for answer in model.ask(prompt, **how):
+            typer.echo(answer)
+
+
+def merge(
+    run: What,
+    out: Out,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Measure on these; default: held-out samples.")
+    ] = None,
+    device: Device = "auto",
+    run_dir: RunDir = Path("runs"),
+) -> None:
+    """Merge an adapter into its base, and keep the model only if it answers alike."""
+    from nbhelpers.use import merge as merge_run
+
+    done = merge_run(run, out, prompts=prompt, device=device, run_dir=run_dir, report=typer.echo)
+    typer.echo(repr(done))
+    typer.echo(table([{"": name, "value": text} for name, text in done.rows().items()]))
+
+
+def export(
+    run: What,
+    out: Out,
+    push_to: Annotated[str, typer.Option(help="OWNER/NAME on the hub; default: nowhere.")] = "",
+    public: Annotated[bool, typer.Option(help="A new repository is public.")] = False,
+    run_dir: RunDir = Path("runs"),
+) -> None:
+    """Write the adapter, its tokenizer and a model card as a folder for others."""
+    from nbhelpers.use import export as export_run
+
+    options = {"push_to": push_to or None, "private": not public, "run_dir": run_dir}
+    typer.echo(repr(export_run(run, out, **options)))

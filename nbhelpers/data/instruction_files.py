@@ -1,0 +1,326 @@
+"""Readers of JSON, JSON Lines, CSV and Parquet files of rows, strict and by place.
+
+Each yields (line or row number, record); what cannot be read goes to the log, by file and line. A
+file that is not what its name says is told apart by its first bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from .bigclonebench import BYTE_ORDER_MARK, SIGNATURES
+from .problems import ProblemLog
+
+Records = Iterator[tuple[int, Any]]
+
+JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
+CSV_ENDINGS = (".csv", ".tsv")
+ENDINGS = (*JSON_ENDINGS, ".parquet", *CSV_ENDINGS)
+# Rows are held in memory as Python texts, about three times their size on the disk; a JSON value is
+# held as bytes, text and objects at once.
+MAX_FILE_BYTES = 2 * 2**30
+MAX_JSON_BYTES = 512 * 2**20
+HEAD_BYTES = 64 * 1024
+BATCH_ROWS = 1024
+LARGEST_CELL = 2**30
+LIST_KEYS = ("data", "rows", "examples")
+
+_BINARY = (
+    (b"PAR1", "is a Parquet file; name it .parquet"),
+    (b"\x80\x02", "is a pickle; nothing is unpickled here"),
+    (b"\x80\x04", "is a pickle; nothing is unpickled here"),
+    (b"\x80\x05", "is a pickle; nothing is unpickled here"),
+    (b"ARROW1", "is an Arrow file; write it as Parquet"),
+    (b"BZh", "is compressed by bzip2; unpack it: bunzip2 FILE"),
+    (b"\xfd7zXZ", "is compressed by xz; unpack it: unxz FILE"),
+    (b"\x28\xb5\x2f\xfd", "is compressed by Zstandard; unpack it: unzstd FILE"),
+    (b"%PDF", "is a PDF"),
+    (b"<!DOCTYPE", "is a web page, not data; download the file itself"),
+    (b"<html", "is a web page, not data; download the file itself"),
+)
+_ONLY_IN_BINARY = bytes(set(range(32)) - set(b"\t\n\r\f\v\x1b") - {0})
+
+
+def read_records(path: Path, name: str, log: ProblemLog) -> Records:
+    """The records of a file, in its order.
+
+    Args:
+        path: The file; its ending says the format.
+        name: How the file is called in findings.
+        log: Collects findings; a file that cannot be read at all yields nothing.
+    """
+    size, rows = _size(path, name, log), 0
+    if size is None:
+        return
+    fatal_before = _n_fatal(log)
+    ending = path.suffix.lower()
+    reader = _read_parquet if ending == ".parquet" else _read_text_file
+    for number, record in reader(path, name, log):
+        rows += 1
+        yield number, record
+    bad = log.rows_dropped.get(name, 0)
+    if not rows and not bad and _n_fatal(log) == fatal_before:
+        log.add("empty_file", name, None, "0 rows" if size else "0 bytes")
+
+
+def _n_fatal(log: ProblemLog) -> int:
+    return sum(log.counts.get(k, 0) for k in ("unreadable_file", "wrong_encoding", "too_large"))
+
+
+def _size(path: Path, name: str, log: ProblemLog) -> int | None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        log.add("unreadable_file", name, None, error.strerror or str(error))
+        return None
+    if size > MAX_FILE_BYTES:
+        detail = f"{size / 2**30:.1f} GiB; at most {MAX_FILE_BYTES / 2**30:.0f} GiB are read"
+        log.add("too_large", name, None, detail)
+        return None
+    return size
+
+
+def _read_text_file(path: Path, name: str, log: ProblemLog) -> Records:
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+            if fault := _head_fault(head):
+                log.add(fault[0], name, None, fault[1])
+                return
+            start = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+            if start:
+                log.add("byte_order_mark", name, 1)
+            stream.seek(start)
+            head = head[start:]
+            if path.suffix.lower() in CSV_ENDINGS:
+                yield from _read_csv(stream, name, log)
+            elif _is_one_value(head, path.suffix.lower()):
+                yield from _read_json_value(stream, name, log)
+            else:
+                yield from _read_lines(stream, name, log)
+    except OSError as error:
+        log.add("unreadable_file", name, None, error.strerror or str(error))
+
+
+def _head_fault(head: bytes) -> tuple[str, str] | None:
+    """What the first bytes give away: another format, another encoding, no text at all."""
+    for start, kind, detail in SIGNATURES:
+        if head.startswith(start):
+            return kind, detail
+    for start, detail in _BINARY:
+        if head.startswith(start):
+            return "unreadable_file", detail
+    n_nul = head.count(0)
+    if n_nul > len(head) // 4 and head[:2].count(0) == 1:
+        return "wrong_encoding", "looks like UTF-16 without its mark"
+    odd = len(head) - len(head.translate(None, _ONLY_IN_BINARY))
+    if odd + n_nul > len(head) // 10:
+        return "unreadable_file", "is a binary file, not text"
+    return None
+
+
+def _is_one_value(head: bytes, ending: str) -> bool:
+    """Whether a file is one JSON value (a list, or an object with a list) and not one a line."""
+    text = head.lstrip()
+    if text.startswith(b"["):
+        return True
+    first, _, rest = text.partition(b"\n")
+    if not text.startswith(b"{") or ending != ".json":
+        return False
+    record = _parsed(first)
+    if record is None:  # spread over lines, unless the second line stands alone
+        return _parsed(rest.lstrip().partition(b"\n")[0]) is None
+    return not rest.strip() and all(isinstance(value, list | dict) for value in record.values())
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _read_lines(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
+    rows = crlf = 0
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            log.add("blank_line", name, number)
+            continue
+        rows += 1
+        crlf += line.endswith(b"\r\n")
+        try:
+            yield number, json.loads(line.decode())
+        except UnicodeDecodeError as error:
+            detail = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
+            log.add("not_utf8", name, number, detail)
+        except RecursionError:
+            log.add("broken_json", name, number, "nested too deeply")
+        except ValueError as error:  # a number of thousands of digits is a plain ValueError
+            if b"\0" in line:
+                log.add("nul_byte", name, number, f"at byte {line.index(0) + 1} of the line")
+            else:
+                log.add("broken_json", name, number, str(error).split("\n")[0][:100])
+    log.read(name, rows)
+    if crlf:
+        log.add("crlf", name, None, "", n=crlf)
+
+
+def _read_json_value(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
+    data = stream.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        detail = f"one JSON value of more than {MAX_JSON_BYTES // 2**20} MiB; write one row a line"
+        log.add("too_large", name, None, detail)
+        return
+    try:
+        value = json.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        detail = f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
+        log.add("unreadable_file", name, line, detail)
+        return
+    except RecursionError:
+        log.add("unreadable_file", name, None, "is JSON nested too deeply")
+        return
+    except ValueError as error:
+        log.add("unreadable_file", name, None, f"is not JSON: {str(error)[:120]}")
+        return
+    rows = _rows_of(value)
+    if isinstance(rows, str):
+        log.add("unreadable_file", name, None, rows)
+        return
+    log.read(name, len(rows))
+    yield from enumerate(rows, 1)
+
+
+def _rows_of(value: Any) -> list[Any] | str:
+    """The list of rows in a JSON value, or what the value is instead."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        return f"is JSON, but {type(value).__name__}; a list of rows is needed"
+    lists = [key for key in LIST_KEYS if isinstance(value.get(key), list)]
+    if len(lists) == 1:
+        return value[lists[0]]
+    keys = ", ".join(str(key)[:40] for key in list(value)[:8])
+    if value and all(isinstance(column, list | dict) for column in value.values()):
+        return (
+            f"is JSON column by column, or by split ({keys}); write a list of rows, one file a "
+            "split"
+        )
+    return f'is one JSON object ({keys}); a list of rows is needed, or {{"data": [...]}}'
+
+
+def _read_csv(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
+    limit = csv.field_size_limit(LARGEST_CELL)
+    try:
+        # Bytes that are not UTF-8 pass as lone surrogates, so that their row can be named.
+        text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")
+        yield from _csv_rows(text, name, log)
+        text.detach()
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _csv_rows(text: io.TextIOWrapper, name: str, log: ProblemLog) -> Records:
+    first = text.readline()
+    delimiter = max(",;\t", key=first.count)
+    rows = 0
+    # Strict: else a quote that is never closed swallows the rest of the file.
+    reader = csv.reader(chain([first], text), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    for line, cells in _csv_lines(reader, name, log):
+        if not header:
+            header = [cell.strip() for cell in cells]
+            if fault := _header_fault(header):
+                log.add("unreadable_file", name, line, fault)
+                break
+        elif not any(cell.strip() for cell in cells):
+            log.add("blank_line", name, line)
+        else:
+            rows += 1
+            if bad := _cells_fault(cells, header):
+                log.add(bad[0], name, line, bad[1])
+            else:
+                yield line, dict(zip(header, cells, strict=True))
+    log.read(name, rows)
+
+
+def _csv_lines(reader: Any, name: str, log: ProblemLog) -> Iterator[tuple[int, list[str]]]:
+    """Each row with the line where it begins; a cell may hold line ends."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            log.add("unreadable_file", name, line, f"is not CSV from line {line} on: {error}")
+            return
+        if cells is None:
+            return
+        yield line, cells
+
+
+def _cells_fault(cells: list[str], header: list[str]) -> tuple[str, str] | None:
+    if len(cells) != len(header):
+        return "ragged_row", f"{len(cells)} cells under {len(header)} columns"
+    odd = any(not cell.isascii() and re.search("[\udc80-\udcff]", cell) for cell in cells)
+    return ("not_utf8", "a cell holds other bytes") if odd else None
+
+
+def _header_fault(header: list[str]) -> str:
+    names = [name.lower() for name in header]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return f"its header names a column twice: {', '.join(twice)}" if twice else ""
+
+
+def _read_parquet(path: Path, name: str, log: ProblemLog) -> Records:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as table:
+            for batch in table.iter_batches(batch_size=BATCH_ROWS):
+                for record in _batch_records(batch, name, number, log):
+                    number += 1
+                    if record is not None:
+                        yield number, record
+    except (OSError, pa.ArrowException) as error:
+        log.add("unreadable_file", name, None, _why_no_parquet(path, error))
+    log.read(name, number)
+
+
+def _batch_records(
+    batch: Any, name: str, before: int, log: ProblemLog
+) -> Iterator[dict[str, Any] | None]:
+    """Rows of a batch as dicts; None for one that holds what is not UTF-8."""
+    try:
+        yield from batch.to_pylist()
+        return
+    except UnicodeDecodeError:
+        pass
+    for row in range(batch.num_rows):
+        try:
+            yield batch.slice(row, 1).to_pylist()[0]
+        except UnicodeDecodeError as error:
+            log.add("not_utf8", name, before + row + 1, f"byte {error.start + 1} of a text")
+            yield None
+
+
+def _why_no_parquet(path: Path, error: Exception) -> str:
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    except OSError:
+        head = b""
+    for start, _, detail in SIGNATURES:
+        if head.startswith(start):
+            return detail
+    return f"is not Parquet, or damaged: {str(error).split(chr(10))[0][:140]}"

@@ -1,0 +1,353 @@
+"""From the columns of a data set to rows: which column asks, which answers, what cannot be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple
+
+from .bigclonebench import Fault, shorten
+from .coding_questions import mbpp_question
+from .problems import EXAMPLES_SHOWN, ProblemLog
+from .templates import Row, Turn
+
+FORMS_READ = (
+    "instruction, input, output",
+    "prompt, completion",
+    "messages or conversations",
+    "text, code, test_list (MBPP)",
+)
+QUESTIONS = ("instruction", "question", "query", "problem")
+ANSWERS = ("output", "response", "answer", "solution")
+INPUTS = ("input", "context")
+CHATS = ("messages", "conversations")
+IDS = ("id", "task_id")
+ROLES = {
+    **dict.fromkeys(("system",), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatgpt"), "assistant"),
+}
+MAX_CHARACTERS = 1_000_000  # of one text: far beyond any context length here
+MIN_ANSWER_IN_PROMPT = 20  # characters; a shorter answer may stand in its question by chance
+
+
+class Form(NamedTuple):
+    """Which columns are read, by the names that the file gives them."""
+
+    kind: Literal["instruction", "completion", "chat", "mbpp"]
+    question: str
+    answer: str = ""
+    input: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in use."""
+        return tuple(name for name in (self.question, self.input, self.answer) if name)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the columns have the names that need no explanation."""
+        names = {name.lower() for name in self.columns}
+        return self.kind in ("chat", "mbpp") or names <= {
+            *("instruction", "input", "output", "prompt", "completion")
+        }
+
+
+class PlacedRow(NamedTuple):
+    """A row that can be used, its id and where it stands."""
+
+    row: Row
+    id: str
+    file: str
+    line: int
+    task_id: int | None = None  # of MBPP
+
+
+def find_form(columns: Collection[str]) -> Form | str:
+    """The form that these columns have, or why none or more than one fits.
+
+    >>> find_form(["instruction", "input", "output", "prompt"])
+    Form(kind='instruction', question='instruction', answer='output', input='input')
+    >>> find_form(["question", "response", "answer"])
+    'response and answer could each be the answer'
+    """
+    names: dict[str, str] = {}
+    for column in columns:
+        names.setdefault(str(column).strip().lower(), str(column))
+    exact = list(_exact_forms(names))
+    if len(exact) > 1:
+        return f"{' and '.join(', '.join(form.columns) for form in exact)} could each be the row"
+    if exact:
+        return exact[0]
+    questions = [names[n] for n in QUESTIONS if n in names]
+    answers = [names[n] for n in (*ANSWERS, "completion") if n in names]
+    if not questions and "prompt" in names and len(answers) == 1:
+        return Form("completion", names["prompt"], answers[0])
+    for what, found in (("question", questions), ("answer", answers)):
+        if len(found) > 1:
+            return f"{' and '.join(found)} could each be the {what}"
+    inputs = _inputs(names)
+    if not questions or not answers:
+        return ""
+    return inputs if isinstance(inputs, str) else Form("instruction", *questions, *answers, *inputs)
+
+
+def _exact_forms(names: Mapping[str, str]) -> list[Form]:
+    """Forms whose own column names are all there, the more special ones first."""
+    found = [Form("chat", names[n]) for n in CHATS if n in names]
+    if "instruction" in names and "output" in names:
+        inputs = [names[n] for n in INPUTS if n in names][:1]  # `input` before `context`
+        found.append(Form("instruction", names["instruction"], names["output"], *inputs))
+    if "prompt" in names and "completion" in names:
+        found.append(Form("completion", names["prompt"], names["completion"]))
+    if "code" in names and "test_list" in names and ("text" in names) != ("prompt" in names):
+        question = names.get("text") or names["prompt"]
+        found.append(Form("mbpp", question, names["code"]))
+    elif not found and "text" in names and "code" in names:
+        found.append(Form("instruction", names["text"], names["code"]))
+    return found
+
+
+def _inputs(names: Mapping[str, str]) -> list[str] | str:
+    found = [names[n] for n in INPUTS if n in names]
+    return f"{' and '.join(found)} could each be the input" if len(found) > 1 else found
+
+
+class RowReader:
+    """Turns the records of one split into rows; what cannot be used goes to the log."""
+
+    def __init__(self, log: ProblemLog) -> None:
+        self.log = log
+        self.rows: list[PlacedRow] = []
+        self.forms: dict[Form, tuple[str, int]] = {}  # form -> where it was first met
+        self._form_of: dict[frozenset[str], Form | str] = {}
+        self._unknown: list[tuple[str, int, str, tuple[str, ...]]] = []
+        self._n_unknown = 0
+        self._ids: dict[str, tuple[str, int]] = {}
+
+    def add(self, record: Any, file: str, line: int) -> None:
+        """Take one record."""
+        if not isinstance(record, dict):
+            detail = f"it is {type(record).__name__}: {shorten(record)}"
+            self.log.add("not_a_row", file, line, detail)
+            return
+        form = self._find(record)
+        if isinstance(form, str):
+            self._n_unknown += 1
+            if self._n_unknown <= EXAMPLES_SHOWN:
+                self._unknown.append((file, line, form, tuple(map(str, record))))
+            return
+        self.forms.setdefault(form, (file, line))
+        made = make_row(record, form)
+        if isinstance(made, Fault):
+            self.log.add(made.kind, file, line, made.detail)
+        else:
+            self._keep(made, record, form, file, line)
+
+    def finish(self, file: str) -> None:
+        """Judge what needs all records: unknown or mixed columns, prompts that hold the answer."""
+        self._tell_unknown(file)
+        kinds = {form.kind: place for form, place in self.forms.items()}
+        if len(kinds) > 1:
+            places = [f"{kind} at {where}:{line}" for kind, (where, line) in kinds.items()]
+            self.log.add("mixed_columns", file, None, ", ".join(places))
+        self._tell_names(file)
+        self._check_prompts(file)
+
+    def _tell_unknown(self, file: str) -> None:
+        """Rows of no form: one cause where that is all there is, else each by its place."""
+        if self._unknown and not self.forms:
+            where, line, why, columns = self._unknown[0]
+            detail = f"{why + '; ' if why else ''}the columns are {named(columns)}"
+            self.log.add("unknown_columns", where, line, f"{detail}. Read are: {forms_read()}")
+            return
+        for where, line, _, columns in self._unknown:
+            form = next(iter(self.forms))
+            lack = [name for name in (form.question, form.answer) if name and name not in columns]
+            detail = f"no {' and no '.join(lack)}; the columns are {named(columns)}"
+            self.log.add("null_value", where, line, detail)
+        if self._n_unknown > len(self._unknown):
+            self.log.add("null_value", file, n=self._n_unknown - len(self._unknown))
+
+    def _find(self, record: Mapping[str, Any]) -> Form | str:
+        keys = frozenset(map(str, record))
+        if keys not in self._form_of:
+            self._form_of[keys] = find_form([str(key) for key in record])
+        return self._form_of[keys]
+
+    def _keep(self, row: Row, record: Mapping[str, Any], form: Form, file: str, line: int) -> None:
+        if n := _turns_after(record.get(form.question)) if form.kind == "chat" else 0:
+            self.log.add("turns_after_answer", file, line, f"{n} turns")
+        if any("\r" in str(record.get(name, "")) for name in form.columns):
+            self.log.add("crlf_text", file, line)
+        raw_id = next((record[n] for n in IDS if type(record.get(n)) in (int, str)), None)
+        id_ = str(raw_id) if raw_id not in (None, "") else f"{file}:{line}"
+        if id_ in self._ids:
+            first, at = self._ids[id_]
+            self.log.add("repeated_id", file, line, f"id {shorten(id_)} stands at {first}:{at} too")
+            return
+        self._ids[id_] = file, line
+        task_id = record.get("task_id") if form.kind == "mbpp" else None
+        number = task_id if type(task_id) is int else None
+        self.rows.append(PlacedRow(row, id_, file, line, number))
+
+    def _tell_names(self, file: str) -> None:
+        for form, (where, line) in self.forms.items():
+            if not form.is_plain:
+                read = f"{form.question} is the question, {form.answer} the answer"
+                extra = f", {form.input} the input" if form.input else ""
+                self.log.add("columns_read", where or file, line, read + extra)
+
+    def _check_prompts(self, file: str) -> None:
+        """A prompt that ends with or holds its answer teaches nothing and leaks the test."""
+        own = [placed for placed in self.rows if placed.row.form == "completion"]
+        leaking = [
+            placed
+            for placed in own
+            if len(answer := placed.row.answer.strip()) >= MIN_ANSWER_IN_PROMPT
+            and answer in placed.row.instruction
+        ]
+        if own and len(leaking) > len(own) / 2:
+            first = leaking[0]
+            detail = f"{len(leaking):,} of {len(own):,} prompts, the first at row {first.line}"
+            self.log.add("answer_in_prompt", first.file or file, first.line, detail)
+
+
+def forms_read() -> str:
+    """The forms that are read, as a sentence says them."""
+    return "; ".join(FORMS_READ)
+
+
+def named(columns: Collection[Any], limit: int = 12) -> str:
+    """Names of columns, not too many of them."""
+    names = [shorten(c, 40) if not str(c).isidentifier() else str(c) for c in columns]
+    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "") or "none"
+
+
+def make_row(record: Mapping[str, Any], form: Form) -> Row | Fault:
+    """The row of a record, line ends written plainly, or what is wrong with it.
+
+    >>> make_row({"prompt": "1 + 1 = ", "completion": "2"}, Form("completion", "prompt",
+    ...     "completion")).answer
+    '2'
+    >>> make_row({"instruction": "Add.", "output": " "}, Form("instruction", "instruction",
+    ...     "output"))
+    Fault(kind='empty_answer', detail='output is white space only', id_=None)
+    """
+    if form.kind == "chat":
+        return _chat_row(record.get(form.question), form.question)
+    texts: dict[str, str] = {}
+    for name in (form.question, form.answer):
+        value = _text(record, name)
+        if isinstance(value, Fault):
+            return value
+        texts[name] = value
+    for name, kind in ((form.question, "empty_question"), (form.answer, "empty_answer")):
+        if not texts[name].strip():
+            return Fault(kind, f"{name} is {'white space only' if texts[name] else 'empty'}")
+    extra = record.get(form.input) if form.input else None
+    input_ = _text(record, form.input) if extra is not None else ""
+    if isinstance(input_, Fault):
+        return input_
+    question, answer = texts[form.question], texts[form.answer]
+    if form.kind == "mbpp":
+        question = mbpp_question(question, answer, _tests(record.get("test_list")))
+    kind: Literal["completion", "instruction"]
+    kind = "completion" if form.kind == "completion" else "instruction"
+    return Row(kind, answer, question, input_)
+
+
+def _tests(value: Any) -> list[str]:
+    return [test for test in value if isinstance(test, str)] if isinstance(value, list) else []
+
+
+def _text(record: Mapping[str, Any], name: str) -> str | Fault:
+    if name not in record:
+        return Fault("null_value", f"no {name}; the columns are {named(record)}")
+    return plain_text(record[name], name)
+
+
+def plain_text(value: Any, name: str) -> str | Fault:
+    r"""A text with plain line ends, or what is wrong with it.
+
+    >>> plain_text("a\r\nb", "output")
+    'a\nb'
+    """
+    if value is None:
+        return Fault("null_value", f"{name} is null")
+    if not isinstance(value, str):
+        return Fault("not_text", f"{name} is {type(value).__name__}: {shorten(value)}")
+    if len(value) > MAX_CHARACTERS:
+        return Fault("long_text", f"{name} has {len(value):,} characters")
+    if "\0" in value:
+        return Fault("bad_text", f"{name} holds a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        return Fault("bad_text", f"{name}: lone surrogate at character {error.start + 1}")
+    return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
+
+
+def _chat_row(value: Any, name: str) -> Row | Fault:
+    turns = _turns(value, name)
+    if isinstance(turns, Fault):
+        return turns
+    last = max((i for i, (role, _) in enumerate(turns) if role == "assistant"), default=None)
+    if last is None:
+        return Fault("empty_answer", f"{name} has no turn of the assistant")
+    before, answer = turns[:last], turns[last][1]
+    if not any(role == "user" and text.strip() for role, text in before):
+        return Fault("empty_question", f"{name} has no turn of the user before the answer")
+    if not answer.strip():
+        return Fault("empty_answer", f"turn {last + 1} of {name} is empty")
+    return Row("chat", answer, turns=tuple(before))
+
+
+def _turns(value: Any, name: str) -> list[Turn] | Fault:
+    value = _listed(value)
+    if value is None:
+        return Fault("null_value", f"{name} is null")
+    if not isinstance(value, list):
+        return Fault("bad_turns", f"{name} is {type(value).__name__}: {shorten(value)}")
+    turns: list[Turn] = []
+    for number, turn in enumerate(value, 1):
+        made = _turn(turn, f"turn {number} of {name}")
+        if isinstance(made, Fault):
+            return made
+        turns.append(made)
+    return turns
+
+
+def _turns_after(value: Any) -> int:
+    """Turns that stand after the last answer."""
+    turns = _turns(value, "")
+    if isinstance(turns, Fault):
+        return 0
+    last = max((i for i, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
+    return len(turns) - 1 - last
+
+
+def _listed(value: Any) -> Any:
+    """A conversation that stands as JSON text in a cell."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _turn(turn: Any, where: str) -> Turn | Fault:
+    if not isinstance(turn, dict):
+        return Fault("bad_turns", f"{where} is {type(turn).__name__}: {shorten(turn)}")
+    raw = turn.get("role", turn.get("from"))
+    role = ROLES.get(raw.strip().lower()) if isinstance(raw, str) else None
+    if role is None:
+        return Fault("bad_turns", f"{where}: {shorten(raw)} is no role that is read")
+    content = turn.get("content", turn.get("value"))
+    if isinstance(content, list):  # parts of one text
+        parts = [p.get("text") if isinstance(p, dict) else p for p in content]
+        if all(isinstance(part, str) for part in parts):
+            content = "".join(parts)
+    text = plain_text(content, f"{where} (content)")
+    return text if isinstance(text, Fault) else (role, text)

@@ -1,0 +1,197 @@
+"""How a row of an instruction data set becomes a prompt and a completion.
+
+A template is a function of a row to (prompt, completion). The prompt ends where the answer begins;
+the completion is the answer as the data gives it, without an end token. Rows that bring a prompt of
+their own are used as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from ..checks_finetune import TEMPLATES
+from ..errors import ConfigError, DataError
+from .answers import extract_code
+from .template_views import ColouredText, coloured, length_histogram, show_template
+
+__all__ = [
+    "ColouredText",
+    "Row",
+    "coloured",
+    "extract_code",
+    "length_histogram",
+    "render",
+    "render_question",
+    "resolve_template",
+    "show_template",
+]
+
+AS_WRITTEN = "none"  # rows with prompts of their own
+Turn = tuple[str, str]  # role ("system", "user", "assistant"), text
+
+
+class Row(NamedTuple):
+    """One example before the template.
+
+    `instruction` is the prompt itself where `form` is "completion"; `turns` is everything before
+    the answer where `form` is "chat".
+    """
+
+    form: Literal["instruction", "completion", "chat"]
+    answer: str
+    instruction: str = ""
+    input: str = ""
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """All that stands before the answer, as plain text."""
+        if self.form == "chat":
+            return "\n\n".join(text for _, text in self.turns)
+        return f"{self.instruction}\n\n{self.input}" if self.input.strip() else self.instruction
+
+
+def resolve_template(template: str, form: str, tokenizer: Any = None) -> str:
+    """Name of the template that is used: `auto` is `chat` where the tokenizer has one.
+
+    Args:
+        template: One of `checks_finetune.TEMPLATES`, or "none" for the bare question.
+        form: Of the rows; with "completion" no template is used.
+        tokenizer: Of the model; needed for `chat`.
+
+    >>> resolve_template("auto", "instruction"), resolve_template("plain", "completion")
+    ('alpaca', 'none')
+
+    Raises:
+        ConfigError: No such template, or `chat` without a chat template.
+    """
+    if template not in (*TEMPLATES, AS_WRITTEN):
+        raise ConfigError(
+            f"template={template!r} is not known.", fix=f"choose one of: {', '.join(TEMPLATES)}."
+        )
+    if form == "completion":
+        return AS_WRITTEN
+    has_chat = bool(getattr(tokenizer, "chat_template", None))
+    if template == "auto":
+        return "chat" if has_chat else "alpaca"
+    if template == "chat" and not has_chat:
+        owner = "the model's tokenizer has no chat template" if tokenizer else "no tokenizer is set"
+        raise ConfigError(
+            f"template=chat cannot be used: {owner}.",
+            fix="use template=alpaca, or an instruction-tuned model (such as gemma-2-2b-it).",
+        )
+    return template
+
+
+def render(row: Row, template: str, tokenizer: Any = None) -> tuple[str, str]:
+    """Prompt and completion of a row, by a resolved template.
+
+    >>> render(Row("instruction", "x = 1", "Set x to one."), "plain")
+    ('# Set x to one.\\n', 'x = 1')
+
+    Raises:
+        DataError: The tokenizer's chat template refuses the row.
+    """
+    if row.form == "completion" or template == AS_WRITTEN:
+        return row.question, row.answer
+    if template == "chat":
+        return _chat_prompt(_turns(row), tokenizer), row.answer
+    return _TEXT_TEMPLATES[template](*_instruction_and_input(row)), row.answer
+
+
+def render_question(instruction: str, input_: str, template: str, tokenizer: Any = None) -> str:
+    """The prompt of a question without an answer, by a resolved template."""
+    return render(Row("instruction", "", instruction, input_), template, tokenizer)[0]
+
+
+def alpaca(instruction: str, input_: str) -> str:
+    r"""The prompt under the headings of Stanford Alpaca, with an input section if there is one.
+
+    The headings are what other tools and tuned models know; the line above them is our own.
+
+    Source: headings of github.com/tatsu-lab/stanford_alpaca, train.py.
+
+    >>> alpaca("Set x.", "").splitlines()[-4:]
+    ['### Instruction:', 'Set x.', '', '### Response:']
+    """
+    has_input = bool(input_.strip())
+    head = "Solve this task" + (" for the input that follows it" if has_input else "")
+    middle = f"\n\n### Input:\n{input_}" if has_input else ""
+    return f"{head}.\n\n### Instruction:\n{instruction}{middle}\n\n### Response:\n"
+
+
+def plain(instruction: str, input_: str) -> str:
+    r"""The prompt as a comment above the code, as it could stand in a Python file.
+
+    >>> plain("Double x.\n", "x is 4")
+    '# Double x.\n#\n# x is 4\n'
+    """
+    text = instruction.strip() + (f"\n\n{input_.rstrip()}" if input_.strip() else "")
+    return "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
+
+
+_TEXT_TEMPLATES: dict[str, Callable[[str, str], str]] = {"alpaca": alpaca, "plain": plain}
+
+
+def _instruction_and_input(row: Row) -> tuple[str, str]:
+    """A conversation of one question is that question; a longer one is written out by speaker."""
+    if row.form != "chat":
+        return row.instruction, row.input
+    system = [text for role, text in row.turns if role == "system"]
+    others = [turn for turn in row.turns if turn[0] != "system"]
+    if len(others) == 1:
+        return "\n\n".join([*system, others[0][1]]), ""
+    lines = [f"{role.capitalize()}: {text}" for role, text in others]
+    return "\n\n".join([*system, *lines]), ""
+
+
+def _turns(row: Row) -> tuple[Turn, ...]:
+    return row.turns if row.form == "chat" else (("user", row.question),)
+
+
+def _chat_prompt(turns: tuple[Turn, ...], tokenizer: Any) -> str:
+    """The conversation up to where the model answers, as text to be tokenized like any other.
+
+    Its leading begin token is left out where the tokenizer adds one by itself, or there were two.
+    """
+    text = _apply(turns, tokenizer)
+    bos = getattr(tokenizer, "bos_token", None)
+    if bos and text.startswith(bos) and _adds_bos(tokenizer):
+        text = text[len(bos) :]
+    return text
+
+
+def _apply(turns: tuple[Turn, ...], tokenizer: Any) -> str:
+    import jinja2
+
+    try:
+        return _apply_once(turns, tokenizer)
+    except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+        merged = _without_system(turns)
+        if merged != turns:  # Gemma's template knows no system turn
+            return _apply(merged, tokenizer)
+        reason = str(error).split("\n")[0][:160]
+        roles = ", ".join(role for role, _ in turns)
+        raise DataError(
+            f"The model's chat template refuses a conversation ({roles}): {reason}",
+            fix="mend the turns (user and assistant take turns), or use template=alpaca.",
+        ) from error
+
+
+def _apply_once(turns: tuple[Turn, ...], tokenizer: Any) -> str:
+    messages = [{"role": role, "content": text} for role, text in turns]
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def _without_system(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    system = [text for role, text in turns if role == "system"]
+    others = [turn for turn in turns if turn[0] != "system"]
+    if not system or not others or others[0][0] != "user":
+        return turns
+    return (("user", "\n\n".join([*system, others[0][1]])), *others[1:])
+
+
+def _adds_bos(tokenizer: Any) -> bool:
+    ids = tokenizer("a")["input_ids"]
+    return bool(ids) and ids[0] == tokenizer.bos_token_id

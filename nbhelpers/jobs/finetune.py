@@ -1,0 +1,199 @@
+"""Fine-tuning of a causal model by adapters: check, build_data, build_model, train, evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.data.coding_tasks import CodingTask, load_tasks
+from nbhelpers.data.instructions import InstructionData, load_instructions
+from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.finetune_evaluate import evaluate_all, tasks_may_run
+from nbhelpers.jobs.finetune_train import Trained, train_adapter
+from nbhelpers.models.causal import (
+    CausalBase,
+    add_adapter,
+    count_parameters,
+    load_base,
+    load_tokenizer,
+)
+from nbhelpers.models.causal_attention import choose_attention, has_triton
+from nbhelpers.models.causal_text import TextTable, check_ends, tokenise_samples
+from nbhelpers.schema import FinetuneSettings
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.session import Session
+
+
+@dataclass(slots=True, kw_only=True)
+class Inputs:
+    """The data of one run: texts, their tokens by split, and the problems of pass@1."""
+
+    data: InstructionData
+    tables: dict[str, TextTable]
+    tokenizer: Any
+    tasks: dict[str, list[CodingTask]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Adapted:
+    """A base model with its adapter: `model` is what is called, `bare` the model inside."""
+
+    base: CausalBase
+    model: Any
+    facts: dict[str, Any]
+
+    @property
+    def bare(self) -> Any:
+        """The language model itself; adapters live in its layers."""
+        return self.base.model
+
+    def to(self, device: Any) -> Adapted:
+        """Move what is called to a device."""
+        self.model.to(device)
+        return self
+
+
+def check(settings: FinetuneSettings) -> list[str]:
+    """Return what is wrong with the settings for this job; empty when nothing is."""
+    problems = []
+    if settings.method == "base" and settings.evaluate == "none":
+        problems.append(
+            "method=base trains nothing and evaluate=none scores nothing: set evaluate=text"
+        )
+    if settings.attention == "flex" and not has_triton():
+        problems.append("attention=flex needs Triton, which is not installed: set attention=auto")
+    if settings.compile_layers == "on" and not has_triton():
+        problems.append("compile_layers=on needs Triton, which is not installed: set it to auto")
+    return problems
+
+
+def build_data(session: Session) -> Inputs:
+    """Read the rows, make prompts, tokenise each split, and read the problems of pass@1.
+
+    Raises:
+        DataError: Rows that cannot be used, or answers without an end.
+        ConfigError: A template that the model does not have.
+    """
+    s = session.settings
+    tokenizer = load_tokenizer(s)
+    data = load_instructions(
+        s.data,
+        revision=s.data_revision,
+        template=s.template,
+        on_bad_rows=s.on_bad_rows,
+        train_fraction=s.train_fraction,
+        max_train_samples=s.max_train_samples,
+        valid_samples=s.valid_samples,
+        eval_samples=s.eval_samples,
+        split_seed=s.split_seed,
+        seed=s.seed,
+        remove_duplicates=s.remove_duplicates,
+        tokenizer=tokenizer,
+    )
+    if tokenizer is None:
+        texts = [sample.prompt + sample.completion for sample in data.splits["train"]]
+        tokenizer = load_tokenizer(s, texts)
+    tables = {
+        name: tokenise_samples(
+            samples,
+            tokenizer,
+            seq_len=s.seq_len,
+            template=data.template,
+            report=session.progress(f"tokenise {name}"),
+        )
+        for name, samples in data.splits.items()
+    }
+    _tell_cut(session, tables)
+    problems = check_ends(tables["train"], tokenizer, template=data.template, seq_len=s.seq_len)
+    if problems:
+        raise ConfigError(
+            f"The training texts are not sound: {'; '.join(problems)}.",
+            fix="check the tokenizer's special tokens and the template",
+        )
+    tasks = _tasks(session, data, tokenizer)
+    return Inputs(data=data, tables=tables, tokenizer=tokenizer, tasks=tasks)
+
+
+def _tell_cut(session: Session, tables: dict[str, TextTable]) -> None:
+    table, limit = tables["train"], session.settings.seq_len
+    if table.cut:
+        share = table.cut / max(1, len(table))
+        session.warn(
+            f"{table.cut} train answers ({share:.1%}) are longer than seq_len={limit} and are cut; "
+            "a cut answer teaches no end."
+        )
+    if table.dropped:
+        session.warn(
+            f"{table.dropped} train rows have a prompt of seq_len={limit} tokens or more and are "
+            "left out."
+        )
+
+
+def _tasks(session: Session, data: InstructionData, tokenizer: Any) -> dict[str, list[CodingTask]]:
+    s = session.settings
+    if s.evaluate != "all":
+        return {}
+    may, reason = tasks_may_run(s)
+    if not may:
+        session.warn(f"pass@1 is not measured: {reason}")
+        return {}
+    return {
+        name: load_tasks(
+            name,
+            mbpp_data=s.mbpp_data,
+            limit=s.max_task_problems,
+            template=data.template,
+            tokenizer=tokenizer,
+        )
+        for name in s.tasks
+    }
+
+
+def build_model(session: Session, inputs: Inputs) -> Adapted:
+    """Return the frozen base with fresh adapters, those of a checkpoint, or (`base`) none."""
+    s, device = session.settings, session.accelerator.device
+    base = load_base(
+        s,
+        precision=session.precision,
+        device=device,
+        quantised=s.method == "qlora",
+        tokenizer=inputs.tokenizer,
+        report=session.progress("pre-train"),
+    )
+    family = base.config.model_type
+    base.facts["attention"] = choose_attention(s.attention, family, device)
+    base.facts["loss"] = "plain" if s.loss == "plain" else "chunked"
+    total = count_parameters(base.model)
+    model, check = base.model, None
+    if session.checkpoint is not None:
+        from nbhelpers.jobs.adapters import attach
+
+        model, check = attach(base.model, session.checkpoint.parent, base.tokenizer)
+    elif s.method != "base":
+        model = add_adapter(base, s)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    facts = {
+        "name": s.adapter,
+        "method": s.method,
+        "r": None if s.method == "base" else s.lora_r,
+        "alpha": None if s.method == "base" else s.alpha,
+        "target_modules": [] if s.method == "base" else list(s.lora_target_modules),
+        "trainable_parameters": trained,
+        "total_parameters": total,
+    }
+    if check is not None:
+        facts["check"] = check.to_dict() if hasattr(check, "to_dict") else str(check)
+    return Adapted(base=base, model=model, facts=facts)
+
+
+def train(session: Session, inputs: Inputs, model: Adapted) -> Trained | None:
+    """Train the adapters; the model ends as it is after the last step. `base` trains nothing."""
+    if session.settings.method == "base":
+        return None
+    return train_adapter(session, inputs, model)
+
+
+def evaluate(session: Session, inputs: Inputs, model: Adapted, training: Trained | None) -> None:
+    """Generate answers, score them, and write generations and the result."""
+    evaluate_all(session, inputs, model, training)

@@ -1,0 +1,410 @@
+"""TRL's trainer with our batches, loss, order, guards and checkpoints.
+
+What an optimizer step sees depends on (seed, epoch, global batch) alone: its samples are the same,
+packed or padded, on one GPU or several. Each micro-step seeds its own randomness, so a resumed run
+repeats an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from transformers import TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from nbhelpers.batching import BatchPlan
+from nbhelpers.errors import NonFinite
+from nbhelpers.jobs.loop import TrainState, seed_everything
+from nbhelpers.jobs.measure import MemoryMeter
+from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
+from nbhelpers.models.causal import adapters_in_fp32
+from nbhelpers.models.causal_batches import MicroBatch, make_batch
+from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.models.causal_text import TextTable
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import FinetuneSettings
+
+FIRST_SCALE = 2.0**10  # of fp16's loss: at PyTorch's 2^16 the first steps of Gemma are all skipped
+
+
+@dataclass(slots=True, kw_only=True)
+class Recipe:
+    """What decides each micro-batch: the samples, how they are split, and how they are laid out."""
+
+    settings: FinetuneSettings
+    plan: BatchPlan
+    table: TextTable
+    pad_id: int
+    multiple: int
+    rank: int = 0
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        return math.ceil(len(self.table) / self.settings.global_batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.settings.epochs * self.windows_per_epoch
+
+    @property
+    def warmup_steps(self) -> int:
+        """Optimizer steps of the warm-up."""
+        s = self.settings
+        if s.warmup_steps is not None:
+            return min(s.warmup_steps, self.total_steps)
+        return math.ceil(s.warmup_ratio * self.total_steps)
+
+    def windows(self, epoch: int) -> list[np.ndarray]:
+        """Return the samples of each optimizer step of an epoch."""
+        s = self.settings
+        return epoch_windows(len(self.table), s.global_batch_size, seed=s.seed, epoch=epoch)
+
+    def micro(self, window: np.ndarray, rank: int | None = None) -> list[np.ndarray]:
+        """Return the samples of each micro-step of a window on this rank, or on another."""
+        return micro_batches(
+            window,
+            self.table.lengths,
+            rank=self.rank if rank is None else rank,
+            world_size=self.plan.world_size,
+            per_device=self.plan.per_device_train_batch_size,
+        )
+
+    def batch(self, rows: np.ndarray) -> MicroBatch:
+        """Return samples as a micro-batch."""
+        s = self.settings
+        return make_batch(
+            self.table,
+            rows,
+            pad_id=self.pad_id,
+            packed=s.packing,
+            width=s.seq_len if s.padding == "fixed" else None,
+            multiple=self.multiple,
+        )
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a 0-based optimizer step."""
+        s = self.settings
+        return learning_rate_at(
+            step,
+            self.total_steps,
+            peak=s.learning_rate,
+            warmup_ratio=self.warmup_steps / max(1, self.total_steps),
+            schedule=s.lr_schedule,
+        )
+
+
+class _Rows(Dataset):  # type: ignore[type-arg]
+    """Micro-batches by their samples' numbers; the trainer's loader asks for one at a time."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def __len__(self) -> int:
+        return len(self.recipe.table)
+
+    def __getitem__(self, rows: Any) -> dict[str, Any]:
+        if isinstance(rows, int):  # the trainer looks at the first sample to learn the columns
+            if rows >= len(self):
+                raise IndexError(rows)
+            rows = [rows]
+        batch = self.recipe.batch(np.array(rows, dtype=np.int64))
+        return {"input_ids": batch.ids, "labels": batch.labels, "batch": batch}
+
+
+class _EpochOrder:
+    """A batch sampler: each item is one micro-step's samples, in the order of the epoch."""
+
+    batch_size = 1
+    drop_last = False
+
+    def __init__(self, recipe: Recipe, epoch: Callable[[], int]) -> None:
+        self.recipe, self.epoch = recipe, epoch
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.recipe.table), self.recipe.settings.global_batch_size)
+        plan = self.recipe.plan
+        share = plan.world_size * plan.per_device_train_batch_size
+        return full * plan.gradient_accumulation_steps + math.ceil(rest / share)
+
+    def __iter__(self) -> Iterator[list[tuple[int, ...]]]:
+        for window in self.recipe.windows(self.epoch()):
+            for rows in self.recipe.micro(window):
+                yield [tuple(int(row) for row in rows)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Hooks:
+    """How the trainer speaks to the outside."""
+
+    emit: Callable[..., None]
+    save: Callable[..., None]  # (state, trainer)
+    validate: Callable[[], float | None]  # the mean loss on valid
+    wants_stop: Callable[[], bool]
+    save_is_due: Callable[[], bool]
+    peak_bytes: Callable[[], int]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Sums over the micro-steps of the optimizer step that is being made."""
+
+    loss: list[torch.Tensor] = field(default_factory=list)
+    useful: int = 0
+    padded: int = 0
+    samples: int = 0
+    micro: int = 0
+    norm: float = 0.0
+    started: float = 0.0
+
+
+class AdapterTrainer(SFTTrainer):
+    """TRL's trainer on micro-batches that are made here."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        recipe: Recipe,
+        forward: TrainingForward,
+        hooks: Hooks,
+        arguments: SFTConfig,
+        tokenizer: Any,
+        state: TrainState,
+    ) -> None:
+        """Wrap a PEFT model; its parameters lie on their device already."""
+        self.recipe, self.forward_of, self.hooks = recipe, forward, hooks
+        self.progress, self.window = state, _Window()
+        self.stopped = False
+        self.counted: tuple[Any, int] | None = None  # a context for the steps before the second
+        trained = [p for p in model.parameters() if p.requires_grad]
+        s = recipe.settings
+        optimizer = torch.optim.AdamW(
+            trained,
+            lr=s.learning_rate,
+            weight_decay=s.weight_decay,
+            eps=s.adam_epsilon,
+            fused=recipe.plan.use_gpu,
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: recipe.rate(step) / s.learning_rate
+        )
+        super().__init__(
+            model=model,
+            args=arguments,
+            train_dataset=_Rows(recipe),
+            data_collator=lambda items: items[0],
+            processing_class=tokenizer,
+            optimizers=(optimizer, schedule),
+            callbacks=[_Watch(self)],
+        )
+        adapters_in_fp32(model)  # TRL makes QLoRA's bf16, which a scaler cannot work on
+        self.model_accepts_loss_kwargs = True
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
+
+    def count_live_bytes(self, meter: MemoryMeter, steps: int) -> None:
+        """Count the bytes of live tensors in the first steps of this process (on a CPU)."""
+        self.counted = (meter.watch_steps(self.model), self.progress.step + steps)
+
+    def load_adapter(self, folder: Path) -> None:
+        """Take the adapter's tensors of a checkpoint."""
+        self._load_from_checkpoint(str(folder))
+
+    def get_train_dataloader(self) -> DataLoader:  # type: ignore[type-arg]
+        """Return this rank's micro-batches; they are split over ranks already."""
+        order = _EpochOrder(
+            self.recipe, lambda: self.state.global_step // self.recipe.windows_per_epoch
+        )
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=order,  # type: ignore[arg-type]
+            collate_fn=lambda items: items[0],
+        )
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return this micro-step's share of the mean over all supervised tokens of the step."""
+        batch: MicroBatch = inputs["batch"].to(self.args.device)
+        total = model(**self.forward_of.inputs(batch)).loss
+        # DDP averages over ranks: times their number, over all tokens, is the mean.
+        return total * (self.accelerator.num_processes / num_items_in_batch)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """Seed the micro-step, do it, and count what it saw."""
+        step, seen, batch = self.state.global_step, self.window, inputs["batch"]
+        epoch, window = divmod(step, self.recipe.windows_per_epoch)
+        seed_everything(self.recipe.settings.seed, epoch, window, seen.micro, self.recipe.rank)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        seen.loss.append(loss.detach())
+        seen.micro += 1
+        seen.samples += batch.samples
+        seen.useful += batch.useful_tokens
+        seen.padded += batch.padded_tokens
+        return loss
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        return inputs  # `compute_loss` moves the batch
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: `_Watch` tells every step as an event."""
+
+
+class _Watch(TrainerCallback):
+    """Clips, guards, counts, tells, evaluates, saves and stops, around the optimizer steps."""
+
+    def __init__(self, trainer: AdapterTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start the sums of an optimizer step."""
+        trainer = self.trainer
+        trainer.window = _Window(started=time.perf_counter())
+        if trainer.counted and state.global_step < trainer.counted[1]:
+            trainer.counted[0].__enter__()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Clip the gradients and look at their norm."""
+        trainer = self.trainer
+        trained = [p for p in trainer.model.parameters() if p.requires_grad]
+        limit = trainer.recipe.settings.max_grad_norm
+        trainer.window.norm = float(trainer.accelerator.clip_grad_norm_(trained, limit))
+        _check_finite(trainer, state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Count the step; evaluate, save and stop where that is due."""
+        trainer, done = self.trainer, self.trainer.progress
+        if trainer.counted and state.global_step <= trainer.counted[1]:
+            trainer.counted[0].__exit__(None, None, None)
+        step_loss, stop, due = _agree(trainer)
+        done.step, done.train_s = state.global_step, done.train_s + _since(trainer.window)
+        done.epoch, done.window = divmod(done.step, trainer.recipe.windows_per_epoch)
+        _tell(trainer, step_loss)
+        _after(trainer, stop=stop, due=due)
+        if stop:
+            trainer.stopped = done.step < trainer.recipe.total_steps
+            control.should_training_stop = True
+        return control
+
+
+def _since(window: _Window) -> float:
+    return time.perf_counter() - window.started
+
+
+def _check_finite(trainer: AdapterTrainer, step: int) -> None:
+    done, norm = trainer.progress, trainer.window.norm
+    if math.isfinite(norm):
+        done.skipped_in_a_row = 0
+        return
+    done.skipped_steps += 1
+    done.skipped_in_a_row += 1
+    s, fp16 = trainer.recipe.settings, trainer.accelerator.mixed_precision == "fp16"
+    if fp16 and done.skipped_in_a_row <= s.max_skipped_steps:
+        return  # the gradient scaler skips this update and lowers its scale
+    again = f" for {done.skipped_in_a_row} steps in a row" if fp16 else ""
+    raise NonFinite(
+        f"The gradient of optimizer step {step + 1} is not finite{again} (norm {norm}); "
+        f"{step - done.skipped_steps + 1} updates were applied before.",
+        fix="lower learning_rate or raise warmup_ratio; in fp16 (a T4 has no bf16) Gemma may "
+        "overflow: try precision=fp32 with a shorter seq_len, or a GPU with bf16",
+    )
+
+
+def _agree(trainer: AdapterTrainer) -> tuple[float, bool, bool]:
+    """Sum loss, tokens and wishes over ranks: the one host-device sync beside the norm."""
+    window, done, hooks = trainer.window, trainer.progress, trainer.hooks
+    main = trainer.accelerator.is_main_process
+    flags = [window.useful, window.padded, window.samples, hooks.wants_stop()]
+    flags.append(main and hooks.save_is_due())
+    device = window.loss[0].device
+    told = torch.tensor(flags, dtype=torch.float64).to(device)
+    loss = torch.stack(window.loss).sum(0, keepdim=True).double()
+    facts = trainer.accelerator.reduce(torch.cat([loss, told]), "sum").tolist()
+    done.useful_tokens += int(facts[1])
+    done.padded_tokens += int(facts[2])
+    done.examples += int(facts[3])
+    return facts[0] / trainer.accelerator.num_processes, facts[4] > 0, facts[5] > 0
+
+
+def _tell(trainer: AdapterTrainer, loss: float) -> None:
+    done, recipe = trainer.progress, trainer.recipe
+    every, total = recipe.settings.logging_steps, recipe.total_steps
+    if done.step % every and done.step not in (1, total):
+        return
+    rate = recipe.rate(done.step - 1)
+    line = {"step": done.step, "loss": loss, "learning_rate": rate}
+    done.history.append(line | {"grad_norm": trainer.window.norm})
+    trainer.hooks.emit(
+        "step",
+        step=done.step,
+        total_steps=total,
+        epoch=done.step / recipe.windows_per_epoch,
+        loss=loss,
+        learning_rate=rate,
+        grad_norm=trainer.window.norm,
+        examples=done.examples,
+        useful_tokens=done.useful_tokens,
+        padded_tokens=done.padded_tokens,
+        elapsed_s=done.train_s,
+        useful_tokens_per_s=done.useful_tokens / max(done.train_s, 1e-9),
+        memory_bytes=trainer.hooks.peak_bytes(),
+        skipped_steps=done.skipped_steps,
+    )
+
+
+def _after(trainer: AdapterTrainer, *, stop: bool, due: bool) -> None:
+    done, s = trainer.progress, trainer.recipe.settings
+    is_last = done.step == trainer.recipe.total_steps
+    by_step = s.eval_steps and done.step % s.eval_steps == 0
+    by_epoch = not s.eval_steps and done.window == 0
+    if (by_step or by_epoch or is_last) and (loss := trainer.hooks.validate()) is not None:
+        done.evals.append({"step": done.step, "loss": loss})
+        trainer.hooks.emit("eval", step=done.step, split="valid", scores={"loss": loss})
+    if due or stop or is_last or (s.save_steps and done.step % s.save_steps == 0):
+        trainer.hooks.save(done, trainer)
+
+
+def training_arguments(
+    settings: FinetuneSettings, plan: BatchPlan, *, precision: str, folder: str
+) -> SFTConfig:
+    """Return TRL's arguments for what the trainer still decides; the rest is done here."""
+    return SFTConfig(
+        output_dir=folder,
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=plan.per_device_train_batch_size,
+        gradient_accumulation_steps=plan.gradient_accumulation_steps,
+        learning_rate=settings.learning_rate,
+        max_grad_norm=0.0,  # `_Watch` clips, to see the norm of each step
+        max_length=settings.seq_len,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=not plan.use_gpu,
+        seed=settings.seed,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        eval_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )

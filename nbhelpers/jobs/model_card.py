@@ -1,0 +1,306 @@
+"""README.md of an exported or merged folder: what the run recorded, and what it did not.
+
+Every figure comes from `result.json`. What is missing there is said to be missing; nothing is
+claimed beyond it, and no path of this machine is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.data.templates import AS_WRITTEN, render_question
+from nbhelpers.files import read_json
+from nbhelpers.forms import RESULT
+from nbhelpers.jobs.model_card_parts import base_lines, load_lines, table
+from nbhelpers.jobs.public import is_on_hub, is_public, without_paths
+from nbhelpers.results import RESULT_NAME
+from nbhelpers.trained import Trained
+
+CARD = "README.md"
+TESTS = {
+    "test": "Held-out instructions of the training data",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+}
+# Terms of a base model: the hub's licence tag, and where they stand.
+BASE_LICENCES = {
+    "google/gemma-2-2b": ("gemma", "Gemma Terms of Use, https://ai.google.dev/gemma/terms"),
+    "google/gemma-2-2b-it": ("gemma", "Gemma Terms of Use, https://ai.google.dev/gemma/terms"),
+    "smollm2": ("apache-2.0", "Apache-2.0, as its package states"),
+}
+_VERSIONS = ("nbhelpers", "torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
+
+
+def write_card(
+    folder: Path,
+    trained: Trained,
+    *,
+    repo_id: str | None = None,
+    merge: Mapping[str, Any] | None = None,
+) -> None:
+    """Write README.md into a folder; `merge` holds the figures of a merged model."""
+    result = read_json(trained.run / RESULT_NAME, RESULT) if trained.run else None
+    text = model_card(trained, result or {}, repo_id=repo_id, merge=merge)
+    (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def model_card(
+    trained: Trained,
+    result: Mapping[str, Any],
+    *,
+    repo_id: str | None = None,
+    merge: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the card.
+
+    Args:
+        result: What `result.json` holds; empty for an adapter that no run of ours made, or for a
+            run without a result.
+        repo_id: Where it will lie on the hub.
+        merge: Figures of a merged model; None for an adapter.
+    """
+    settings = trained.settings
+    what = "Merged model" if merge else "Adapter"
+    title = f"# {what} {settings.adapter} for {public_name(settings.model)}"
+    parts = [front_matter(trained, merge=merge), title, _opening(trained, result, merge)]
+    sections = {
+        "Base model": base_lines(settings, result),
+        "Licences": _licences(settings.model, result),
+        "Training data": _data(settings, result),
+        "Prompt template": _template(trained),
+        "Training": _training(settings, result),
+        "Evaluation": _evaluation(result),
+        **({"Merge": _merge(merge)} if merge else {}),
+        "Limits": _limits(settings, result),
+        "How to load it": load_lines(trained, repo_id=repo_id, is_merged=merge is not None),
+        "Versions": _versions(result),
+    }
+    for name, lines in sections.items():
+        parts.append(f"## {name}\n\n" + without_paths("\n".join(lines)))
+    return "\n\n".join(parts) + "\n"
+
+
+def public_name(source: str) -> str:
+    """Return how a model or a data set is called in public.
+
+    >>> public_name("google/gemma-2-2b"), public_name("/home/me/rows.jsonl")
+    ('google/gemma-2-2b', 'a local copy named rows.jsonl')
+    """
+    return source if is_public(source) else f"a local copy named {Path(source).name}"
+
+
+def front_matter(trained: Trained, *, merge: Mapping[str, Any] | None) -> str:
+    """Return the YAML block that the hub reads; only keys whose value is known."""
+    settings = trained.settings
+    fields: dict[str, Any] = {"library_name": "transformers" if merge else "peft"}
+    if is_on_hub(settings.model):
+        fields["base_model"] = settings.model
+        fields["base_model_relation"] = "finetune" if merge else "adapter"
+    if settings.model in BASE_LICENCES:
+        fields["license"] = BASE_LICENCES[settings.model][0]
+    if trained.run is not None and is_on_hub(settings.data):
+        fields["datasets"] = [settings.data]
+    fields["pipeline_tag"] = "text-generation"
+    fields["tags"] = ["code", "lora", *(["qlora"] if settings.method == "qlora" else [])]
+    # A JSON value is a YAML value as well, whatever characters it holds.
+    lines = [f"{name}: {json.dumps(value)}" for name, value in fields.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _opening(trained: Trained, result: Mapping[str, Any], merge: Mapping[str, Any] | None) -> str:
+    kind = "QLoRA" if trained.settings.method == "qlora" else "LoRA"
+    base = public_name(trained.settings.model)
+    text = f"A {kind} adapter of rank {trained.settings.lora_r} for {base}"
+    if merge:
+        text = f"{base} with a {kind} adapter of rank {trained.settings.lora_r} merged into it"
+    run = result.get("run_id") or (trained.run.name if trained.run else None)
+    made = f"trained by nbhelpers in the run `{run}`" if run else "of unrecorded training"
+    return f"{text}, {made}. This card is written from what the run recorded."
+
+
+def _licences(model: str, result: Mapping[str, Any]) -> list[str]:
+    base = BASE_LICENCES.get(model, ("", "not known here; see where it comes from"))[1]
+    data = (result.get("data") or {}).get("licence") or "not recorded"
+    return [
+        f"- Base model: {base}.",
+        f"- Training data: {_line(data)}.",
+        "",
+        "Whoever publishes this folder states its licence, within both.",
+    ]
+
+
+def _data(settings: Any, result: Mapping[str, Any]) -> list[str]:
+    data = result.get("data") or {}
+    if not data:
+        return ["Not recorded."]
+    revision = data.get("revision") or settings.data_revision
+    rows = {"source": public_name(str(data.get("source") or settings.data))}
+    rows |= {"revision": revision, "fingerprint": data.get("fingerprint")}
+    lines = table(rows, ("data", ""))
+    if splits := data.get("splits"):
+        lines += [
+            "",
+            "| split | samples | tokens | supervised tokens | cut |",
+            "|---|---|---|---|---|",
+        ]
+        keys = ("samples", "tokens", "supervised_tokens", "cut")
+        for name, split in splits.items():
+            lines.append(f"| {name} | {' | '.join(_number(split.get(key)) for key in keys)} |")
+    if data.get("note"):
+        lines += ["", _line(data["note"])]
+    removed = "were removed" if settings.remove_duplicates else "were not removed"
+    return [*lines, "", f"Training rows that (nearly) equal an evaluation row {removed}."]
+
+
+def _template(trained: Trained) -> list[str]:
+    if trained.template == AS_WRITTEN:
+        return ["None: the text is passed on as it is."]
+    if trained.template in ("chat", "auto"):
+        return [f"`{trained.template}`: the chat template that comes with the tokenizer, if any."]
+    shown = render_question("{instruction}", "", trained.template)
+    head = f"`{trained.template}`. The answer begins where this text ends:"
+    return [head, "", "```text", *shown.split("\n"), "```"]
+
+
+def _training(settings: Any, result: Mapping[str, Any]) -> list[str]:
+    adapter, training = result.get("adapter") or {}, result.get("training") or {}
+    timing, memory = result.get("timing") or {}, result.get("memory") or {}
+    speed = result.get("throughput") or {}
+    gpus = [gpu.get("name") for gpu in result.get("gpu") or [] if gpu.get("name")]
+    peak = memory.get("measured_bytes")
+    rows = {
+        "method": "QLoRA: base in 4 bits (NF4, double quantisation)"
+        if settings.method == "qlora"
+        else "LoRA",
+        "rank, alpha, dropout": f"{settings.lora_r}, {settings.alpha:g}, {settings.lora_dropout:g}",
+        "target modules": ", ".join(settings.lora_target_modules),
+        "trainable parameters": _number(adapter.get("trainable_parameters")),
+    }
+    if not result:
+        return [*table(rows, ("setting", "")), "", "The training itself is not recorded here."]
+    rows |= {
+        "learning rate, schedule": f"{settings.learning_rate:g}, {settings.lr_schedule}",
+        "weight decay": f"{settings.weight_decay:g}",
+        "samples per update": settings.global_batch_size,
+        "tokens per sample at most": settings.seq_len,
+        "packed": "yes" if settings.packing else "no",
+        "epochs, optimizer steps": f"{settings.epochs}, {_number(training.get('optimizer_steps'))}",
+        "precision": result.get("precision"),
+        "seed": settings.seed,
+        "loss, first and last": _losses(training),
+        "GPU": ", ".join(gpus) or None,
+        "training time": f"{timing['train_s']:.0f} s" if timing.get("train_s") else None,
+        "peak memory": f"{peak / 2**30:.2f} GiB" if peak else None,
+        "useful tokens per second": _number(speed.get("useful_tokens_per_s")),
+    }
+    return table(rows, ("setting", ""))
+
+
+def _losses(training: Mapping[str, Any]) -> str | None:
+    first, last = training.get("first_loss"), training.get("last_loss")
+    return None if first is None or last is None else f"{first:.4f}, {last:.4f}"
+
+
+def _evaluation(result: Mapping[str, Any]) -> list[str]:
+    scores = result.get("scores") or {}
+    lines: list[str] = []
+    for name, title in TESTS.items():
+        if scores.get(name):
+            lines += [f"### {title}", "", *_scores(scores[name]), ""]
+    missing = [title for name, title in TESTS.items() if not scores.get(name)]
+    if missing:
+        lines += [f"Not evaluated: {', '.join(missing)}."]
+    return lines
+
+
+def _scores(split: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{_number(split.get('n_samples'))} samples, by generation."
+    if decoding := split.get("decoding"):
+        yield f"Decoding: {_line(', '.join(f'{k} {v}' for k, v in decoding.items()))}."
+    yield from ("", "| metric | value | interval |", "|---|---|---|")
+    intervals = split.get("intervals") or {}
+    for name, value in (split.get("metrics") or {}).items():
+        low, high = intervals.get(name) or (None, None)
+        span = "not computed" if low is None else f"{_figure(low)} to {_figure(high)}"
+        yield f"| {name} | {_figure(value)} | {span} |"
+    signatures = split.get("signatures") or {}
+    if signatures:
+        yield ""
+    for name, signature in signatures.items():
+        yield f"- {name}: `{_line(signature)}`"
+    if split.get("tokenizer"):
+        yield f"- tokens of the scores: {_line(split['tokenizer'])}"
+    if split.get("outcomes"):
+        told = ", ".join(f"{name} {count}" for name, count in split["outcomes"].items())
+        yield f"\nOutcomes: {told}."
+
+
+def _merge(merge: Mapping[str, Any]) -> list[str]:
+    where = "held-out samples of the run" if merge["held_out"] else "prompts that were given"
+    lines = [
+        f"Weights in {merge['precision']}. The folder was read back and compared with the base in "
+        f"{merge['precision']} with its adapter, on {merge['positions']:,} tokens of "
+        f"{merge['samples']} {where}: top-1 agreement {100 * merge['top1']:.2f} %, mean KL "
+        f"{merge['kl']:.3g} nats.",
+    ]
+    if told := merge.get("training_base"):
+        lines += [
+            "",
+            "The adapter was trained on the base in 4 bits. Against that, the merged model has a "
+            f"top-1 agreement of {100 * told['top1']:.2f} % and a mean KL of {told['kl']:.3g} "
+            "nats. The scores above were measured on the 4-bit base.",
+        ]
+    return lines
+
+
+def _limits(settings: Any, result: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if settings.random_weights:
+        lines.append("- The base had random weights: the answers mean nothing.")
+    if settings.data == "smoke" or settings.model == "smoke":
+        lines.append("- Made with the bundled sample or model, which show that everything works.")
+    if not result:
+        lines.append("- There is no record of a finished run: no score is known.")
+    cut = ((result.get("data") or {}).get("lengths") or {}).get("cut_share")
+    if cut:
+        lines.append(
+            f"- {100 * cut:.1f} % of the samples were longer than {settings.seq_len} tokens and "
+            "were cut."
+        )
+    if result:
+        told = f"- One run with one seed ({settings.seed}): the spread over seeds is not told here."
+        lines.append(told)
+    lines += [
+        "- Whether the base model saw the test problems in its own training is not known.",
+        "- Not evaluated for safety, bias, other languages than Python, or security of the code.",
+    ]
+    return lines
+
+
+def _versions(result: Mapping[str, Any]) -> list[str]:
+    versions = result.get("versions") or {}
+    found = {n: versions[n] for n in ("python", *_VERSIONS, "cuda") if versions.get(n)}
+    return (
+        [", ".join(f"{n} {_line(v)}" for n, v in found.items()) + "."]
+        if found
+        else ["Not recorded."]
+    )
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "not recorded"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "not computed"
+
+
+def _line(text: Any) -> str:
+    """Return a text as one line that breaks no table, list or code span."""
+    line = " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    return line.rstrip(".")

@@ -1,0 +1,116 @@
+"""Parts of the model card: a table, the base model, and how to load it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.catalog import MODELS
+from nbhelpers.data.templates import AS_WRITTEN, render_question
+from nbhelpers.jobs.public import is_on_hub
+from nbhelpers.schema import FinetuneSettings
+from nbhelpers.trained import Trained
+
+HERE = "path/to/this/folder"
+EXAMPLE = "Write a function that reverses a list."
+
+
+def table(rows: Mapping[str, Any], head: tuple[str, str]) -> list[str]:
+    """Return rows as a Markdown table; a value that is None is said to be not recorded."""
+    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
+    for name, value in rows.items():
+        text = "not recorded" if value is None else " ".join(str(value).split())
+        lines.append(f"| {name} | {text.replace('|', chr(92) + '|')} |")
+    return lines
+
+
+def base_lines(settings: FinetuneSettings, result: Mapping[str, Any]) -> list[str]:
+    """Return what is known of the base model."""
+    model = result.get("model") or {}
+    if is_on_hub(settings.model):
+        source = f"`{settings.model}` on the hub"
+    elif settings.model in MODELS["finetune"].embedded:
+        source = f"`{settings.model}`, built and pre-trained for seconds by nbhelpers"
+    elif settings.model in MODELS["finetune"].packaged:
+        source = f"`{settings.model}`, from a Python package"
+    else:
+        source = f"a local folder named {Path(settings.model).name}, whose origin is not recorded"
+    rows = {
+        "model": source,
+        "revision": model.get("revision") or settings.model_revision,
+        "architecture": model.get("architecture"),
+        "parameters": f"{model['parameters']:,}" if model.get("parameters") else None,
+        "attention in training": model.get("attention"),
+        "loss": model.get("loss"),
+    }
+    return table(rows, ("base", ""))
+
+
+def load_lines(trained: Trained, *, repo_id: str | None, is_merged: bool) -> list[str]:
+    """Return a program that loads the folder and asks it, as far as others can have its base."""
+    place = repo_id or HERE
+    head, tail = _imports(is_merged), _question(trained)
+    if is_merged:
+        body = [f"model = AutoModelForCausalLM.from_pretrained({place!r}, {_options(trained)})"]
+        return _code([*head, "", *body, *_tokenizer(place), *tail])
+    settings = trained.settings
+    note = []
+    if settings.method == "qlora":
+        note = [
+            "",
+            "It was trained on the base in 4 bits (NF4, double quantisation, "
+            "`BitsAndBytesConfig` of transformers); on a 16-bit base its answers differ a little.",
+        ]
+    if not is_on_hub(settings.model):
+        what = f"`nbhelpers.use.load({HERE!r})`"
+        if settings.model not in MODELS["finetune"].names:
+            what = f"`nbhelpers.use.load({HERE!r}, base='path/to/the/base')`"
+        return [
+            f"Its base is not on the hub. With nbhelpers, which has or finds it: {what}.",
+            *note,
+        ]
+    revision = f", revision={settings.model_revision!r}" if settings.model_revision else ""
+    body = [
+        f"base = AutoModelForCausalLM.from_pretrained({settings.model!r}{revision}, "
+        f"{_options(trained)})",
+        f"model = PeftModel.from_pretrained(base, {place!r})",
+    ]
+    return _code([*head, "", *body, *_tokenizer(place), *tail]) + note
+
+
+def _imports(is_merged: bool) -> list[str]:
+    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer"]
+    return lines if is_merged else ["from peft import PeftModel", *lines]
+
+
+def _options(trained: Trained) -> str:
+    """Eager attention keeps Gemma-2's soft-cap in every version of transformers."""
+    return 'dtype="auto", attn_implementation="eager"'
+
+
+def _tokenizer(place: str) -> list[str]:
+    return [f"tokenizer = AutoTokenizer.from_pretrained({place!r})"]
+
+
+def _question(trained: Trained) -> list[str]:
+    if trained.template in ("chat", "auto"):
+        lines = [
+            f'messages = [{{"role": "user", "content": {EXAMPLE!r}}}]',
+            "inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True,",
+            '                                       return_dict=True, return_tensors="pt")',
+        ]
+    else:
+        is_bare = trained.template == AS_WRITTEN
+        prompt = EXAMPLE if is_bare else render_question(EXAMPLE, "", trained.template)
+        lines = [f"prompt = {prompt!r}", 'inputs = tokenizer(prompt, return_tensors="pt")']
+    limit = trained.settings.max_new_tokens
+    return [
+        *lines,
+        f"ids = model.generate(**inputs, max_new_tokens={limit}, do_sample=False)[0]",
+        'print(tokenizer.decode(ids[inputs["input_ids"].shape[1]:], skip_special_tokens=True))',
+    ]
+
+
+def _code(lines: list[str]) -> list[str]:
+    return ["```python", *lines, "```"]

@@ -1,0 +1,363 @@
+"""What each part of a fine-tuning process needs in memory: LoRA or QLoRA on a causal model.
+
+The formulas list what autograd keeps of Gemma 2 and Llama as transformers 5 and peft 0.21 compute
+them, under autocast with adapters in fp32, AdamW, one node.
+
+Source: the saved tensors of each module, read; 36 settings of Gemma-2-2B, of which the ones that
+were measured on an H200 are rows of `tests/test_finetune_memory.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbhelpers.batching import BatchPlan
+from nbhelpers.ledger import CONTEXT, CUDA_CONTEXT_BYTES, NCCL_BYTES, MemoryLine
+from nbhelpers.shapes_causal import CausalShape, projections
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import FinetuneSettings
+
+# The chunked loss holds the logits of so many bytes at once, and their gradient beside them
+# (`models.causal_loss`, fused into few kernels on a GPU).
+LOGIT_CHUNK_BYTES = 2**30
+# On a CPU its steps are not fused: four arrays in fp32 are alive at once, two more with a soft-cap.
+CPU_LOGIT_BYTES, CPU_CAPPED_LOGIT_BYTES = 16, 24
+# Source: bitsandbytes NF4 with double quantisation: 4 bits, a byte for each 64 elements, and four
+# bytes for each 256 of those.
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+# Source: an H100's cuBLAS takes 32 MiB in each of two threads; other cards 8 MiB.
+WORKSPACE_BYTES = 64 * 2**20
+# Bytes per token and unit of the MLP that a block's backward pass holds beside what it keeps, where
+# a block is computed anew (checkpointing), and where not. Source: fitted, see above.
+RECOMPUTED_BYTES, BACKWARD_BYTES = 12, 5
+# Bytes per token and unit of the MLP inside a block without gradients. Source: as RECOMPUTED_BYTES.
+FORWARD_BYTES = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalExtent:
+    """The size of a micro-batch as it is computed.
+
+    `tokens`: over all rows, padding included; `squares`: sum over rows of the squared length;
+    `supervised`: tokens whose loss is computed.
+    """
+
+    tokens: int
+    squares: int
+    supervised: int
+
+
+def longest_extent(settings: FinetuneSettings, rows: int) -> CausalExtent:
+    """Return the micro-batch whose samples all have `seq_len` tokens.
+
+    Packed, its samples lie end to end in one row. At most all but the first token are supervised.
+
+    >>> from nbhelpers.config import load_preset
+    >>> s = load_preset("finetune", "base", overrides={"seq_len": 512}).settings
+    >>> longest_extent(s, 4)
+    CausalExtent(tokens=2048, squares=4194304, supervised=2048)
+    """
+    tokens = rows * settings.seq_len
+    length = tokens if settings.packing else settings.seq_len
+    return CausalExtent(tokens=tokens, squares=tokens * length, supervised=tokens)
+
+
+def choose_kernel(settings: FinetuneSettings, shape: CausalShape, *, has_flex: bool) -> str:
+    """Return the attention that `auto` means: as `models.causal_attention` chooses on the device.
+
+    A GPU with native bf16 has flex attention. On a CPU and older GPUs a model with capped scores is
+    computed eagerly.
+    """
+    if settings.attention != "auto":
+        return settings.attention
+    if not shape.is_capped:
+        return "sdpa"
+    return "flex" if has_flex else "eager"
+
+
+def choose_compile(settings: FinetuneSettings, kernel: str) -> bool:
+    """Return whether blocks are compiled; `auto`: with flex attention, so on a GPU with bf16."""
+    if settings.compile_layers == "auto":
+        return kernel == "flex"
+    return settings.compile_layers == "on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """One process: what the formulas depend on."""
+
+    settings: FinetuneSettings
+    plan: BatchPlan
+    shape: CausalShape
+    precision: str
+    kernel: str
+    is_compiled: bool
+
+    @property
+    def width(self) -> int:
+        """Bytes of a number of the base model and of its activations."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def adapters(self) -> int:
+        """Trained elements."""
+        s = self.settings
+        if s.method == "base":
+            return 0
+        return self.shape.adapter_parameters(s.lora_r, s.lora_target_modules)
+
+    @property
+    def mask(self) -> int:
+        """Bytes of dropout's mask: CUDA keeps bytes, the CPU fp32 (torch 2.11)."""
+        if not self.settings.lora_dropout:
+            return 0
+        return 1 if self.plan.use_gpu else 4
+
+
+def finetune_ledger(
+    settings: FinetuneSettings,
+    plan: BatchPlan,
+    shape: CausalShape,
+    *,
+    precision: str,
+    kernel: str,
+    is_compiled: bool | None = None,
+    extent: CausalExtent | None = None,
+    scoring: CausalExtent | None = None,
+    prompts: CausalExtent | None = None,
+) -> tuple[MemoryLine, ...]:
+    """Return the lines of one process at its peak: in a training step, scoring or generating.
+
+    Args:
+        precision: bf16, fp16 or fp32, of the base model and of autocast.
+        kernel: eager, sdpa or flex: `choose_kernel`, or what the worker found to be right.
+        is_compiled: Whether each block is compiled; None: by `choose_compile`.
+        extent: The largest micro-batch, where the data are known; None: `longest_extent`.
+        scoring: The same of the held-out rows whose loss is computed.
+        prompts: The same of the prompts of one batch of generation, without the answers.
+    """
+    case = _Case(
+        settings=settings,
+        plan=plan,
+        shape=shape,
+        precision=precision,
+        kernel=kernel,
+        is_compiled=choose_compile(settings, kernel) if is_compiled is None else is_compiled,
+    )
+    lines = [_weights(case), *_adapters(case)]
+    phases = [list(_training(case, extent))] if case.adapters else []
+    phases += [[line] for line in _scoring(case, scoring, prompts)]
+    lines += max(phases, key=lambda phase: sum(line.size_bytes for line in phase))
+    if plan.use_gpu:
+        text = "of the matrix library"
+        lines.append(MemoryLine(name="workspaces", size_bytes=WORKSPACE_BYTES, note=text))
+        size, note = CUDA_CONTEXT_BYTES, "CUDA, outside the allocator"
+        if plan.world_size > 1:
+            size, note = size + NCCL_BYTES, "CUDA and NCCL, outside the allocator"
+        lines.append(MemoryLine(name=CONTEXT, size_bytes=size, note=note))
+    return tuple(lines)
+
+
+def weight_bytes(shape: CausalShape, *, precision: str, is_quantised: bool) -> int:
+    """Return the bytes of the base model as it is trained on.
+
+    >>> from nbhelpers.shapes_causal import GEMMA_2_2B
+    >>> round(weight_bytes(GEMMA_2_2B, precision="bf16", is_quantised=False) / 1e9, 2)
+    5.23
+    """
+    width, matrices = (4 if precision == "fp32" else 2), shape.matrix_parameters()
+    each = NF4_BYTES if is_quantised else width
+    return int((shape.parameters() - matrices) * width + matrices * each)
+
+
+def _weights(case: _Case) -> MemoryLine:
+    is_quantised, count = case.settings.method == "qlora", case.shape.parameters()
+    size = weight_bytes(case.shape, precision=case.precision, is_quantised=is_quantised)
+    note = f"{count:,} parameters in {case.precision}, frozen"
+    if is_quantised:
+        note = (
+            f"{case.shape.matrix_parameters():,} parameters in 4 bits, embedding and norms in "
+            f"{case.precision}, frozen"
+        )
+    return MemoryLine(name="weights", size_bytes=size, note=note)
+
+
+def _adapters(case: _Case) -> Iterator[MemoryLine]:
+    """Adapters with what the optimizer keeps of them.
+
+    Source: AdamW in fp32 keeps 8 bytes a parameter, and the fused one makes no copy. Gradients are
+    complete when all activations are gone: they count where an earlier micro-step or DDP's buckets
+    hold them.
+    """
+    count = case.adapters
+    if not count:
+        return
+    text = f"{count:,} trained parameters in fp32"
+    yield MemoryLine(name="adapters", size_bytes=4 * count, note=text)
+    yield MemoryLine(name="optimizer", size_bytes=8 * count, note="AdamW: two moments in fp32")
+    is_held = case.plan.gradient_accumulation_steps > 1 or case.plan.world_size > 1
+    note = "of earlier micro-steps, or in DDP's buckets" if is_held else "made as activations go"
+    yield MemoryLine(name="gradients", size_bytes=4 * count * is_held, note=note)
+    if case.precision != "fp32":
+        note = f"autocast keeps the adapters in {case.precision} for a step"
+        yield MemoryLine(name="cached casts", size_bytes=2 * count, note=note)
+
+
+def _training(case: _Case, known: CausalExtent | None) -> Iterator[MemoryLine]:
+    """Activations, and the larger of the loss and the backward pass of one block."""
+    s, shape = case.settings, case.shape
+    extent = known or longest_extent(s, case.plan.per_device_train_batch_size)
+    layer = (_kept_compiled if case.is_compiled else _kept)(case, extent)
+    inputs = shape.layers * extent.tokens * shape.hidden * case.width
+    kept = inputs if s.gradient_checkpointing else shape.layers * layer
+    how = "the input of each layer (checkpointing)" if s.gradient_checkpointing else "all layers"
+    ends = extent.tokens * shape.hidden * (4 + case.width)  # the last norm
+    what = f"{extent.tokens:,} tokens{' (the longest batch)' if known else ''}"
+    note = f"{what}, {how} of {shape.layers}, {_KERNELS[case.kernel]}"
+    note += ", compiled" if case.is_compiled else ""
+    yield MemoryLine(name="activations", size_bytes=kept + ends, note=note)
+    loss, text = _loss(case, extent)
+    unit = extent.tokens * shape.inner * (1 if case.precision != "fp32" else 2)
+    backward = unit * BACKWARD_BYTES
+    if s.gradient_checkpointing:
+        backward = layer + max(unit * RECOMPUTED_BYTES, _score_temporaries(case, extent))
+    if backward - ends > loss:
+        note = "of one block computed anew" if s.gradient_checkpointing else "of one block"
+        note = f"inside the backward pass {note}"
+        yield MemoryLine(name="temporaries", size_bytes=backward - ends, note=note)
+    else:
+        yield MemoryLine(name="loss", size_bytes=loss, note=text)
+
+
+_KERNELS = {
+    "eager": "eager attention keeps its scores",
+    "sdpa": "fused attention",
+    "flex": "flex attention",
+}
+
+
+def _kept(case: _Case, extent: CausalExtent) -> int:
+    """Return the bytes that one block keeps for its backward pass.
+
+    Source: the saved tensors. Each norm keeps its input in fp32. A frozen layer keeps nothing; an
+    adapter keeps its dropped input with the mask, and what its A gives. The gated MLP keeps three
+    tensors. Attention keeps queries, keys, values and, fused, its output; eager keeps keys and
+    values repeated for each head, the capped scores, their softmax in fp32, and that in the width
+    of the activations.
+    """
+    shape, width = case.shape, case.width
+    per_token = shape.norms * 4 * shape.hidden + 3 * width * shape.inner
+    per_token += _adapter_inputs(case) + width * shape.query_size
+    if case.kernel == "eager":
+        per_token += 2 * width * shape.query_size
+    else:
+        # SDPA with a mask repeats keys and values, flex attention does not.
+        pairs = shape.query_size if case.kernel == "sdpa" else shape.key_size
+        per_token += width * (2 * pairs + shape.query_size) + 4 * shape.heads
+    size = extent.tokens * per_token
+    if case.kernel == "eager":
+        per_score = width * shape.is_capped + 4 + (2 if width == 2 else 0)
+        size += shape.heads * extent.squares * per_score
+    return size
+
+
+def _kept_compiled(case: _Case, extent: CausalExtent) -> int:
+    """Return the bytes that one compiled block keeps for its backward pass.
+
+    Source: the saved tensors that torch 2.13's partitioner chooses. Norms, activations and dropped
+    inputs are computed again: it keeps the input, both residual sums, what o_proj and down_proj
+    give, gate, up and their dropped product, queries, keys and values, attention's output twice,
+    and dropout's masks. Eager attention keeps one score each, and no softmax.
+    """
+    s, shape, width = case.settings, case.shape, case.width
+    norms = shape.norms + 1  # their inputs, and the block's output
+    per_token = width * (norms * shape.hidden + 3 * shape.inner + 3 * shape.query_size)
+    names = projections(s.lora_target_modules)
+    per_token += case.mask * sum(shape.linear(name)[0] for name in names)
+    per_token += len(names) * s.lora_r * width
+    if case.kernel != "eager":
+        return extent.tokens * (per_token + 2 * width * shape.key_size)
+    scores = shape.heads * extent.squares * width
+    return extent.tokens * (per_token + 2 * width * shape.query_size) + scores
+
+
+def _adapter_inputs(case: _Case) -> int:
+    """Return the bytes per token that the adapters of one block keep."""
+    s, shape, width = case.settings, case.shape, case.width
+    names = projections(s.lora_target_modules)
+    size = len(names) * s.lora_r * width
+    if case.mask or (width == 2 and s.method != "qlora"):  # each adapter has its own input
+        return size + sum(shape.linear(name)[0] for name in names) * (width + case.mask)
+    shared = {("o_proj",), ("down_proj",), ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")}
+    used = [group for group in shared if set(group) & set(names)]
+    return size + sum(shape.linear(group[0])[0] for group in used) * width
+
+
+def _score_temporaries(case: _Case, extent: CausalExtent) -> int:
+    """Return what eager attention's scores add inside the backward pass of one block.
+
+    Source: the softmax's gradient in fp32 and its product with the softmax, less the MLP's tensors
+    and its adapters' inputs, which are gone when the pass comes to attention.
+    """
+    if case.kernel != "eager":
+        return 0
+    gone = extent.tokens * case.shape.inner * (4 * case.width + case.mask)
+    return extent.squares * 8 * case.shape.heads - gone
+
+
+def _loss(case: _Case, extent: CausalExtent) -> tuple[int, str]:
+    """Return what the loss holds beside all activations, in bytes and words.
+
+    Source: plain: the capped logits, their log-softmax in fp32 and its two gradients in fp32.
+    Chunked: logits and their gradient, of some tokens; the supervised hidden states with gradient.
+    """
+    shape, width = case.shape, case.width
+    if case.settings.loss == "plain":
+        per_logit = 12 + (width if shape.is_capped else 0)
+        size = extent.tokens * shape.vocab * per_logit
+        return size, f"logits of {extent.tokens:,} x {shape.vocab:,}, whole, in fp32 with gradients"
+    fits = max(128, LOGIT_CHUNK_BYTES // (shape.vocab * width) // 128 * 128)
+    chunk = min(fits, extent.supervised)
+    per_logit = CPU_CAPPED_LOGIT_BYTES if shape.is_capped else CPU_LOGIT_BYTES
+    if case.plan.use_gpu:
+        per_logit = 2 * width
+    if extent.supervised > chunk:
+        per_logit += width  # the last chunk's gradient is replaced, not dropped
+    size = chunk * shape.vocab * per_logit
+    size += (2 * extent.supervised + chunk) * shape.hidden * width
+    return size, f"logits of {chunk:,} x {shape.vocab:,} at a time, with their gradient"
+
+
+def _scoring(
+    case: _Case, scoring: CausalExtent | None, prompts: CausalExtent | None
+) -> Iterator[MemoryLine]:
+    """The passes without gradients: the loss on held-out rows, and generation."""
+    s, shape, width = case.settings, case.shape, case.width
+    more = " (more than training needs)" if case.adapters else ""
+    extent = scoring or longest_extent(s, s.per_device_eval_batch_size)
+    size = _forward(case, extent) + _loss(case, extent)[0]
+    note = f"the loss of {s.per_device_eval_batch_size} held-out samples{more}"
+    yield MemoryLine(name="activations", size_bytes=size, note=note)
+    if s.evaluate == "none":
+        return
+    rows = s.generation_batch_size
+    extent = prompts or CausalExtent(
+        tokens=rows * s.seq_len, squares=rows * s.seq_len**2, supervised=rows
+    )
+    tokens = extent.tokens + rows * s.max_new_tokens
+    cache = tokens * 2 * shape.key_size * width * (shape.layers + 1)  # one layer's while it grows
+    size = cache + _forward(case, extent) + rows * shape.vocab * 12
+    note = f"generating {rows} answers of {s.max_new_tokens} tokens{more}"
+    yield MemoryLine(name="activations", size_bytes=size, note=note)
+
+
+def _forward(case: _Case, extent: CausalExtent) -> int:
+    """Return the bytes alive inside one block without gradients."""
+    scale = 1 if case.width == 2 else 2
+    size = extent.tokens * case.shape.inner * FORWARD_BYTES * scale
+    if case.kernel == "eager":
+        size = max(size, extent.squares * (8 * case.shape.heads + case.width))
+    return size

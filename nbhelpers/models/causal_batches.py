@@ -1,0 +1,103 @@
+"""Micro-batches of causal models: padded to the right, or packed end to end into one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nbhelpers.models.causal_attention import BLOCK, Layout
+from nbhelpers.models.causal_loss import IGNORED
+from nbhelpers.models.causal_text import TextTable
+
+PADDING = -1  # the segment of padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One micro-step's samples: (rows, width) each; `padded` packed rows count their padding."""
+
+    ids: Tensor
+    labels: Tensor
+    layout: Layout
+    samples: int
+    useful_tokens: int
+
+    @property
+    def padded_tokens(self) -> int:
+        """Positions that are computed."""
+        return self.ids.numel()
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """Return the batch on a device."""
+        layout = Layout(self.layout.segments.to(device), self.layout.positions.to(device))
+        return MicroBatch(
+            ids=self.ids.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
+            layout=layout,
+            samples=self.samples,
+            useful_tokens=self.useful_tokens,
+        )
+
+
+def make_batch(
+    table: TextTable,
+    rows: np.ndarray,
+    *,
+    pad_id: int,
+    packed: bool,
+    width: int | None = None,
+    multiple: int = 8,
+) -> MicroBatch:
+    """Return samples as one micro-batch.
+
+    Args:
+        rows: Of `table`; none: a stand-in of two tokens that nothing is learned from.
+        packed: All samples in one row, padded to a multiple of `multiple`.
+        width: Pad each row to this (not when packed); None: to the longest.
+        multiple: Of the width; flex_attention wants its block.
+    """
+    if not len(rows):
+        return _stand_in(pad_id, multiple if packed else 2)
+    lengths = [len(table.ids[row]) for row in rows]
+    places = _packed_places(lengths) if packed else [(row, 0) for row in range(len(rows))]
+    longest = sum(lengths) if packed else max(lengths)
+    wide = -(-longest // multiple) * multiple if width is None or packed else width
+    shape = (1 if packed else len(rows), wide)
+    ids, labels = np.full(shape, pad_id), np.full(shape, IGNORED)
+    segments, positions = np.full(shape, PADDING), np.zeros(shape, dtype=np.int64)
+    for number, (row, (line, at)) in enumerate(zip(rows, places, strict=True)):
+        span = slice(at, at + lengths[number])
+        ids[line, span], labels[line, span] = table.ids[row], table.labels(row)
+        segments[line, span], positions[line, span] = number, np.arange(lengths[number])
+    layout = Layout(torch.from_numpy(segments), torch.from_numpy(positions))
+    return MicroBatch(
+        ids=torch.from_numpy(ids),
+        labels=torch.from_numpy(labels),
+        layout=layout,
+        samples=len(rows),
+        useful_tokens=sum(lengths),
+    )
+
+
+def _packed_places(lengths: list[int]) -> list[tuple[int, int]]:
+    starts = np.cumsum([0, *lengths[:-1]])
+    return [(0, int(start)) for start in starts]
+
+
+def _stand_in(pad_id: int, width: int) -> MicroBatch:
+    blank = torch.full((1, width), PADDING)
+    return MicroBatch(
+        ids=torch.full((1, width), pad_id),
+        labels=torch.full((1, width), IGNORED),
+        layout=Layout(blank, torch.zeros_like(blank)),
+        samples=0,
+        useful_tokens=0,
+    )
+
+
+def row_multiple(kernel: str, packed: bool) -> int:
+    """Return what the width of a row must be a multiple of."""
+    return BLOCK if kernel == "flex" else 8 if packed else 1

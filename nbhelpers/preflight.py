@@ -1,0 +1,141 @@
+"""Whether the disk and the main memory can hold a fine-tuning, before anything is downloaded.
+
+Pure arithmetic: the caller measures what is free. Sizes are in GB of 10**9 bytes, as disks and
+download pages count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbhelpers.catalog import MODELS
+from nbhelpers.ledger_finetune import weight_bytes
+from nbhelpers.schema import FinetuneSettings
+from nbhelpers.shapes_causal import CausalShape
+
+if TYPE_CHECKING:
+    from nbhelpers.hardware import Hardware
+    from nbhelpers.schema import Settings
+
+GB = 10**9
+# Source: the files on the hub: google/gemma-2-2b is 10.46 GB in fp32, the tuned one 5.23 in bf16.
+HUB_WIDTHS = {"google/gemma-2-2b": 4, "google/gemma-2-2b-it": 2}
+USUAL_HUB_WIDTH = 2
+# Source: Gemma's tokenizer files, 17.5 + 4.2 MB and smaller ones; a copy lies in each checkpoint.
+TOKENIZER_BYTES = 40 * 10**6
+# An adapter and two moments in fp32; the gradient is not saved.
+BYTES_PER_TRAINED = 12
+# One more for the best checkpoint, and one while it is written.
+SPARE_CHECKPOINTS = 2
+# Resident bytes of a worker with torch, transformers, peft and a CUDA context, before the model.
+PROCESS_BYTES = 2 * GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a run takes, in bytes.
+
+    `download`: 0 where the weights come from no hub; `loading`: main memory while the weights are
+    read tensor by tensor in the run's number format; `checkpoints`: all that are kept at once;
+    `merged`: the merged model, which is made on request only.
+    """
+
+    download: int
+    loading: int
+    checkpoint: int
+    checkpoints: int
+    merged: int
+
+
+def needs(settings: FinetuneSettings, shape: CausalShape, *, precision: str) -> Needs:
+    """Return what a run takes of disk and main memory.
+
+    >>> from nbhelpers.config import load_preset
+    >>> from nbhelpers.shapes_causal import GEMMA_2_2B
+    >>> found = needs(load_preset("finetune", "t4").settings, GEMMA_2_2B, precision="fp16")
+    >>> [round(size / 1e9, 2) for size in (found.download, found.checkpoint, found.merged)]
+    [10.46, 0.29, 5.23]
+    """
+    models = MODELS["finetune"]
+    is_local = settings.model in models.embedded + models.packaged or settings.random_weights
+    hub_width = HUB_WIDTHS.get(settings.model, USUAL_HUB_WIDTH)
+    stored = shape.parameters() * hub_width
+    largest = shape.vocab * shape.hidden * hub_width  # the embedding, in the file's format
+    held = weight_bytes(shape, precision=precision, is_quantised=False)
+    trained = 0
+    if settings.method != "base":
+        trained = shape.adapter_parameters(settings.lora_r, settings.lora_target_modules)
+    one = trained * BYTES_PER_TRAINED + TOKENIZER_BYTES if trained else 0
+    return Needs(
+        download=0 if is_local else stored,
+        loading=held + largest + PROCESS_BYTES,
+        checkpoint=one,
+        checkpoints=one * (settings.save_total_limit + SPARE_CHECKPOINTS),
+        merged=2 * shape.parameters() if trained else 0,
+    )
+
+
+def preflight(
+    settings: Settings,
+    shape: object,
+    hardware: Hardware,
+    run_dir_free_bytes: int,
+    *,
+    cache_free_bytes: int | None = None,
+    is_downloaded: bool = False,
+) -> list[str]:
+    """Return what would stop the run for lack of disk or main memory; empty if nothing would.
+
+    Args:
+        settings: Of any job; only a fine-tuning is judged.
+        shape: What `find_shape` returned; None judges nothing.
+        hardware: Its free main memory is compared, unless it is a planned machine.
+        run_dir_free_bytes: Free on the disk of the run folder.
+        cache_free_bytes: Free on the disk of the hub's cache; None: it is the run's disk.
+        is_downloaded: Whether the weights are in the cache, or in a local folder.
+    """
+    if not isinstance(settings, FinetuneSettings) or not isinstance(shape, CausalShape):
+        return []
+    precision = hardware.precision if settings.precision == "auto" else settings.precision
+    need = needs(settings, shape, precision=precision)
+    download = 0 if is_downloaded else need.download
+    problems = []
+    on_run_disk = need.checkpoints + (download if cache_free_bytes is None else 0)
+    if on_run_disk > run_dir_free_bytes:
+        kept = settings.save_total_limit + SPARE_CHECKPOINTS
+        parts = [f"{kept} checkpoints of {_gb(need.checkpoint)}"] if need.checkpoints else []
+        if download and cache_free_bytes is None:
+            parts.append(f"the weights of {settings.model} ({_gb(download)})")
+        problems.append(
+            f"the disk of the run folder has {_gb(run_dir_free_bytes)} free, and "
+            f"{' with '.join(parts)} need {_gb(on_run_disk)}: free space, set run_dir to another "
+            "disk, or lower save_total_limit"
+        )
+    if cache_free_bytes is not None and download > cache_free_bytes:
+        problems.append(
+            f"the disk of the hub's cache has {_gb(cache_free_bytes)} free, and the weights of "
+            f"{settings.model} need {_gb(download)}: free space, or set HF_HOME to another disk"
+        )
+    free = 0 if hardware.is_planned else hardware.ram_available_bytes
+    if free and need.loading > free:
+        problems.append(
+            f"{_gb(free)} of main memory are free, and loading {settings.model} in {precision} "
+            f"needs {_gb(need.loading)}: close other programs, or use a machine with more memory"
+        )
+    return problems
+
+
+def merge_note(need: Needs, run_dir_free_bytes: int) -> str:
+    """Say that the run fits on the disk and a merged model beside it would not, else nothing."""
+    total = need.checkpoints + need.merged
+    if not need.merged or total <= run_dir_free_bytes:
+        return ""
+    return (
+        f"the disk of the run folder has {_gb(run_dir_free_bytes)} free: enough for the run; "
+        f"merging its adapter afterwards takes {_gb(need.merged)} more"
+    )
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / GB:.2f} GB" if size_bytes < GB else f"{size_bytes / GB:.1f} GB"

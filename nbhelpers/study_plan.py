@@ -1,0 +1,261 @@
+"""The plan of a study: runs that differ only in their adapter (and seed), before any is started."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.batching import BatchPlan, plan_batch
+from nbhelpers.catalog import MODELS
+from nbhelpers.errors import ConfigError
+from nbhelpers.identity import folder_stamp, run_id
+from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget, predict_memory
+from nbhelpers.presets import Preset
+from nbhelpers.runs import Run
+from nbhelpers.shapes import find_shape
+from nbhelpers.study_adapters import (
+    VARIED,
+    Variant,
+    parse_seeds,
+    parse_variants,
+    plain_variant,
+)
+from nbhelpers.study_time import (
+    FINISHED,
+    REFUSED,
+    TimeEstimate,
+    estimate_time,
+    past_runs,
+    total_time,
+)
+
+if TYPE_CHECKING:
+    from nbhelpers.hardware import Hardware
+    from nbhelpers.schema import FinetuneSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of a study before it starts; its name is its adapter, and the seed among several."""
+
+    name: str
+    adapter: str
+    run_id: str
+    preset: Preset
+    plan: BatchPlan
+    budget: MemoryBudget
+    time: TimeEstimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON keeps."""
+        return {
+            "name": self.name,
+            "adapter": self.adapter,
+            "run_id": self.run_id,
+            "preset": self.preset.to_dict(),
+            "plan": self.plan.to_dict(),
+            "budget": self.budget.to_dict(),
+            "time": self.time.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PlannedRun:
+        """Rebuild what `to_dict` wrote."""
+        return cls(
+            name=data["name"],
+            adapter=data["adapter"],
+            run_id=data["run_id"],
+            preset=Preset.from_dict(data["preset"]),
+            plan=BatchPlan.from_dict(data["plan"]),
+            budget=MemoryBudget.from_dict(data["budget"]),
+            time=TimeEstimate.from_dict(data["time"]),
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return adapter, method, rank, alpha, seed, memory and time, as text."""
+        s = self.preset.settings
+        rank, alpha = ("-", "-") if s.method == "base" else (str(s.lora_r), f"{s.alpha:g}")
+        needed, memory = self.budget.total_bytes, self.budget.verdict
+        if needed:
+            is_small = needed < 0.1 * 2**30
+            size = f"{needed / 2**20:.0f} MiB" if is_small else f"{needed / 2**30:.1f} GiB"
+            memory = f"{size}: {memory}"
+        return (self.name, s.method, rank, alpha, str(s.seed), memory, self.time.words())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Study:
+    """Runs in the order in which they run; the same data in the same order, one adapter each."""
+
+    id: str
+    rows: tuple[PlannedRun, ...]
+    notes: tuple[str, ...] = ()
+
+    HEADS = ("adapter", "method", "rank", "alpha", "seed", "memory (predicted)", "time (predicted)")
+
+    @property
+    def time(self) -> TimeEstimate:
+        """How long all runs that are left may take, one after the other."""
+        return total_time(row.time for row in self.rows)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}"
+        names = ", ".join(row.name for row in self.rows)
+        return f"Study({count}: {names}; time: {self.time.words()})"
+
+    def text(self) -> str:
+        """Return the table in aligned columns, with the total and what it assumes."""
+        lines = [self.HEADS, *(row.cells() for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS))]
+        table = ["  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines]
+        assumed = [f"  - {note}" for note in (*self.notes, *self.time.notes)]
+        total = f"In total: {self.time.words()}"
+        return "\n".join([*(line.rstrip() for line in table), total, *assumed])
+
+    def _repr_html_(self) -> str:
+        def row(cells: Iterable[str], tag: str = "td") -> str:
+            return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in cells)
+
+        body = "".join(f"<tr>{row(each.cells())}</tr>" for each in self.rows)
+        total = f"<tr>{row(('in total', '', '', '', '', '', self.time.words()), 'th')}</tr>"
+        notes = "".join(f"<li>{html.escape(n)}</li>" for n in (*self.notes, *self.time.notes))
+        title = html.escape(f"A study of {len(self.rows)} runs on the same data in the same order")
+        return (
+            f"<p><b>{title}</b></p><table><tr>{row(self.HEADS, 'th')}</tr>{body}{total}</table>"
+            f"<ul>{notes}</ul>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON keeps."""
+        rows = [row.to_dict() for row in self.rows]
+        return {"id": self.id, "rows": rows, "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Study:
+        """Rebuild a study that `to_dict` wrote.
+
+        Raises:
+            ConfigError: A value is missing, unknown or of another form.
+        """
+        try:
+            rows = tuple(PlannedRun.from_dict(row) for row in data["rows"])
+            if not rows:
+                raise ValueError("no runs")
+            return cls(id=data["id"], rows=rows, notes=tuple(data.get("notes") or ()))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            fix = "plan the study again: finished runs are used as they are"
+            raise ConfigError(f"A saved study cannot be read ({error!r}).", fix=fix) from error
+
+
+def plan_study(
+    preset: Preset,
+    hardware: Hardware,
+    *,
+    adapters: str | Iterable[str | Mapping[str, Any]],
+    seeds: str | int | Sequence[int] | None = None,
+    run_dir: str | Path = "runs",
+) -> Study:
+    """Return the runs of a study with their memory and time; nothing is started.
+
+    The model without an adapter is evaluated first, unless nothing is to be evaluated. It is the
+    same for every seed, but where its weights are random.
+
+    Args:
+        preset: Of the job finetune; every run keeps all of it but its adapter and its seed.
+        hardware: Where it will run.
+        adapters: See `parse_variants`.
+        seeds: One run of every adapter for each; None: the preset's seed.
+        run_dir: Earlier runs there tell how long one takes.
+
+    Raises:
+        ConfigError: An adapter, a seed or a setting is wrong, or two adapters are the same run.
+        HardwareError: As for `plan_batch`.
+    """
+    if preset.job != "finetune":
+        fix = "load a preset of the job finetune; other jobs launch one run at a time"
+        raise ConfigError(f"A study compares adapters, and {preset.job} has none.", fix=fix)
+    variants, given, notes = parse_variants(adapters), parse_seeds(seeds), []
+    methods = [variant.changes["method"] for variant in variants]
+    if preset.settings.evaluate == "none" and set(methods) != {"base"}:
+        variants = [v for v in variants if v.changes["method"] != "base"]
+        notes.append("evaluate=none: the model without an adapter has nothing to do")
+    elif "base" not in methods:
+        variants.insert(0, plain_variant("base", None))
+    named = list(_named_presets(preset, variants, given or [preset.settings.seed]))
+    if given and len(given) > 1 and sum(p.settings.method == "base" for *_, p in named) == 1:
+        notes.append("base is evaluated once: no seed changes it")
+    rows = _planned_rows(named, hardware, run_dir)
+    for row in rows:
+        if row.time.basis == REFUSED:
+            advice = f": {row.budget.advice[0]}" if row.budget.advice else ""
+            notes.append(f"{row.name} is predicted not to fit and will not start{advice}")
+    if preset.settings.lora_alpha is not None:
+        notes.append("lora_alpha follows the rank: alpha / rank stays as in the preset")
+    digest = hashlib.sha256("\n".join(row.run_id for row in rows).encode()).hexdigest()[:10]
+    return Study(id=f"study-{digest}", rows=rows, notes=tuple(notes))
+
+
+def _named_presets(
+    preset: Preset, variants: list[Variant], seeds: list[int]
+) -> Iterable[tuple[str, str, Preset]]:
+    """Each run's name, adapter and preset; a seed at a time: whole comparisons are done early."""
+    s = preset.settings  # an embedded model is pre-trained with a seed of its own
+    is_seeded = s.random_weights and s.model not in MODELS[preset.job].embedded
+    for position, seed in enumerate(seeds):
+        for variant in variants:
+            is_base = variant.changes["method"] == "base"
+            if is_base and position and not is_seeded:
+                continue
+            is_once = len(seeds) == 1 or (is_base and not is_seeded)
+            changed = preset.override(**_scaled(s, variant.changes), seed=seed)
+            name = variant.name if is_once else f"{variant.name}-seed{seed}"
+            yield name, variant.name, changed
+
+
+def _scaled(s: FinetuneSettings, changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes; an alpha that was chosen for the preset's own rank follows the rank."""
+    if s.lora_alpha is None or "lora_alpha" in changes or "lora_r" not in changes:
+        return changes
+    return changes | {"lora_alpha": s.lora_alpha * changes["lora_r"] / s.lora_r}
+
+
+def _planned_rows(
+    named: list[tuple[str, str, Preset]], hardware: Hardware, run_dir: str | Path
+) -> tuple[PlannedRun, ...]:
+    first = named[0][-1].settings
+    stamp = folder_stamp(first.data, first.model, None)  # as `launch` makes it
+    shape = find_shape(first)
+    parameters = shape.parameters() if shape is not None else None
+    past, rows, ids = past_runs(run_dir), [], {}
+    for name, adapter, preset in named:
+        _require_same_experiment(named[0][-1], preset)
+        settings = preset.settings.model_dump(mode="json")
+        ident = run_id(preset.job, settings, mode="train", stamp=stamp)
+        if name in ids.values():
+            fix = "give the adapter another name"
+            raise ConfigError(f"Two runs of the study are named {name}.", fix=fix)
+        if ident in ids:
+            text = f"The adapters {ids[ident]} and {name} are the same run."
+            raise ConfigError(text, fix="keep one of the two, or change its settings")
+        ids[ident] = name
+        plan = plan_batch(preset, hardware)
+        time = estimate_time(preset, plan, hardware, past=past, parameters=parameters)
+        if Run(Path(run_dir) / ident).status == "finished":
+            time = TimeEstimate(low_s=0.0, high_s=0.0, basis=FINISHED)
+        budget = predict_memory(preset, plan, hardware)
+        if budget.verdict == DOES_NOT_FIT and time.basis != FINISHED:
+            time = TimeEstimate(low_s=0.0, high_s=0.0, basis=REFUSED)
+        facts = {"run_id": ident, "preset": preset, "plan": plan, "budget": budget, "time": time}
+        rows.append(PlannedRun(name=name, adapter=adapter, **facts))
+    return tuple(rows)
+
+
+def _require_same_experiment(first: Preset, other: Preset) -> None:
+    """Data order and tokens follow from the settings: only the adapter and the seed may differ."""
+    one, two = first.settings.model_dump(), other.settings.model_dump()
+    odd = [name for name in one if one[name] != two[name] and name not in VARIED]
+    assert not odd, f"runs of a study differ in {odd}"

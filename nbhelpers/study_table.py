@@ -1,0 +1,255 @@
+"""What a study found: its runs side by side, compared with intervals, and its verdicts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.errors import NbhelpersError
+from nbhelpers.progress import duration
+from nbhelpers.results import RunResult
+from nbhelpers.runs import Run
+from nbhelpers.study_baseline import BaselineCheck
+from nbhelpers.study_plan import PlannedRun, Study
+from nbhelpers.targets import TASK_METRICS, TASKS, TEXT_METRICS, TITLES, written
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbhelpers.schema import FinetuneSettings
+
+GIB = 2**30
+METRICS = tuple(
+    [("test", name) for name in TEXT_METRICS] + [(t, name) for t in TASKS for name in TASK_METRICS]
+)
+SHOWN = (("test", "syntax_accuracy"), ("test", "bleu"), ("test", "exact_match"))
+SHOWN += tuple((task, "pass@1") for task in TASKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """One run of a study as its folder tells it now; `error`: why it ended without a result.
+
+    `baseline`: whether the GPU was free again after it; None without a GPU, or where nobody looked.
+    """
+
+    name: str
+    planned: PlannedRun
+    run: Run
+    status: str
+    result: RunResult | None
+    error: NbhelpersError | None
+    baseline: BaselineCheck | None = None
+
+    @property
+    def settings(self) -> FinetuneSettings:
+        """What was asked of it."""
+        return self.planned.preset.settings
+
+    def number(self, *path: str) -> float | None:
+        """Return a number of its result by its place, such as ("timing", "total_s"), or None."""
+        value: Any = self.result.data if self.result is not None else None
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return value if is_number else None
+
+    def interval(self, split: str, metric: str) -> tuple[float, float] | None:
+        """Return the edges of a metric's interval over samples, or None."""
+        scores = self.result.scores.get(split) if self.result is not None else None
+        edges = ((scores or {}).get("intervals") or {}).get(metric)
+        return (edges[0], edges[1]) if edges else None
+
+    def valid_loss(self) -> float | None:
+        """Return the last loss on the held-out rows, or None."""
+        evals = self.result.training.get("evals") if self.result is not None else None
+        losses = [each["loss"] for each in evals or [] if each.get("loss") is not None]
+        return losses[-1] if losses else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything that is compared, as numbers with their units in the names."""
+        s, time = self.settings, self.planned.time
+        is_base = s.method == "base"
+        found = {
+            "run": self.name,
+            "adapter": self.planned.adapter,
+            "method": s.method,
+            "rank": None if is_base else s.lora_r,
+            "alpha": None if is_base else s.alpha,
+            "seed": s.seed,
+            "status": self.status,
+            "trainable_parameters": self.number("adapter", "trainable_parameters"),
+            "predicted_low_s": time.low_s,
+            "predicted_high_s": time.high_s,
+            "time_s": self.number("timing", "total_s"),
+            "train_s": self.number("timing", "train_s"),
+            "energy_joules": self.number("energy", "joules"),
+            "peak_predicted_bytes": self.number("memory", "predicted_bytes"),
+            "peak_measured_bytes": self.number("memory", "measured_bytes"),
+            "peak_error_percent": self.number("memory", "error_percent"),
+            "useful_tokens_per_s": self.number("throughput", "useful_tokens_per_s"),
+            "mfu_4n": self.number("throughput", "mfu_4n"),
+            "train_loss": self.number("training", "last_loss"),
+            "valid_loss": self.valid_loss(),
+        }
+        for split, metric in METRICS:
+            value = self.number("scores", split, "metrics", metric)
+            if value is None:
+                continue
+            low, high = self.interval(split, metric) or (None, None)
+            name = f"{split}.{metric}"
+            found |= {name: value, f"{name}.low": low, f"{name}.high": high}
+        excess = self.baseline.excess_bytes if self.baseline else None
+        return found | {
+            "gpu_excess_bytes": excess,
+            "gpu_is_back": self.baseline.is_back if self.baseline else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StudyResult:
+    """The runs of a study with what each found; `path` is the study's folder.
+
+    It is read from the run folders, so it can be made again at any time (`open_study`).
+    """
+
+    study: Study
+    path: Path
+    rows: tuple[StudyRow, ...]
+
+    @property
+    def finished(self) -> tuple[StudyRow, ...]:
+        """The runs that have a result."""
+        return tuple(row for row in self.rows if row.result is not None)
+
+    @property
+    def failures(self) -> tuple[StudyRow, ...]:
+        """The runs that ended without a result."""
+        return tuple(row for row in self.rows if row.error is not None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has a result."""
+        return len(self.finished) == len(self.rows)
+
+    def require_complete(self) -> StudyResult:
+        """Return this result if every run has its own.
+
+        Raises:
+            NbhelpersError: Of the class of the first failure; its details name all of them.
+        """
+        from nbhelpers.errors import JobFailed, from_kind
+
+        if self.is_complete:
+            return self
+        count = f"{len(self.finished)} of {len(self.rows)} runs of {self.study.id} are finished"
+        if not self.failures:
+            fix = "run the study again: finished runs are used, a running one is followed"
+            raise JobFailed(f"{count}; the others have not ended.", fix=fix)
+        first = self.failures[0]
+        raise from_kind(
+            type(first.error).__name__,
+            f"{count}; {first.name} failed first: {first.error.message}",
+            fix=first.error.fix,
+            details="\n".join([*self.failure_lines()[1:], first.error.details]).strip(),
+        )
+
+    def failure_lines(self) -> list[str]:
+        """Name each failed run with its error, one line each."""
+        return [
+            f"{row.name}: {type(row.error).__name__}: {_first_line(row.error.message)}"
+            for row in self.failures
+        ]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All runs with all figures; units stand in the names, `.low` and `.high` are edges."""
+        import pandas as pd
+
+        rows = [row.facts() for row in self.rows]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pd.DataFrame(rows, columns=list(names))
+
+    def cells(self) -> list[dict[str, str]]:
+        """Return the rows as people read them; columns that no run fills are left out."""
+        rows = [dict(_cells(row)) for row in self.rows]
+        empty = {name for name in rows[0] if not any(row[name] for row in rows)}
+        if len({row.settings.seed for row in self.rows}) == 1:
+            empty.add("seed")
+        return [{name: t for name, t in row.items() if name not in empty} for row in rows]
+
+    def compare(
+        self, metric: str = "syntax_accuracy", *, baseline: str | None = None
+    ) -> dict[str, Any]:
+        """Compare the adapters on the same samples, and over seeds; see `compare_study`."""
+        from nbhelpers.study_compare import compare_study
+
+        return compare_study(self, metric, baseline=baseline)
+
+    def verdicts(self, *metrics: str) -> list[str]:
+        """Return a sentence for each pair that matters; of no metric: syntax accuracy, pass@1."""
+        from nbhelpers.study_compare import HEADLINE, verdicts
+
+        return verdicts(self, metrics or HEADLINE)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.finished)} of {len(self.rows)} runs finished"
+        failed = f", {len(self.failures)} without a result" if self.failures else ""
+        return f"StudyResult({self.study.id}: {count}{failed})"
+
+    def __str__(self) -> str:
+        rows = self.cells()
+        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+        lines = [dict(zip(rows[0], rows[0], strict=True)), *rows]
+        table = ("  ".join(row[n].ljust(w) for n, w in widths.items()).rstrip() for row in lines)
+        return "\n".join([*table, *self.failure_lines(), *self.verdicts()])
+
+    def _repr_html_(self) -> str:
+        rows = self.cells()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row.values())}</tr>"
+            for row in rows
+        )
+        lines = [*self.failure_lines(), *self.verdicts()]
+        below = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        title = html.escape(f"{self!r}")
+        return f"<p><b>{title}</b></p><table><tr>{head}</tr>{body}</table><ul>{below}</ul>"
+
+
+def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
+    facts, s = row.facts(), row.settings
+    yield "adapter", row.name
+    yield "rank", "" if s.method == "base" else str(s.lora_r)
+    yield "alpha", "" if s.method == "base" else f"{s.alpha:g}"
+    yield "seed", str(s.seed)
+    yield "status", "" if row.status == "finished" else row.status
+    yield "trainable", _text(facts["trainable_parameters"], "{:,.0f}")
+    taken = facts["time_s"]
+    yield "time", "" if taken is None else duration(taken)
+    yield "predicted time", row.planned.time.words() if taken is not None else ""
+    yield "energy Wh", _text(facts["energy_joules"], "{:.1f}", 1 / 3600)
+    yield "peak GiB", _text(facts["peak_measured_bytes"], "{:.2f}", 1 / GIB)
+    yield "predicted GiB", _text(facts["peak_predicted_bytes"], "{:.2f}", 1 / GIB)
+    yield "useful tokens/s", _text(facts["useful_tokens_per_s"], "{:,.0f}")
+    yield "train loss", _text(facts["train_loss"], "{:.4f}")
+    yield "valid loss", _text(facts["valid_loss"], "{:.4f}")
+    for split, metric in SHOWN:
+        title = TITLES[metric] if split == "test" else f"{TITLES[split]} {metric}"
+        value, edges = facts.get(f"{split}.{metric}"), row.interval(split, metric)
+        text = "" if value is None else written(metric, value)
+        if text and edges:
+            text += f" [{written(metric, edges[0])}, {written(metric, edges[1])}]"
+        yield title, text
+    yield "GPU after it", row.baseline.words() if row.baseline else ""
+
+
+def _text(value: float | None, form: str, factor: float = 1.0) -> str:
+    return "" if value is None else form.format(value * factor)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

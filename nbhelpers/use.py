@@ -1,0 +1,310 @@
+"""Use what a run trained: ask it, compare it with its base, merge it, export it; torch-free.
+
+The model lives in one persistent process (`use_child.Child`): the notebook's stays without torch,
+and closing the model gives the GPU's memory back whole.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.paths import expanded
+from nbhelpers.runs import Run
+from nbhelpers.tokens import find_token
+from nbhelpers.trained import Trained, find_trained, require_adapter
+from nbhelpers.use_child import Child, Report
+from nbhelpers.use_results import Comparison, ExportResult, MergeResult, html_table
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class LoadedModel:
+    """A model that answers; made by `load`. It loads again by itself when its process was lost."""
+
+    def __init__(self, trained: Trained, *, adapter: bool, device: str) -> None:
+        """Load it; use `load` instead, which finds out what a path means."""
+        self.trained = trained
+        self._options = {"adapter": adapter, "device": device}
+        self._closed = False
+        self._child: Child | None = None
+        self.facts: dict[str, Any] = {}
+        self._ready()
+
+    def ask(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        raw: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Return the answer to a prompt, or the list of answers to a list of prompts.
+
+        An interrupt stops the answer and leaves the model usable.
+
+        Args:
+            prompt: The instruction; it is dressed in the run's template.
+            max_new_tokens: None: the run's own limit.
+            temperature: 0: the most likely token each time; else sampling from all tokens.
+            seed: Of the sampling.
+            raw: Pass the text on as it is, without the template.
+            timeout_s: Limit for the whole call.
+
+        Raises:
+            ConfigError: An argument is wrong, a prompt too long, or the model is closed.
+            OutOfMemory: The answer needs more memory than there is; the model stays loaded.
+            Killed: The time is over, or the process was killed.
+            JobFailed: The process failed; the end of its log is shown.
+        """
+        texts = _prompts(prompt)
+        options = _decoding(max_new_tokens, temperature, seed, raw)
+        if not texts:
+            return []
+        told = self._ready().call("ask", timeout_s=timeout_s, prompts=texts, **options)
+        return told["answers"][0] if isinstance(prompt, str) else told["answers"]
+
+    def compare(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        raw: bool = False,
+        timeout_s: float | None = None,
+    ) -> Comparison:
+        """Return the answers of the base (the adapter switched off) and of the tuned model.
+
+        Both get the same text, so the base is asked in the run's template as well.
+
+        Raises:
+            ConfigError: No adapter is loaded; and what `ask` raises.
+        """
+        texts = _prompts(prompt)
+        options = _decoding(max_new_tokens, temperature, seed, raw)
+        if not self._options["adapter"] or self.trained.adapter is None:
+            require_adapter(self.trained, "compare")
+            raise ConfigError(
+                f"{self.trained.name} was loaded with adapter=False: there is nothing to compare.",
+                fix="load it with adapter=True",
+            )
+        told = self._ready().call("compare", timeout_s=timeout_s, prompts=texts, **options)
+        base, tuned = tuple(told["base"]), tuple(told["tuned"])
+        title = self.trained.title
+        return Comparison(prompts=tuple(texts), base=base, tuned=tuned, title=title)
+
+    def close(self) -> None:
+        """End the process and give the memory back; harmless when it is closed."""
+        self._closed = True
+        if self._child is not None:
+            self._child.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def _ready(self) -> Child:
+        """The process, started anew where the last one was lost."""
+        if self._closed:
+            raise ConfigError(f"{self!r} cannot be asked.", fix="load it again")
+        if self._child is None or not self._child.is_alive:
+            self._child = Child(use_gpu=_wants_gpu(self._options["device"]))
+            try:
+                args = {"trained": self.trained.to_dict(), "token": find_token(), **self._options}
+                self.facts = self._child.call("load", **args)
+            except BaseException:
+                self._child.close()
+                raise
+        return self._child
+
+    def __enter__(self) -> LoadedModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _what(self) -> str:
+        if self._options["adapter"] or self.trained.adapter is None:
+            return self.trained.title
+        return f"{self.trained.settings.model}, adapter left out"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        where = f"{self.facts.get('device')}, {self.facts.get('precision')}"
+        return f"LoadedModel({self.trained.name}: {self._what}, {where}, {state})"
+
+    def _repr_html_(self) -> str:
+        rows = {"model": self.trained.name, "what": self._what}
+        rows["device"] = f"{self.facts.get('device')}, {self.facts.get('precision')}"
+        rows["template"] = self.trained.template
+        if check := self.facts.get("check"):
+            rows["adapter"] = (
+                f"{check['tensors']} tensors on {check['modules']} layers, all loaded; "
+                f"B is zero in {check['zero_b']}; largest change of a logit on a probe "
+                f"{check['logit_difference']:.3g}"
+            )
+        if used := self.facts.get("memory_bytes"):
+            rows["GPU memory"] = f"{used / 2**30:.2f} GiB"
+        rows |= {"state": "closed" if self._closed else "open"}
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.trained.notes)
+        return html_table(rows) + notes
+
+
+def load(
+    run: Any,
+    *,
+    adapter: bool = True,
+    device: str = "auto",
+    base: str | None = None,
+    template: str | None = None,
+    run_dir: str | Path = "runs",
+) -> LoadedModel:
+    """Load a trained model once, in a process of its own, and return what can be asked.
+
+    Args:
+        run: A run, its id or folder, a result; a checkpoint, an adapter's folder, a merged model.
+        adapter: False: its base alone.
+        device: auto, cpu or cuda; a run of QLoRA has its base in 4 bits on either.
+        base: The base of an adapter whose configuration names none: a hub id or a folder.
+        template: How prompts are dressed, where a folder does not say.
+
+    Raises:
+        ConfigError: There is no such run, or an argument is wrong.
+        DataError: Files are missing or damaged, or the adapter changes nothing.
+        HardwareError: device="cuda" without a GPU.
+        OutOfMemory: The base does not fit.
+    """
+    trained = find_trained(_path(run), run_dir, base=base, template=template)
+    return LoadedModel(trained, adapter=bool(adapter), device=_device(device))
+
+
+def merge(
+    run: Any,
+    out: str | Path,
+    *,
+    prompts: Sequence[str] | None = None,
+    device: str = "auto",
+    run_dir: str | Path = "runs",
+    report: Report | None = None,
+) -> MergeResult:
+    """Write base and adapter as one model, and prove that it answers as the two do.
+
+    The adapter is added to the 16-bit base (fp32 on a CPU), also where it was trained on 4 bits.
+    The folder gets its name only after it was read back and its next-token distributions agree
+    with the adapter's on held-out prompts; else it is kept as `<out>.failed`. Merging the same
+    adapter into the same folder again returns what was measured.
+
+    Args:
+        prompts: Instructions to measure on; None: the run's own held-out samples.
+        report: Called with a line of text at each step.
+
+    Raises:
+        ConfigError: No adapter, a full disk, or `out` holds something else.
+        RequirementMissed: The merged model does not agree; the figures are told.
+    """
+    trained = find_trained(_path(run), run_dir)
+    require_adapter(trained, "merge")
+    target = expanded(out, "out").absolute()
+    with Child(use_gpu=_wants_gpu(_device(device))) as child:
+        told = child.call(
+            "merge",
+            report=report,
+            trained=trained.to_dict(),
+            token=find_token(),
+            out=str(target),
+            prompts=None if prompts is None else _prompts(prompts),
+            device=device,
+        )
+    known = {field.name for field in fields(MergeResult)}
+    return MergeResult(path=target, **{k: v for k, v in told.items() if k in known - {"path"}})
+
+
+def export(
+    run: Any,
+    out: str | Path,
+    *,
+    push_to: str | None = None,
+    private: bool = True,
+    run_dir: str | Path = "runs",
+) -> ExportResult:
+    """Write a folder for others: the adapter, its tokenizer and a model card from the run's facts.
+
+    Args:
+        push_to: A repository `owner/name` on the hub; None: nothing leaves this machine.
+        private: Whether a new repository is private.
+
+    Raises:
+        ConfigError: No adapter, `out` holds something else, or the hub refuses.
+        DataError: The checkpoint is damaged.
+    """
+    trained = find_trained(_path(run), run_dir)
+    require_adapter(trained, "export")
+    target = expanded(out, "out").absolute()
+    token = find_token() if push_to else None
+    options = {"push_to": push_to, "private": private, "token": token}
+    with Child(use_gpu=False) as child:
+        told = child.call("export", trained=trained.to_dict(), out=str(target), **options)
+    return ExportResult(path=target, files=tuple(told["files"]), url=told["url"])
+
+
+def _path(run: Any) -> Any:
+    """The folder or id that a run, a result or a path stands for."""
+    return run.path if isinstance(run, Run) or hasattr(run, "run_id") else run
+
+
+def _device(device: str) -> str:
+    if device not in DEVICES:
+        text = f"device={device!r} is not known."
+        raise ConfigError(text, fix=f"choose one of: {', '.join(DEVICES)}")
+    return device
+
+
+def _wants_gpu(device: str) -> bool:
+    if device != "auto":
+        return device == "cuda"
+    from nbhelpers.hardware import detect_hardware
+
+    return detect_hardware().gpu is not None
+
+
+def _prompts(prompt: str | Sequence[str]) -> list[str]:
+    texts = [prompt] if isinstance(prompt, str) else list(prompt)
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"A prompt is {text!r}.", fix="give texts that are not empty")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            what = f"A prompt holds half a character at position {error.start}."
+            raise ConfigError(what, fix="remove it: it cannot be written as UTF-8") from None
+    return texts
+
+
+def _decoding(limit: int | None, temperature: float, seed: int | None, raw: bool) -> dict[str, Any]:
+    wrong = []
+    if limit is not None and (type(limit) is not int or limit < 1):
+        wrong.append(f"max_new_tokens={limit!r}: a whole number from 1 on, or None")
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not is_number or not 0 <= temperature < float("inf"):
+        wrong.append(f"temperature={temperature!r}: a number from 0 on")
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
+        wrong.append(f"seed={seed!r}: a whole number from 0 on, or None")
+    if wrong:
+        raise ConfigError(f"{len(wrong)} arguments are wrong.", fix="; ".join(wrong))
+    options = {"max_new_tokens": limit, "temperature": float(temperature), "seed": seed}
+    return options | {"raw": bool(raw)}

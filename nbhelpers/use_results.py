@@ -1,0 +1,121 @@
+"""What using a trained model returns: answers side by side, a merged model, an exported folder."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Answers of the base and of the tuned model to the same prompts."""
+
+    prompts: tuple[str, ...]
+    base: tuple[str, ...]
+    tuned: tuple[str, ...]
+    title: str
+
+    @property
+    def changed(self) -> int:
+        """How many answers differ."""
+        return sum(a != b for a, b in zip(self.base, self.tuned, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.title}: {self.changed} of {len(self.prompts)} answers differ)"
+
+    def text(self) -> str:
+        """Return prompt, base and tuned answer one below the other."""
+        rows = zip(self.prompts, self.base, self.tuned, strict=True)
+        blocks = (f"prompt: {p}\n--- base\n{b}\n--- tuned\n{t}" for p, b, t in rows)
+        return "\n\n".join(blocks)
+
+    def _repr_html_(self) -> str:
+        def cell(text: str) -> str:
+            return f"<td style='text-align:left;vertical-align:top'><pre>{html.escape(text)}</pre>"
+
+        rows = zip(self.prompts, self.base, self.tuned, strict=True)
+        body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+        head = "<tr><th>prompt</th><th>base</th><th>tuned</th></tr>"
+        return f"<p>{html.escape(repr(self))}</p><table>{head}{body}</table>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """A merged model that agrees with its adapter, and how well.
+
+    `top1` is the share of positions with the same most likely token, `kl` the mean KL divergence
+    in nats of the merged model's next-token distribution from the adapter's, over `positions`
+    positions of `samples` texts; `limits` are the thresholds. `training_base` says the same of the
+    4-bit base that a QLoRA run was trained on: how far the merged model is from that is no fault
+    of the merge.
+    """
+
+    path: Path
+    run_id: str
+    adapter: str
+    precision: str
+    size_bytes: int
+    top1: float
+    kl: float
+    kl_max: float
+    positions: int
+    samples: int
+    held_out: bool
+    limits: dict[str, float]
+    training_base: dict[str, float] | None
+    reused: bool
+
+    def __repr__(self) -> str:
+        again = ", merged before" if self.reused else ""
+        return (
+            f"MergeResult({self.run_id}, {self.precision}, {self.size_bytes / 2**30:.2f} GiB, "
+            f"top-1 agreement {100 * self.top1:.2f} %, KL {self.kl:.2g} nats{again})"
+        )
+
+    def rows(self) -> dict[str, str]:
+        """Name and text of each figure."""
+        where = "held-out" if self.held_out else "given"
+        rows = {
+            "folder": str(self.path),
+            "adapter": f"{self.adapter} of {self.run_id}",
+            "weights": f"{self.precision}, {self.size_bytes / 2**30:.2f} GiB",
+            "measured on": f"{self.positions} tokens of {self.samples} {where} texts",
+            "top-1 agreement": f"{100 * self.top1:.2f} % (limit {100 * self.limits['top1']:.2f} %)",
+            "mean KL": f"{self.kl:.3g} nats (limit {self.limits['kl']:g})",
+            "largest KL": f"{self.kl_max:.3g} nats",
+        }
+        if self.training_base:
+            told = self.training_base
+            rows["against the 4-bit base of the training"] = (
+                f"top-1 agreement {100 * told['top1']:.2f} %, mean KL {told['kl']:.3g} nats"
+            )
+        return rows
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """An exported folder, and where it was pushed to."""
+
+    path: Path
+    files: tuple[str, ...]
+    url: str | None
+
+    def __repr__(self) -> str:
+        pushed = f", pushed to {self.url}" if self.url else ""
+        return f"ExportResult({self.path}, {len(self.files)} files{pushed})"
+
+    def _repr_html_(self) -> str:
+        rows = {"folder": str(self.path), "files": ", ".join(self.files)}
+        return html_table(rows | {"pushed to": self.url or "nowhere"})
+
+
+def html_table(rows: Mapping[str, Any]) -> str:
+    """Return names and values as an HTML table of two columns."""
+    cells = (f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items())
+    return f"<table>{''.join(cells)}</table>"

@@ -1,0 +1,298 @@
+"""Guards: scores of code equal sacrebleu's and hand-worked numbers, and no text can end them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+
+from nbhelpers import code_counts, code_metrics
+from nbhelpers.code_metrics import (
+    GENERATION_METRICS,
+    TASK_METRICS,
+    code_bleu,
+    code_chrf,
+    exact_match,
+    mean_new_tokens,
+    pass_at_1,
+    pass_at_k,
+    score_generations,
+    score_tasks,
+    stopped_share,
+    syntax_accuracy,
+    syntax_errors,
+    wilson,
+)
+from nbhelpers.code_syntax import EMPTY, NUL, SURROGATE, TOO_DEEP
+from nbhelpers.code_tokens import code_tokens
+from nbhelpers.errors import ConfigError, DataError
+
+WORDS = ["x", "y", "total", "1", "2", "+", "*", "if", "return", "(", ")", "=", ":", "'a b'"]
+
+
+def texts(n: int, seed: int, longest: int = 25) -> list[str]:
+    """Return lines of random tokens, some of them empty."""
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randrange(longest))) for _ in range(n)]
+
+
+def rows_of(n: int, seed: int = 0) -> list[dict[str, Any]]:
+    chance, answers, references = random.Random(seed), texts(n, seed), texts(n, seed + 1)
+    for at in range(0, n, 2):
+        references[at] = answers[at] + " + 1"
+    return [
+        {
+            "split": "test",
+            "id": str(at),
+            "answer": answers[at],
+            "reference": references[at],
+            "new_tokens": chance.randrange(300),
+            "stopped": chance.random() < 0.8,
+            "outcome": chance.choice(["passed", "failed", "timeout", "error"]),
+        }
+        for at in range(n)
+    ]
+
+
+# Syntax.
+
+
+def test_syntax_is_judged_in_the_fence_and_an_empty_answer_is_wrong() -> None:
+    answers = ["Sure:\n```python\nx = 1\n```\nDone.", "", "x = (", "y = 2"]
+    assert syntax_accuracy(answers) == 0.5
+    assert syntax_errors(answers) == {EMPTY: 1, "unclosed bracket": 1}
+
+
+def test_hostile_answers_pass_through_every_score() -> None:
+    hostile = [
+        "(" * 4_000,
+        "-" * 4_000 + "1",
+        "x" * 300_000,
+        "x = '\ud800'",
+        "\0",
+        "",
+        "```",
+        "'" * 999,
+    ]
+    rows = [
+        {"id": str(at), "answer": text, "reference": "x = 1"} for at, text in enumerate(hostile)
+    ]
+    scores = score_generations(rows, seed=0, resamples=20)
+    assert scores["n_samples"] == len(hostile)
+    assert {TOO_DEEP, SURROGATE, NUL, EMPTY} <= set(scores["syntax_errors"])
+    json.dumps(scores, allow_nan=False)
+
+
+# BLEU, chrF, exact match.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bleu_and_chrf_are_sacrebleus(seed: int) -> None:
+    answers, references = texts(60, seed), texts(60, seed + 50)
+    references[::2] = [f"{text} x" for text in answers[::2]]
+    cut = [[" ".join(code_tokens(text)) for text in side] for side in (answers, references)]
+    bleu = BLEU(tokenize="none", force=True)
+    assert code_bleu(answers, references) == pytest.approx(
+        bleu.corpus_score(cut[0], [cut[1]]).score, abs=1e-9
+    )
+    chrf = CHRF()
+    assert code_chrf(answers, references) == pytest.approx(
+        chrf.corpus_score(answers, [references]).score, abs=1e-9
+    )
+    assert code_metrics.bleu_signature() == f"{bleu.get_signature()}|pretok:nb-python-1"
+    assert code_metrics.chrf_signature() == str(chrf.get_signature())
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (["a b c d e"], ["a b c d e"]),
+        (["a b c"], ["a b c"]),  # no order 4 at all: 0 by sacrebleu
+        (["a b x c d y e"], ["a b c d e"]),  # smoothing of orders 3 and 4
+        (["q"], ["a b c d e"]),  # nothing matches
+        ([""], ["a b c d e"]),
+        (["a b c d"], ["a b c d e f g h"]),  # brevity
+        (["a b c d", "q r s t u v"], ["a b c d", "q r x t u v w"]),
+    ],
+)
+def test_the_formula_over_sums_is_sacrebleus_in_its_corners(
+    made: list[str], wanted: list[str]
+) -> None:
+    bleu, chrf = BLEU(tokenize="none", force=True), CHRF()
+    rows = np.array(bleu._extract_corpus_statistics(made, [wanted]), dtype=float)
+    found = code_counts.bleu_scores(rows.sum(axis=0)[None, :])[0]
+    assert found == pytest.approx(bleu.corpus_score(made, [wanted]).score, abs=1e-9)
+    rows = np.array(chrf._extract_corpus_statistics(made, [wanted]), dtype=float)
+    found = code_counts.chrf_scores(rows.sum(axis=0)[None, :], beta=2)[0]
+    assert found == pytest.approx(chrf.corpus_score(made, [wanted]).score, abs=1e-9)
+
+
+def test_bleu_by_hand() -> None:
+    # cut: `a = 1 <line>` against `a = 2 <line>`: 3 of 4 words match, 1 of 3 pairs, no more.
+    by_hand = 100 * (3 / 4 * 1 / 3 * (1 / 2 / 2) * (1 / 4 / 1)) ** 0.25
+    assert code_bleu(["a = 1"], ["a = 2"]) == pytest.approx(by_hand)
+    assert code_bleu(["a = 1"], ["a    =  1 "]) == pytest.approx(100)
+
+
+def test_bleu_treats_answer_and_reference_alike() -> None:
+    code = "def f(x):\n    return x + 1\n"
+    fenced = f"Here you are:\n```python\n{code}```\n"
+    assert code_bleu([fenced], [code]) == code_bleu([code], [fenced]) == pytest.approx(100)
+    assert exact_match([fenced], [code]) == exact_match([code], [fenced]) == 1
+
+
+def test_only_white_space_at_the_ends_of_lines_is_set_aside_in_exact_match() -> None:
+    reference = "def f():\n    return 1\n"
+    same = ["def f():  \r\n    return 1\n\n\n", "def f():\n    return 1"]
+    other = ["def f():\n  return 1", "def f():\n\n    return 1", "def f():\n    return  1"]
+    assert exact_match(same, [reference] * 2) == 1
+    assert exact_match(other, [reference] * 3) == 0
+
+
+def test_an_answer_without_reference_takes_no_part() -> None:
+    assert code_bleu(["a = 1", "junk"], ["a = 1", None]) == pytest.approx(100)
+    assert code_chrf(["abc", "junk"], ["abc", None]) == pytest.approx(100)
+    assert exact_match(["abc", "junk"], ["abc", None]) == 1
+    with pytest.raises(DataError, match="2 answers and 1 references"):
+        code_bleu(["a", "b"], ["a"])
+
+
+@pytest.mark.parametrize("score", [code_bleu, code_chrf, exact_match])
+def test_what_is_undefined_is_none_never_zero(score: Any) -> None:
+    assert score([], []) is None
+    assert score(["x"], [None]) is None
+    assert syntax_accuracy([]) is stopped_share([]) is mean_new_tokens([None]) is None
+    assert pass_at_1([]) is pass_at_1([None]) is None
+
+
+# Pass rates and plain shares.
+
+
+def test_pass_at_k_equals_brute_force() -> None:
+    for n in range(1, 7):
+        for correct, k in itertools.product(range(n + 1), range(1, n + 1)):
+            drawn = list(itertools.combinations([at < correct for at in range(n)], k))
+            assert pass_at_k(n, correct, k) == pytest.approx(sum(map(any, drawn)) / len(drawn))
+
+
+@pytest.mark.parametrize("wrong", [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0)])
+def test_pass_at_k_refuses_what_it_cannot_estimate(wrong: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match="not defined"):
+        pass_at_k(*wrong)
+
+
+def test_every_outcome_but_passed_fails_and_none_takes_no_part() -> None:
+    assert pass_at_1(["passed", "failed", "timeout", "error", None]) == 0.25
+    assert stopped_share([True, False, None, True]) == pytest.approx(2 / 3)
+    assert mean_new_tokens([10, None, 20]) == 15
+
+
+def test_wilson_by_hand_and_at_the_edges() -> None:
+    # Newcombe 1998, Stat. Med. 17, table I, method 3: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
+    for trial, wanted in {
+        (81, 263): (0.2553, 0.3662),
+        (15, 148): (0.0624, 0.1605),
+        (0, 20): (0.0000, 0.1611),
+        (1, 29): (0.0061, 0.1718),
+    }.items():
+        assert wilson(*trial) == pytest.approx(wanted, abs=6e-5)
+    assert wilson(0, 0) is None
+
+
+# Scores of rows.
+
+
+def test_scores_of_generations_have_the_agreed_form() -> None:
+    rows = rows_of(40)
+    scores = score_generations(rows, seed=1, resamples=200)
+    assert scores["n_samples"] == scores["n_references"] == 40
+    assert tuple(scores["metrics"]) == tuple(scores["intervals"]) == GENERATION_METRICS
+    answers, references = [r["answer"] for r in rows], [r["reference"] for r in rows]
+    assert scores["metrics"] == {
+        "syntax_accuracy": syntax_accuracy(answers),
+        "bleu": code_bleu(answers, references),
+        "chrf": code_chrf(answers, references),
+        "exact_match": exact_match(answers, references),
+        "stopped": stopped_share([r["stopped"] for r in rows]),
+        "mean_new_tokens": mean_new_tokens([r["new_tokens"] for r in rows]),
+    }
+    for name, (low, high) in scores["intervals"].items():
+        assert low <= scores["metrics"][name] <= high, name
+    assert scores["syntax_errors"] == syntax_errors(answers)
+    assert scores["interval_methods"]["bleu"] == "bootstrap"
+    assert scores["interval_methods"]["stopped"] == "wilson"
+    assert json.loads(json.dumps(scores, allow_nan=False)) == scores
+    assert score_generations(rows, seed=1, resamples=200) == scores
+
+
+def test_scores_of_tasks_have_the_agreed_form() -> None:
+    rows = [
+        {"id": str(at), "answer": "x = 1", "outcome": outcome, "new_tokens": at, "stopped": True}
+        for at, outcome in enumerate(["passed", "failed", "passed", "timeout", None])
+    ]
+    scores = score_tasks(rows)
+    assert tuple(scores["metrics"]) == TASK_METRICS
+    assert scores["metrics"]["pass@1"] == 0.5
+    assert scores["intervals"]["pass@1"] == wilson(2, 4)
+    assert scores["outcomes"] == {"passed": 2, "failed": 1, "timeout": 1, "not run": 1}
+
+
+def test_no_rows_give_none_everywhere() -> None:
+    for scores in (score_generations([], seed=0, resamples=5), score_tasks([])):
+        assert set(scores["metrics"].values()) == set(scores["intervals"].values()) == {None}
+        assert scores["n_samples"] == 0
+
+
+def test_one_row_has_scores_but_no_bootstrap_interval() -> None:
+    scores = score_generations(rows_of(1), seed=0, resamples=5)
+    assert scores["metrics"]["bleu"] is not None
+    assert scores["intervals"]["bleu"] is None
+    assert scores["intervals"]["stopped"] is not None
+
+
+def test_a_resampled_bleu_is_the_bleu_of_the_resampled_texts() -> None:
+    rows = code_metrics.Generated(rows_of(30, seed=3))
+    for metric, score in (("bleu", code_bleu), ("chrf", code_chrf)):
+        counts = rows.counts(metric)
+        (sums,) = code_counts.resampled_sums([counts.rows], resamples=4, seed=9)
+        for drawn, found in zip(
+            code_counts.drawn_counts(30, 4, 9), counts.score(sums), strict=True
+        ):
+            chosen = [at for at in range(30) for _ in range(int(drawn[at]))]
+            made = [rows.rows[at]["answer"] for at in chosen]
+            wanted = [rows.rows[at]["reference"] for at in chosen]
+            assert found == pytest.approx(score(made, wanted), abs=1e-9)
+
+
+def test_the_interval_of_a_mean_is_about_two_standard_errors() -> None:
+    rows = rows_of(400, seed=5)
+    low, high = score_generations(rows, seed=0, resamples=1000)["intervals"]["mean_new_tokens"]
+    values = np.array([row["new_tokens"] for row in rows])
+    assert (high - low) / 2 == pytest.approx(1.96 * values.std() / 20, rel=0.1)
+
+
+def test_a_thousand_resamples_of_500_rows_take_less_than_two_seconds() -> None:
+    rows = code_metrics.Generated(rows_of(500, seed=7))
+    counts = [rows.counts(metric) for metric in ("bleu", "chrf")]
+    start = time.perf_counter()
+    for each in counts:
+        (sums,) = code_counts.resampled_sums([each.rows], resamples=1000, seed=0)
+        code_metrics.interval(each.score(sums))
+    assert time.perf_counter() - start < 2
+
+
+def test_a_row_without_answer_is_named() -> None:
+    with pytest.raises(DataError, match=r"row 1 \(id 'b'\) has no answer"):
+        score_tasks([{"id": "a", "answer": ""}, {"id": "b", "answer": None}])
+
+
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"resamples": 0}, {"seed": 0.5}])
+def test_numbers_that_cannot_be_drawn_with_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        score_generations(rows_of(2), **{"seed": 0, "resamples": 5} | wrong)

@@ -1,0 +1,357 @@
+"""Guards: the report of a fine-tuning says what its run folder holds, and never more than that."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finetune_on_disk import (
+    RIGHT,
+    generation,
+    generations,
+    result,
+    scored,
+    write_events,
+    write_finetune,
+)
+from report_page import PageText, seen
+
+from nbhelpers.report import Report, make_tables, report
+from nbhelpers.report_facts import read_facts
+from nbhelpers.report_finetune import cautions, headline, verdicts
+from nbhelpers.report_finetune_base import base_table
+from nbhelpers.report_finetune_samples import chosen, samples_section
+from nbhelpers.report_html import body
+from nbhelpers.report_words import as_text
+from nbhelpers.results import RunResult
+from nbhelpers.runs import list_runs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished run beside that of its base; no test changes them."""
+    runs, rows = tmp_path_factory.mktemp("runs"), generations(wrong=30, passed=2)
+    write_finetune(runs / "base", data=result("base", **scored(rows)), rows=rows)
+    return write_finetune(runs / "r16")
+
+
+@pytest.fixture(scope="module")
+def made(finished: Path) -> Report:
+    """Return the report of the finished run."""
+    return report(finished, show=False)
+
+
+def words(report: Report) -> str:
+    return " ".join(report.text.split())
+
+
+def texts(folder: Path) -> tuple[str, str]:
+    """Return the terminal's text and the page's body of a run, without drawing anything."""
+    facts = read_facts(folder)
+    tables = make_tables(facts)
+    return " ".join(as_text(facts, tables, "x").split()), body(facts, tables, {})
+
+
+def test_the_page_needs_no_other_file(made: Report) -> None:
+    parser, page = PageText(), made.path.read_text()
+    parser.feed(page)
+    assert parser.outside == []
+    assert "http" not in re.sub(r"base64,[^\"]+", "", page)
+    assert set(made.plots) == {"loss", "scores", "lengths", "memory", "gpu"}
+    assert page.count("data:image/png") == 5
+
+
+def test_the_headline_has_scores_with_intervals_then_base_then_the_caveat(
+    finished: Path, made: Report
+) -> None:
+    scores = json.loads((finished / "result.json").read_text())["scores"]
+    low, high = scores["test"]["intervals"]["syntax_accuracy"]
+    first = made.text.replace("\n", " ")
+    assert first.startswith(f"Syntax accuracy 0.900 ({low:.3f} to {high:.3f}), BLEU ")
+    assert "on 40 test samples; pass@1 0.200 (" in first
+    base, caveat = "Against the base model it is better in syntax accuracy, BLEU", "Only 40 samples"
+    assert first.index("on MBPP") < first.index(base) < first.index(caveat)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "finetune: google/gemma-2-2b, r16",
+        "Adapter r16: trains 20,766,720 of 2,635,108,608 parameters (0.79%).",
+        "decoding mode greedy, max new tokens 256",
+        "signature of BLEU",
+        "pretok:nb-python-1",
+        "missing colon",
+        "timeout",
+        "q_proj, v_proj",
+        "flex",
+        "parity: max difference",
+        "supervised tokens",
+        "190,000",
+        "alpaca",
+        "at 4N FLOPs per token, recomputation not counted",
+        "useful tokens per raw token",
+        "per optimizer step",
+        "Energy: 96.0 Wh at 540 W on average, by NVML.",
+        "510.0 MiB, 10.0 MiB more than before it",
+        "predicted 7.73 GiB, measured 7.32 GiB (allocator peak), error +5.6 %",
+        "fp32, with two moments",
+        "a T4 has room for 512",
+        "5 train rows are in test",
+        "duplicate rows: 12",
+        "nbhelpers train finetune --preset t4",
+        "apache-2.0",
+        "f" * 64,
+        "16 min 3 s",
+    ],
+)
+def test_the_page_says(made: Report, wanted: str) -> None:
+    assert wanted in " ".join(seen(made).split())
+
+
+def test_what_a_run_says_is_escaped_in_the_page(made: Report) -> None:
+    page = made.path.read_text()
+    assert "attention &lt;auto&gt; chose flex" in page
+    assert "Instruction &lt;x&gt;: double<mark>def twice" in page
+
+
+def test_the_table_of_scores_is_that_of_the_result(finished: Path, made: Report) -> None:
+    scores = json.loads((finished / "result.json").read_text())["scores"]
+    table = made.tables["scores"].set_index(["split", "metric"])
+    for split, found in scores.items():
+        for metric, value in found["metrics"].items():
+            row = table.loc[(split, metric)]
+            assert row["value"] == pytest.approx(value)
+            assert [row["low"], row["high"]] == pytest.approx(found["intervals"][metric])
+
+
+def test_the_text_fits_100_columns_and_ends_with_the_path(made: Report) -> None:
+    *lines, last = made.text.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert last == f"Report: {made.path}"
+    assert re.search(r"^  syntax accuracy +0\.900 +0\.\d{3} to 0\.\d{3}$", made.text, re.M)
+    assert re.search(r"^  BLEU +\d\d\.\d +\d\d\.\d to \d\d\.\d$", made.text, re.M)
+
+
+def test_the_base_model_is_compared_on_the_same_samples(made: Report) -> None:
+    rows = made.tables["base"].set_index(["split", "metric"])
+    assert rows.loc[("test", "syntax_accuracy"), "difference"] == pytest.approx(26 / 40)
+    assert rows.loc[("test", "syntax_accuracy"), "verdict"] == "better"
+    assert rows.loc[("humaneval", "stopped"), "verdict"] == "within noise"
+    assert "Against base on test: syntax accuracy +0.650 (+0." in words(made)
+    assert "Within noise: " in seen(made)
+
+
+def beside(tmp_path: Path, base: dict[str, Any] | None, rows: Any = None) -> Any:
+    """Return the facts of a run with a base run beside it that says something else."""
+    ours = write_finetune(tmp_path / "runs" / "r16")
+    if base is not None:
+        data = json.loads((ours / "result.json").read_text())
+        data |= {"adapter": {"name": "base", "method": "base"}} | base
+        write_finetune(tmp_path / "runs" / "base", data=data, rows=rows)
+    return read_facts(ours)
+
+
+def test_without_a_base_run_there_is_no_comparison(tmp_path: Path) -> None:
+    facts = beside(tmp_path, None)
+    assert verdicts(facts) == ["No run of the base model lies beside this one to compare with."]
+    assert "base" not in headline(facts) and not len(base_table(facts))
+
+
+@pytest.mark.parametrize(
+    ("base", "why"),
+    [
+        ({"data": {"fingerprint": "other", "template": "alpaca"}}, "the data differs"),
+        ({"model": {"name": "google/gemma-2-2b-it"}}, "the model differs"),
+    ],
+)
+def test_a_base_run_on_other_data_or_of_another_model_is_not_compared(
+    tmp_path: Path, base: dict[str, Any], why: str
+) -> None:
+    assert verdicts(beside(tmp_path, base)) == [f"The base run base is not comparable: {why}."]
+
+
+def test_other_decoding_is_not_compared_and_says_so(tmp_path: Path) -> None:
+    scores = scored(generations())
+    scores["test"]["decoding"] = {"mode": "greedy", "max_new_tokens": 384}
+    said = verdicts(beside(tmp_path, {"scores": scores}))
+    assert "BLEU not comparable (max_new_tokens differs" in said[0]
+    assert "pass@1 +0.000 (+0.000 to +0.000), within noise" in said[1]
+
+
+def test_generations_that_cannot_all_be_read_are_not_compared(tmp_path: Path) -> None:
+    said = verdicts(beside(tmp_path, {}, rows=generations()[1:]))
+    assert "not comparable (39 of 40 generations of the other run can be read)" in said[0]
+
+
+def test_the_base_model_itself_says_that_nothing_was_trained(tmp_path: Path) -> None:
+    rows = generations()
+    folder = write_finetune(tmp_path / "b", data=result("base", **scored(rows)), rows=rows)
+    facts = read_facts(folder)
+    assert "This is the base model as it is." in headline(facts)
+    text = as_text(facts, {}, "x")
+    assert "Nothing was trained" in text and "No run of the base model" not in text
+
+
+def test_an_evaluation_that_was_not_made_is_never_a_zero(tmp_path: Path) -> None:
+    data = result() | {"scores": {}}
+    data["settings"] = data["settings"] | {"evaluate": "none"}
+    folder = write_finetune(tmp_path / "run", data=data, rows=[])
+    said, page = texts(folder)
+    assert said.startswith(
+        "Not evaluated: no answers were generated (evaluate=none); trained for 100"
+    )
+    assert "test: not evaluated (evaluate=none)." in said
+    assert "0.000" not in said + page
+    assert "HumanEval: not evaluated (evaluate=none)." in page
+    assert not {"scores", "targets"} & set(make_tables(read_facts(folder)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"evaluate": "text"}, "not evaluated (evaluate=text)"),
+        ({"evaluate": "all", "tasks": ["mbpp"]}, "not evaluated (tasks=mbpp)"),
+    ],
+)
+def test_a_split_that_was_left_out_says_why(
+    finished: Path, tmp_path: Path, settings: dict[str, Any], why: str
+) -> None:
+    data = json.loads((finished / "result.json").read_text())
+    data["scores"] = {"test": data["scores"]["test"]}
+    data["settings"] |= settings
+    said, page = texts(write_finetune(tmp_path / "run", data=data, rows=[]))
+    assert f"HumanEval: {why}." in said and "pass@1 not evaluated" in said
+    assert "Target humaneval.pass@1 >= 0.5: missed (not evaluated)." in said
+    assert ">not evaluated</td>" in page
+
+
+def test_programs_that_were_not_run_have_no_pass_rate(tmp_path: Path) -> None:
+    rows = [row | {"outcome": None} for row in generations()]
+    folder = write_finetune(tmp_path / "run", rows=rows)
+    assert "pass@1 not run on HumanEval" in texts(folder)[0]
+    table = make_tables(read_facts(folder))["outcomes"]
+    assert table["outcome"].unique().tolist() == ["not run"]
+
+
+HOSTILE = (
+    "</pre><script>alert(1)</script>",
+    "\x1b[2J\x1b[31mred",
+    "half \ud800",
+    "a\u202eb",
+    "x\x00y",
+)
+
+
+def test_hostile_texts_are_shown_not_obeyed(finished: Path, tmp_path: Path) -> None:
+    data = json.loads((finished / "result.json").read_text())
+    data["warnings"], rows = list(HOSTILE), []
+    for at, text in enumerate(HOSTILE):
+        row = generation(at, answer=text, prompt=text, reference=text, id=text)
+        rows += [row, row | {"split": "mbpp", "outcome": text, "detail": text}]
+    made = report(write_finetune(tmp_path / "run", data=data, rows=rows), show=False)
+    for said in (made.path.read_text(), made.html, made.text):
+        assert not re.search("[\x00-\x08\x1b\u202e\ud800]", said)
+        said.encode()
+        assert "\\x1b[31mred" in said
+    assert "<script>" not in made.html and "Sample generations" in made.html
+
+
+def test_samples_are_of_unlike_kinds_and_carry_their_verdict(finished: Path) -> None:
+    found, damaged = chosen(finished / "generations.jsonl")
+    assert [said for _, said in found["test"]] == [
+        "does not parse (missing colon); ended by itself",
+        "exact match; ended by itself",
+        "not the reference, but it parses; cut at the limit of new tokens",
+    ]
+    assert [row.outcome for row, _ in found["humaneval"]] == ["passed", "timeout", "failed"]
+    assert damaged == 0
+
+
+def test_an_answer_in_a_fence_is_judged_by_its_code(tmp_path: Path) -> None:
+    row = generation(0, answer=f"Here it is:\n```python\n{RIGHT}\n```\n")
+    (tmp_path / "g.jsonl").write_text(json.dumps(row))
+    found, _ = chosen(tmp_path / "g.jsonl")
+    assert found["test"][0][1] == "exact match; ended by itself"
+
+
+def test_damaged_lines_are_counted_and_a_missing_file_is_no_section(tmp_path: Path) -> None:
+    lines = ["{", "[]", "7", '{"split": "test"}', '{"split": "x", "prompt": "", "answer": ""}']
+    lines += ["\udcff", json.dumps(generation(1) | {"new_tokens": [], "stopped": 3, "id": {}})]
+    folder = write_finetune(tmp_path / "run")
+    path = folder / "generations.jsonl"
+    path.write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+    assert len(chosen(path)[0]["test"]) == 1
+    assert "6 damaged lines of generations.jsonl are left out." in samples_section(
+        read_facts(folder)
+    )
+    path.unlink()
+    assert samples_section(read_facts(folder)) == ""
+
+
+def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
+    row = generation(1, answer="x = 1\n" * 9000, prompt="a" * 9000 + "END")
+    folder = write_finetune(tmp_path / "run", data=result(), rows=[row])
+    page = samples_section(read_facts(folder))
+    assert "52,500 more characters" in page and "END" in page and len(page) < 5000
+
+
+NOTE = "A sample of tasks: small. Scores on it say nothing about real models."
+
+
+def test_the_note_of_the_sample_is_the_caveat(finished: Path, tmp_path: Path) -> None:
+    data = json.loads((finished / "result.json").read_text())
+    data["data"] |= {"source": "smoke", "note": NOTE}
+    said, page = texts(write_finetune(tmp_path / "run", data=data, rows=[]))
+    assert "scores on it say nothing about real models" in said[:500]
+    assert f"Note: {NOTE}" in said and NOTE in page
+
+
+def test_doubts_name_their_reason(finished: Path, tmp_path: Path) -> None:
+    data = json.loads((finished / "result.json").read_text())
+    data["scores"]["test"]["metrics"]["stopped"] = 0.25
+    data["model"]["random_weights"] = True
+    data["training"]["skipped_steps"] = 7
+    data["gpu_baseline"]["after_bytes"] += 2**30
+    folder = write_finetune(tmp_path / "run", data=data, rows=[])
+    said = " ".join(cautions(read_facts(folder)))
+    for wanted in (
+        "started from random weights",
+        "75.0 % of the answers were cut at 256 new tokens",
+        "7 optimizer steps were skipped",
+        "1.01 GiB more than before it",
+        "3.0 % of the train samples are longer than 512 tokens",
+    ):
+        assert wanted in said
+
+
+def test_a_failed_run_reports_its_error_and_what_is_known(tmp_path: Path) -> None:
+    folder = write_finetune(tmp_path / "failed")
+    for name in ("result.json", "generations.jsonl"):
+        (folder / name).unlink()
+    error = {"kind": "OutOfMemory", "message": "asked for 2 GiB", "fix": "halve the batch"}
+    write_events(folder, [{"t": 1700.0, "type": "error", "rank": 0} | error])
+    made = report(folder, show=False)
+    said = " ".join(seen(made).split())
+    assert "No scores yet" in said and "optimizer step 60 of 100" in said
+    assert "OutOfMemory: asked for 2 GiB" in said and "halve the batch" in said
+    assert "finetune: gemma-2-2b, r16" in said
+    assert {"loss", "memory", "gpu"} <= set(made.plots)
+    assert "not evaluated" not in made.text
+
+
+def test_a_result_is_known_by_its_scores(finished: Path, tmp_path: Path) -> None:
+    found = RunResult.from_path(finished)
+    assert list(found.headline_scores) == [
+        "syntax accuracy",
+        "BLEU",
+        "HumanEval pass@1",
+        "MBPP pass@1",
+    ]
+    assert repr(found).startswith("RunResult(r16, syntax accuracy 0.900, BLEU ")
+    assert "<th>HumanEval pass@1</th><td>0.200</td>" in found._repr_html_()
+    scores = {row["run"]: row["score"] for row in list_runs(finished.parent).rows()}
+    assert scores == {"base": "syntax accuracy 0.250", "r16": "syntax accuracy 0.900"}

@@ -1,0 +1,101 @@
+"""Promise: `nbhelpers study` shows the plan, runs it, and its exit code says how it ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_study
+import pytest
+from fake_study import make_preset, no_gpu
+
+from nbhelpers import cli
+from nbhelpers.errors import ConfigError, OutOfMemory
+from nbhelpers.runs import end_leftovers, list_runs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of runs; the preset and the hardware are those of the tests."""
+    for name, value in fake_study.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED"):
+        monkeypatch.delenv(name, raising=False)
+
+    def load(job: str, name: str, *, hardware: Any, overrides: dict[str, Any]) -> Any:
+        assert (job, name) == ("finetune", "smoke")
+        return make_preset(**overrides)
+
+    monkeypatch.setattr("nbhelpers.config.load_preset", load)
+    monkeypatch.setattr("nbhelpers.hardware.detect_hardware", no_gpu)
+    yield tmp_path / "runs"
+    for run in list_runs(tmp_path / "runs"):
+        end_leftovers(run)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["nbhelpers", *arguments])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_plan_only_shows_memory_and_time_and_starts_nothing(
+    runs: Path, monkeypatch, capsys
+) -> None:
+    options = ("study", "--preset", "smoke", "--run-dir", str(runs), "--plan-only")
+    assert command(monkeypatch, *options, "--seeds", "3,4", "-o", "epochs=1") == 0
+    said = capsys.readouterr().out
+    assert "qlora-r16-seed4" in said and "In total: " in said and "(estimate)" in said
+    assert not runs.exists()
+    assert command(monkeypatch, *options, "--gpu", "l4") == 0
+    assert "planned 1 x L4" in capsys.readouterr().out
+
+
+def test_a_study_runs_and_is_used_again(runs: Path, monkeypatch, capsys) -> None:
+    options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
+    assert command(monkeypatch, *options) == 0
+    said = capsys.readouterr().out
+    assert said.index("In total: ") < said.index("[1/2] base") < said.index("0.808 [0.708, 0.908]")
+    assert "Its report: " in said and list(runs.glob("study-*/study.html"))
+    assert command(monkeypatch, *options) == 0
+    assert capsys.readouterr().out.count("is finished: its result is used") == 2
+    assert command(monkeypatch, "runs", "--run-dir", str(runs)) == 0
+    assert capsys.readouterr().out.count("finished") == 2  # the study's folder is no run
+
+
+def test_a_failed_run_is_the_exit_code(runs: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FAKE_FAIL", "r8")
+    options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
+    assert command(monkeypatch, *options) == OutOfMemory.exit_code
+    said = capsys.readouterr()
+    assert "1 of 2 runs" in said.err and "r8 failed first" in said.err and "The study: " in said.out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--adapters", "r8,r8"), "twice"),
+        (("--seeds", "x"), "is no seed"),
+        (("--gpu", "l4"), "--plan-only"),
+    ],
+)
+def test_a_wrong_option_ends_before_anything_starts(
+    runs: Path, monkeypatch, capsys, options: tuple[str, ...], words: str
+) -> None:
+    arguments = ("study", "--preset", "smoke", "--run-dir", str(runs), *options)
+    assert command(monkeypatch, *arguments) == ConfigError.exit_code
+    assert words in capsys.readouterr().err and not runs.exists()
+
+
+def test_an_interrupted_study_has_the_shells_exit_code(runs: Path, monkeypatch) -> None:
+    monkeypatch.setenv("FAKE_SLOW", "base")
+    monkeypatch.setattr("nbhelpers.study.follow", lambda run, **options: None)
+    options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
+    assert command(monkeypatch, *options) == 130
