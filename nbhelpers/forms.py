@@ -114,6 +114,7 @@ RESULT = {
     "adapter": _ADAPTER,
     "energy": NUMBERS,
     "gpu_baseline": NUMBERS,
+    "sandbox": {"*": ANY, "held": [TEXT], "passed": [TEXT], "warning": TEXT},
     "versions": {"*": PLAIN},
     "gpu": [GPU],
     "warnings": [TEXT],

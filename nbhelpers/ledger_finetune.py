@@ -32,7 +32,7 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 WORKSPACE_BYTES = 64 * 2**20
 # Bytes per token and unit of the MLP that a block's backward pass holds beside what it keeps, where
 # a block is computed anew (checkpointing), and where not. Source: fitted, see above.
-RECOMPUTED_BYTES, BACKWARD_BYTES = 12, 5
+RECOMPUTED_BYTES, BACKWARD_BYTES = 6, 5
 # Bytes per token and unit of the MLP inside a block without gradients. Source: as RECOMPUTED_BYTES.
 FORWARD_BYTES = 14
 
@@ -289,9 +289,10 @@ def _adapter_inputs(case: _Case) -> int:
     s, shape, width = case.settings, case.shape, case.width
     names = projections(s.lora_target_modules)
     size = len(names) * s.lora_r * width
-    if case.mask or (width == 2 and s.method != "qlora"):  # each adapter has its own input
+    if case.mask:  # each adapter has an input of its own, dropped by chance
         return size + sum(shape.linear(name)[0] for name in names) * (width + case.mask)
-    shared = {("o_proj",), ("down_proj",), ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")}
+    shared = [("down_proj",), ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
+    shared += [("o_proj",)] if case.kernel == "eager" else []  # fused attention keeps its output
     used = [group for group in shared if set(group) & set(names)]
     return size + sum(shape.linear(group[0])[0] for group in used) * width
 
@@ -311,13 +312,15 @@ def _score_temporaries(case: _Case, extent: CausalExtent) -> int:
 def _loss(case: _Case, extent: CausalExtent) -> tuple[int, str]:
     """Return what the loss holds beside all activations, in bytes and words.
 
-    Source: plain: the capped logits, their log-softmax in fp32 and its two gradients in fp32.
+    Source: plain: the capped logits, and for supervised tokens the log-softmax and its two
+    gradients in fp32, or what the forward pass holds before.
     Chunked: logits and their gradient, of some tokens; the supervised hidden states with gradient.
     """
     shape, width = case.shape, case.width
     if case.settings.loss == "plain":
-        per_logit = 12 + (width if shape.is_capped else 0)
-        size = extent.tokens * shape.vocab * per_logit
+        capped = extent.tokens * width * shape.is_capped
+        forward = 2 * capped + extent.supervised * (8 if width == 4 else 10)
+        size = shape.vocab * max(forward, capped + 12 * extent.supervised)
         return size, f"logits of {extent.tokens:,} x {shape.vocab:,}, whole, in fp32 with gradients"
     fits = max(128, LOGIT_CHUNK_BYTES // (shape.vocab * width) // 128 * 128)
     chunk = min(fits, extent.supervised)

@@ -46,10 +46,16 @@ def losses(training: Any) -> tuple[list[tuple[float, float]], list[tuple[float, 
     """Return (step, loss) of train and of valid, as far as both are numbers."""
 
     def points(name: str) -> list[tuple[float, float]]:
-        found = ((dig(e, "step"), dig(e, "loss")) for e in dig(training, name) or [])
+        found = ((dig(e, "step"), _loss(e)) for e in dig(training, name) or [])
         return [(s, v) for s, v in found if s is not None and v is not None and s >= 0]
 
     return points("history"), points("evals")
+
+
+def _loss(event: Any) -> float | None:
+    """Return the loss of a line of the history, or of an `eval` event."""
+    found = dig(event, "loss")
+    return found if found is not None else dig(event, "scores", "loss")
 
 
 def scores_figure(facts: RunFacts) -> Figure | None:

@@ -19,7 +19,7 @@ LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
 # What a task counts, by the first word of its name: of any job, or of one.
 UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}
-JOB_UNITS = {"finetune": {"tokenise": "samples", "evaluate": "samples", "generate": "answers"}}
+JOB_UNITS = {"finetune": {"tokenise": "samples", "generate": "answers", "pre-train": "steps"}}
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Progress:
     def _on_eval(self, event: Event) -> None:
         found = event.get("scores") or {}
         self.scores = {name: v for name, v in found.items() if isinstance(v, int | float)}
-        self.valid_loss = event.get("loss", self.valid_loss)
+        self.valid_loss = self.scores.get("loss", event.get("loss", self.valid_loss))
         self.split = str(event.get("split") or "")
 
     def _on_gpu(self, event: Event) -> None:

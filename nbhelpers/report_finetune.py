@@ -129,13 +129,8 @@ def cautions(facts: RunFacts) -> list[str]:
     """Return what a reader should hold against the scores, the sample's own note first."""
     note = facts.get("data", "note")
     said = [str(note)] if facts.is_sample and note else []
-    said += [
-        *_random_start(facts),
-        *_few_samples(facts),
-        *_cut_answers(facts),
-        *_cut_samples(facts),
-    ]
-    said += [*_skipped(facts), *_left_over(facts)]
+    for doubts in DOUBTS:
+        said += doubts(facts)
     if list(evaluated(facts)):
         said += [f"{TITLES.get(k, k)}: {why}." for k, why in not_evaluated(facts).items()]
     return said + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
@@ -192,3 +187,20 @@ def _left_over(facts: RunFacts) -> list[str]:
     if before is None or after is None or after - before < BASELINE_BYTES:
         return []
     return [f"After the run the GPU held {size(after - before)} more than before it."]
+
+
+def _like_held_out(facts: RunFacts) -> list[str]:
+    found = facts.get("data", "problems", "duplicates")
+    like, removed = dig(found, "train_rows_like_any"), dig(found, "removed")
+    if not isinstance(like, int) or not like or removed:
+        return []
+    return [f"{count(like)} train rows equal or nearly equal a row of valid or test, and are used."]
+
+
+def _sandbox(facts: RunFacts) -> list[str]:
+    warning = facts.get("sandbox", "warning")
+    return [f"The sandbox of the generated programs: {warning}"] if warning else []
+
+
+DOUBTS = (_random_start, _few_samples, _cut_answers, _cut_samples, _like_held_out, _skipped)
+DOUBTS += (_left_over, _sandbox)

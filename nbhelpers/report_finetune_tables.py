@@ -63,17 +63,26 @@ def evaluated(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def not_evaluated(facts: RunFacts) -> dict[str, str]:
-    """Return, for each split without scores, why: as the run says, or by its settings."""
+    """Return, for each split without scores, why: by the run's settings, or as it warned."""
     done, found = {split for split, _ in evaluated(facts)}, {}
     wanted, tasks = facts.get("settings", "evaluate"), facts.get("settings", "tasks")
     for split in (name for name in SPLITS if name not in done):
-        why = dig(facts.get("scores", split), "skipped")
-        if not isinstance(why, str):
-            is_left_out = split != "test" and isinstance(tasks, list) and split not in tasks
-            why = f"evaluate={wanted}" if wanted in ("none", "text") else ""
-            why = f"tasks={','.join(map(str, tasks)) or 'none'}" if not why and is_left_out else why
+        is_text, why = split == "test", ""
+        if wanted == "none" or (wanted == "text" and not is_text):
+            why = f"evaluate={wanted}"
+        elif not is_text and isinstance(tasks, list) and split not in tasks:
+            why = f"tasks={','.join(map(str, tasks)) or 'none'}"
+        elif not is_text:
+            why = _warned(facts)
         found[split] = NOT_EVALUATED + (f" ({why})" if why else "")
     return found
+
+
+def _warned(facts: RunFacts) -> str:
+    """Return why generated programs were not run, which a run tells as a warning."""
+    start = "pass@1 is not measured: "
+    found = [str(said) for said in facts.get("warnings") or [] if str(said).startswith(start)]
+    return found[0].removeprefix(start).rstrip(".") if found else ""
 
 
 def metrics_of(split: str) -> tuple[str, ...]:
@@ -231,7 +240,7 @@ def data_table(facts: RunFacts) -> pd.DataFrame:
     rows = []
     for name, values in (facts.get("data", "splits") or {}).items():
         row: dict[str, Any] = {"split": name}
-        for key in ("samples", "tokens", "supervised_tokens", "cut"):
+        for key in ("samples", "tokens", "supervised_tokens", "cut", "dropped"):
             row[key.replace("_", " ")] = dig(values, key)
         rows.append(row)
     return _frame(rows)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 100
+WEIGHTS = ("model.", "pytorch_model.", "adapter_model.")  # how a file of weights begins
 
 
 def findings(facts: RunFacts) -> ModuleType:
@@ -99,7 +100,7 @@ def _weights(facts: RunFacts) -> str | None:
     """Say where the weights came from before this run changed them."""
     if facts.is_evaluation:
         given = PurePath(str(facts.get("checkpoint") or "unknown"))
-        is_in_folder = given.name.startswith(("model.", "pytorch_model.")) and given.parent.name
+        is_in_folder = given.name.startswith(WEIGHTS) and given.parent.name
         return f"from checkpoint {given.parent.name if is_in_folder else given.name}"
     steps = facts.get("settings", "pretrain_steps")
     job = facts.job if facts.job in MODELS else "clones"

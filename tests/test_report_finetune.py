@@ -29,6 +29,8 @@ from nbhelpers.report_words import as_text
 from nbhelpers.results import RunResult
 from nbhelpers.runs import list_runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:

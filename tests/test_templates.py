@@ -155,6 +155,27 @@ def test_a_conversation_can_be_put_under_the_headings() -> None:
     assert "User: a\n\nAssistant: b\n\nUser: c" in render(more, "alpaca")[0]
 
 
+@pytest.mark.slow
+def test_a_real_tokenizer_gives_the_same_prompts() -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"<bos>": 0, "<unk>": 1}, unk_token="<unk>")
+    core = tokenizers.Tokenizer(words)
+    pieces = [("<bos>", 0)]
+    core.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=pieces
+    )
+    real = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<bos>", unk_token="<unk>"
+    )
+    assert resolve_template("auto", "instruction", real) == "alpaca"
+    row = Row("chat", "x", turns=(("system", "Be brief."), ("user", "a")))
+    for template in (CHAT, NO_SYSTEM):
+        real.chat_template = template
+        assert resolve_template("auto", "instruction", real) == "chat"
+        assert render(row, "chat", real) == render(row, "chat", Tokenizer(template))
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [

@@ -82,8 +82,8 @@ def _near_rows(
 ) -> tuple[dict[str, dict[int, Match]], dict[str, int | None]]:
     """Near-duplicates of each evaluation split by train row, and counts within train.
 
-    Train is taken in blocks, so that memory stays bounded; with more than one block, near-duplicates
-    within train are not counted (None).
+    Train is taken in blocks, so that memory stays bounded; with more than one block, repeats within
+    train are not looked for beyond equal rows (None).
     """
     train, held = splits["train"], [*splits["test"], *splits["valid"]]
     n_test, n_held = len(splits["test"]), len(held)

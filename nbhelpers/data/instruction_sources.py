@@ -228,9 +228,13 @@ def _read_smoke(log: ProblemLog) -> RawData:
 
 
 def _unknown_source(source: Any, what: str) -> DataError:
+    is_data = what == "data"
+    sample = f"`{SMOKE}`, nor " if is_data else ""
     return DataError(
-        f"{what}={shorten(source)} is neither `{SMOKE}`, nor a file or folder here, nor a data set "
-        "on the hub (owner/name).",
-        fix=f"write `smoke`, ./file.jsonl, ./folder or owner/name; a revision goes into "
-        f"{what}_revision.",
+        f"{what}={shorten(source)} is neither {sample}a file or folder here, nor a data set on the "
+        "hub (owner/name).",
+        fix=f"write `{SMOKE}`, ./file.jsonl, ./folder or owner/name; a revision goes into "
+        "data_revision."
+        if is_data
+        else "write ./file.jsonl, ./folder or owner/name.",
     )

@@ -16,6 +16,7 @@ from .answers import extract_code
 from .template_views import ColouredText, coloured, length_histogram, show_template
 
 __all__ = [
+    "AS_WRITTEN",
     "ColouredText",
     "Row",
     "coloured",

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from nbhelpers.jobs import checkpoint as ck
-from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, Recipe, training_arguments
+from nbhelpers.jobs.finetune_recipe import Recipe
+from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_arguments
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
 from nbhelpers.jobs.parity import prove

@@ -86,7 +86,8 @@ def flex_attention_forward(
     def capped(score: Tensor, *_: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 
-    attend = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    is_plain = torch.compiler.is_compiling() or query.device.type == "cpu"
+    attend = flex_attention if is_plain else _compiled_flex()
     out = attend(
         query,
         key,

@@ -48,7 +48,7 @@ def cross_entropy_sum(
     soft_cap: float | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return the summed cross-entropy of a linear head, as a scalar in fp32.
+    """Return the summed cross-entropy of a linear head, as a scalar in fp32 (fp64 for fp64).
 
     Args:
         hidden: (n, hidden) inputs of the head; its gradient is computed.
@@ -80,7 +80,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         chunk: int,
     ) -> Tensor:
         wants = hidden.requires_grad
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        total = torch.zeros((), dtype=wide, device=hidden.device)
         gradient = torch.empty_like(hidden) if wants else None
         scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
         step = _step(hidden)
@@ -96,8 +97,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        given = None if gradient is None else (gradient.float() * upstream).to(gradient.dtype)
-        return given, None, None, None, None
+        if gradient is None:
+            return None, None, None, None, None
+        # A scaled loss may hand down more than fp16 can hold.
+        wide = gradient if gradient.dtype == torch.float64 else gradient.float()
+        return (wide * upstream).to(gradient.dtype), None, None, None, None
 
 
 def _chunk_step(

@@ -1,0 +1,183 @@
+"""Promise: packing changes nothing. Samples in one row do not see each other, whatever the kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from causal_tiny import PAD, VOCAB, tiny_base, tiny_gemma, tiny_table
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from nbhelpers.models.causal_attention import Layout, choose_attention, masks
+from nbhelpers.models.causal_batches import make_batch
+from nbhelpers.models.causal_forward import TrainingForward
+
+ROWS = np.arange(5)
+SCALE = 30.0  # of the projections: scores reach the cap
+
+
+def tiny_llama() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_implementation="eager",
+        pad_token_id=PAD,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).requires_grad_(False).eval()
+
+
+def hidden(model, kernel: str, rows: np.ndarray, *, packed: bool, multiple: int = 8):
+    table = tiny_table()
+    batch = make_batch(table, rows, pad_id=PAD, packed=packed, multiple=multiple)
+    forward = TrainingForward(model, kernel=kernel, loss="chunked", dtype=torch.float32)
+    with forward.active(), torch.no_grad():
+        states = forward.hidden(batch.ids, batch.layout)
+    return states[batch.layout.segments >= 0]
+
+
+def alone(model, rows: np.ndarray):
+    """Each sample by itself, through the published model: no mask, no positions of ours."""
+    table = tiny_table()
+    out = [model.model(torch.from_numpy(table.ids[row])[None]).last_hidden_state[0] for row in rows]
+    return torch.cat(out)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "flex"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_gemma_sees_each_sample_alone(kernel: str, packed: bool):
+    model = tiny_gemma(scale=SCALE)
+    wanted = alone(model, ROWS)
+    multiple = 128 if kernel == "flex" else 8
+    found = hidden(model, kernel, ROWS, packed=packed, multiple=multiple)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_llama_sees_each_sample_alone(kernel: str, packed: bool):
+    model = tiny_llama()
+    wanted = alone(model, ROWS)
+    found = hidden(model, kernel, ROWS, packed=packed)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_soft_cap_matters_in_these_tests():
+    """Without the cap the states differ clearly, so the tests above would notice its loss."""
+    model = tiny_gemma(scale=SCALE)
+    wanted = alone(model, ROWS)
+    for layer in model.model.layers:
+        layer.self_attn.attn_logit_softcapping = None
+    assert float((alone(model, ROWS) - wanted).norm() / wanted.norm()) > 0.05
+
+
+def test_a_leak_between_samples_would_be_noticed():
+    model = tiny_gemma(scale=SCALE)
+    table = tiny_table()
+    batch = make_batch(table, ROWS, pad_id=PAD, packed=True)
+    leaky = Layout(torch.zeros_like(batch.layout.segments), batch.layout.positions)
+    forward = TrainingForward(model, kernel="eager", loss="chunked", dtype=torch.float32)
+    with forward.active(), torch.no_grad():
+        states = forward.hidden(batch.ids, leaky)[batch.layout.segments >= 0]
+    wanted = alone(model, ROWS)
+    assert float((states - wanted).norm() / wanted.norm()) > 0.05
+
+
+@pytest.mark.parametrize("loss", ["chunked", "plain"])
+def test_the_loss_of_a_packed_row_is_the_sum_over_its_samples(loss: str):
+    model, table = tiny_gemma(scale=3.0), tiny_table()
+    forward = TrainingForward(model, kernel="eager", loss=loss, dtype=torch.float32)
+
+    def total(rows: np.ndarray, *, packed: bool) -> float:
+        batch = make_batch(table, rows, pad_id=PAD, packed=packed)
+        with forward.active(), torch.no_grad():
+            return float(model(**forward.inputs(batch)).loss)
+
+    one_by_one = sum(total(ROWS[i : i + 1], packed=False) for i in range(len(ROWS)))
+    assert total(ROWS, packed=True) == pytest.approx(one_by_one, rel=1e-5)
+    assert total(ROWS, packed=False) == pytest.approx(one_by_one, rel=1e-5)
+
+
+def test_the_model_is_itself_again_after_training():
+    model = tiny_gemma()
+    ids = torch.randint(3, VOCAB, (1, 12))
+    before = model(ids).logits
+    forward = TrainingForward(model, kernel="flex", loss="chunked", dtype=torch.float32)
+    with forward.active():
+        pass
+    assert "forward" not in vars(model)
+    from nbhelpers.models.causal_forward import generating
+
+    with generating(model, "eager"):
+        torch.testing.assert_close(model(ids).logits, before)
+
+
+def test_a_sliding_window_limits_some_layers_only():
+    model = tiny_gemma()  # its window is 16
+    segments = torch.zeros(1, 40, dtype=torch.long)
+    layout = Layout(segments, torch.arange(40)[None])
+    found = masks(layout, kernel="eager", config=model.config, dtype=torch.float32)
+    assert int((found["full_attention"][0, 0, 39] == 0).sum()) == 40
+    assert int((found["sliding_attention"][0, 0, 39] == 0).sum()) == 16
+
+
+def test_padding_sees_itself_so_that_no_softmax_is_empty():
+    table = tiny_table()
+    batch = make_batch(table, ROWS[:2], pad_id=PAD, packed=False)
+    mask = masks(batch.layout, kernel="eager", config=tiny_gemma().config, dtype=torch.float32)
+    assert bool((mask["full_attention"] == 0).any(-1).all())
+
+
+def test_a_rank_without_samples_computes_a_stand_in():
+    batch = make_batch(tiny_table(), np.zeros(0, dtype=np.int64), pad_id=PAD, packed=True)
+    model = tiny_gemma()
+    forward = TrainingForward(model, kernel="eager", loss="chunked", dtype=torch.float32)
+    with forward.active(), torch.no_grad():
+        assert float(model(**forward.inputs(batch)).loss) == 0.0
+    assert batch.samples == batch.useful_tokens == 0
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_batch_holds_each_token_once(packed: bool):
+    table = tiny_table()
+    batch = make_batch(table, ROWS, pad_id=PAD, packed=packed)
+    inside = batch.layout.segments >= 0
+    told = batch.ids[inside].tolist()
+    assert told == [int(token) for row in ROWS for token in table.ids[row]]
+    learned = batch.labels[batch.labels != -100]
+    assert len(learned) == int(table.supervised[ROWS].sum())
+    assert batch.useful_tokens == int(table.lengths[ROWS].sum())
+    assert (batch.ids.shape[0] == 1) == packed
+
+
+def test_the_kernel_follows_family_and_device():
+    cpu = torch.device("cpu")
+    assert choose_attention("auto", "gemma2", cpu) == "eager"
+    assert choose_attention("auto", "llama", cpu) == "sdpa"
+    assert choose_attention("flex", "gemma2", cpu) == "flex"
+
+
+def test_the_proof_fails_where_the_cap_is_dropped(monkeypatch: pytest.MonkeyPatch):
+    from types import SimpleNamespace
+
+    from nbhelpers.jobs.parity import prove
+    from nbhelpers.models import causal_attention
+
+    base = tiny_base(scale=SCALE)
+    adapted = SimpleNamespace(base=base, model=base.model, bare=base.model)
+    how = {"dtype": torch.float32, "packed": True}
+    assert prove(adapted, tiny_table(), kernel="eager", **how)["passed"]
+    assert prove(adapted, tiny_table(), kernel="flex", **how)["passed"]
+    real = causal_attention.flex_attention_forward
+
+    def careless(*args, softcap=None, **options):
+        return real(*args, softcap=None, **options)
+
+    monkeypatch.setattr(causal_attention, "flex_attention_forward", careless)
+    found = prove(adapted, tiny_table(), kernel="flex", **how)
+    assert not found["passed"]
+    assert found["relative_error"] > 0.05

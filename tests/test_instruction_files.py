@@ -1,0 +1,237 @@
+"""Promise: rows load from every file format and form of columns; what is bad is told by place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nbhelpers.data import (
+    instruction_files,
+    instruction_rows,
+)
+from tests.instruction_rows import FORMS, ROWS, WRITERS, lines, load, told, write
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_file_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
+    expected = load(write(tmp_path / "x" / "rows.jsonl", lines(ROWS)))
+    found = load(WRITERS[name](tmp_path / name, ROWS))
+    assert found.fingerprint == expected.fingerprint
+    texts = {k: [(s.prompt, s.completion) for s in v] for k, v in found.splits.items()}
+    assert texts == {k: [(s.prompt, s.completion) for s in v] for k, v in expected.splits.items()}
+    assert {k: len(v) for k, v in texts.items()} == {"train": 30, "valid": 4, "test": 6}
+
+
+def test_marks_and_line_ends_are_noted(tmp_path: Path) -> None:
+    data = b"\xef\xbb\xbf" + lines(ROWS).replace("\n", "\r\n").encode()
+    counts = load(write(tmp_path / "a.jsonl", data)).problems["counts"]
+    assert counts["byte_order_mark"] == 1 and counts["crlf"] == 40
+    rows = [{**row, "output": row["output"].replace("\n", "\r\n")} for row in ROWS]
+    found = load(write(tmp_path / "b.jsonl", lines(rows)))
+    assert found.problems["counts"]["crlf_text"] == 40
+    assert not any("\r" in sample.completion for sample in found.splits["train"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_columns_is_understood(tmp_path: Path, form: str) -> None:
+    plain = [{"instruction": row["instruction"], "output": row["output"]} for row in ROWS]
+    expected = load(write(tmp_path / "x" / "a.jsonl", lines(plain)))
+    found = load(write(tmp_path / "a.jsonl", lines([FORMS[form](row) for row in ROWS])))
+    assert found.template == "alpaca"
+    assert {s.prompt: s.completion for part in found.splits.values() for s in part} == {
+        s.prompt: s.completion for part in expected.splits.values() for s in part
+    }
+    has_other_names = form in ("question and answer", "capitals", "text and code", "dolly")
+    assert ("columns_read" in found.problems["counts"]) == has_other_names
+
+
+def test_prompts_of_their_own_are_used_as_they_are(tmp_path: Path) -> None:
+    rows = [{"prompt": r["instruction"], "completion": r["output"]} for r in ROWS]
+    found = load(write(tmp_path / "a.jsonl", lines(rows)), template="alpaca")
+    sample = found.splits["train"][0]
+    assert found.template == "none" and sample.prompt in {r["instruction"] for r in ROWS}
+    assert found.problems["counts"]["own_prompts"] == 1
+
+
+def test_the_prompt_column_that_holds_the_answer_is_never_the_prompt(tmp_path: Path) -> None:
+    rows = [{**r, "prompt": f"### Instruction: {r['instruction']} {r['output']}"} for r in ROWS]
+    found = load(write(tmp_path / "a.jsonl", lines(rows)))
+    for part in found.splits.values():
+        assert not any(sample.completion in sample.prompt for sample in part)
+    own = [{"prompt": r["prompt"], "completion": r["output"]} for r in rows]
+    message = told(write(tmp_path / "b.jsonl", lines(own)), on_bad_rows="drop")
+    assert "the prompts hold their own answers" in message and "40 of 40 prompts" in message
+
+
+BAD_LINES = [
+    ('{"instruction": "x", ', "broken_json", "Expecting"),
+    ("[1, 2]", "not_a_row", "it is list"),
+    ('"text"', "not_a_row", "it is str"),
+    ('{"instruction": "a", "output": ""}', "empty_answer", "output is empty"),
+    ('{"instruction": "a", "output": " \\n"}', "empty_answer", "white space only"),
+    ('{"instruction": "", "output": "b"}', "empty_question", "instruction is empty"),
+    ('{"instruction": "a", "output": null}', "null_value", "output is null"),
+    ('{"instruction": "a", "input": "b"}', "null_value", "no output; the columns are"),
+    ('{"instruction": "a", "output": 3}', "not_text", "output is int: 3"),
+    ('{"instruction": "a", "output": NaN}', "not_text", "output is float"),
+    ('{"instruction": "a", "input": ["b"], "output": "c"}', "not_text", "input is list"),
+    ('{"instruction": "a", "output": "\\ud800"}', "bad_text", "lone surrogate at character 1"),
+    ('{"instruction": "a", "output": "b\\u0000"}', "bad_text", "NUL"),
+    ('{"instruction": "a", \0 "output": "b"}', "nul_byte", "at byte 22"),
+    (b'{"instruction": "\xe9", "output": "b"}', "not_utf8", "byte 18 of the line is 0xe9"),
+    ("[" * 100_000, "broken_json", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "detail"),
+    BAD_LINES,
+    ids=[f"{n}-{kind}" for n, (_, kind, _) in enumerate(BAD_LINES)],
+)
+def test_a_bad_row_stops_with_its_place_or_is_dropped(
+    tmp_path: Path, line: str | bytes, kind: str, detail: str
+) -> None:
+    raw = line.encode() if isinstance(line, str) else line
+    path = write(
+        tmp_path / "a.jsonl", lines(ROWS[:20]).encode() + raw + b"\n" + lines(ROWS[20:]).encode()
+    )
+    message = told(path)
+    assert f"1 {kind}" in message and "a.jsonl:21" in message and detail in message
+    assert 'on_bad_rows="drop"' in message
+    found = load(path, on_bad_rows="drop")
+    assert found.problems["rows_dropped"] == {"a.jsonl": 1}
+    assert found.problems["counts"][kind] == 1
+    assert sum(map(len, found.splits.values())) == 40
+
+
+BAD_TURNS = [
+    (None, "null_value", "messages is null"),
+    ([], "empty_answer", "no turn of the assistant"),
+    ("hello", "bad_turns", "messages is str"),
+    ([{"role": "user", "content": "a"}], "empty_answer", "no turn of the assistant"),
+    ([{"role": "assistant", "content": "a"}], "empty_question", "no turn of the user"),
+    ([{"role": "narrator", "content": "a"}], "bad_turns", "turn 1 of messages: 'narrator'"),
+    (["a"], "bad_turns", "turn 1 of messages is str"),
+    ([{"role": "user", "content": 3}], "not_text", "turn 1 of messages"),
+    (
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
+        "empty_answer",
+        "turn 2 of messages is empty",
+    ),
+]
+
+
+@pytest.mark.parametrize(("turns", "kind", "detail"), BAD_TURNS)
+def test_a_conversation_that_cannot_be_used_is_told(
+    tmp_path: Path, turns: Any, kind: str, detail: str
+) -> None:
+    rows = [FORMS["messages"](row) for row in ROWS] + [{"messages": turns}]
+    message = told(write(tmp_path / "a.jsonl", lines(rows)))
+    assert f"1 {kind}" in message and "a.jsonl:41" in message and detail in message
+
+
+def test_turns_after_the_last_answer_are_left_out_and_parts_are_joined(tmp_path: Path) -> None:
+    rows = [FORMS["messages"](row) for row in ROWS]
+    rows[0]["messages"].append({"role": "user", "content": "Thank you"})
+    rows[1]["messages"][0]["content"] = [
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "b"},
+    ]
+    found = load(write(tmp_path / "a.jsonl", lines(rows)), template="plain")
+    assert found.problems["counts"]["turns_after_answer"] == 1
+    prompts = [s.prompt for part in found.splits.values() for s in part]
+    assert "# ab\n" in prompts and not any("Thank you" in prompt for prompt in prompts)
+
+
+BAD_FILES: dict[str, tuple[str | bytes, str]] = {
+    "empty.jsonl": ("", "0 bytes"),
+    "blank.jsonl": ("\n\n", "a file has no rows"),
+    "list.json": ("[]", "a file has no rows"),
+    "binary.jsonl": (bytes(range(256)) * 50, "is a binary file"),
+    "pickle.json": (b"\x80\x04\x95abc", "is a pickle; nothing is unpickled here"),
+    "page.json": ("<!DOCTYPE html><p>no</p>", "is a web page"),
+    "wide.jsonl": (lines(ROWS).encode("utf-16"), "mark of UTF-16"),
+    "wide2.jsonl": (lines(ROWS).encode("utf-16-le"), "looks like UTF-16 without its mark"),
+    "packed.jsonl": (b"\x1f\x8b\x08abc", "gunzip"),
+    "pointer.parquet": ("version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    "damaged.parquet": (b"PAR1 and no more", "is not Parquet, or damaged"),
+    "renamed.csv": (b"PAR1\0\0", "is a Parquet file; name it .parquet"),
+    "cut.json": (json.dumps(ROWS, indent=1)[:-40], "is not JSON"),
+    "latin.json": ('[{"instruction": "é"}]'.encode("latin-1"), "line 1: byte 0xe9 is not UTF-8"),
+    "number.json": ("3", "it is int: 3"),
+    "columns.json": ('{"instruction": {"0": "a"}, "output": {"0": "b"}}', "column by column"),
+    "object.json": ('{\n"name": 1,\n"rows_of": 2}', "is one JSON object (name, rows_of)"),
+    "unknown.jsonl": (lines([{"foo": 1, "bar": 2}] * 30), "the columns are foo, bar. Read are: "),
+    "unclear.jsonl": (
+        lines([{"question": "a", "answer": "b", "response": "c"}] * 9),
+        "response and answer could each be the answer",
+    ),
+    "both.jsonl": (
+        lines([{"instruction": "a", "output": "b", "messages": []}] * 9),
+        "could each be the row",
+    ),
+    "mixed.jsonl": (lines([*ROWS, FORMS["messages"](ROWS[0])]), "chat at mixed.jsonl:41"),
+    "twice.csv": ("instruction,output,output\na,b,c\n", "names a column twice: output"),
+    "open.csv": ('instruction,output\na,b\n"c,d\ne,f\n', "is not CSV from line 3 on"),
+    "header.csv": ("instruction,output\n", "a file has no rows"),
+    "first.csv": ("a,b\nc,d\n", "the columns are a, b"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_cannot_be_read_is_told_even_when_rows_may_be_dropped(
+    tmp_path: Path, name: str
+) -> None:
+    data, detail = BAD_FILES[name]
+    message = told(write(tmp_path / name, data), on_bad_rows="drop")
+    assert detail in message and name in message and "Fix: " in message
+
+
+def test_csv_rows_are_told_by_the_line_where_they_begin(tmp_path: Path) -> None:
+    good = "".join(f'"say\n{n}",x = {n}\n' for n in range(20))
+    path = write(
+        tmp_path / "a.csv", f"instruction,output\n{good}a,b,c\n\nd\n".encode() + b"\xe9,e\n"
+    )
+    message = told(path)
+    for part in ("a.csv:42: 3 cells under 2 columns", "a.csv:44: 1 cells", "a.csv:45: a cell"):
+        assert part in message
+    assert sum(map(len, load(path, on_bad_rows="drop").splits.values())) == 20
+
+
+def test_parquet_rows_that_are_null_or_not_utf8_are_told_by_row(tmp_path: Path) -> None:
+    texts = pa.array([*(r["output"].encode() for r in ROWS), b"\xff", None], pa.binary())
+    questions = [*(r["instruction"] for r in ROWS), "a", "b"]
+    table = pa.table({"instruction": questions, "output": texts.view(pa.string())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    message = told(tmp_path / "a.parquet")
+    assert "a.parquet:41: byte 1 of a text" in message and "a.parquet:42: output is null" in message
+
+
+def test_ids_are_the_data_sets_own_or_places_and_stand_once(tmp_path: Path) -> None:
+    placed = load(write(tmp_path / "a.jsonl", lines(ROWS)))
+    assert {"a.jsonl:1", "a.jsonl:40"} <= {s.id for part in placed.splits.values() for s in part}
+    rows = [{**row, "id": n} for n, row in enumerate(ROWS)]
+    own = load(write(tmp_path / "b.jsonl", lines(rows)))
+    assert {s.id for part in own.splits.values() for s in part} == {str(n) for n in range(40)}
+    rows[7]["id"] = 3
+    message = told(write(tmp_path / "c.jsonl", lines(rows)))
+    assert "c.jsonl:8: id '3' stands at c.jsonl:4 too" in message
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.jsonl", lines(ROWS))
+    monkeypatch.setattr(instruction_files, "MAX_FILE_BYTES", 1000)
+    assert "too large to be held in memory" in told(path)
+    monkeypatch.setattr(instruction_files, "MAX_FILE_BYTES", 10**6)
+    monkeypatch.setattr(instruction_files, "MAX_JSON_BYTES", 1000)
+    assert "write one row a line" in told(write(tmp_path / "a.json", json.dumps(ROWS)))
+    monkeypatch.setattr(instruction_rows, "MAX_CHARACTERS", 1000)
+    long = [*ROWS, {"instruction": "a", "output": "b" * 1001}]
+    assert "output has 1,001 characters" in told(write(tmp_path / "b.jsonl", lines(long)))

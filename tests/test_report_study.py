@@ -1,0 +1,184 @@
+"""Guards: the report of a study compares its runs on the same samples and names what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from report_page import PageText, seen
+from study_on_disk import write_study
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.report import Report, report
+from nbhelpers.report_study import report_study
+from nbhelpers.report_study_pairs import pairs_of
+from nbhelpers.report_study_words import headline
+from nbhelpers.study import open_study
+from nbhelpers.study_table import StudyResult
+
+pytestmark = pytest.mark.slow
+GOOD = {"base": 0.2, "r8": 0.6, "r16": 0.62, "r32": 0.97}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    """Return a study of three adapters and the base; no test changes it."""
+    return write_study(tmp_path_factory.mktemp("runs"), "base,r8,r16,r32", good=GOOD)
+
+
+@pytest.fixture(scope="module")
+def made(study: StudyResult) -> Report:
+    """Return its report."""
+    return report_study(study, show=False)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_page_needs_no_other_file(study: StudyResult, made: Report) -> None:
+    parser, page = PageText(), made.path.read_text()
+    parser.feed(page)
+    assert parser.outside == [] and made.path == study.path / "study.html"
+    assert "http" not in re.sub(r"base64,[^\"]+", "", page)
+    assert set(made.plots) == {"loss", "scores", "cost"}
+    assert page.count("data:image/png") == 3
+
+
+def test_the_headline_says_who_is_better_and_what_is_noise(made: Report) -> None:
+    said = words(made.text)
+    assert said.startswith("4 of 4 runs finished. r32 is better than r8 and r16 in syntax accuracy")
+    assert "; the other pairs are within noise." in said
+    assert "Against the base model all are better in syntax accuracy" in said
+    assert "r16 against r8: within noise." in said
+
+
+def test_two_equal_adapters_are_within_noise_and_the_cheaper_one_is_named(tmp_path: Path) -> None:
+    good = {"base": 0.2, "r16": 0.7, "r32": 0.7}
+    found = write_study(tmp_path, "base,r16,r32", good=good)
+    said = headline(found, pairs_of(found))
+    assert "r32 against r16: within noise." in said
+    assert "no other beats, r16 took the least time" in said
+
+
+def test_every_run_is_a_row_with_scores_intervals_and_cost(
+    study: StudyResult, made: Report
+) -> None:
+    table = made.tables["runs"].set_index("adapter")
+    row, scores = table.loc["r16"], study.rows[2].result.scores
+    assert row["test.syntax_accuracy"] == scores["test"]["metrics"]["syntax_accuracy"]
+    assert row["test.bleu.low"] == scores["test"]["intervals"]["bleu"][0]
+    page = words(seen(made))
+    for wanted in ("20,766,720", "energy Wh", "96.0", "peak GiB", "7.32", "7.73", "26,400"):
+        assert wanted in page
+    low, high = scores["humaneval"]["intervals"]["pass@1"]
+    assert f"[{low:.3f}, {high:.3f}]" in page
+    assert "train r16" in page
+
+
+def test_pairs_hold_the_difference_of_the_same_samples(study: StudyResult, made: Report) -> None:
+    table = made.tables["pairs"].set_index(["first", "second", "split", "metric"])
+    row = table.loc[("r32", "r8", "test", "exact_match")]
+    values = [study.rows[at].number("scores", "test", "metrics", "exact_match") for at in (1, 3)]
+    assert row["difference"] == pytest.approx(values[1] - values[0])
+    assert row["low"] > 0 and row["verdict"] == "better" and row["p_holm"] < 0.05
+    assert len(table) == 6 * 5  # pairs of four runs, five scores
+
+
+def test_verdicts_are_those_of_the_study_itself(study: StudyResult, made: Report) -> None:
+    lines = [line for line in study.verdicts("test.syntax_accuracy") if "against base" in line]
+    table = made.tables["pairs"].set_index(["first", "second", "split", "metric"])
+    assert len(lines) == 3
+    for line in lines:
+        name, verdict = re.search(r"(\S+) against base: ([a-z ]+?)(?: \(|$)", line).groups()
+        assert table.loc[(name, "base", "test", "syntax_accuracy"), "verdict"] == verdict
+
+
+def test_the_text_fits_100_columns_and_ends_with_the_path(made: Report) -> None:
+    *lines, last = made.text.splitlines()
+    assert max(map(len, lines)) <= 100 and last == f"Report: {made.path}"
+    assert re.search(
+        r"^r32 +41,533,440 +0\.\d{3} +\d\d\.\d .* 7\.32 \(7\.73\) +26,400$", made.text, re.M
+    )
+
+
+def test_one_seed_is_a_doubt(made: Report) -> None:
+    assert "One seed: the intervals are over samples only" in words(made.text)
+    assert "seeds" not in made.tables
+
+
+def test_several_seeds_give_a_spread_and_no_such_doubt(tmp_path: Path) -> None:
+    good = {"base": 0.2, "r8": 0.6, "r16": 0.62}
+    found = write_study(tmp_path, "base,r8,r16", seeds="3,4,5", good=good, samples=40)
+    made = report_study(found, show=False)
+    table = made.tables["seeds"].set_index(["adapter", "split", "metric"])
+    values = [
+        row.number("scores", "test", "metrics", "syntax_accuracy")
+        for row in found.rows
+        if row.planned.adapter == "r8"
+    ]
+    row = table.loc[("r8", "test", "syntax_accuracy")]
+    assert row["seeds"] == 3 and row["mean"] == pytest.approx(sum(values) / 3)
+    assert [row["lowest"], row["highest"]] == [min(values), max(values)]
+    assert "Spread over seeds" in seen(made) and "One seed" not in made.text
+    assert "r16 against r8: within noise." in words(made.text)
+
+
+def test_a_failed_run_is_named_with_its_error(tmp_path: Path) -> None:
+    found = write_study(tmp_path, "base,r8,r16", good=GOOD, samples=20, without=("r16",))
+    made = report_study(found, show=False)
+    said = words(made.text)
+    assert said.startswith("2 of 3 runs finished; without a result: r16 (failed).")
+    assert "Without a result: r16: OutOfMemory: asked for <2 GiB>" in said
+    assert "asked for &lt;2 GiB&gt;" in made.html and "<2 GiB>" not in made.html
+
+
+def test_a_study_without_any_result_still_has_a_report(tmp_path: Path) -> None:
+    found = write_study(tmp_path, "base,r8", good=GOOD, without=("base", "r8"))
+    made = report_study(found, show=False)
+    assert words(made.text).startswith("0 of 2 runs finished; without a result: base (failed), r8")
+    assert made.plots == {} and set(made.tables) == {"runs"}
+
+
+def test_runs_without_an_evaluation_are_not_compared(tmp_path: Path) -> None:
+    found = write_study(tmp_path, "base,r8", good=GOOD, samples=20)
+    for row in found.rows:
+        path = row.run.result_path
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"scores": {}}))
+        (row.run.path / "generations.jsonl").unlink()
+    made = report_study(open_study(found.path), show=False)
+    assert "pairs" not in made.tables and "0.000" not in made.text
+    assert "r8" in made.text and "26,400" in made.text
+
+
+def test_report_takes_a_study_or_its_folder(study: StudyResult, made: Report) -> None:
+    assert report(str(study.path), show=False).text == made.text
+    assert report(study, show=False).path == made.path
+
+
+def test_other_gpus_are_estimates(study: StudyResult, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(study.path.parent, folder)
+    for row in study.rows:
+        path = folder / row.run.id / "run.json"
+        record = json.loads(path.read_text())
+        record["hardware"] = {"gpus": [{"key": "t4", "name": "Tesla T4"}]}
+        record["plan"] |= {"use_gpu": True}
+        record["preset"] = row.planned.preset.to_dict()
+        path.write_text(json.dumps(record))
+        path = path.with_name("result.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"precision": "fp16"}))
+    page = seen(report_study(open_study(study.path.name, folder), show=False))
+    assert "On other GPUs (estimates)" in page and "h100" in page
+    assert "26,400 useful tokens/s measured on" in words(page)
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_with_a_fix(tmp_path: Path) -> None:
+    found = write_study(tmp_path, "base,r8", good=GOOD, samples=8)
+    (found.path / "study.html").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written") as caught:
+        report_study(found, show=False)
+    assert caught.value.fix
