@@ -41,6 +41,7 @@ from nbhelpers.presets import (
     choose,
     share,
 )
+from nbhelpers.study_adapters import parse_variants
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -56,6 +57,9 @@ __all__ = [
 ]
 
 SEED = "seed-"  # presets that quote the seeds as they are
+# Parameters of every notebook, and of one job's, that are no settings.
+PARAMETERS = ("preset", "run_dir")
+STUDIES = {"finetune": "adapters"}
 USER_FOLDERS = "NBHELPERS_CONFIGS"
 
 
@@ -231,8 +235,8 @@ def _candidates(job: str) -> list[Candidate]:
 def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Turn a notebook's parameters into the name of a preset and the overrides.
 
-    "" and None mean that the preset decides; `run_dir` is no setting and is left out. Types are
-    strict: True is no integer, and the text "3" is none either.
+    "" and None mean that the preset decides; `run_dir` and the `adapters` of a fine-tuning are no
+    settings and are left out. Types are strict: True is no integer, and the text "3" is none either.
 
     Raises:
         ConfigError: Lists every unknown name, wrong type and value out of range.
@@ -240,8 +244,11 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     given = {key: value for key, value in parameters.items() if value is not None and value != ""}
     given, problems = respelt(given, lambda _: "parameters")
     places = dict.fromkeys(given, "parameters")
-    problems += unknown_names(job, places, also=("preset", "run_dir"))
-    for key in ("preset", "run_dir"):
+    varied = STUDIES.get(job)
+    problems += unknown_names(job, places, also=(*PARAMETERS, varied) if varied else PARAMETERS)
+    if varied in given:
+        problems += _variant_problems(given[varied])
+    for key in PARAMETERS:
         if not isinstance(given.get(key, ""), str):
             text = f"`{key}` must be a text; it is {given[key]!r}"
             problems.append(Problem("parameters", text, f'write {key} = "…"'))
@@ -258,3 +265,11 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     problems += source_problems(job, overrides, places)
     raise_problems("the notebook's parameters", problems)
     return name, overrides
+
+
+def _variant_problems(adapters: Any) -> list[Problem]:
+    try:
+        parse_variants(adapters)
+    except ConfigError as error:
+        return [Problem("parameters", error.message.rstrip("."), error.fix)]
+    return []

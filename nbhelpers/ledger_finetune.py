@@ -10,7 +10,7 @@ were measured on an H200 are rows of `tests/test_finetune_memory.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbhelpers.batching import BatchPlan
@@ -30,6 +30,9 @@ CPU_LOGIT_BYTES, CPU_CAPPED_LOGIT_BYTES = 16, 24
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 # Source: an H100's cuBLAS takes 32 MiB in each of two threads; other cards 8 MiB.
 WORKSPACE_BYTES = 64 * 2**20
+# Useful tokens of a run after which compiling its blocks has paid. Source: 88 s on an H200, from
+# then on 33.4k instead of 17.8k tokens a second.
+COMPILE_PAYS_TOKENS = 3_400_000
 # Bytes per token and unit of the MLP that a block's backward pass holds beside what it keeps, where
 # a block is computed anew (checkpointing), and where not. Source: fitted, see above.
 RECOMPUTED_BYTES, BACKWARD_BYTES = 6, 5
@@ -79,10 +82,15 @@ def choose_kernel(settings: FinetuneSettings, shape: CausalShape, *, has_flex: b
 
 
 def choose_compile(settings: FinetuneSettings, kernel: str) -> bool:
-    """Return whether blocks are compiled; `auto`: with flex attention, so on a GPU with bf16."""
-    if settings.compile_layers == "auto":
-        return kernel == "flex"
-    return settings.compile_layers == "on"
+    """Return whether blocks are compiled; `auto`: with flex attention, where it pays.
+
+    Before the rows are known only a limit on them tells that it cannot pay.
+    """
+    if settings.compile_layers != "auto":
+        return settings.compile_layers == "on"
+    rows = settings.max_train_samples
+    is_short = rows is not None and rows * settings.seq_len * settings.epochs < COMPILE_PAYS_TOKENS
+    return kernel == "flex" and not is_short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +335,6 @@ def _loss(case: _Case, extent: CausalExtent) -> tuple[int, str]:
     per_logit = CPU_CAPPED_LOGIT_BYTES if shape.is_capped else CPU_LOGIT_BYTES
     if case.plan.use_gpu:
         per_logit = 2 * width
-    if extent.supervised > chunk:
-        per_logit += width  # the last chunk's gradient is replaced, not dropped
     size = chunk * shape.vocab * per_logit
     size += (2 * extent.supervised + chunk) * shape.hidden * width
     return size, f"logits of {chunk:,} x {shape.vocab:,} at a time, with their gradient"
@@ -337,8 +343,14 @@ def _loss(case: _Case, extent: CausalExtent) -> tuple[int, str]:
 def _scoring(
     case: _Case, scoring: CausalExtent | None, prompts: CausalExtent | None
 ) -> Iterator[MemoryLine]:
-    """The passes without gradients: the loss on held-out rows, and generation."""
+    """The passes without gradients: the loss on held-out rows, and generation.
+
+    On a CPU the live bytes of training steps are counted, not those of scoring. Generation computes
+    capped scores eagerly: flex attention has no cache.
+    """
     s, shape, width = case.settings, case.shape, case.width
+    if case.adapters and not case.plan.use_gpu:
+        return
     more = " (more than training needs)" if case.adapters else ""
     extent = scoring or longest_extent(s, s.per_device_eval_batch_size)
     size = _forward(case, extent) + _loss(case, extent)[0]
@@ -352,7 +364,8 @@ def _scoring(
     )
     tokens = extent.tokens + rows * s.max_new_tokens
     cache = tokens * 2 * shape.key_size * width * (shape.layers + 1)  # one layer's while it grows
-    size = cache + _forward(case, extent) + rows * shape.vocab * 12
+    eager = replace(case, kernel="eager" if shape.is_capped else "sdpa")
+    size = cache + _forward(eager, extent) + rows * shape.vocab * 12
     note = f"generating {rows} answers of {s.max_new_tokens} tokens{more}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
 

@@ -37,8 +37,8 @@ class Needs:
     """What a run takes, in bytes.
 
     `download`: 0 where the weights come from no hub; `loading`: main memory while the weights are
-    read tensor by tensor in the run's number format; `checkpoints`: all that are kept at once;
-    `merged`: the merged model, which is made on request only.
+    read, which go to a GPU tensor by tensor; `checkpoints`: all that are kept at once; `merged`:
+    the merged model, which is made on request only.
     """
 
     download: int
@@ -48,12 +48,15 @@ class Needs:
     merged: int
 
 
-def needs(settings: FinetuneSettings, shape: CausalShape, *, precision: str) -> Needs:
+def needs(
+    settings: FinetuneSettings, shape: CausalShape, *, precision: str, use_gpu: bool
+) -> Needs:
     """Return what a run takes of disk and main memory.
 
     >>> from nbhelpers.config import load_preset
     >>> from nbhelpers.shapes_causal import GEMMA_2_2B
-    >>> found = needs(load_preset("finetune", "t4").settings, GEMMA_2_2B, precision="fp16")
+    >>> s = load_preset("finetune", "t4").settings
+    >>> found = needs(s, GEMMA_2_2B, precision="fp16", use_gpu=True)
     >>> [round(size / 1e9, 2) for size in (found.download, found.checkpoint, found.merged)]
     [10.46, 0.29, 5.23]
     """
@@ -62,7 +65,7 @@ def needs(settings: FinetuneSettings, shape: CausalShape, *, precision: str) -> 
     hub_width = HUB_WIDTHS.get(settings.model, USUAL_HUB_WIDTH)
     stored = shape.parameters() * hub_width
     largest = shape.vocab * shape.hidden * hub_width  # the embedding, in the file's format
-    held = weight_bytes(shape, precision=precision, is_quantised=False)
+    held = 0 if use_gpu else weight_bytes(shape, precision=precision, is_quantised=False)
     trained = 0
     if settings.method != "base":
         trained = shape.adapter_parameters(settings.lora_r, settings.lora_target_modules)
@@ -98,7 +101,8 @@ def preflight(
     if not isinstance(settings, FinetuneSettings) or not isinstance(shape, CausalShape):
         return []
     precision = hardware.precision if settings.precision == "auto" else settings.precision
-    need = needs(settings, shape, precision=precision)
+    use_gpu = bool(hardware.gpus)
+    need = needs(settings, shape, precision=precision, use_gpu=use_gpu)
     download = 0 if is_downloaded else need.download
     problems = []
     on_run_disk = need.checkpoints + (download if cache_free_bytes is None else 0)
@@ -121,7 +125,8 @@ def preflight(
     if free and need.loading > free:
         problems.append(
             f"{_gb(free)} of main memory are free, and loading {settings.model} in {precision} "
-            f"needs {_gb(need.loading)}: close other programs, or use a machine with more memory"
+            f"{'onto the GPU' if use_gpu else 'without a GPU'} needs {_gb(need.loading)}: close "
+            "other programs, or use a machine with more memory"
         )
     return problems
 

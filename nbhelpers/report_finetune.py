@@ -9,7 +9,7 @@ from nbhelpers.catalog import MODELS
 from nbhelpers.report_facts import RunFacts, count, dig, score, share, size
 from nbhelpers.report_findings import standing
 from nbhelpers.report_finetune_base import NAMED, against_base, differences, missing_base
-from nbhelpers.report_finetune_tables import evaluated, not_evaluated
+from nbhelpers.report_finetune_tables import evaluated
 from nbhelpers.report_finetune_words import with_edges
 from nbhelpers.targets import TASKS, TITLES
 
@@ -88,14 +88,14 @@ def _trained(facts: RunFacts) -> str:
         return "Nothing was trained: this is the model as it is."
     if trained is None:
         return ""
-    of = f" of {count(total)} parameters ({trained / total:.2%})" if total else " parameters"
+    of = f" of {count(total)} parameters ({100 * trained / total:.2f} %)" if total else " parameters"
     return f"Adapter {facts.adapter}: trains {count(trained)}{of}."
 
 
 def _decoded(facts: RunFacts) -> str:
     for split, scores in evaluated(facts):
-        ways = (scores.get("decoding") or {}).items()
-        said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in ways)
+        ways = {name: dig(scores, "decoding", name) for name in ("mode", "max_new_tokens")}
+        said = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in ways.items() if v is not None)
         stopped = dig(scores, "metrics", "stopped")
         parts = [f"decoding {said}" if said else ""]
         parts += (
@@ -131,8 +131,6 @@ def cautions(facts: RunFacts) -> list[str]:
     said = [str(note)] if facts.is_sample and note else []
     for doubts in DOUBTS:
         said += doubts(facts)
-    if list(evaluated(facts)):
-        said += [f"{TITLES.get(k, k)}: {why}." for k, why in not_evaluated(facts).items()]
     return said + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
 
 

@@ -65,8 +65,8 @@ def _trust(facts: RunFacts, tables: Tables) -> str:
 
 def _trained(facts: RunFacts, tables: Tables) -> str:
     parity = (
-        "Parity: the chosen attention and loss beside the library's own, on one batch before "
-        "training."
+        "Parity: a batch under the chosen attention beside its samples one by one under eager "
+        "attention, before training."
     )
     said = "".join(paragraph(text) for text in (energy_said(facts), baseline_said(facts)))
     return (

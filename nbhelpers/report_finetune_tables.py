@@ -129,7 +129,8 @@ def decoding_table(facts: RunFacts) -> pd.DataFrame:
     rows = []
     for split, scores in evaluated(facts):
         said = {"samples": count(scores["n_samples"])} if scores.get("n_samples") else {}
-        said |= {key.replace("_", " "): v for key, v in (scores.get("decoding") or {}).items()}
+        ways = (scores.get("decoding") or {}).items()
+        said |= {key.replace("_", " "): _plain(v) for key, v in ways if v is not None}
         said |= {"tokenizer of BLEU": scores.get("tokenizer")}
         signatures = (scores.get("signatures") or {}).items()
         said |= {f"signature of {TITLES.get(name, name)}": text for name, text in signatures}
@@ -166,7 +167,7 @@ def adapter_table(facts: RunFacts) -> pd.DataFrame:
         "layers": ", ".join(modules) if isinstance(modules, list) else modules,
         "trainable parameters": None if trained is None else count(trained),
         "parameters": None if total is None else count(total),
-        "share trained": f"{trained / total:.3%}" if trained is not None and total else None,
+        "share trained": f"{100 * trained / total:.2f} %" if trained is not None and total else None,
     }
     plain = {what: f"{v:g}" if isinstance(v, float) else v for what, v in rows.items()}
     is_known = bool(adapter)
@@ -200,7 +201,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return f"{value:.3g}"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -36,6 +36,7 @@ border-bottom:1px solid #eee;background:none;color:inherit}
 @media(max-width:600px){.nbh th{white-space:normal}}
 """
 UNBROKEN = frozenset(("scorer", "split", "order", "prior", "metric", "average", "phase"))
+UNBROKEN |= {"to cite", "what", "setting", "verdict", "score", "run"}
 SCORE_COLUMNS = frozenset(("precision", "recall", "f1", "roc_auc", "pr_auc", "target"))
 HEADS = {
     "f1": "F1 (binary)",

@@ -88,6 +88,9 @@ def parse_variants(adapters: str | Iterable[str | Mapping[str, Any]]) -> list[Va
         ConfigError: A name or a setting is wrong, or a name stands there twice.
     """
     given = [adapters] if isinstance(adapters, Mapping) else adapters
+    if not isinstance(given, Iterable):
+        text = f"adapters={given!r} names no adapter."
+        raise ConfigError(text, fix='write "all", or for instance "r16"')
     items = given.split(",") if isinstance(given, str) else list(given)
     texts = [item for item in items if not isinstance(item, Mapping)]
     if texts or not items:

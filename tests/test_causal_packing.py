@@ -1,4 +1,4 @@
-"""Promise: packing changes nothing. Samples in one row do not see each other, whatever the kernel."""
+"""Promise: packing changes nothing: samples in one row do not see each other under any kernel."""
 
 from __future__ import annotations
 

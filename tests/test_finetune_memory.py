@@ -87,7 +87,8 @@ NO_DROPOUT = {"lora_dropout": 0.0}
         (4, 512, PLAIN | CKPT, 12.3, -0.1),
         (8, 768, PLAIN, 52.3, -0.3),
         (8, 768, PLAIN | CKPT, 26.4, +0.3),
-        (8, 1024, PLAIN | NO_DROPOUT, 62.6, +1.1),
+        # Measured with an input in fp32 copied for each adapter; ours share one in 16 bits.
+        (8, 1024, PLAIN | NO_DROPOUT, 62.6, -4.6),
     ],
 )
 def test_lora_with_whole_logits_is_near_the_peaks_measured_on_an_h200_and_an_h100(
@@ -102,16 +103,18 @@ def test_lora_with_whole_logits_is_near_the_peaks_measured_on_an_h200_and_an_h10
 @pytest.mark.parametrize(
     ("kernel", "rows", "seq_len", "precision", "changes", "simulated_gib"),
     [
-        ("eager", 4, 512, "bf16", {}, 17.43),
+        ("eager", 4, 512, "bf16", {}, 17.41),
         ("eager", 4, 512, "fp16", PLAIN, 22.27),
         ("eager", 4, 512, "bf16", CKPT, 7.44),
-        ("eager", 4, 512, "bf16", NO_DROPOUT, 16.29),
-        ("eager", 1, 2048, "bf16", {}, 22.32),
+        ("eager", 4, 512, "bf16", NO_DROPOUT, 15.59),
+        ("eager", 1, 2048, "bf16", {}, 22.31),
         ("eager", 1, 4096, "bf16", CKPT, 8.75),
-        ("eager", 8, 768, "bf16", {}, 41.26),
-        ("eager", 16, 768, "bf16", CKPT, 10.38),
-        ("sdpa", 4, 512, "bf16", {}, 16.06),
-        ("sdpa", 16, 768, "bf16", CKPT, 9.87),
+        ("eager", 8, 768, "bf16", {}, 41.28),
+        ("eager", 16, 768, "bf16", CKPT, 9.81),
+        ("sdpa", 4, 512, "bf16", {}, 16.05),
+        ("sdpa", 8, 768, "bf16", NO_DROPOUT, 28.76),
+        ("sdpa", 32, 768, "bf16", CKPT, 13.20),
+        ("sdpa", 32, 768, "bf16", CKPT | NO_DROPOUT, 12.26),
         ("eager", 4, 512, "bf16", {"method": "qlora"}, 14.67),
         ("eager", 4, 512, "bf16", {"method": "qlora"} | CKPT, 4.69),
         ("sdpa", 8, 768, "bf16", {"method": "qlora"} | CKPT, 6.23),
@@ -135,7 +138,7 @@ def test_compiled_blocks_keep_what_fused_norms_and_activations_kept_when_measure
     found = allocated_gib("flex", 8, 1024, compile_layers="on", lora_dropout=0.0)
     logits = 3 * LOGIT_CHUNK_BYTES / GIB
     assert found - logits == pytest.approx(24.2, rel=0.04)
-    assert found < 0.75 * allocated_gib("flex", 8, 1024, lora_dropout=0.0)
+    assert found < 0.80 * allocated_gib("flex", 8, 1024, lora_dropout=0.0)
 
 
 @pytest.mark.parametrize(
@@ -329,6 +332,7 @@ def test_without_a_gpu_the_lines_are_bytes_of_main_memory():
     hardware = replace(plan_hardware("t4"), gpus=(), reason="no driver")
     budget = budget_of("smoke", hardware)
     assert (budget.verdict, budget.advice) == ("no GPU", ())
+    assert not any("generating" in line.note for line in budget.lines)
     assert {"context", "workspaces", "cached casts"}.isdisjoint(line_sizes(budget))
 
 
@@ -358,6 +362,8 @@ def test_flex_attention_is_for_capped_scores_on_a_gpu_with_bf16_and_is_compiled(
     assert choose_kernel(settings, GEMMA_2_2B, has_flex=True) == "flex"
     assert choose_kernel(settings, SMOLLM2_135M, has_flex=True) == "sdpa"
     assert choose_compile(settings, "flex") and not choose_compile(settings, "eager")
+    short = settings.model_copy(update={"max_train_samples": 500})
+    assert not choose_compile(short, "flex")
     off = settings.model_copy(update={"compile_layers": "off", "attention": "eager"})
     assert not choose_compile(off, "flex")
     assert choose_kernel(off, GEMMA_2_2B, has_flex=True) == "eager"

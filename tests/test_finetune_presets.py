@@ -249,25 +249,32 @@ def settings_of(name: str, **changes: object) -> object:
 
 
 def test_the_needs_are_those_of_the_files():
-    found = needs(settings_of("t4"), GEMMA_2_2B, precision="fp16")
+    found = needs(settings_of("t4"), GEMMA_2_2B, precision="fp16", use_gpu=True)
     assert found.download / 1e9 == pytest.approx(10.46, abs=0.005)
     assert found.merged / 1e9 == pytest.approx(5.23, abs=0.005)
     assert found.checkpoint == 12 * 20_766_720 + 40_000_000
     assert found.checkpoints == 4 * found.checkpoint
-    tuned = needs(settings_of("t4", model="gemma-2-2b-it"), GEMMA_2_2B, precision="fp16")
+    tuned = needs(
+        settings_of("t4", model="gemma-2-2b-it"), GEMMA_2_2B, precision="fp16", use_gpu=True
+    )
     assert tuned.download / 1e9 == pytest.approx(5.23, abs=0.005)
-    base = needs(settings_of("t4", method="base"), GEMMA_2_2B, precision="fp16")
+    base = needs(settings_of("t4", method="base"), GEMMA_2_2B, precision="fp16", use_gpu=True)
     assert (base.checkpoints, base.merged) == (0, 0)
     for changes in ({"model": "smollm2"}, {"random_weights": True}):
         s = settings_of("t4", **changes)
-        assert needs(s, find_shape(s), precision="fp16").download == 0
+        assert needs(s, find_shape(s), precision="fp16", use_gpu=True).download == 0
 
 
-def test_free_colab_can_load_gemma_in_16_bits_and_not_in_32():
-    assert preflight(settings_of("t4"), GEMMA_2_2B, machine(11.5), 10**12) == []
-    wide = settings_of("t4", precision="fp32")
-    (problem,) = preflight(wide, GEMMA_2_2B, machine(11.5), 10**12)
+def test_free_colab_can_load_gemma_onto_its_gpu_and_not_into_its_main_memory():
+    for precision in ("auto", "fp32"):
+        settings = settings_of("t4", precision=precision)
+        assert preflight(settings, GEMMA_2_2B, machine(11.5), 10**12) == []
+    alone = replace(machine(11.5), gpus=(), reason="no driver")
+    (problem,) = preflight(settings_of("t4"), GEMMA_2_2B, alone, 10**12)
     assert problem.startswith("11.5 GB of main memory are free, and loading google/gemma-2-2b")
+    assert "in fp32 without a GPU needs 14.8 GB" in problem
+    (little,) = preflight(settings_of("t4"), GEMMA_2_2B, machine(3.0), 10**12)
+    assert "onto the GPU needs 4.4 GB" in little
 
 
 def test_a_full_disk_is_found_before_the_download():
@@ -297,7 +304,7 @@ def test_what_is_not_known_is_not_judged():
 
 
 def test_a_merged_model_is_announced_where_the_disk_would_not_hold_it():
-    found = needs(settings_of("t4"), GEMMA_2_2B, precision="fp16")
+    found = needs(settings_of("t4"), GEMMA_2_2B, precision="fp16", use_gpu=True)
     assert merge_note(found, 10**12) == ""
     assert "5.2 GB more" in merge_note(found, 3 * 10**9)
     assert isinstance(found, Needs)

@@ -82,7 +82,7 @@ def test_the_headline_has_scores_with_intervals_then_base_then_the_caveat(
     "wanted",
     [
         "finetune: google/gemma-2-2b, r16",
-        "Adapter r16: trains 20,766,720 of 2,635,108,608 parameters (0.79%).",
+        "Adapter r16: trains 20,766,720 of 2,635,108,608 parameters (0.79 %).",
         "decoding mode greedy, max new tokens 256",
         "signature of BLEU",
         "pretok:nb-python-1",

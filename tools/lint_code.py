@@ -12,7 +12,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LOOP_LINES = 400, 50, 80
 
 FACTS = {"errors", "events", "metrics", "ranking", "resampling", "targets", "floors", "predictions"}
 FACTS |= {"cache", "catalog", "forms", "paths"}
-CONFIG = FACTS | {"schema", "checks", "presets", "config"}
+CONFIG = FACTS | {"schema", "checks", "presets", "config", "study_adapters"}
 RUNS = CONFIG | {"files", "identity", "locks", "processes", "results", "runs", "workers"}
 RUNS |= {"claims", "nodes", "weight_files", "trained"}
 HARDWARE = CONFIG | {"machine", "gpus", "nvml", "visible", "hardware"}

@@ -20,12 +20,13 @@ from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
 from nbhelpers.jobs.parity import prove
 from nbhelpers.jobs.track import emitter
 from nbhelpers.jobs.training import watched_gpus
-from nbhelpers.ledger_finetune import CausalExtent, finetune_ledger
+from nbhelpers.ledger_finetune import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.causal import DTYPES
 from nbhelpers.models.causal_attention import has_triton
 from nbhelpers.models.causal_batches import make_batch, row_multiple
 from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.models.causal_text import TextTable
 from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
-# Compiling the blocks took 88 s on an H200 and turned 17.8k into 33.4k useful tokens/s: it has paid
-# after 3.4 million tokens. docs/LOG.md has the runs.
-COMPILE_PAYS_TOKENS = 3_400_000
+ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,9 +77,9 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         multiple=row_multiple(kernel, s.packing),
         rank=session.writer.rank,
     )
-    is_compiled = _compiles(session, recipe, kernel)
+    is_compiled = _compiles(session, inputs, recipe, kernel)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
-    session.data_budget = data_budget(session, recipe, kernel, is_compiled)
+    session.data_budget = data_budget(session, inputs, recipe, kernel, is_compiled=is_compiled)
     if session.data_budget is not None:
         session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     meter = MemoryMeter(accelerator.device)
@@ -115,17 +114,25 @@ def _proven_kernel(
     return kernel, found
 
 
-def _compiles(session: Session, recipe: Recipe, kernel: str) -> bool:
+def _compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str) -> bool:
+    """Say whether blocks are compiled: long runs gain time, and large micro-batches need the room.
+
+    The budget before the run assumes compiled blocks wherever there is flex attention.
+    """
     s = recipe.settings
     if s.compile_layers != "auto":
         return s.compile_layers == "on"
-    tokens = int(recipe.table.lengths.sum()) * s.epochs
-    worth = tokens >= COMPILE_PAYS_TOKENS
-    return worth and kernel == "flex" and session.plan.use_gpu and has_triton()
+    if kernel != "flex" or not session.plan.use_gpu or not has_triton():
+        return False
+    if int(recipe.table.lengths.sum()) * s.epochs >= COMPILE_PAYS_TOKENS:
+        return True
+    plain = data_budget(session, inputs, recipe, kernel, is_compiled=False)
+    total = torch.cuda.get_device_properties(session.accelerator.device).total_memory
+    return plain is None or plain.total_bytes > ROOM_SHARE * total
 
 
 def data_budget(
-    session: Session, recipe: Recipe, kernel: str, is_compiled: bool
+    session: Session, inputs: Inputs, recipe: Recipe, kernel: str, *, is_compiled: bool
 ) -> MemoryBudget | None:
     """Return the ledger of this rank's largest micro-batch, now that the lengths are known."""
     shape = find_shape(session.settings)
@@ -140,9 +147,33 @@ def data_budget(
         kernel=kernel,
         is_compiled=is_compiled,
         extent=largest,
+        scoring=_scoring_extent(recipe, inputs.tables["valid"]),
+        prompts=_prompt_extent(session, inputs),
     )
     total = sum(line.size_bytes for line in lines)
     return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
+
+
+def _scoring_extent(recipe: Recipe, table: TextTable) -> CausalExtent | None:
+    """Return the largest batch of held-out rows whose loss is computed."""
+    s = recipe.settings
+    if not len(table):
+        return None
+    longest = -np.sort(-table.lengths)[: s.per_device_eval_batch_size]
+    count, width = (1, int(longest.sum())) if s.packing else (len(longest), int(longest[0]))
+    width = -(-width // recipe.multiple) * recipe.multiple
+    return CausalExtent(
+        tokens=count * width, squares=count * width * width, supervised=count * width
+    )
+
+
+def _prompt_extent(session: Session, inputs: Inputs) -> CausalExtent | None:
+    """Return the largest batch of prompts; the problems of pass@1 count as long as `seq_len`."""
+    s, table = session.settings, inputs.tables["test"]
+    if not len(table) or inputs.tasks:
+        return None
+    count, width = min(len(table), s.generation_batch_size), int(table.prompt_lengths.max())
+    return CausalExtent(tokens=count * width, squares=count * width**2, supervised=0)
 
 
 def largest_extent(recipe: Recipe) -> CausalExtent:

@@ -149,7 +149,7 @@ class GpuWatch:
                 self.emit("gpu", gpus=readings)
 
     def energy(self) -> dict[str, float] | None:
-        """Return joules and mean watts of the watched GPUs, from samples; None if NVML is silent."""
+        """Return joules and mean watts of the watched GPUs; None if NVML is silent."""
         if not self.watts:
             return None
         mean = sum(self.watts) / len(self.watts)

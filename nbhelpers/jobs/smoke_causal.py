@@ -58,10 +58,10 @@ def smoke_tokenizer() -> Any:
     facts = json.dumps([RECIPE, __version__, SMOKE_CAUSAL.vocab, SPECIAL_TOKENS, texts])
     path = _cached(facts, "json")
     if path.is_file():
-        return _wrap(Tokenizer.from_file(str(path)))
+        return wrap_words(Tokenizer.from_file(str(path)))
     bpe = train_words(texts)
     save_in_cache(path, lambda part: bpe.save(str(part)))
-    return _wrap(bpe)
+    return wrap_words(bpe)
 
 
 def smoke_config(tokenizer: Any) -> Any:
@@ -112,7 +112,7 @@ def train_words(texts: Sequence[str], vocab_size: int = SMOKE_CAUSAL.vocab) -> A
     return bpe
 
 
-def _wrap(bpe: Any) -> Any:
+def wrap_words(bpe: Any) -> Any:
     """Return the tokenizer of transformers; it puts `<bos>` first, as Gemma's."""
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast

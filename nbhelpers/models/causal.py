@@ -78,11 +78,11 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
 
 
 def _trained_tokenizer(texts: Sequence[str]) -> Any:
-    from nbhelpers.jobs.smoke_causal import train_words
+    from nbhelpers.jobs.smoke_causal import train_words, wrap_words
 
     if not texts:
         return None
-    return train_words(texts, TRAINED_WORDS)
+    return wrap_words(train_words(texts, TRAINED_WORDS))
 
 
 def load_base(

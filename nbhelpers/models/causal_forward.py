@@ -117,8 +117,8 @@ def plain_loss(logits: Tensor, at: Tensor, targets: Tensor, soft_cap: float | No
     """
     if soft_cap is not None:
         logits = torch.tanh(logits / soft_cap) * soft_cap
-    flat = logits.float().reshape(-1, logits.shape[-1])
-    return torch.nn.functional.cross_entropy(flat[at], targets, reduction="sum")
+    told = logits.reshape(-1, logits.shape[-1])[at].float()
+    return torch.nn.functional.cross_entropy(told, targets, reduction="sum")
 
 
 def _set_attention(model: Any, name: str) -> None:

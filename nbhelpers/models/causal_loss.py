@@ -91,6 +91,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             total += loss
             if gradient is not None:
                 gradient[start : start + chunk] = (slope @ weight).div_(scale)
+            del slope  # else it is alive beside the next chunk's logits
         ctx.save_for_backward(gradient)
         return total
 
