@@ -96,7 +96,7 @@ def study(options: argparse.Namespace, hardware: Any) -> None:
     """Run the five runs of the study one after the other."""
     over = SHAPE | FEW | {"data": str(options.data), "max_train_samples": STEPS * BATCH}
     preset = nb.load_preset("finetune", "h100", hardware=hardware, overrides=over)
-    planned = plan_study(preset, hardware, adapters="all", run_dir=options.out / "runs")
+    planned = plan_study(preset, hardware, adapters=options.adapters, run_dir=options.out / "runs")
     print(planned.text(), flush=True)
     done = run_study(planned, hardware=hardware, run_dir=options.out / "runs")
     for row in done.rows:
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--mbpp", type=Path)
     parser.add_argument("--cards", nargs="+", default=[c for c in CAPS if c != "h100"])
     parser.add_argument("--methods", nargs="+", default=["lora"])
+    parser.add_argument("--adapters", default="all")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     try:

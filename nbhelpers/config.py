@@ -236,7 +236,7 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     """Turn a notebook's parameters into the name of a preset and the overrides.
 
     "" and None mean that the preset decides; `run_dir` and the `adapters` of a fine-tuning are no
-    settings and are left out. Types are strict: True is no integer, and the text "3" is none either.
+    settings and are left out. Types are strict: True is no integer, the text "3" is none either.
 
     Raises:
         ConfigError: Lists every unknown name, wrong type and value out of range.

@@ -33,6 +33,7 @@ from nbhelpers.signals import SignalWatch
 
 if TYPE_CHECKING:
     from nbhelpers.runs import Run, RunResult
+    from nbhelpers.study import StudyResult
 
 __all__ = ["check_notebook", "default_output", "project_root", "run_notebook", "typed_error"]
 
@@ -49,7 +50,7 @@ def run_notebook(
     timeout_s: float | None = None,
     require: Sequence[str] = (),
     stream: TextIO | None = None,
-) -> RunResult | None:
+) -> RunResult | StudyResult | None:
     """Run a notebook from top to bottom and return the result of the run that it started.
 
     Args:
@@ -62,7 +63,7 @@ def run_notebook(
         stream: Receives what the cells print, as they print it.
 
     Returns:
-        The result, or None when the notebook starts no run.
+        The result, that of the study where the notebook runs one, or None when it starts no run.
 
     Raises:
         ConfigError: A problem with the notebook, a parameter or a condition: nothing was run.
@@ -78,10 +79,9 @@ def run_notebook(
         with _environment(root=root, fresh=fresh, launched=launched), SignalWatch() as watch:
             values = own_spelling(path, parameters or {})
             _execute(play, values, watch=watch, timeout_s=timeout_s)
-        run = play.runs()[-1] if play.runs() else None
+        result = play.result()
     finally:
         launched.unlink(missing_ok=True)
-    result = run.result() if run is not None else None
     require_scores(result, conditions)
     return result
 
@@ -102,10 +102,23 @@ class _Play:
         """Runs that the notebook launched or attached to, in order."""
         from nbhelpers.runs import Run
 
+        return [Run(path) for path in self._folders("run.json")]
+
+    def result(self) -> RunResult | StudyResult | None:
+        """What the notebook's last study found, else its last run."""
+        from nbhelpers.study import open_study
+
+        if studies := self._folders("study.json"):
+            return open_study(studies[-1])
+        runs = self.runs()
+        return runs[-1].result() if runs else None
+
+    def _folders(self, file: str) -> list[Path]:
+        """Folders that hold such a file, among those that the notebook told of."""
         if not self.launched.is_file():
             return []
         lines = self.launched.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [Run(Path(line)) for line in lines if line and is_file(Path(line) / "run.json")]
+        return [Path(line) for line in lines if line and is_file(Path(line) / file)]
 
     def signal_kernel(self, number: int) -> None:
         """Send a signal to the kernel's process, if it still runs."""

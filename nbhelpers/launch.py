@@ -113,14 +113,14 @@ def launch(
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / ".lock"):
-            fresh = fresh or _is_fresh_by_default(run)
+            fresh = fresh or _starts_anew(run)
             if fresh:  # before anything is set aside
                 require_room(budget, hardware, force=force)
             if not reuse(run, fresh=fresh):
                 require_room(budget, hardware, force=force)
                 write_record(run, record)
                 _start(run, _owner(owner_pid))
-    _tell_runner(run)
+    tell_runner(run.path)
     return run
 
 
@@ -196,11 +196,16 @@ def _default_command(preset: Preset, mode: str, checkpoint: str | None) -> str:
     return shlex.join(words)
 
 
-def _is_fresh_by_default(run: Run) -> bool:
+def is_fresh_by_default() -> bool:
+    """Whether a headless runner asks for new runs."""
+    return os.environ.get(FRESH_VARIABLE) == "1"
+
+
+def _starts_anew(run: Run) -> bool:
     """Whether a headless runner asks for a new run, once for each run of a notebook."""
     launched = os.environ.get(LAUNCHED_VARIABLE)
     known = Path(launched).read_text("utf-8") if launched and is_file(launched) else ""
-    return os.environ.get(FRESH_VARIABLE) == "1" and str(run.path) not in known.splitlines()
+    return is_fresh_by_default() and str(run.path) not in known.splitlines()
 
 
 def reuse(run: Run, *, fresh: bool) -> bool:
@@ -363,10 +368,11 @@ def _warn_of_lost_disk(platform: str, root: Path) -> None:
         )
 
 
-def _tell_runner(run: Run) -> None:
+def tell_runner(path: Path) -> None:
+    """Tell a headless runner which folder, of a run or of a study, its notebook uses."""
     if name := os.environ.get(LAUNCHED_VARIABLE):
         with contextlib.suppress(OSError), Path(name).open("a", encoding="utf-8") as file:
-            file.write(f"{run.path}\n")
+            file.write(f"{path}\n")
 
 
 def _say(text: str) -> None:

@@ -88,8 +88,10 @@ def _trained(facts: RunFacts) -> str:
         return "Nothing was trained: this is the model as it is."
     if trained is None:
         return ""
-    of = f" of {count(total)} parameters ({100 * trained / total:.2f} %)" if total else " parameters"
-    return f"Adapter {facts.adapter}: trains {count(trained)}{of}."
+    said = f"Adapter {facts.adapter}: trains {count(trained)}"
+    if not total:
+        return f"{said} parameters."
+    return f"{said} of {count(total)} parameters ({100 * trained / total:.2f} %)."
 
 
 def _decoded(facts: RunFacts) -> str:

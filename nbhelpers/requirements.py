@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, RequirementMissed
 from nbhelpers.targets import Requirement, parse_requirement
 
 if TYPE_CHECKING:
     from nbhelpers.runs import RunResult
+    from nbhelpers.study import StudyResult
 
 
 def parse_requirements(texts: Sequence[str], job: str | None = None) -> list[Requirement]:
@@ -26,8 +27,10 @@ def parse_requirements(texts: Sequence[str], job: str | None = None) -> list[Req
     return [parse_requirement(text, job) for text in texts]
 
 
-def require_scores(result: RunResult | None, conditions: Sequence[Requirement]) -> None:
-    """Do nothing when a result meets every condition.
+def require_scores(
+    result: RunResult | StudyResult | None, conditions: Sequence[Requirement]
+) -> None:
+    """Do nothing when a result meets every condition; of a study, each trained run must.
 
     Raises:
         RequirementMissed: With all that are missed.
@@ -41,10 +44,23 @@ def require_scores(result: RunResult | None, conditions: Sequence[Requirement]) 
             fix="leave --require out, or name a notebook that trains or evaluates",
         )
     missed: list[RequirementMissed] = []
-    for condition in conditions:
-        try:
-            condition.enforce(result.data)
-        except RequirementMissed as error:
-            missed.append(error)
+    for name, data in _judged(result):
+        for condition in conditions:
+            try:
+                condition.enforce(data)
+            except RequirementMissed as error:
+                missed.append(RequirementMissed(f"{name}{error.message}", fix=error.fix))
     if missed:
         raise RequirementMissed("; ".join(e.message for e in missed), fix=missed[0].fix)
+
+
+def _judged(result: RunResult | StudyResult) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the results that a condition is about, each with its name and a colon.
+
+    Of a study: the runs that trained; the model as it is, where nothing did.
+    """
+    rows = getattr(result, "finished", None)
+    if rows is None:
+        return [("", result.data)]
+    trained = [row for row in rows if row.settings.method != "base"]
+    return [(f"{row.name}: ", row.result.data) for row in trained or rows]

@@ -128,11 +128,11 @@ SMOLLM2_135M = CausalShape(
 )
 # The embedded default, built from these sizes. Its tokenizer may find fewer words than `vocab`.
 SMOKE_CAUSAL = CausalShape(
-    hidden=96,
+    hidden=128,
     layers=2,
     heads=4,
     kv_heads=2,
-    head_dim=24,
+    head_dim=32,
     inner=256,
     vocab=1200,
     positions=1024,

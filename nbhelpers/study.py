@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shlex
 import sys
 import time
@@ -26,7 +25,7 @@ from nbhelpers.errors import (
     Stopped,
 )
 from nbhelpers.follow import follow
-from nbhelpers.launch import FRESH_VARIABLE, explained, launch
+from nbhelpers.launch import explained, is_fresh_by_default, launch, tell_runner
 from nbhelpers.paths import expanded
 from nbhelpers.runs import Run
 from nbhelpers.study_adapters import parse_adapters
@@ -99,6 +98,7 @@ def run_study(
     folder = StudyFolder(root / study.id, study)
     with explained(root):
         folder.begin()
+    tell_runner(folder.path)
     if fresh and (busy := folder.running()):
         fix = f"Stop it first: nbhelpers stop {shlex.quote(str(folder.run_of(busy).path))}"
         raise LaunchError(f"{busy.name} is running, so the study cannot start anew.", fix=fix)
@@ -179,7 +179,7 @@ class _Driver:
 
     def start(self, row: PlannedRun) -> bool:
         """Launch a run once no other of the study works; whether it was not finished before."""
-        anew = self.fresh or os.environ.get(FRESH_VARIABLE) == "1"
+        anew = self.fresh or is_fresh_by_default()
         while True:
             with self.folder.lock():
                 status = self.folder.run_of(row).status

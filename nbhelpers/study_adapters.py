@@ -87,7 +87,7 @@ def parse_variants(adapters: str | Iterable[str | Mapping[str, Any]]) -> list[Va
     Raises:
         ConfigError: A name or a setting is wrong, or a name stands there twice.
     """
-    given = [adapters] if isinstance(adapters, Mapping) else adapters
+    given = [adapters] if isinstance(adapters, Mapping | int) else adapters
     if not isinstance(given, Iterable):
         text = f"adapters={given!r} names no adapter."
         raise ConfigError(text, fix='write "all", or for instance "r16"')

@@ -13,6 +13,7 @@ from nbhelpers.batching import BatchPlan, plan_batch
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
 from nbhelpers.identity import folder_stamp, run_id
+from nbhelpers.launch import is_fresh_by_default
 from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget, predict_memory
 from nbhelpers.presets import Preset
 from nbhelpers.runs import Run
@@ -244,7 +245,7 @@ def _planned_rows(
         ids[ident] = name
         plan = plan_batch(preset, hardware)
         time = estimate_time(preset, plan, hardware, past=past, parameters=parameters)
-        if Run(Path(run_dir) / ident).status == "finished":
+        if not is_fresh_by_default() and Run(Path(run_dir) / ident).status == "finished":
             time = TimeEstimate(low_s=0.0, high_s=0.0, basis=FINISHED)
         budget = predict_memory(preset, plan, hardware)
         if budget.verdict == DOES_NOT_FIT and time.basis != FINISHED:

@@ -131,6 +131,21 @@ class StudyResult:
         return tuple(row for row in self.rows if row.error is not None)
 
     @property
+    def best(self) -> StudyRow:
+        """The trained run with the lowest loss on `valid`, which no score looks at.
+
+        The first finished run where none was trained, or none has such a loss.
+
+        Raises:
+            NbhelpersError: No run has a result; as `require_complete`.
+        """
+        if not self.finished:
+            self.require_complete()
+        trained = [row for row in self.finished if row.settings.method != "base"]
+        known = [row for row in trained if row.valid_loss() is not None]
+        return min(known, key=StudyRow.valid_loss) if known else (trained or self.finished)[0]
+
+    @property
     def is_complete(self) -> bool:
         """Whether every run has a result."""
         return len(self.finished) == len(self.rows)
@@ -209,11 +224,13 @@ class StudyResult:
 
     def _repr_html_(self) -> str:
         rows = self.cells()
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row.values())}</tr>"
-            for row in rows
-        )
+        # Scores first: a notebook's page is narrow, and an interval has a line of its own.
+        scores = [name for name in rows[0] if any("[" in row[name] for row in rows)]
+        first = [name for name in ("adapter", "seed", "status") if name in rows[0]]
+        order = list(dict.fromkeys([*first, *scores, *rows[0]]))
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in order)
+        cells = ([html.escape(row[name]).replace(" [", "<br>[") for name in order] for row in rows)
+        body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in cells)
         lines = [*self.failure_lines(), *self.verdicts()]
         below = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
         title = html.escape(f"{self!r}")

@@ -7,15 +7,16 @@ and closing the model gives the GPU's memory back whole.
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
-from nbhelpers.paths import expanded
-from nbhelpers.runs import Run
+from nbhelpers.paths import expanded, is_folder
 from nbhelpers.tokens import find_token
 from nbhelpers.trained import Trained, find_trained, require_adapter
 from nbhelpers.use_child import Child, Report
@@ -119,8 +120,8 @@ class LoadedModel:
         if self._child is None or not self._child.is_alive:
             self._child = Child(use_gpu=_wants_gpu(self._options["device"]))
             try:
-                args = {"trained": self.trained.to_dict(), "token": find_token(), **self._options}
-                self.facts = self._child.call("load", **args)
+                options = {"token": _token(self.trained), **self._options}
+                self.facts = self._child.call("load", trained=self.trained.to_dict(), **options)
             except BaseException:
                 self._child.close()
                 raise
@@ -225,7 +226,7 @@ def merge(
             "merge",
             report=report,
             trained=trained.to_dict(),
-            token=find_token(),
+            token=_token(trained),
             out=str(target),
             prompts=None if prompts is None else _prompts(prompts),
             device=device,
@@ -264,7 +265,14 @@ def export(
 
 def _path(run: Any) -> Any:
     """The folder or id that a run, a result or a path stands for."""
-    return run.path if isinstance(run, Run) or hasattr(run, "run_id") else run
+    return run if isinstance(run, str | os.PathLike) else getattr(run, "path", run)
+
+
+def _token(trained: Trained) -> str | None:
+    """The hub's token where the base may have to be fetched; Colab takes seconds to say no."""
+    model = trained.settings.model
+    is_own = model in (*MODELS["finetune"].embedded, *MODELS["finetune"].packaged)
+    return None if is_own or is_folder(model) else find_token()
 
 
 def _device(device: str) -> str:

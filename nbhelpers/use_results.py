@@ -34,12 +34,16 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         def cell(text: str) -> str:
-            return f"<td style='text-align:left;vertical-align:top'><pre>{html.escape(text)}</pre>"
+            pre = "white-space:pre-wrap;background:none;text-align:left"
+            text = f"<pre style='{pre}'>{html.escape(text)}</pre>"
+            return f"<td style='text-align:left;vertical-align:top'>{text}</td>"
 
         rows = zip(self.prompts, self.base, self.tuned, strict=True)
         body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-        head = "<tr><th>prompt</th><th>base</th><th>tuned</th></tr>"
-        return f"<p>{html.escape(repr(self))}</p><table>{head}{body}</table>"
+        heads = (("prompt", 24), ("base", 38), ("tuned", 38))
+        head = "".join(f"<th style='width:{width}%'>{name}</th>" for name, width in heads)
+        table = "<table style='width:100%;table-layout:fixed'>"
+        return f"<p>{html.escape(repr(self))}</p>{table}<tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,9 @@ class MergeResult:
 
     `top1` is the share of positions with the same most likely token, `kl` the mean KL divergence
     in nats of the merged model's next-token distribution from the adapter's, over `positions`
-    positions of `samples` texts; `limits` are the thresholds. `training_base` says the same of the
-    4-bit base that a QLoRA run was trained on: how far the merged model is from that is no fault
-    of the merge.
+    positions of `samples` texts. `limits` are the thresholds; `kl` must also be below
+    `adapter_kl`, by which the adapter differs from its base. `training_base` says the same of the
+    4-bit base that a QLoRA run was trained on: to be far from that is no fault of the merge.
     """
 
     path: Path
@@ -61,6 +65,7 @@ class MergeResult:
     top1: float
     kl: float
     kl_max: float
+    adapter_kl: float
     positions: int
     samples: int
     held_out: bool
@@ -86,6 +91,7 @@ class MergeResult:
             "top-1 agreement": f"{100 * self.top1:.2f} % (limit {100 * self.limits['top1']:.2f} %)",
             "mean KL": f"{self.kl:.3g} nats (limit {self.limits['kl']:g})",
             "largest KL": f"{self.kl_max:.3g} nats",
+            "KL of base and adapter": f"{self.adapter_kl:.3g} nats",
         }
         if self.training_base:
             told = self.training_base

@@ -36,9 +36,12 @@ def operations(line: Line) -> dict[str, Any]:
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "exit":
             os._exit(3)
-        raise {"memory": MemoryError("no room"), "data": DataError("bad", fix="mend it")}.get(
-            how, KeyError(how)
-        )
+        cuda = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        raise {
+            "memory": MemoryError("no room"),
+            "cuda": cuda,
+            "data": DataError("bad", fix="mend it"),
+        }.get(how, KeyError(how))
 
     def deaf(seconds: float) -> dict[str, Any]:
         time.sleep(seconds)

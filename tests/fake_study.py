@@ -98,7 +98,12 @@ def result_of(run: Run, settings: dict[str, Any]) -> dict[str, Any]:
         "scores": {"test": scores},
         "adapter": {"trainable_parameters": 0 if is_base else 1000 * rank},
         "memory": {"predicted_bytes": 2 << 30, "measured_bytes": 1 << 30, "error_percent": 100.0},
-        "data": {"splits": {"train": {"samples": 100, "tokens": 5000}}},
+        "data": {
+            "splits": {"train": {"samples": 100, "tokens": 5000}},
+            "fingerprint": "made up",
+            "example": [["ask", False], ["answer", True]],
+            "lengths": {"edges": [0, 9], "counts": [100], "seq_len": 128, "cut_share": 0.0},
+        },
         "timing": {"train_s": 4.0, "evaluate_s": 2.0, "total_s": 10.0},
     } | ({} if is_base else trained)
 

@@ -19,6 +19,7 @@ from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 from nbhelpers.jobs import merge as merging
 from nbhelpers.jobs.export import export_adapter
 from nbhelpers.jobs.merge import merge_adapter
+from nbhelpers.runs import Run
 from nbhelpers.trained import Trained, find_trained
 from nbhelpers.use import export, merge
 
@@ -59,6 +60,7 @@ def test_the_merged_model_agrees_and_its_figures_are_told(merged: tuple) -> None
     assert told["top1"] == 1.0 and 0 <= told["kl"] < 1e-6
     assert told["positions"] == 6 * len_of("x = 0") and told["samples"] == 6 and told["held_out"]
     assert told["precision"] == "fp32" and told["training_base"] is None
+    assert told["adapter_kl"] > 0.01
     assert told["limits"] == merging.LIMITS["fp32"] and len(said) == 3
     assert told["size_bytes"] == sum(p.stat().st_size for p in out.glob("*.safetensors"))
 
@@ -136,6 +138,19 @@ def test_a_merge_that_does_not_agree_does_not_get_the_name(
     assert not (tmp_path / "m.part").exists()
 
 
+def test_a_merge_that_has_lost_the_adapter_is_refused(tmp_path: Path) -> None:
+    from nbhelpers.jobs.agreement import Agreement
+
+    found = Agreement(top1=1.0, kl=4e-5, kl_max=1e-3, positions=500)
+    facts = {"limits": merging.LIMITS["fp32"], "adapter_kl": 5e-5}
+    (tmp_path / "a.part").mkdir()
+    merging._settle(tmp_path / "a.part", tmp_path / "a", found, facts)
+    assert (tmp_path / "a").is_dir()
+    (tmp_path / "b.part").mkdir()
+    with pytest.raises(RequirementMissed, match="the adapter itself changes 3e-05"):
+        merging._settle(tmp_path / "b.part", tmp_path / "b", found, facts | {"adapter_kl": 3e-5})
+
+
 def test_qlora_is_merged_into_the_whole_base_and_compared_with_the_4_bit_one(
     make_run: Callable[..., Path], merged: tuple, tmp_path: Path
 ) -> None:
@@ -150,7 +165,7 @@ def test_qlora_is_merged_into_the_whole_base_and_compared_with_the_4_bit_one(
     assert told["training_base"]["kl"] > 1e-4  # quantising the base is a change of its own
     ours, theirs = load_file(out / "model.safetensors"), load_file(merged[0] / "model.safetensors")
     assert all(bool((ours[name] == theirs[name]).all()) for name in theirs)  # no 4-bit rounding
-    assert "measured on the 4-bit base" in (out / "README.md").read_text()
+    assert "trained on the base in 4 bits" in (out / "README.md").read_text()
 
 
 def test_a_tied_model_stays_tied_in_16_bits(base: Path, lora: Trained, tmp_path: Path) -> None:
@@ -335,7 +350,8 @@ def test_a_damaged_checkpoint_is_not_exported(lora: Trained, tmp_path: Path) -> 
 def test_the_notebook_and_the_shell_reach_both(
     lora: Trained, merged: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    done = merge(lora.run, merged[0], device="cpu")
+    assert lora.run is not None
+    done = merge(Run(lora.run), merged[0], device="cpu")
     assert done.reused and done.path == merged[0] and "top-1 agreement 100.00 %" in repr(done)
     assert "limit 99.90 %" in done._repr_html_()
     out = export(lora.run, tmp_path / "a")

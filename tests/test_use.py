@@ -261,6 +261,22 @@ def test_a_gpu_that_is_not_there_is_named(run: Path) -> None:
         load(run, device="gpu")
 
 
+@pytest.mark.gpu
+def test_closing_gives_the_gpu_all_its_memory_back(run: Path) -> None:
+    from nbhelpers.hardware import detect_hardware
+
+    def free_mib() -> float:
+        gpu = detect_hardware().gpu
+        assert gpu is not None
+        return gpu.memory_free_bytes / 2**20
+
+    before = free_mib()
+    with load(run, device="cuda") as found:
+        assert found.facts["memory_bytes"] > 0 and found.ask("Add.")
+        assert before - free_mib() > 100  # the context of CUDA at least
+    assert before - free_mib() < 50
+
+
 COMMAND = """
 import sys
 from nbhelpers import cli

@@ -17,6 +17,7 @@ SCORES = {
     "n_samples": 40,
     "metrics": {"syntax_accuracy": 0.925, "bleu": 31.4159, "exact_match": 0.1, "stopped": 0.95},
     "intervals": {"syntax_accuracy": [0.85, 0.98], "bleu": [25.0, 38.0]},
+    "level": 0.95,
     "signatures": {"bleu": "nrefs:1|case:mixed|tok:none|version:2.5.1"},
     "tokenizer": "python tokens",
     "decoding": {"mode": "greedy", "max_new_tokens": 32},
@@ -56,7 +57,12 @@ def result(used: FinetuneSettings, **parts: Any) -> dict[str, Any]:
         "memory": {"measured_bytes": 9 * 2**30},
         "throughput": {"useful_tokens_per_s": 18_250.0},
         "gpu": [{"index": 0, "name": "NVIDIA L4"}],
-        "versions": {"python": "3.12.1", "torch": "2.11.0", "peft": "0.20.0"},
+        "versions": {
+            "python": "3.12.1",
+            "torch": "2.11.0",
+            "peft": "0.20.0",
+            "trl": "not installed as a package",
+        },
     } | parts
 
 

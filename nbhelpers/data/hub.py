@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import DataError
+from ..hub_errors import Asked, explain_refusal, is_unreachable, network_errors
 from .problems import ProblemLog
 
 REQUEST_TIMEOUT_S = 10.0
@@ -94,10 +95,7 @@ def fetch(
             missing token.
     """
     import huggingface_hub as hub
-    from huggingface_hub import errors
 
-    # The base of the hub's HTTP errors belongs to the HTTP client in use (httpx or a successor).
-    network = (OSError, ValueError, errors.HfHubHTTPError.__mro__[1])
     try:
         info = hub.HfApi().dataset_info(repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S)
         there = [sibling.rfilename for sibling in info.siblings or []]
@@ -112,8 +110,8 @@ def fetch(
                 allow_patterns=[glob.escape(name) for name in names],
             )
         )
-    except network as error:
-        if _is_unreachable(error):
+    except network_errors() as error:
+        if is_unreachable(error):
             cached = _from_cache(repo_id, revision, log, choose)
             if cached is not None:
                 return cached
@@ -160,24 +158,6 @@ def _from_cache(
     )
 
 
-def _is_unreachable(error: Exception) -> bool:
-    """Whether the hub gave no answer: no network, offline mode, or trouble of its own."""
-    status = _status(error)
-    if isinstance(error, ValueError) or _is_of_the_disk(error):
-        return False
-    return status is None or status == 429 or status >= 500
-
-
-def _is_of_the_disk(error: Exception) -> bool:
-    """Whether the system refused to store a file: no space, no permission."""
-    is_system = isinstance(error, OSError) and not isinstance(error, ConnectionError)
-    return is_system and _status(error) is None and bool(error.errno)
-
-
-def _status(error: Exception) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
-
-
 def _no_files(repo_id: str, names: list[str], wanted: tuple[str, str]) -> DataError:
     return DataError(
         f"The hub's data set {repo_id} has {wanted[0]}; it has "
@@ -188,75 +168,11 @@ def _no_files(repo_id: str, names: list[str], wanted: tuple[str, str]) -> DataEr
 
 def _explain(repo_id: str, revision: str | None, error: Exception) -> DataError:
     """Turn what the hub client raised into one error that says what to do."""
-    from huggingface_hub import errors, get_token
+    from huggingface_hub import get_token
 
     try:
         has_token = bool(get_token())
     except OSError:
         has_token = False
-    name, token_fix = (
-        f"The hub's data set {repo_id}",
-        "set HF_TOKEN (on Colab: Secrets) to a token that may read it",
-    )
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return DataError(
-            f"{name} is not in the local cache, and offline mode is on (HF_HUB_OFFLINE).",
-            fix="unset HF_HUB_OFFLINE, or give a local folder as data=...",
-        )
-    if isinstance(error, errors.GatedRepoError):
-        terms = f"accept its terms at https://huggingface.co/datasets/{repo_id}"
-        if has_token:
-            return DataError(
-                f"{name} is gated, and your token's account may not read it yet.", fix=f"{terms}."
-            )
-        return DataError(
-            f"{name} is gated, and no token is set.", fix=f"{terms}, then {token_fix}."
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return DataError(
-            f"{name} has no revision {revision!r}.", fix="give a branch, tag or commit that it has."
-        )
-    # A hub answers 401 to whoever has no token and asks for what is private or not there.
-    is_hidden = _status(error) == 401 and not has_token
-    if is_hidden or isinstance(error, errors.RepositoryNotFoundError):
-        if has_token:
-            return DataError(
-                f"{name} does not exist, or your token may not see it.", fix="check owner/name."
-            )
-        return DataError(
-            f"{name} does not exist, or it is private and no token is set.",
-            fix=f"check owner/name (a local folder: ./folder); if it is private, {token_fix}.",
-        )
-    return _explain_answer(name, error)
-
-
-def _explain_answer(name: str, error: Exception) -> DataError:
-    from huggingface_hub import errors
-
-    status = _status(error)
-    if status in (401, 403):
-        return DataError(
-            f"{name} cannot be read: the hub refuses your token (HTTP {status}).",
-            fix="renew HF_TOKEN, or unset it if the data set is public.",
-        )
-    if _is_of_the_disk(error):
-        return DataError(
-            f"{name} cannot be stored in the hub's cache: {getattr(error, 'strerror', error)}.",
-            fix="free some space, or point HF_HOME to a folder that can be written.",
-        )
-    if isinstance(error, UnicodeError):
-        return DataError(
-            f"{name} cannot be asked for: HF_TOKEN is not plain ASCII.",
-            fix="paste the token again.",
-        )
-    if isinstance(error, errors.HFValidationError):
-        return DataError(f"{name} has no valid name.", fix="write owner/name.")
-    if status is not None:
-        return DataError(
-            f"{name} cannot be read: the hub answers HTTP {status}.", fix="try again later."
-        )
-    return DataError(
-        f"{name} is not in the local cache, and the hub cannot be reached "
-        f"({type(error).__name__}).",
-        fix="check the network, or give a local folder as data=...",
-    )
+    message, fix = explain_refusal(Asked("data set", repo_id, revision, has_token), error)
+    return DataError(message, fix=fix)

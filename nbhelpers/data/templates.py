@@ -25,6 +25,7 @@ __all__ = [
     "render",
     "render_question",
     "resolve_template",
+    "show_example",
     "show_template",
 ]
 
@@ -104,6 +105,32 @@ def render(row: Row, template: str, tokenizer: Any = None) -> tuple[str, str]:
 def render_question(instruction: str, input_: str, template: str, tokenizer: Any = None) -> str:
     """The prompt of a question without an answer, by a resolved template."""
     return render(Row("instruction", "", instruction, input_), template, tokenizer)[0]
+
+
+def show_example(template: str) -> ColouredText:
+    """Show a template on a small task of its own, before any data or model is read.
+
+    With `chat`, and `auto` where the model's tokenizer has turns of its own, only a tokenizer can
+    say how the prompt looks: the bare question is shown, and the caption says so.
+
+    >>> show_example("plain")
+    Template plain, on an example:
+    # Return the sum of a list.
+    #
+    # [1, 2]
+    ⟦sum([1, 2])⟧
+
+    Raises:
+        ConfigError: No such template.
+    """
+    row = Row("instruction", "sum([1, 2])", "Return the sum of a list.", "[1, 2]")
+    if template == "chat":
+        prompt, caption = f"{row.question}\n", "Template chat: the tokenizer adds its own turns:"
+    else:
+        prompt, _ = render(row, used := resolve_template(template, row.form))
+        caption = f"Template {used}, on an example:"
+        caption += " (auto: chat, where the tokenizer has turns)" if template == "auto" else ""
+    return coloured([(prompt, False), (row.answer, True)], caption=caption)
 
 
 def alpaca(instruction: str, input_: str) -> str:

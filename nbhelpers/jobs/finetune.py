@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks
 from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError
-from nbhelpers.jobs.finetune_evaluate import evaluate_all, tasks_may_run
+from nbhelpers.jobs.finetune_evaluate import check_prompts, evaluate_all, tasks_may_run
 from nbhelpers.jobs.finetune_train import Trained, train_adapter
 from nbhelpers.models.causal import (
     CausalBase,
@@ -151,7 +151,12 @@ def _tasks(session: Session, data: InstructionData, tokenizer: Any) -> dict[str,
 
 
 def build_model(session: Session, inputs: Inputs) -> Adapted:
-    """Return the frozen base with fresh adapters, those of a checkpoint, or (`base`) none."""
+    """Return the frozen base with fresh adapters, those of a checkpoint, or (`base`) none.
+
+    Raises:
+        ConfigError: A model, a target module, an attention or a length that does not do.
+        DataError: A checkpoint that does not fit its base.
+    """
     s, device = session.settings, session.accelerator.device
     base = load_base(
         s,
@@ -164,6 +169,7 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
     family = base.config.model_type
     base.facts["attention"] = choose_attention(s.attention, family, device)
     base.facts["loss"] = "plain" if s.loss == "plain" else "chunked"
+    check_prompts(session, inputs, base.config)
     total = count_parameters(base.model)
     model, check = base.model, None
     if session.checkpoint is not None:
@@ -171,20 +177,36 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
 
         model, check = attach(base.model, session.checkpoint.parent, base.tokenizer)
     elif s.method != "base":
+        if base.facts["attention"] == "flex" and device.type == "cpu":
+            text = "attention=flex cannot train on a CPU: PyTorch has no backward pass for it there"
+            raise ConfigError(f"{text}.", fix="set attention=auto")
         model = add_adapter(base, s)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    facts = {
-        "name": s.adapter,
-        "method": s.method,
-        "r": None if s.method == "base" else s.lora_r,
-        "alpha": None if s.method == "base" else s.alpha,
-        "target_modules": [] if s.method == "base" else list(s.lora_target_modules),
-        "trainable_parameters": trained,
-        "total_parameters": total,
-    }
+    facts = _adapter_facts(s, model, is_found=check is not None) | {"total_parameters": total}
     if check is not None:
-        facts["check"] = check.to_dict() if hasattr(check, "to_dict") else str(check)
+        facts["check"] = check.to_dict()
     return Adapted(base=base, model=model, facts=facts)
+
+
+def _adapter_facts(s: FinetuneSettings, model: Any, *, is_found: bool) -> dict[str, Any]:
+    """Say what lies on the base; of a checkpoint that was found, what its configuration says."""
+    name, method, r, alpha, modules = s.adapter, s.method, s.lora_r, s.alpha, s.lora_target_modules
+    if is_found:
+        config = model.peft_config[model.active_adapter]
+        method = "qlora" if s.method == "qlora" else "lora"
+        r, alpha, given = config.r, float(config.lora_alpha), config.target_modules
+        name = f"{'qlora-' if method == 'qlora' else ''}r{r}"
+        modules = [given] if isinstance(given, str) else sorted(given)
+    has_one = method != "base"
+    return {
+        "name": name,
+        "method": method,
+        "r": r if has_one else None,
+        "alpha": alpha if has_one else None,
+        "target_modules": list(modules) if has_one else [],
+        "trainable_parameters": sum(
+            p.numel() for n, p in model.named_parameters() if ".lora_" in n
+        ),
+    }
 
 
 def train(session: Session, inputs: Inputs, model: Adapted) -> Trained | None:

@@ -12,8 +12,9 @@ from accelerate.utils import gather_object
 from nbhelpers.code_metrics import score_generations, score_tasks
 from nbhelpers.data.coding_tasks import program
 from nbhelpers.jobs import outcome, sandbox
+from nbhelpers.jobs.adapters import require_context
 from nbhelpers.jobs.generate import Answer, generate_answers
-from nbhelpers.models.causal_text import coloured_parts, stop_tokens
+from nbhelpers.models.causal_text import coloured_parts, prompt_ids, stop_tokens
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.finetune import Adapted, Inputs
@@ -77,6 +78,17 @@ def _questions(session: Session, inputs: Inputs) -> list[_Question]:
     for name, tasks in inputs.tasks.items():
         asked += [_Question(name, task.id, task.prompt, None) for task in tasks]
     return asked
+
+
+def check_prompts(session: Session, inputs: Inputs, config: Any) -> None:
+    """Stop before training where a question and its answer exceed the model's positions.
+
+    Raises:
+        ConfigError: They do.
+    """
+    prompts = [question.prompt for question in _questions(session, inputs)]
+    longest = max(map(len, prompt_ids(inputs.tokenizer, prompts)), default=0)
+    require_context(longest, session.settings.max_new_tokens, config)
 
 
 def _generate(session: Session, inputs: Inputs, adapted: Adapted) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ class Recipe:
             step,
             self.total_steps,
             peak=s.learning_rate,
-            warmup_ratio=self.warmup_steps / max(1, self.total_steps),
+            warmup_steps=self.warmup_steps,
             schedule=s.lr_schedule,
         )
 

@@ -103,8 +103,7 @@ def _proven_kernel(
             f"(relative error {found['relative_error']:.2g}): eager is used."
         )
         kernel = "eager"
-        table, packed = inputs.tables["train"], session.settings.packing
-    found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
+        found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
     if not found["passed"]:
         session.warn(
             "Samples in one batch do not agree with the same samples one by one (relative error "

@@ -24,7 +24,6 @@ from nbhelpers.errors import NonFinite
 from nbhelpers.jobs.finetune_recipe import EpochOrder, Recipe, Rows
 from nbhelpers.jobs.loop import TrainState, seed_everything
 from nbhelpers.jobs.measure import MemoryMeter
-from nbhelpers.models.causal import adapters_in_fp32
 from nbhelpers.models.causal_batches import MicroBatch
 from nbhelpers.models.causal_forward import TrainingForward
 
@@ -56,6 +55,7 @@ class _Window:
     samples: int = 0
     micro: int = 0
     norm: float = 0.0
+    rate: float = 0.0
     started: float = 0.0
 
 
@@ -90,6 +90,7 @@ class AdapterTrainer(SFTTrainer):
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: recipe.rate(step) / s.learning_rate
         )
+        exact = [parameter.data for parameter in trained]
         super().__init__(
             model=model,
             args=arguments,
@@ -99,10 +100,23 @@ class AdapterTrainer(SFTTrainer):
             optimizers=(optimizer, schedule),
             callbacks=[_Watch(self)],
         )
-        adapters_in_fp32(model)  # TRL makes QLoRA's bf16, which a scaler cannot work on
+        for parameter, values in zip(trained, exact, strict=True):
+            parameter.data = values  # TRL rounds QLoRA's to bf16, which a scaler cannot work on
         self.model_accepts_loss_kwargs = True
+        self._note_norms()
         if self.accelerator.scaler is not None:
             self.accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
+
+    def _note_norms(self) -> None:
+        """Keep the norm that clipping returns; asking again would unscale fp16's gradients twice."""
+        clip = self.accelerator.clip_grad_norm_
+
+        def noting(*args: Any, **options: Any) -> Any:
+            norm = clip(*args, **options)
+            self.window.norm = float(norm)
+            return norm
+
+        self.accelerator.clip_grad_norm_ = noting
 
     def count_live_bytes(self, meter: MemoryMeter, steps: int) -> None:
         """Count the bytes of live tensors in the first steps of this process (on a CPU)."""
@@ -170,11 +184,10 @@ class _Watch(TrainerCallback):
             trainer.counted[0].__enter__()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Clip the gradients and look at their norm."""
+        """Look at the norm that the gradients had before they were clipped."""
         trainer = self.trainer
-        trained = [p for p in trainer.model.parameters() if p.requires_grad]
-        limit = trainer.recipe.settings.max_grad_norm
-        trainer.window.norm = float(trainer.accelerator.clip_grad_norm_(trained, limit))
+        # What is in force: a step that fp16's scaler skips holds the schedule back.
+        trainer.window.rate = trainer.optimizer.param_groups[0]["lr"]
         _check_finite(trainer, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -237,7 +250,7 @@ def _tell(trainer: AdapterTrainer, loss: float) -> None:
     every, total = recipe.settings.logging_steps, recipe.total_steps
     if done.step % every and done.step not in (1, total):
         return
-    rate = recipe.rate(done.step - 1)
+    rate = trainer.window.rate
     line = {"step": done.step, "loss": loss, "learning_rate": rate}
     done.history.append(line | {"grad_norm": trainer.window.norm})
     trainer.hooks.emit(
@@ -280,7 +293,7 @@ def training_arguments(
         per_device_train_batch_size=plan.per_device_train_batch_size,
         gradient_accumulation_steps=plan.gradient_accumulation_steps,
         learning_rate=settings.learning_rate,
-        max_grad_norm=0.0,  # `_Watch` clips, to see the norm of each step
+        max_grad_norm=settings.max_grad_norm,
         max_length=settings.seq_len,
         bf16=precision == "bf16",
         fp16=precision == "fp16",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
+from nbhelpers.jobs.adapters import require_context
 from nbhelpers.models.causal_forward import generating, generation_kernel
 from nbhelpers.models.causal_text import prompt_ids
 
@@ -44,12 +45,17 @@ def generate_answers(
         precision: bf16, fp16 or fp32; adapters in fp32 need autocast beside a 16-bit base.
         told: Called with (number of the prompt, answer) as soon as it is there.
         report: Called with (done, total); may raise to stop.
+
+    Raises:
+        ConfigError: Prompt and answer exceed the model's positions.
     """
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     encoded = prompt_ids(tokenizer, prompts)
+    require_context(max(map(len, encoded), default=0), max_new_tokens, bare.config)
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i]), i))
     answers: list[Answer | None] = [None] * len(encoded)
     device, done = next(model.parameters()).device, 0
-    with _numbers(device, precision), _cached(model):
+    with _numbers(device, precision), _cached(bare):
         for start in range(0, len(order), batch_size):
             part = order[start : start + batch_size]
             made = _batch(
@@ -77,10 +83,20 @@ def _numbers(device: torch.device, precision: str) -> Any:
     return torch.autocast(device.type, dtype=dtype)
 
 
-def _cached(model: Any) -> Any:
-    """Return the context in which a model generates: a kernel that works with a cache."""
-    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return generating(bare, generation_kernel(bare.config.model_type))
+@contextmanager
+def _cached(bare: Any) -> Iterator[None]:
+    """Generate with a kernel that works with a cache, and with no default of the model's own.
+
+    A model may come with sampling, beams, penalties or a least length; greedy is what scores name.
+    """
+    from transformers import GenerationConfig
+
+    before, bare.generation_config = bare.generation_config, GenerationConfig()
+    try:
+        with generating(bare, generation_kernel(bare.config.model_type)):
+            yield
+    finally:
+        bare.generation_config = before
 
 
 @torch.inference_mode()
@@ -108,11 +124,6 @@ def _batch(
         use_cache=True,
         eos_token_id=list(stop_ids),
         pad_token_id=pad_id,
-        # A model's own defaults may sample or penalise; greedy is what the scores name.
-        temperature=None,
-        top_p=None,
-        top_k=None,
-        repetition_penalty=1.0,
     )
     return [row.tolist() for row in out[:, width:].cpu()]
 

@@ -31,10 +31,13 @@ from nbhelpers.results import RESULT_NAME
 from nbhelpers.trained import ADAPTER_WEIGHTS, FACTS_NAME, Trained, require_adapter
 
 # Lowest top-1 agreement and highest mean KL (nats) of a merge, by the precision of its weights.
+# Source: SmolLM2-135M, r = 16, an update of 2 % of each weight's norm, 869 tokens of code. fp32:
+# 100 %, 3e-8; fp16: 100 %, 3e-5; bf16: 97.5 %, 1.7e-3, where bf16 alone, without a merge, is
+# 98.3 % and 1.1e-3 away from fp32.
 LIMITS = {
     "fp32": {"top1": 0.999, "kl": 1e-4},
-    "fp16": {"top1": 0.98, "kl": 5e-3},
-    "bf16": {"top1": 0.95, "kl": 2e-2},
+    "fp16": {"top1": 0.99, "kl": 5e-4},
+    "bf16": {"top1": 0.95, "kl": 5e-3},
 }
 BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2}
 DISK_MARGIN = 1.03  # tokenizer, card, headers
@@ -73,9 +76,11 @@ def merge_adapter(
         vocabulary=loaded.model.config.vocab_size,
     )
     reference = distributions(loaded.model, rows)
+    with loaded.model.disable_adapter():
+        effect = agreement(reference, distributions(loaded.model, rows))
     part = out.with_name(f"{out.name}.part")
     report(f"merges and writes {part}")
-    base_facts, size = loaded.facts, _write(loaded, trained.template, part, out)
+    size = _write(loaded, trained.template, part, out)
     del loaded
     _free()
     found, on_training = _measure(trained, part, rows, reference, where, precision, report)
@@ -85,13 +90,14 @@ def merge_adapter(
         "precision": precision,
         "size_bytes": size,
         **asdict(found),
+        "adapter_kl": effect.kl,
         "samples": len(rows),
         "held_out": prompts is None,
         "limits": LIMITS[precision],
         "training_base": asdict(on_training) if on_training else None,
         "reused": False,
     }
-    _finish(trained, part, asked, facts, base_facts)
+    _finish(trained, part, asked, facts)
     _settle(part, out, found, facts)
     return facts
 
@@ -259,13 +265,7 @@ def fold(model: Any) -> Any:
     return merged
 
 
-def _finish(
-    trained: Trained,
-    part: Path,
-    asked: dict[str, str],
-    facts: dict[str, Any],
-    base_facts: dict[str, Any],
-) -> None:
+def _finish(trained: Trained, part: Path, asked: dict[str, str], facts: dict[str, Any]) -> None:
     """Write the card and the facts of the folder, without paths of this machine."""
     from nbhelpers.jobs.model_card import write_card
 
@@ -287,8 +287,9 @@ def _finish(
 
 def _settle(part: Path, out: Path, found: Agreement, facts: dict[str, Any]) -> None:
     """Give the folder its name, or the name of a failure."""
-    limits = facts["limits"]
-    if found.top1 >= limits["top1"] and found.kl <= limits["kl"]:
+    limits, effect = facts["limits"], facts["adapter_kl"]
+    agrees = found.top1 >= limits["top1"] and found.kl <= limits["kl"]
+    if agrees and found.kl < effect:  # else rounding has eaten what the adapter does
         if out.exists():
             out.rmdir()  # empty: looked at before
         part.replace(out)
@@ -299,6 +300,7 @@ def _settle(part: Path, out: Path, found: Agreement, facts: dict[str, Any]) -> N
     raise RequirementMissed(
         f"The merged model does not agree with base and adapter: top-1 {100 * found.top1:.2f} % "
         f"(limit {100 * limits['top1']:.2f} %), mean KL {found.kl:.3g} nats (limit "
-        f"{limits['kl']:g}), on {found.positions} tokens. It lies in {failed}.",
+        f"{limits['kl']:g}; the adapter itself changes {effect:.3g}), on {found.positions} "
+        f"tokens. It lies in {failed}.",
         fix="use the adapter as it is (load, export), or merge on a CPU, where weights are fp32",
     )

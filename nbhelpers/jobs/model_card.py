@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.catalog import MODELS
 from nbhelpers.data.templates import AS_WRITTEN, render_question
 from nbhelpers.files import read_json
 from nbhelpers.forms import RESULT
@@ -73,7 +74,7 @@ def model_card(
         "Prompt template": _template(trained),
         "Training": _training(settings, result),
         "Evaluation": _evaluation(result),
-        **({"Merge": _merge(merge)} if merge else {}),
+        **({"Merge": _merge(merge, result)} if merge else {}),
         "Limits": _limits(settings, result),
         "How to load it": load_lines(trained, repo_id=repo_id, is_merged=merge is not None),
         "Versions": _versions(result),
@@ -122,7 +123,10 @@ def _opening(trained: Trained, result: Mapping[str, Any], merge: Mapping[str, An
 
 
 def _licences(model: str, result: Mapping[str, Any]) -> list[str]:
-    base = BASE_LICENCES.get(model, ("", "not known here; see where it comes from"))[1]
+    own = (
+        "made by nbhelpers from its bundled sample" if model in MODELS["finetune"].embedded else ""
+    )
+    base = own or BASE_LICENCES.get(model, ("", "not known here; see where it comes from"))[1]
     data = (result.get("data") or {}).get("licence") or "not recorded"
     return [
         f"- Base model: {base}.",
@@ -150,7 +154,7 @@ def _data(settings: Any, result: Mapping[str, Any]) -> list[str]:
         for name, split in splits.items():
             lines.append(f"| {name} | {' | '.join(_number(split.get(key)) for key in keys)} |")
     if data.get("note"):
-        lines += ["", _line(data["note"])]
+        lines += ["", f"{_line(data['note'])}."]
     removed = "were removed" if settings.remove_duplicates else "were not removed"
     return [*lines, "", f"Training rows that (nearly) equal an evaluation row {removed}."]
 
@@ -170,6 +174,7 @@ def _training(settings: Any, result: Mapping[str, Any]) -> list[str]:
     timing, memory = result.get("timing") or {}, result.get("memory") or {}
     speed = result.get("throughput") or {}
     gpus = [gpu.get("name") for gpu in result.get("gpu") or [] if gpu.get("name")]
+    gpus = gpus or ["none, a CPU"] * (memory.get("device") == "cpu")
     peak = memory.get("measured_bytes")
     rows = {
         "method": "QLoRA: base in 4 bits (NF4, double quantisation)"
@@ -220,7 +225,9 @@ def _scores(split: Mapping[str, Any]) -> Iterator[str]:
     yield f"{_number(split.get('n_samples'))} samples, by generation."
     if decoding := split.get("decoding"):
         yield f"Decoding: {_line(', '.join(f'{k} {v}' for k, v in decoding.items()))}."
-    yield from ("", "| metric | value | interval |", "|---|---|---|")
+    level = split.get("level")
+    wide = f"{100 * level:.0f} % interval" if isinstance(level, float) else "interval"
+    yield from ("", f"| metric | value | {wide} |", "|---|---|---|")
     intervals = split.get("intervals") or {}
     for name, value in (split.get("metrics") or {}).items():
         low, high = intervals.get(name) or (None, None)
@@ -230,7 +237,7 @@ def _scores(split: Mapping[str, Any]) -> Iterator[str]:
     if signatures:
         yield ""
     for name, signature in signatures.items():
-        yield f"- {name}: `{_line(signature)}`"
+        yield f"- {name}: `{_code(signature)}`"
     if split.get("tokenizer"):
         yield f"- tokens of the scores: {_line(split['tokenizer'])}"
     if split.get("outcomes"):
@@ -238,20 +245,21 @@ def _scores(split: Mapping[str, Any]) -> Iterator[str]:
         yield f"\nOutcomes: {told}."
 
 
-def _merge(merge: Mapping[str, Any]) -> list[str]:
+def _merge(merge: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     where = "held-out samples of the run" if merge["held_out"] else "prompts that were given"
     lines = [
         f"Weights in {merge['precision']}. The folder was read back and compared with the base in "
         f"{merge['precision']} with its adapter, on {merge['positions']:,} tokens of "
         f"{merge['samples']} {where}: top-1 agreement {100 * merge['top1']:.2f} %, mean KL "
-        f"{merge['kl']:.3g} nats.",
+        f"{merge['kl']:.3g} nats. For comparison: base without and with the adapter differ by "
+        f"{merge['adapter_kl']:.3g} nats.",
     ]
     if told := merge.get("training_base"):
         lines += [
             "",
             "The adapter was trained on the base in 4 bits. Against that, the merged model has a "
             f"top-1 agreement of {100 * told['top1']:.2f} % and a mean KL of {told['kl']:.3g} "
-            "nats. The scores above were measured on the 4-bit base.",
+            "nats." + (" The scores above were measured on that." if result.get("scores") else ""),
         ]
     return lines
 
@@ -282,7 +290,8 @@ def _limits(settings: Any, result: Mapping[str, Any]) -> list[str]:
 
 def _versions(result: Mapping[str, Any]) -> list[str]:
     versions = result.get("versions") or {}
-    found = {n: versions[n] for n in ("python", *_VERSIONS, "cuda") if versions.get(n)}
+    known = {n: str(v) for n, v in versions.items() if v and not str(v).startswith("not ")}
+    found = {n: known[n] for n in ("python", *_VERSIONS, "cuda") if n in known}
     return (
         [", ".join(f"{n} {_line(v)}" for n, v in found.items()) + "."]
         if found
@@ -298,6 +307,11 @@ def _number(value: Any) -> str:
 
 def _figure(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "not computed"
+
+
+def _code(text: Any) -> str:
+    """Return a text as one line inside a code span, where nothing else is special."""
+    return " ".join(str(text).split()).replace("`", "'")
 
 
 def _line(text: Any) -> str:

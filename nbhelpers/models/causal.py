@@ -6,7 +6,6 @@ a gradient scaler cannot work on fp16 parameters and small updates vanish in bf1
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,13 @@ from torch import nn
 from nbhelpers.cache import cache_dir
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
+from nbhelpers.models.four_bits import (
+    HEAD,
+    four_bits,
+    keep_as_stored,
+    quantise,
+    silence_bitsandbytes,
+)
 from nbhelpers.models.weights import Weights, find_weights
 
 if TYPE_CHECKING:
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 BASE_SEED = 20260101  # of random and smoke bases: every run of a study adapts the same one
 TRAINED_WORDS = 8000  # of a tokenizer that is trained here, for bare architectures
-HEAD = "lm_head"
 
 Report = Callable[[int, int], None]
 
@@ -118,6 +123,7 @@ def load_base(
     check_vocabulary(model, tokenizer, settings.model)
     if quantised and not getattr(model, "is_loaded_in_4bit", False):
         quantise(model, dtype)
+    keep_as_stored(model)
     model.requires_grad_(False)
     model = model.to(device).eval()
     model.config.use_cache = False
@@ -132,11 +138,6 @@ def load_base(
         "quantised": quantised,
     }
     return CausalBase(model=model, tokenizer=tokenizer, config=model.config, facts=facts)
-
-
-def silence_bitsandbytes() -> None:
-    """Keep bitsandbytes from complaining about CPU kernels that it does not need."""
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def _smoke(
@@ -223,49 +224,6 @@ def _pretrained(
             f"The weights of {settings.model} cannot be loaded: {_first_line(error)}",
             fix="check the folder, or delete a half downloaded copy from the hub's cache",
         ) from error
-
-
-def four_bits(dtype: torch.dtype) -> Any:
-    """Return QLoRA's quantisation: NF4, double quantisation, computing in `dtype`."""
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-
-
-def quantise(model: Any, dtype: torch.dtype) -> None:
-    """Replace the linear layers of a model in memory, but its head, by 4-bit ones.
-
-    The numbers are quantised when the model is moved to its device. Weights from a folder take
-    transformers' own way; this is for models that were made here.
-    """
-    import bitsandbytes as bnb
-
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear or name == HEAD:
-                continue
-            layer = bnb.nn.Linear4bit(
-                child.in_features,
-                child.out_features,
-                bias=child.bias is not None,
-                compute_dtype=dtype,
-                compress_statistics=True,
-                quant_type="nf4",
-                device="meta",
-            )
-            layer.weight = bnb.nn.Params4bit(
-                child.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4"
-            )
-            if child.bias is not None:
-                layer.bias = nn.Parameter(child.bias.data, requires_grad=False)
-            # Weights on a GPU already are quantised by moving them there once more.
-            setattr(parent, name, layer.to(child.weight.device))
-    model.is_loaded_in_4bit = True
 
 
 def check_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
@@ -381,7 +339,9 @@ def _convert_gguf(folder: str, target: Any) -> None:
 
     file = next(Path(folder).glob("*.gguf"))
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float16)
-    model.hf_quantizer = None  # else it refuses to be saved
+    # Its numbers are plain ones now; with these marks it could be neither saved nor trained.
+    model.hf_quantizer = None
+    del model.config.quantization_config
     part = target.with_name(f"{target.name}.{uuid4().hex}.part")
     model.save_pretrained(part)
     AutoTokenizer.from_pretrained(folder, gguf_file=file.name).save_pretrained(part)

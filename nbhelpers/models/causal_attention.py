@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nbhelpers.errors import ConfigError
+
 FLEX = "nbhelpers_flex"  # the name under which transformers finds our kernel
 SOFT_CAPPED = ("gemma2",)  # families whose attention scores are capped
 BLOCK = 128  # rows of flex_attention's blocks; packed rows are padded to a multiple
@@ -30,7 +32,15 @@ def choose_attention(asked: str, family: str, device: torch.device) -> str:
 
     `auto` takes flex_attention where the family caps its scores and the GPU has bf16 and Triton,
     SDPA where nothing is capped, else eager.
+
+    Raises:
+        ConfigError: SDPA for a family whose scores are capped.
     """
+    if asked == "sdpa" and family in SOFT_CAPPED:
+        raise ConfigError(
+            f"attention=sdpa drops the soft-cap of {family}'s attention: another model.",
+            fix="set attention=auto, eager or flex",
+        )
     if asked != "auto":
         return asked
     if family not in SOFT_CAPPED:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.hub_errors import Asked, explain_refusal, network_errors
 from nbhelpers.models.inputs import cache_dir
 from nbhelpers.weight_files import require_weights
 
@@ -51,20 +52,17 @@ def find_weights(name: str, revision: str | None, *, with_weights: bool = True) 
 
 
 def _from_hub(name: str, revision: str | None, with_weights: bool) -> Path:
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, get_token, snapshot_download
 
     patterns = list(SMALL_FILES)
     try:
         if with_weights:
             patterns.append(_weight_pattern(HfApi(), name, revision))
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(
-            f"The model {name} could not be fetched: {_reason(error)}",
-            fix="check the id and the network; a gated model needs its licence accepted and "
-            "HF_TOKEN set; or give a local folder",
-        ) from error
+    except network_errors() as error:
+        asked = Asked("model", name, revision, bool(get_token()))
+        message, fix = explain_refusal(asked, error)
+        raise ConfigError(message, fix=fix) from None  # its chain may quote request headers
 
 
 def _weight_pattern(api: Any, name: str, revision: str | None) -> str:

@@ -1,0 +1,266 @@
+"""Small trainings of adapters, in this process or in several: `finetune_probe.py CONFIGS.json`.
+
+They use the job's own trainer, batches, loss and order on a tiny Gemma 2 with made-up samples.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from causal_tiny import VOCAB, tiny_base, tiny_table
+
+from nbhelpers.batching import split_batch
+from nbhelpers.jobs import finetune_trainer as ft
+from nbhelpers.jobs.finetune_evaluate import _answers, _Question
+from nbhelpers.jobs.finetune_recipe import Recipe
+from nbhelpers.jobs.loop import TrainState
+from nbhelpers.models.causal import add_adapter
+from nbhelpers.models.causal_batches import row_multiple
+from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.models.four_bits import keep_as_stored, quantise
+from nbhelpers.schema import FinetuneSettings
+from nbhelpers.trained import _NEUTRAL
+
+SAMPLES = 17  # with a global batch of 8, the last step of an epoch has one
+SETTINGS = {
+    "model": "smoke",
+    "epochs": 2,
+    "global_batch_size": 8,
+    "per_device_train_batch_size": 8,
+    "seq_len": 48,
+    "learning_rate": 0.5,
+    "lr_schedule": "linear",
+    "warmup_ratio": 0.2,
+    "weight_decay": 0.01,
+    "seed": 3,
+    "lora_r": 4,
+    "lora_target_modules": ["q_proj", "v_proj", "down_proj"],
+    "packing": True,
+    "max_new_tokens": 8,
+    "generation_batch_size": 2,
+}
+SPECIAL = ("<pad>", "<bos>", "<eos>")
+
+
+@dataclass
+class Probed:
+    """What a training left behind; `seen` has the rows of each optimizer step, in its order."""
+
+    weights: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    state: TrainState
+    seen: list[list[int]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    saved: list[int] = field(default_factory=list)
+    first: dict[str, Any] = field(default_factory=dict)  # tensors before the first step
+    model: Any = None
+    trainer: Any = None
+
+
+def settings(**changes: Any) -> FinetuneSettings:
+    """Settings for the tiny model."""
+    return FinetuneSettings.model_validate(_NEUTRAL | SETTINGS | changes)
+
+
+def tiny_tokenizer() -> Any:
+    """Return a tokenizer of whole words: `w3` is the token 3."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    words = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), VOCAB))]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w3"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=inner, **names)
+
+
+def adapted(given: FinetuneSettings, *, warm: bool = True) -> Any:
+    """Return the tiny base with adapters; `warm`: B is not zero, so that A has a gradient."""
+    base = tiny_base(scale=3.0)
+    base.tokenizer = tiny_tokenizer()
+    if given.method == "qlora":
+        quantise(base.model, torch.float32)
+        keep_as_stored(base.model.requires_grad_(False))
+    model = add_adapter(base, given)
+    if warm:
+        draw = torch.Generator().manual_seed(1)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=draw))
+    return SimpleNamespace(base=base, model=model, bare=base.model, facts={})
+
+
+class _Recording(ft.AdapterTrainer):
+    """Notes which samples each optimizer step sees, its rate, and the first step's gradients."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        step, found = self.state.global_step, self.probed.seen
+        if not found:
+            self.probed.first = trained_tensors(self.model)
+        while len(found) <= step:
+            found.append([])
+        found[step] += rows_of(inputs["batch"], self.recipe.table)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if step == self.progress.step == 0:
+            self.probed.gradients = arrays(trained_tensors(self.model, gradients=True))
+        if len(self.probed.rates) <= step:
+            self.probed.rates.append(self.optimizer.param_groups[0]["lr"])
+        return loss
+
+
+def trained_tensors(model: Any, *, gradients: bool = False) -> dict[str, Any]:
+    """Return copies of what is trained, or of its gradients."""
+    return {
+        name: (parameter.grad if gradients else parameter).detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return tensors in fp64."""
+    return {name: tensor.double().numpy() for name, tensor in tensors.items()}
+
+
+def rows_of(batch: Any, table: Any) -> list[int]:
+    """Return which samples of a table lie in a micro-batch."""
+    known = {tuple(ids.tolist()): row for row, ids in enumerate(table.ids)}
+    found = []
+    for ids, segments in zip(batch.ids, batch.layout.segments, strict=True):
+        for number in segments.unique().tolist():
+            if number >= 0:
+                found.append(known[tuple(ids[segments == number].tolist())])
+    return found
+
+
+def train(
+    *,
+    kernel: str = "eager",
+    loss: str = "chunked",
+    optimizer: str = "sgd",
+    samples: int = SAMPLES,
+    warm: bool = True,
+    prepare: Any = None,
+    each_step: Any = None,
+    **changes: Any,
+) -> Probed:
+    """Train as the job does, in this process's place of the world.
+
+    Args:
+        optimizer: `sgd` in the place of AdamW, which divides rounding noise by itself; or `adamw`.
+        prepare: Called with model and trainer before training.
+        each_step: Called with what was found so far, at the end of each optimizer step.
+    """
+    from accelerate import PartialState
+
+    world = PartialState(cpu=True)
+    given = settings(**changes)
+    model = adapted(given, warm=warm)
+    plan = split_batch(
+        given.global_batch_size, given.per_device_train_batch_size, world.num_processes
+    )
+    recipe = Recipe(
+        settings=given,
+        plan=plan,
+        table=tiny_table(samples, longest=given.seq_len),
+        pad_id=model.base.pad_id,
+        multiple=row_multiple(kernel, given.packing),
+        rank=world.process_index,
+    )
+    forward = TrainingForward(model.bare, kernel=kernel, loss=loss, dtype=torch.float32)
+    found = Probed(weights={}, gradients={}, state=TrainState(), model=model)
+    hooks = ft.Hooks(
+        emit=lambda *a, **k: None,
+        save=lambda state, trainer: found.saved.append(state.step),
+        validate=lambda: None,
+        wants_stop=lambda: bool(each_step(found)) if each_step else False,
+        save_is_due=lambda: False,
+        peak_bytes=lambda: 0,
+    )
+    with forward.active(), tempfile.TemporaryDirectory() as folder, _optimizer(optimizer):
+        arguments = ft.training_arguments(given, plan, precision="fp32", folder=folder)
+        trainer = _Recording(
+            model.model,
+            recipe=recipe,
+            forward=forward,
+            hooks=hooks,
+            arguments=arguments,
+            tokenizer=model.base.tokenizer,
+            state=found.state,
+        )
+        trainer.probed, found.trainer = found, trainer
+        if prepare is not None:
+            prepare(found)
+        trainer.train()
+    found.weights = arrays(trained_tensors(model.model))
+    return found
+
+
+class _optimizer:
+    """Puts plain SGD in the place of AdamW."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.real = name, torch.optim.AdamW
+
+    def __enter__(self) -> None:
+        if self.name == "sgd":
+            torch.optim.AdamW = lambda parameters, *, lr, **_: torch.optim.SGD(parameters, lr=lr)
+
+    def __exit__(self, *_: object) -> None:
+        torch.optim.AdamW = self.real
+
+
+def answers(prompts: list[str], **changes: Any) -> list[list[Any]]:
+    """Return what all processes together answer to prompts, as the job asks; rank 0's list."""
+    from accelerate import PartialState
+
+    world, given = PartialState(cpu=True), settings(**changes)
+    model = adapted(given)
+    model.model.eval()
+    session = SimpleNamespace(
+        settings=given,
+        writer=SimpleNamespace(rank=world.process_index),
+        plan=SimpleNamespace(world_size=world.num_processes),
+        precision="fp32",
+        is_main=world.is_main_process,
+        progress=lambda name: lambda done, total: None,
+    )
+    inputs = SimpleNamespace(tokenizer=model.base.tokenizer, data=SimpleNamespace(template="plain"))
+    asked = [_Question("test", str(i), prompt, "") for i, prompt in enumerate(prompts)]
+    return [list(answer) for answer in _answers(session, model, inputs, asked, "generate")]
+
+
+def main(configs: list[dict[str, Any]], out: Path) -> None:
+    """Do each configuration and write what rank 0 found."""
+    told: list[Any] = []
+    for config in configs:
+        if "prompts" in config:
+            told.append(answers(**config))
+            continue
+        found = train(**config)
+        told.append(
+            {
+                "weights": {k: v.tolist() for k, v in found.weights.items()},
+                "gradients": {k: v.tolist() for k, v in found.gradients.items()},
+                "state": found.state.to_dict(),
+                "seen": found.seen,
+                "rates": found.rates,
+                "saved": found.saved,
+            }
+        )
+    if found.trainer.accelerator.is_main_process:
+        out.write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

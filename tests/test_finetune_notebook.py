@@ -1,0 +1,149 @@
+"""Promise: the fine-tuning notebook runs a whole study on `smoke`, learns, and is quick again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fake_study
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell
+
+from nbhelpers.errors import OutOfMemory, RequirementMissed
+from nbhelpers.runs import Run, list_runs
+from nbhelpers.study import StudyResult, list_studies, open_study
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOK = ROOT / "notebooks" / "01_finetune_gemma.ipynb"
+ADAPTERS = ["base", "r8", "r16", "r32", "qlora-r16"]
+LIMIT_S = 420
+AGAIN_S = 90  # without training: the kernel starts, reads the study and loads one model
+# The workers may use every core here, as in `make notebooks`.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+pytestmark = pytest.mark.slow
+
+
+def play(
+    notebook: Path, folder: Path, *options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a notebook headless on `smoke`; its runs lie in `folder`."""
+    entry = [sys.executable, "-m", "nbhelpers", "run", str(notebook), "-p", "preset=smoke"]
+    entry += ["-p", f"run_dir={folder / 'runs'}", "--output", str(folder / "executed.ipynb")]
+    return subprocess.run(
+        [*entry, *options],
+        cwd=ROOT,
+        env=ENVIRONMENT | environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole study, played once for all tests of this file."""
+    folder = tmp_path_factory.mktemp("study")
+    done = play(NOTEBOOK, folder, "-p", "adapters=all", "--require", "syntax_accuracy>=0.5")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    (folder / "said.txt").write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> StudyResult:
+    (path,) = list_studies(folder / "runs")
+    return open_study(path)
+
+
+def outputs(folder: Path) -> dict[str, list[nbformat.NotebookNode]]:
+    """The outputs of each code cell of the executed notebook, by the cell's name."""
+    notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
+    return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def test_every_adapter_is_trained_once_and_has_a_result(found: StudyResult, folder: Path) -> None:
+    assert [row.name for row in found.rows] == ADAPTERS
+    assert found.is_complete and not found.failures
+    assert len(list_runs(folder / "runs")) == len(ADAPTERS)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS[1:])
+def test_an_adapter_answers_better_than_the_base(found: StudyResult, adapter: str) -> None:
+    base, tuned = (
+        next(row for row in found.rows if row.name == name).result.scores["test"]["metrics"]
+        for name in ("base", adapter)
+    )
+    assert tuned["syntax_accuracy"] > base["syntax_accuracy"] + 0.2
+    assert tuned["exact_match"] > base["exact_match"]
+
+
+def test_all_runs_read_the_same_data_in_as_many_steps(found: StudyResult) -> None:
+    trained = found.rows[1:]
+    assert len({row.result.data["data"]["fingerprint"] for row in found.rows}) == 1
+    assert len({row.result.training["optimizer_steps"] for row in trained}) == 1
+
+
+def test_without_a_gpu_no_baseline_is_claimed(found: StudyResult) -> None:
+    assert all(row.baseline is None for row in found.rows)
+    assert not any(row.result.data.get("gpu_baseline") for row in found.rows)
+
+
+def test_the_command_ends_with_the_report_of_the_study(folder: Path, found: StudyResult) -> None:
+    ending = (folder / "said.txt").read_text().partition("Notebook: ")[2]
+    assert "5 of 5 runs finished" in ending
+    assert all(f"\n{name} " in ending for name in ADAPTERS)
+    page = found.path / "study.html"
+    assert str(page) in ending and page.stat().st_size > 1000
+
+
+def test_the_executed_notebook_shows_plan_sample_lengths_and_answers(folder: Path) -> None:
+    shown = outputs(folder)
+    notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
+    assert "widgets" not in notebook.metadata
+    assert not [o for cell in shown.values() for o in cell if o.output_type == "error"]
+    plan, prompt = json.dumps(shown["plan"]), json.dumps(shown["result"])
+    assert "time (predicted)" in plan and "qlora-r16" in plan and "in total" in plan
+    assert "coloured" in prompt and "image/png" in prompt and "training samples" in prompt
+    assert "needs no token" in json.dumps(shown["access"])
+    assert "2 of 2 answers differ" in json.dumps(shown["try"])
+    assert "5 of 5 runs finished" in json.dumps(shown["follow"])
+
+
+def test_again_the_finished_runs_are_used_no_torch_is_loaded_and_a_missed_score_is_named(
+    folder: Path, found: StudyResult, tmp_path: Path
+) -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook.cells.append(new_code_cell("import sys\nassert 'torch' not in sys.modules"))
+    copy = tmp_path / NOTEBOOK.name
+    nbformat.write(notebook, copy)
+    (tmp_path / "runs").symlink_to(folder / "runs")
+    options = ("-p", "adapters=all", "--resume", "--require", "bleu>=100.5")
+    began = time.monotonic()
+    done = play(copy, tmp_path, *options, PYTHONPATH=str(ROOT))
+    assert time.monotonic() - began < AGAIN_S
+    assert done.returncode == RequirementMissed.exit_code, (done.stdout + done.stderr)[-4000:]
+    assert "r8: required bleu>=100.5" in done.stderr and "base: required" not in done.stderr
+    assert done.stdout.count("is finished: its result is used") == len(ADAPTERS)
+    assert json.dumps(outputs(tmp_path)["plan"]).count("finished: its result is used") >= 5
+    assert [launches(row.run) for row in found.rows] == [1] * len(ADAPTERS)
+
+
+def launches(run: Run) -> int:
+    return sum(event["type"] == "launched" for event in run.events())
+
+
+def test_a_run_that_failed_is_the_exit_code_after_the_report(tmp_path: Path) -> None:
+    environment = fake_study.ENVIRONMENT | {"FAKE_FAIL": "r8"}
+    done = play(NOTEBOOK, tmp_path, "-p", "adapters=r8,r16", **environment)
+    assert done.returncode == OutOfMemory.exit_code, done.stdout + done.stderr
+    assert "r8 failed first" in done.stderr
+    shown = outputs(tmp_path)
+    assert "2 of 3 runs finished" in json.dumps(shown["report"])
+    assert not shown["try"]
