@@ -295,11 +295,10 @@ def runs(run_dir: RunDir = Path("runs")) -> None:
 
 @app.command()
 def report(run: RunName, run_dir: RunDir = Path("runs")) -> None:
-    """Print a finished run's report and write its report.html."""
-    from nbhelpers.cli_jobs import show_report
-    from nbhelpers.runs import open_run
+    """Print the report of a finished run, or of a study, and write it as a page."""
+    from nbhelpers.cli_jobs import show_report, what_was_found
 
-    typer.echo(show_report(open_run(run, run_dir).result()))
+    typer.echo(show_report(what_was_found(run, run_dir)))
 
 
 @app.command("run")

@@ -19,10 +19,21 @@ if TYPE_CHECKING:
     from nbhelpers.launcher_slurm import SlurmOptions
     from nbhelpers.presets import Preset
     from nbhelpers.runs import Run, RunResult
+    from nbhelpers.study import StudyResult
 
 
-def show_report(result: RunResult) -> str:
-    """Write report.html and return the report as text."""
+def what_was_found(name: str, run_dir: Path) -> RunResult | StudyResult:
+    """Return the result of a run, or what a study found, by its folder or its id."""
+    from nbhelpers.runs import open_run
+    from nbhelpers.study import open_study
+
+    if any(is_file(folder / "study.json") for folder in (run_dir / name, Path(name))):
+        return open_study(name, run_dir)
+    return open_run(name, run_dir).result()
+
+
+def show_report(result: RunResult | StudyResult) -> str:
+    """Write the page of a report and return it as text."""
     from nbhelpers.report import report
 
     return str(report(result, show=False)).rstrip()
@@ -123,7 +134,11 @@ def _require_checkpoint(run: Run) -> None:
         return
     record, status = run.record or {}, run.status
     command = record.get("command") or "the same command again"
-    if record.get("mode") == "evaluate":
+    settings = (record.get("preset") or {}).get("settings") or {}
+    if settings.get("method") == "base":
+        text = "has no adapter: method=base scores the model as it is"
+        fix = f"read its scores: nbhelpers report {run.id}"
+    elif record.get("mode") == "evaluate":
         text, fix = "only scored others' weights", "name the run that trained them"
     elif status == "running":
         text, fix = "has no checkpoint yet", f"follow it: nbhelpers follow {run.id}"

@@ -86,6 +86,8 @@ def _trained(facts: RunFacts) -> str:
     trained, total = adapter.get("trainable_parameters"), adapter.get("total_parameters")
     if adapter.get("method") == "base":
         return "Nothing was trained: this is the model as it is."
+    if facts.is_evaluation:
+        return f"Scored: {facts.get('checkpoint')} (adapter {facts.adapter}); nothing was trained."
     if trained is None:
         return ""
     said = f"Adapter {facts.adapter}: trains {count(trained)}"

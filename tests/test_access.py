@@ -124,7 +124,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
 @pytest.mark.parametrize(
     ("case", "name", "message", "fix"),
     [
-        ("none", "own/gated", "is gated, and no token is set", "huggingface.co/own/gated, then set"),
+        (
+            "none",
+            "own/gated",
+            "is gated, and no token is set",
+            "co/own/gated, then set",
+        ),
         ("none", "own/missing", "does not exist, or it is private", "check owner/name"),
         ("good", "own/closed", "account may not read it yet", "accept its terms at https://"),
         ("good", "own/missing", "does not exist, or your token may not", "check owner/name"),

@@ -1,4 +1,4 @@
-"""Promise: a fine-tuning that is killed, stopped or scored again gives what an undisturbed one gives."""
+"""Promise: a fine-tuning that is killed, stopped or scored again ends as an undisturbed one does."""
 
 from __future__ import annotations
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from report_page import PageText, seen
 from study_on_disk import write_study
 
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import ConfigError, OutOfMemory
 from nbhelpers.report import Report, report
 from nbhelpers.report_study import report_study
 from nbhelpers.report_study_pairs import pairs_of
@@ -182,3 +183,31 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_with_a_fix(tmp_path: Pat
     with pytest.raises(ConfigError, match="cannot be written") as caught:
         report_study(found, show=False)
     assert caught.value.fix
+
+
+def test_the_best_run_has_the_lowest_loss_on_valid_and_the_base_is_none_of_them(
+    study: StudyResult, tmp_path: Path
+) -> None:
+    losses = {"base": 0.1, "r8": 0.9, "r16": 0.4, "r32": None}
+
+    def told(name: str) -> StudyResult:
+        rows = []
+        for row in study.rows:
+            evals = [{"step": 1, "loss": 0.0}, {"step": 2, "loss": losses[row.name]}]
+            evals = evals if losses[row.name] is not None else []
+            data = row.result.data | {"training": {"evals": evals}}
+            rows.append(replace(row, result=replace(row.result, data=data)))
+        return replace(study, rows=tuple(row for row in rows if name in ("all", row.name)))
+
+    assert told("all").best.name == "r16"
+    assert told("r32").best.name == "r32"
+    assert told("base").best.name == "base"
+    failed = write_study(tmp_path, "r8", good=GOOD, without=("base", "r8"))
+    with pytest.raises(OutOfMemory):
+        assert failed.best
+
+
+def test_a_notebook_shows_the_scores_before_the_cost(study: StudyResult) -> None:
+    page = study._repr_html_()
+    assert page.index("syntax accuracy") < page.index("<th>rank</th>") < page.index("useful tokens")
+    assert "<br>[" in page and "verdict" not in page

@@ -66,6 +66,11 @@ def test_a_study_runs_and_is_used_again(runs: Path, monkeypatch, capsys) -> None
     assert "Its report: " in said and list(runs.glob("study-*/study.html"))
     assert command(monkeypatch, *options) == 0
     assert capsys.readouterr().out.count("is finished: its result is used") == 2
+    (folder,) = runs.glob("study-*")
+    for name in (folder.name, str(folder)):
+        assert command(monkeypatch, "report", name, "--run-dir", str(runs)) == 0
+        said = capsys.readouterr().out
+        assert "2 of 2 runs finished" in said and f"{folder}/study.html" in said
     assert command(monkeypatch, "runs", "--run-dir", str(runs)) == 0
     assert capsys.readouterr().out.count("finished") == 2  # the study's folder is no run
 

@@ -42,3 +42,17 @@ def test_a_headless_run_shows_text_instead_of_a_widget(
         monkeypatch.setenv("NBHELPERS_OWNER_PID", "1")
     pick_preset("clones")._ipython_display_()
     assert isinstance(shown[0], dict) is is_headless
+
+
+def test_a_fine_tuning_is_picked_with_its_adapters() -> None:
+    picker = pick_preset("finetune", plan_hardware("l4"))
+    assert picker.line == 'preset = "l4"\nadapters = "r16"'
+    _, varied, shown = picker._box().children
+    varied.value = "all"
+    assert picker.line == 'preset = "l4"\nadapters = "all"'
+    assert "adapters = &quot;all&quot;" in shown.value
+    assert picker.vary("r8,qlora-r8").endswith('adapters = "r8,qlora-r8"')
+    with pytest.raises(ConfigError, match="no adapter"):
+        picker.vary("r0")
+    with pytest.raises(ConfigError, match="no adapters"):
+        pick_preset("clones").vary("r8")

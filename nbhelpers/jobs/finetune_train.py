@@ -218,6 +218,7 @@ class _Runner:
     def run(self, is_compiled: bool) -> Trained:
         session, recipe = self.session, self.recipe
         resumed, state = self._find()
+        resumed_from = state.step if resumed else None  # its folder may be pruned by the end
         gpus = watched_gpus(session)
         with ExitStack() as stack:
             stack.enter_context(self.forward.active(compiled=is_compiled))
@@ -241,9 +242,7 @@ class _Runner:
             state=state,
             meter=self.meter,
             gpu=watch.summary(gpus),
-            resumed_from=json.loads((resumed / "state.json").read_text())["train"]["step"]
-            if resumed
-            else None,
+            resumed_from=resumed_from,
             total_steps=recipe.total_steps,
             is_compiled=is_compiled,
             parity={},

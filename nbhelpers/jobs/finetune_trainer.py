@@ -108,7 +108,7 @@ class AdapterTrainer(SFTTrainer):
             self.accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
 
     def _note_norms(self) -> None:
-        """Keep the norm that clipping returns; asking again would unscale fp16's gradients twice."""
+        """Keep the norm that clipping returns: asking again would unscale fp16 gradients twice."""
         clip = self.accelerator.clip_grad_norm_
 
         def noting(*args: Any, **options: Any) -> Any:

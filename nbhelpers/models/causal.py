@@ -60,7 +60,7 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
         None for a bare architecture as long as there are no texts.
 
     Raises:
-        ConfigError: The tokenizer cannot be read.
+        ConfigError: Configuration or tokenizer cannot be read, or the family is another one.
     """
     if settings.model == "smoke":
         from nbhelpers.jobs.smoke_causal import smoke_tokenizer
@@ -70,6 +70,7 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
 
     if settings.random_weights and settings.model in MODELS["finetune"].aliases.values():
         return _trained_tokenizer(texts)
+    _read_config(settings)  # another family is told before any data is read
     weights = _weights(settings, with_weights=False)
     if not any((weights.folder / n).is_file() for n in ("tokenizer.json", "tokenizer.model")):
         return _trained_tokenizer(texts)
@@ -204,6 +205,7 @@ def _random(settings: FinetuneSettings, dtype: torch.dtype, device: torch.device
 def _pretrained(
     settings: FinetuneSettings, dtype: torch.dtype, device: torch.device, quantised: bool
 ) -> Any:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     config = _read_config(settings)
@@ -217,7 +219,7 @@ def _pretrained(
         config.attention_dropout = settings.dropout
     try:
         return AutoModelForCausalLM.from_pretrained(weights.folder, config=config, **options)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if "out of memory" in str(error).lower():
             raise
         raise ConfigError(

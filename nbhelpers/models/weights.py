@@ -13,10 +13,11 @@ from typing import Any
 from uuid import uuid4
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.hub_errors import Asked, explain_refusal, network_errors
+from nbhelpers.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
 from nbhelpers.models.inputs import cache_dir
 from nbhelpers.weight_files import require_weights
 
+REQUEST_TIMEOUT_S = 10.0
 SMALL_FILES = ["*.json", "*.txt", "*.model"]
 _WRAPPERS = ("module.", "_orig_mod.")
 
@@ -66,14 +67,15 @@ def _from_hub(name: str, revision: str | None, with_weights: bool) -> Path:
 
 
 def _weight_pattern(api: Any, name: str, revision: str | None) -> str:
-    """Prefer safetensors; offline, take whatever the cache holds."""
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
+    """Prefer safetensors; without the hub's answer, take whatever the cache holds."""
     try:
-        files = api.list_repo_files(name, revision=revision)
-    except (OfflineModeIsEnabled, ConnectionError):
+        # One request without the client's retries, so that a missing network is told at once.
+        info = api.model_info(name, revision=revision, timeout=REQUEST_TIMEOUT_S)
+    except network_errors() as error:
+        if not is_unreachable(error):
+            raise
         return "*model*"
-    safe = any(name.endswith(".safetensors") for name in files)
+    safe = any(each.rfilename.endswith(".safetensors") for each in info.siblings or [])
     return "*.safetensors" if safe else "pytorch_model*.bin"
 
 
