@@ -58,8 +58,12 @@ def test_the_nightly_command_of_the_sample_workflow_parses() -> None:
     assert context.params["require"] == ["f1>=0.9"] or context.params["require"] == ("f1>=0.9",)
 
 
+STARTING_NOTHING = ("gpu", "presets", "plan", "budget")
+
+
 @pytest.mark.parametrize(
-    "line", [line for line in COMMANDS if line.split()[1] in ("gpu", "presets", "plan", "budget")]
+    "line",
+    [each for each in COMMANDS if each.split()[1] in STARTING_NOTHING or "--plan-only" in each],
 )
 def test_a_documented_command_that_starts_nothing_runs(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

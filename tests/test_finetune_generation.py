@@ -14,7 +14,10 @@ from nbhelpers.errors import ConfigError, Stopped
 from nbhelpers.jobs.generate import Answer, _answer, generate_answers
 from nbhelpers.models.causal_text import prompt_ids, stop_tokens
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
+]
 NEW = 12
 # From one word to more than the sliding window of 16.
 PROMPTS = [" ".join(f"w{3 + (7 * i + j * j) % 290}" for j in range(n)) for i, n in

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,15 @@ import torch
 from causal_tiny import tiny_table
 
 from nbhelpers.batching import split_batch
+from nbhelpers.data.instructions import Sample
 from nbhelpers.errors import NonFinite
 from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.jobs.finetune_trainer import _check_finite
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.schedule import epoch_windows
+from nbhelpers.models.causal_batches import make_batch
+from nbhelpers.models.causal_loss import supervised
+from nbhelpers.models.causal_text import tokenise_samples
 
 pytestmark = [
     pytest.mark.slow,
@@ -297,6 +302,20 @@ def test_no_checkpoint_is_written_of_weights_that_are_not_finite():
     assert kept[0].saved == [] and kept[0].state.step == 0
 
 
+def test_a_first_token_is_never_learned():
+    """Nothing comes before it; to count it among the supervised would shift every mean."""
+    tokenizer = probe.tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = None  # as a model without a start token
+    tokenizer.bos_token = None
+    samples = [Sample("1", "", "w5 w6"), Sample("2", "w7 w8", "w9")]
+    table = tokenise_samples(samples, tokenizer, seq_len=16, template="plain")
+    assert [ids.tolist() for ids in table.ids] == [[5, 6, 2], [7, 8, 9, 2]]
+    assert [table.labels(row).tolist() for row in (0, 1)] == [[-100, 6, 2], [-100, -100, 9, 2]]
+    for packed in (True, False):
+        batch = make_batch(table, np.arange(2), pad_id=0, packed=packed)
+        assert len(supervised(batch.labels)[0]) == int(table.supervised.sum()) == 4
+
+
 def guarded(precision: str) -> Any:
     return SimpleNamespace(
         progress=TrainState(),
@@ -314,6 +333,35 @@ def test_fp16_may_skip_some_steps_in_a_row_and_no_more():
     assert trainer.progress.skipped_steps == 6 and trainer.progress.skipped_in_a_row == 3
     with pytest.raises(NonFinite, match=r"step 8 is not finite for 4 steps in a row.*; 1 updates"):
         _check_finite(trainer, 7)
+
+
+@pytest.fixture
+def fresh_state() -> Iterator[None]:
+    """Accelerate's state is one for the process."""
+    from accelerate.state import AcceleratorState
+
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("fresh_state")
+def test_a_step_that_fp16_skips_is_counted_and_holds_the_schedule_back():
+    """With fp16's autocast and its scaler, which a CPU has as well; the scale is too large."""
+
+    def use_fp16(found: probe.Probed) -> None:
+        accelerator = found.trainer.accelerator
+        accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+        accelerator.native_amp, accelerator.state._mixed_precision = True, "fp16"
+
+    found = probe.train(prepare=use_fp16, max_skipped_steps=8, epochs=4)
+    applied = [math.isfinite(line["grad_norm"]) for line in found.state.history]
+    assert 0 < found.state.skipped_steps == applied.count(False) < len(applied) == 12
+    told = [line["learning_rate"] for line in found.state.history]
+    assert told == found.rates
+    made = recipe(epochs=4)
+    assert told == [made.rate(sum(applied[:step])) for step in range(12)]
+    assert all(np.isfinite(values).all() for values in found.weights.values())
+    assert found.trainer.accelerator.scaler.get_scale() == 2.0 ** (18 - found.state.skipped_steps)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

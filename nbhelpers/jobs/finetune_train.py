@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -79,13 +80,16 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
     )
     is_compiled = _compiles(session, inputs, recipe, kernel)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
-    session.data_budget = data_budget(session, inputs, recipe, kernel, is_compiled=is_compiled)
-    if session.data_budget is not None:
-        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     meter = MemoryMeter(accelerator.device)
     runner = _Runner(session, inputs, adapted, recipe, forward, meter)
+    resumed, state = runner.find()
+    session.data_budget = data_budget(
+        session, inputs, recipe, kernel, is_compiled=is_compiled, first=state.step
+    )
+    if session.data_budget is not None:
+        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
-    trained = runner.run(is_compiled)
+    trained = runner.run(resumed, state, is_compiled=is_compiled)
     trained.parity = parity
     return trained
 
@@ -105,9 +109,12 @@ def _proven_kernel(
         kernel = "eager"
         found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
     if not found["passed"]:
+        error = found["relative_error"]
         session.warn(
-            "Samples in one batch do not agree with the same samples one by one (relative error "
-            f"{found['relative_error']:.2g}): set packing=false."
+            f"Samples in one batch do not agree with the same samples one by one (relative error "
+            f"{error:.2g}): set packing=false."
+            if math.isfinite(error)
+            else f"The base's hidden states are not finite in {session.precision}."
         )
     session.emit_main("parity", **found)
     return kernel, found
@@ -131,13 +138,23 @@ def _compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str) -> 
 
 
 def data_budget(
-    session: Session, inputs: Inputs, recipe: Recipe, kernel: str, *, is_compiled: bool
+    session: Session,
+    inputs: Inputs,
+    recipe: Recipe,
+    kernel: str,
+    *,
+    is_compiled: bool,
+    first: int = 0,
 ) -> MemoryBudget | None:
-    """Return the ledger of this rank's largest micro-batch, now that the lengths are known."""
+    """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
+
+    Args:
+        first: The optimizer step that this process begins with.
+    """
     shape = find_shape(session.settings)
     if shape is None:
         return None
-    largest = largest_extent(recipe)
+    largest = largest_extent(recipe, first)
     lines = finetune_ledger(
         session.settings,
         session.plan,
@@ -175,12 +192,17 @@ def _prompt_extent(session: Session, inputs: Inputs) -> CausalExtent | None:
     return CausalExtent(tokens=count * width, squares=count * width**2, supervised=0)
 
 
-def largest_extent(recipe: Recipe) -> CausalExtent:
-    """Return the size of the largest micro-batch of all epochs; on a CPU, of the counted steps."""
+def largest_extent(recipe: Recipe, first: int = 0) -> CausalExtent:
+    """Return the size of the largest micro-batch of all epochs.
+
+    On a CPU, of the steps whose bytes are counted: a few from the `first` of this process on.
+    """
     s, lengths, learned = recipe.settings, recipe.table.lengths, recipe.table.supervised
     largest = CausalExtent(tokens=0, squares=0, supervised=0)
     windows = [window for epoch in range(s.epochs) for window in recipe.windows(epoch)]
-    for window in windows if recipe.plan.use_gpu else windows[:COUNTED_STEPS]:
+    if not recipe.plan.use_gpu:
+        windows = windows[first : first + COUNTED_STEPS] or windows[-1:]
+    for window in windows:
         for rows in recipe.micro(window):
             if not len(rows):
                 continue
@@ -215,9 +237,8 @@ class _Runner:
         self.recipe, self.forward, self.meter = recipe, forward, meter
         self._last = time.monotonic()
 
-    def run(self, is_compiled: bool) -> Trained:
+    def run(self, resumed: Path | None, state: TrainState, *, is_compiled: bool) -> Trained:
         session, recipe = self.session, self.recipe
-        resumed, state = self._find()
         resumed_from = state.step if resumed else None  # its folder may be pruned by the end
         gpus = watched_gpus(session)
         with ExitStack() as stack:
@@ -250,7 +271,8 @@ class _Runner:
             supervised_tokens=int(recipe.table.supervised.sum()),
         )
 
-    def _find(self) -> tuple[Path | None, TrainState]:
+    def find(self) -> tuple[Path | None, TrainState]:
+        """Return the newest sound checkpoint, and where training stands."""
         session, folder = self.session, self.session.run.checkpoints_path
         path = ck.agree(session.accelerator, folder, lambda: ck.find_last(folder, session.warn))
         if path is None:

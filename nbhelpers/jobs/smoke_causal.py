@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,14 @@ def smoke_base(*, steps: int, seed: int, report: Callable[[int, int], None]) -> 
     tokenizer = smoke_tokenizer()
     config = smoke_config(tokenizer)
     path = _cached(_key(tokenizer, config, steps, seed), "safetensors")
-    if path.is_file():
-        return _load(path, config), tokenizer
-    model = _pretrain(config, tokenizer, steps=steps, seed=seed, report=report)
-    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
-    tensors.pop("lm_head.weight", None)  # tied to the embedding
-    save_in_cache(path, lambda part: save_file(tensors, part))
+    with torch.random.fork_rng(devices=[]):  # what is drawn later is one thing with and without
+        model = _read(path, lambda: _load(path, config))
+        if model is None:
+            with _one_thread():
+                model = _pretrain(config, tokenizer, steps=steps, seed=seed, report=report)
+            tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+            tensors.pop("lm_head.weight", None)  # tied to the embedding
+            save_in_cache(path, lambda part: save_file(tensors, part))
     return model, tokenizer
 
 
@@ -57,11 +60,34 @@ def smoke_tokenizer() -> Any:
     texts = _tokenizer_texts()
     facts = json.dumps([RECIPE, __version__, SMOKE_CAUSAL.vocab, SPECIAL_TOKENS, texts])
     path = _cached(facts, "json")
-    if path.is_file():
-        return wrap_words(Tokenizer.from_file(str(path)))
-    bpe = train_words(texts)
-    save_in_cache(path, lambda part: bpe.save(str(part)))
+    bpe = _read(path, lambda: Tokenizer.from_file(str(path)))
+    if bpe is None:
+        bpe = train_words(texts)
+        save_in_cache(path, lambda part: bpe.save(str(part)))
     return wrap_words(bpe)
+
+
+def _read(path: Path, read: Callable[[], Any]) -> Any:
+    """Return what the cache holds; None if it is not there or damaged, and is made anew."""
+    try:
+        return read() if path.is_file() else None
+    except Exception:  # tokenizers and safetensors raise bare ones of their own
+        return None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one core, so that the weights are the same wherever the versions are.
+
+    So small a model hardly gains from a second thread, and where other programs keep the cores
+    busy, two that wait for each other took up to ten times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def smoke_config(tokenizer: Any) -> Any:
@@ -78,12 +104,12 @@ def smoke_config(tokenizer: Any) -> Any:
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         query_pre_attn_scalar=shape.head_dim,
-        max_position_embeddings=1024,
+        max_position_embeddings=shape.positions,
         sliding_window=512,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.bos_token_id,
-        # Gemma's 0.02 suits 2,304 features; with so few, it delays the copying of words and numbers.
+        # Gemma's 0.02 suits 2,304 features; with so few, copying from the prompt is learned late.
         initializer_range=shape.hidden**-0.5,
         attn_implementation="eager",  # SDPA drops Gemma-2's soft-cap
     )

@@ -131,7 +131,7 @@ def tokenise_samples(
                 continue
             cut += len(whole) > seq_len
             ids.append(np.array(whole[:seq_len], dtype=np.int64))
-            starts.append(len(prompt))
+            starts.append(max(1, len(prompt)))  # nothing comes before a first token to predict it
             rows.append(begin + offset)
         if report is not None:
             report(min(begin + CHUNK, len(samples)), len(samples))

@@ -41,16 +41,15 @@ def load_instruction_rows() -> dict[str, list[dict[str, str]]]:
 
 
 def sample_tasks() -> list[dict[str, str]]:
-    """Return the rows of ``test`` as problems: id, instruction, entry_point and tests.
+    """Return the rows of ``test`` as problems whose solutions can be run.
 
-    `instruction` ends with the input, if there is one; `tests` are lines of ``assert``.
+    Each has id, instruction, input, entry_point, tests (lines of ``assert``) and reference.
     """
     return [
         {
-            "id": row["id"],
-            "instruction": f"{row['instruction']}\n{row['input']}".rstrip(),
-            "entry_point": row["entry_point"],
+            **{key: row[key] for key in ("id", "instruction", "input", "entry_point")},
             "tests": _tests(row),
+            "reference": row["output"],
         }
         for row in _rows()["test"]
     ]
