@@ -66,7 +66,10 @@ def not_evaluated(facts: RunFacts) -> dict[str, str]:
     """Return, for each split without scores, why: by the run's settings, or as it warned."""
     done, found = {split for split, _ in evaluated(facts)}, {}
     wanted, tasks = facts.get("settings", "evaluate"), facts.get("settings", "tasks")
+    asked = [t for t in tasks if t in TASKS] if isinstance(tasks, list) else []
     for split in (name for name in SPLITS if name not in done):
+        if split == "sample" and "sample" not in asked:
+            continue  # of the bundled sample alone: nobody misses it
         is_text, why = split == "test", ""
         if wanted == "none" or (wanted == "text" and not is_text):
             why = f"evaluate={wanted}"

@@ -15,7 +15,7 @@ WIDTH = 100
 PEAKS = ("measured", "predicted")
 TIME, SPEED = ("timing", "total_s"), ("throughput", "useful_tokens_per_s")
 HEADS = {"syntax_accuracy": "syntax", "bleu": "BLEU", "exact_match": "exact", "pass@1": "p@1"}
-SHORT = {"humaneval": "HE ", "mbpp": "MBPP "}
+SHORT = {"humaneval": "HE ", "mbpp": "MBPP ", "sample": "sample "}
 
 
 def headline(study: StudyResult, pairs: Sequence[Pair]) -> str:

@@ -179,8 +179,8 @@ class FinetuneSettings(Settings):
         description="text: generate and compare with the references; all: also run generated "
         "programs on test problems (pass@1)"
     )
-    tasks: list[Literal["humaneval", "mbpp"]] = Field(
-        description="test problems whose solutions are generated and run"
+    tasks: list[Literal["humaneval", "mbpp", "sample"]] = Field(
+        description="test problems whose solutions are generated and run; sample: the bundled ones"
     )
     mbpp_data: str = Field(min_length=1, description="MBPP: a hub id or a local file")
     max_task_problems: Positive | None = Field(

@@ -55,7 +55,13 @@ def compare_study(
     options |= {"resamples": settings.bootstrap_samples}
     if max(len(of) for of in by_adapter.values()) > 1:
         fixed = {row.planned.adapter for row in rows if row.settings.method == "base"}
-        return {"split": split} | compare_over_seeds(by_adapter, fixed=fixed, **options)
+        told: dict[str, dict[int, Any]] = {}
+        for row in rows:
+            scores = row.result.scores[split]
+            told.setdefault(row.planned.adapter, {})[row.settings.seed] = scores
+        return {"split": split} | compare_over_seeds(
+            by_adapter, fixed=fixed, scored=told, **options
+        )
     one = {adapter: next(iter(of.values())) for adapter, of in by_adapter.items()}
     scored = {row.planned.adapter: row.result.scores[split] for row in rows}
     return {"split": split} | compare_runs(one, scored=scored, **options)

@@ -40,7 +40,7 @@ DEFAULT_DATA = "iamtarun/python_code_instructions_18k_alpaca"
 # Source: the data set's page (rows of its only split), and its rows under Gemma's tokenizer.
 DEFAULT_ROWS, DEFAULT_ROW_TOKENS = 18_612, 210
 SAMPLE, SAMPLE_ROWS = "smoke", 1200  # of the bundled sample's training split
-TASK_PROBLEMS = {"humaneval": 164, "mbpp": 500}
+TASK_PROBLEMS = {"humaneval": 164, "mbpp": 500, "sample": 60}
 # What changes neither the work nor its speed.
 UNTIMED = {"seed", "split_seed", "lora_r", "lora_alpha", "lora_dropout", "learning_rate", "targets"}
 UNTIMED |= {"lr_schedule", "warmup_ratio", "warmup_steps", "weight_decay", "adam_epsilon", "track"}

@@ -30,7 +30,7 @@ METRICS = (
 # Of a fine-tuning: the generated answers of the test split, and the programs of the problem sets.
 TEXT_METRICS = ("syntax_accuracy", "bleu", "chrf", "exact_match", "stopped", "mean_new_tokens")
 TASK_METRICS = ("pass@1", "syntax_accuracy", "stopped", "mean_new_tokens")
-TASKS = ("humaneval", "mbpp")
+TASKS = ("humaneval", "mbpp", "sample")
 TITLES = {
     "syntax_accuracy": "syntax accuracy",
     "bleu": "BLEU",
@@ -40,6 +40,7 @@ TITLES = {
     "mean_new_tokens": "mean new tokens",
     "humaneval": "HumanEval",
     "mbpp": "MBPP",
+    "sample": "sample problems",
 }
 ONE_DECIMAL = ("bleu", "chrf", "mean_new_tokens")  # 0 to 100, or a count; the others are 0 to 1
 SPLITS = ("valid", "test", "test_unseen")

@@ -27,7 +27,7 @@ from .templates import AS_WRITTEN, render_question
 
 Ask = Callable[[str, str], str]  # instruction, input -> prompt
 
-NAMES = ("humaneval", "mbpp")
+NAMES = ("humaneval", "mbpp", "sample")
 MBPP = "google-research-datasets/mbpp"
 HUMANEVAL_FILE = "data/HumanEval.jsonl.gz"
 MAX_HUMANEVAL_BYTES = 64 * 2**20  # unpacked; the published file has 0.2 MB
@@ -90,10 +90,31 @@ def load_tasks(
     def ask(instruction: str, input_: str) -> str:
         return render_question(instruction, input_, template, tokenizer)
 
-    tasks = _humaneval(ask) if name == "humaneval" else _mbpp(mbpp_data, ask, on_bad_rows)
+    if name == "sample":
+        tasks = _sample(ask)
+    else:
+        tasks = _humaneval(ask) if name == "humaneval" else _mbpp(mbpp_data, ask, on_bad_rows)
     if limit is None or limit >= len(tasks):
         return tasks
     return [tasks[i * len(tasks) // limit] for i in range(limit)]
+
+
+def _sample(ask: Ask) -> list[CodingTask]:
+    """The test rows of the bundled sample, with the assertions that come with them."""
+    from ..samples.instructions import sample_tasks
+
+    return [
+        CodingTask(
+            id=row["id"],
+            prompt=ask(row["instruction"], row["input"]),
+            entry_point=row["entry_point"],
+            tests=row["tests"],
+            setup="",
+            reference=row["reference"],
+            source="the bundled sample",
+        )
+        for row in sample_tasks()
+    ]
 
 
 def _humaneval(ask: Ask) -> list[CodingTask]:

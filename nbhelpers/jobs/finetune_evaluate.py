@@ -14,6 +14,7 @@ from nbhelpers.data.coding_tasks import program
 from nbhelpers.jobs import outcome, sandbox
 from nbhelpers.jobs.adapters import require_context
 from nbhelpers.jobs.generate import Answer, generate_answers
+from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.models.causal_text import coloured_parts, prompt_ids, stop_tokens
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def evaluate_all(
 ) -> None:
     """Write generations.jsonl and result.json; every rank generates its share, rank 0 writes."""
     adapted.model.eval()
+    meter = MemoryMeter(session.accelerator.device) if training is None else None
     rows = _generate(session, inputs, adapted)
-    ranks = outcome.gather_memory(session, training)
+    ranks = outcome.gather_memory(session, training, meter=meter)
     if not session.is_main:
         return
     _run_programs(session, inputs, rows)

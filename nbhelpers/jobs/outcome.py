@@ -84,9 +84,17 @@ def settings_for_checkpoint(job: str, settings: Settings, path: Path) -> Setting
     return settings.model_copy(update=changes)
 
 
-def gather_memory(session: Session, training: Training | None) -> list[dict[str, Any]]:
-    """Return every rank's measured memory; all ranks must call it."""
-    meter = training.meter if training else MemoryMeter(session.accelerator.device)
+def gather_memory(
+    session: Session, training: Training | None, *, meter: MemoryMeter | None = None
+) -> list[dict[str, Any]]:
+    """Return every rank's measured memory; all ranks must call it.
+
+    Args:
+        meter: Counts since some time before, where nothing was trained.
+    """
+    if training is not None:
+        meter = training.meter
+    meter = meter or MemoryMeter(session.accelerator.device)
     ranks = gather_object([meter.facts(session.writer.rank)])
     session.accelerator.wait_for_everyone()
     return ranks

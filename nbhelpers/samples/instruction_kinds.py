@@ -63,7 +63,7 @@ KINDS = (
         verbs=("count", "tally", "number"),
         says=("counts the items of {xs} that are {test}", "returns how many of {xs} are {test}"),
         code="    return sum(1 for item in {xs} if item {test})",
-        calls=("[1, {k}, 40, {k} - 1, {k} + 1]", "[]"),
+        calls=("[1, {k}, 40, 50, 60, {k} - 1, {k} + 1]", "[]"),
         choices={"test": COMPARE},
     ),
     Kind(
@@ -71,7 +71,7 @@ KINDS = (
         verbs=("check", "test", "probe"),
         says=("tells whether {some} of {xs} is {test}", "returns True if {some} of {xs} is {test}"),
         code="    return {some}(item {test} for item in {xs})",
-        calls=("[{k}]", "[1, 40]", "[{k} - 1, {k} + 1]", "[]"),
+        calls=("[{k}]", "[{k} + 1]", "[{k} - 1]", "[{k}, 40]", "[]"),
         choices={"some": (("any item", "any"), ("every item", "all")), "test": COMPARE},
     ),
     Kind(
