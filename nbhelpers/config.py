@@ -241,6 +241,7 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     Raises:
         ConfigError: Lists every unknown name, wrong type and value out of range.
     """
+    known = settings_class(job).model_fields
     given = {key: value for key, value in parameters.items() if value is not None and value != ""}
     given, problems = respelt(given, lambda _: "parameters")
     places = dict.fromkeys(given, "parameters")
@@ -258,7 +259,6 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
             _find(job, name)
         except ConfigError as error:
             problems.append(Problem("parameters", error.message.rstrip("."), error.fix))
-    known = settings_class(job).model_fields
     overrides = {key: value for key, value in given.items() if key in known}
     wrong = type_problems(job, overrides, places)
     problems += [problem for problem in wrong if problem.where == "parameters"]

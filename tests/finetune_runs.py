@@ -17,6 +17,7 @@ TINY: dict[str, Any] = {
     "pretrain_steps": 0,
     "max_train_samples": 20,
     "valid_samples": 6,
+    "evaluate": "text",
     "eval_samples": 5,
     "epochs": 2,
     "global_batch_size": 8,

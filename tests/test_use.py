@@ -77,7 +77,7 @@ def test_sampling_is_repeated_by_its_seed(model: LoadedModel) -> None:
 def test_compare_shows_the_base_without_the_adapter(model: LoadedModel, base: Path) -> None:
     told = model.compare("Add.", max_new_tokens=12)
     assert told.tuned[0] == model.ask("Add.", max_new_tokens=12) != told.base[0]
-    assert told.changed == 1 and "--- tuned" in told.text() and "<table>" in told._repr_html_()
+    assert told.changed == 1 and "--- tuned" in told.text() and "<table" in told._repr_html_()
     answer = _by_transformers(base, "Add.", 12)
     assert told.base[0] == answer
 
