@@ -24,6 +24,7 @@ from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchErro
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.locks import locked
 from nbhelpers.paths import expanded, is_file, kind_of
+from nbhelpers.preflight import require_supplies
 from nbhelpers.runs import Run, end_leftovers, write_json
 from nbhelpers.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
 from nbhelpers.workers import with_package
@@ -112,6 +113,8 @@ def launch(
     _warn_of_lost_disk(hardware.platform, root)
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
+        if job_mode == "train" and not force and not run.result_path.is_file():
+            require_supplies(preset.settings, hardware, root)
         with locked(root / ".lock"):
             fresh = fresh or _starts_anew(run)
             if fresh:  # before anything is set aside

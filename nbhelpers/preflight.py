@@ -1,17 +1,23 @@
 """Whether the disk and the main memory can hold a fine-tuning, before anything is downloaded.
 
-Pure arithmetic: the caller measures what is free. Sizes are in GB of 10**9 bytes, as disks and
+`preflight` is pure arithmetic, `require_supplies` measures what is free. Sizes are in GB of 10**9 bytes, as disks and
 download pages count.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbhelpers.catalog import MODELS
+from nbhelpers.errors import ConfigError
 from nbhelpers.ledger_finetune import weight_bytes
+from nbhelpers.paths import is_folder
 from nbhelpers.schema import FinetuneSettings
+from nbhelpers.shapes import find_shape
 from nbhelpers.shapes_causal import CausalShape
 
 if TYPE_CHECKING:
@@ -129,6 +135,47 @@ def preflight(
             "other programs, or use a machine with more memory"
         )
     return problems
+
+
+def require_supplies(settings: Settings, hardware: Hardware, run_dir: Path) -> None:
+    """Stop where disk or main memory cannot hold a fine-tuning.
+
+    Args:
+        run_dir: An existing folder on the disk of the run.
+
+    Raises:
+        ConfigError: Lists everything that is short.
+    """
+    if not isinstance(settings, FinetuneSettings):
+        return
+    cache = _hub_cache()
+    same_disk = cache is None or cache.stat().st_dev == run_dir.stat().st_dev
+    problems = preflight(
+        settings,
+        find_shape(settings),
+        hardware,
+        shutil.disk_usage(run_dir).free,
+        cache_free_bytes=None if same_disk else shutil.disk_usage(cache).free,
+        is_downloaded=is_folder(settings.model) or _has_weights(cache, settings.model),
+    )
+    if problems:
+        title = "The run cannot start: " + "; ".join(problems) + "."
+        raise ConfigError(title, fix="each part says how; then launch again")
+
+
+def _hub_cache() -> Path | None:
+    """Return the nearest existing folder of the hub's cache."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    place = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    return next((folder for folder in (place, *place.parents) if folder.is_dir()), None)
+
+
+def _has_weights(cache: Path | None, model: str) -> bool:
+    """Say whether the hub's cache holds weights of a model."""
+    if cache is None:
+        return False
+    folder = cache / f"models--{model.replace('/', '--')}" / "snapshots"
+    return any(folder.glob("*/*.safetensors"))
 
 
 def merge_note(need: Needs, run_dir_free_bytes: int) -> str:
