@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 ARGS ?=
+# Processes that share the tests; a file's tests stay together, as they share what they make.
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 # The name holds what the environment was made from, so a second `make setup` is instant and a changed file is not.
@@ -40,10 +42,10 @@ demo: setup ## train, evaluate and report a small clone detector on this machine
 smoke: demo ## the same as demo
 
 test: setup ## every test that needs no GPU and no network (ARGS="-k name" chooses)
-	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests $(ARGS)
+	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile nbhelpers tests $(ARGS)
 
 test-unit: setup ## the quick ones of them, in about a minute
-	@$(QUIET) $(BIN)/python -m pytest -q nbhelpers tests -m 'not slow and not gpu and not network' $(ARGS)
+	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile nbhelpers tests -m 'not slow and not gpu and not network' $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU
 	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)

@@ -93,7 +93,7 @@ def test_a_time_limit_that_leaves_no_time_is_refused(tmp_path: Path, timeout: An
     assert "leaves no time" in refused(notebook(tmp_path), timeout_s=timeout).message
 
 
-@pytest.mark.parametrize("value", [object(), "\udcff", {1, 2}], ids=repr)
+@pytest.mark.parametrize("value", [object(), "\udcff", {1, 2}], ids=["object", "surrogate", "set"])
 def test_a_value_that_a_notebook_cannot_hold_is_refused(tmp_path: Path, value: Any) -> None:
     assert "cannot be stored" in refused(notebook(tmp_path), {"epochs": value}).message
 
