@@ -55,7 +55,7 @@ def generate_answers(
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i]), i))
     answers: list[Answer | None] = [None] * len(encoded)
     device, done = next(model.parameters()).device, 0
-    with _numbers(device, precision), _cached(bare):
+    with _numbers(device, precision), for_generation(bare):
         for start in range(0, len(order), batch_size):
             part = order[start : start + batch_size]
             made = _batch(
@@ -84,7 +84,7 @@ def _numbers(device: torch.device, precision: str) -> Any:
 
 
 @contextmanager
-def _cached(bare: Any) -> Iterator[None]:
+def for_generation(bare: Any) -> Iterator[None]:
     """Generate with a kernel that works with a cache, and with no default of the model's own.
 
     A model may come with sampling, beams, penalties or a least length; greedy is what scores name.

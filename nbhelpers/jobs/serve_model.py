@@ -11,6 +11,7 @@ import torch
 from nbhelpers.data.templates import render_question, resolve_template
 from nbhelpers.errors import ConfigError, Stopped
 from nbhelpers.jobs.adapters import Loaded, choose_device, load_trained, require_context, set_token
+from nbhelpers.jobs.generate import for_generation
 from nbhelpers.models.causal_text import prompt_ids, stop_tokens
 from nbhelpers.trained import RAW, Trained
 
@@ -160,12 +161,15 @@ def continuations(
     require_context(width, limit, model.config)
     rows = [[pad] * (width - len(ids)) + ids for ids in prompts]
     mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
-    made = model.generate(  # (batch, prompt and new tokens)
-        input_ids=torch.tensor(rows, device=loaded.device),
-        attention_mask=torch.tensor(mask, device=loaded.device),  # 1: a token, 0: padding
-        generation_config=decoding(model, tokenizer, template, limit, temperature),
-        stopping_criteria=StoppingCriteriaList([stop] if stop else []),
-    )
+    how = decoding(model, tokenizer, template, limit, temperature)
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with for_generation(bare):
+        made = model.generate(  # (batch, prompt and new tokens)
+            input_ids=torch.tensor(rows, device=loaded.device),
+            attention_mask=torch.tensor(mask, device=loaded.device),  # 1: a token, 0: padding
+            generation_config=how,
+            stopping_criteria=StoppingCriteriaList([stop] if stop else []),
+        )
     return tokenizer.batch_decode(made[:, width:].tolist(), skip_special_tokens=True)
 
 
