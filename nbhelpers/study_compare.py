@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GENERATIONS = "generations.jsonl"
 REFERENCE = "r16"  # what the other adapters are compared with, where it is one of them
-HEADLINE = ("test.syntax_accuracy", *(f"{task}.pass@1" for task in TASKS))
+HEADLINE = ("test.syntax_accuracy", "test.bleu", *(f"{task}.pass@1" for task in TASKS))
 
 
 def compare_study(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks
 from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError
@@ -158,6 +160,8 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
         DataError: A checkpoint that does not fit its base.
     """
     s, device = session.settings, session.accelerator.device
+    if s.model == "smoke" and device.type == "cpu":
+        torch.set_num_threads(1)  # a second thread costs more than it gives on matrices this small
     base = load_base(
         s,
         precision=session.precision,
