@@ -33,6 +33,11 @@ _BOUND = re.compile(r"a number (greater|less) than (or equal to )?([-+.\de]+)")
 MAX_POSITIONS_TOKENS = {"codegpt": 1024, "graphcodebert": 512, "codebert": 512}
 
 
+def is_hub_id(text: object) -> bool:
+    """Whether a text has the form `owner/name`."""
+    return isinstance(text, str) and bool(_HUB_ID.fullmatch(text))
+
+
 class Problem(NamedTuple):
     """One thing that is wrong: where, what, and what to type instead."""
 

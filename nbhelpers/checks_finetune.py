@@ -29,9 +29,21 @@ def finetune_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
         text = f"there is no template `{values['template']}`"
         yield "template", text, f"choose one of: {', '.join(TEMPLATES)}"
     names = values.get("lora_target_modules")
-    if isinstance(names, list) and ALL_LINEAR in names and len(names) > 1:
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        for text, fix in _target_faults(names):
+            yield "lora_target_modules", text, fix
+
+
+def _target_faults(names: list[str]) -> Iterator[tuple[str, str]]:
+    if ALL_LINEAR in names and len(names) > 1:
         text = f"lora_target_modules names {ALL_LINEAR} beside others"
-        yield "lora_target_modules", text, f"keep {ALL_LINEAR} alone, or name the layers"
-    if isinstance(names, list) and {"embed_tokens", "lm_head"} & set(names):
+        yield text, f"keep {ALL_LINEAR} alone, or name the layers"
+    if {"embed_tokens", "lm_head"} & set(names):
         text = "an adapter on the embedding or the head changes 256,000 words at once"
-        yield "lora_target_modules", text, "leave out embed_tokens and lm_head"
+        yield text, "leave out embed_tokens and lm_head"
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"lora_target_modules names {', '.join(twice)} twice", "keep one of each"
+    odd = [name for name in names if name != ALL_LINEAR and not name.isidentifier()]
+    if odd:
+        text = f"lora_target_modules holds {odd[0][:60]!r}, which is no layer's name"
+        yield text, "write the last part of a name, such as q_proj; patterns are not read"

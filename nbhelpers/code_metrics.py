@@ -47,6 +47,7 @@ GENERATION_METRICS = (
 TASK_METRICS = ("pass@1", "syntax_accuracy", "stopped", "mean_new_tokens")
 PASSED, NOT_RUN = "passed", "not run"
 LEVEL = 0.95
+MAX_NEW_TOKENS = 10**9  # far beyond any answer
 
 Row = Mapping[str, Any]
 
@@ -206,14 +207,15 @@ class Generated:
     """The rows of one split, with code, references and syntax errors read once.
 
     Raises:
-        DataError: A row has no answer.
+        DataError: A row has no answer, or a value of another kind than a run writes.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         for at, row in enumerate(rows):
-            if not isinstance(row.get("answer"), str):
+            if fault := _row_fault(row):
+                name = f" (id {row.get('id')!r:.60})" if isinstance(row, Mapping) else ""
                 raise DataError(
-                    f"row {at} (id {row.get('id')!r}) has no answer",
+                    f"row {at}{name} {fault}",
                     fix="Give rows as generations.jsonl has them; an empty answer is an empty text",
                 )
         self.rows = rows
@@ -249,6 +251,23 @@ class Generated:
             "mean_new_tokens": lambda: means(self.column("new_tokens")),
         }
         return made[metric]()
+
+
+def _row_fault(row: object) -> str:
+    """What is wrong with a row; empty for one as a run writes it."""
+    if not isinstance(row, Mapping):
+        return f"is {type(row).__name__}, no object"
+    if not isinstance(row.get("answer"), str):
+        return "has no answer"
+    kinds = {"reference": str, "stopped": bool, "outcome": str, "id": str | int, "split": str}
+    for name, kind in kinds.items():
+        if row.get(name) is not None and not isinstance(row[name], kind):
+            return f"has {type(row[name]).__name__} as its {name}"
+    count = row.get("new_tokens")
+    is_count = isinstance(count, int | float) and not isinstance(count, bool)
+    if count is not None and not (is_count and 0 <= count <= MAX_NEW_TOKENS):
+        return f"has new_tokens={count!r:.40}, no number of tokens"
+    return ""
 
 
 def codes(texts: Sequence[str | None]) -> list[Any]:

@@ -21,6 +21,7 @@ Event = dict[str, Any]
 FILE_PATTERN = "events-*.jsonl"
 # A reader must find these after a power cut; the frequent ones are only flushed.
 DURABLE_TYPES = frozenset({"error", "checkpoint", "stopped", "end", "exit"})
+FIRST_PHASE = "check"  # of each attempt of a run
 
 
 def file_name(rank: int | None) -> str:
@@ -99,6 +100,32 @@ def read_events(path: str | Path) -> list[Event]:
         return _parse(Path(path).read_bytes().splitlines())
     except FileNotFoundError:
         return []
+
+
+def phase_seconds(events: Iterable[Event]) -> dict[str, float]:
+    """Return rank 0's seconds by phase, summed over all attempts of a run.
+
+    An attempt begins with the phase `check`; its last phase lasts until its last event,
+    so the time between attempts belongs to none. What an attempt lost is counted: it was spent.
+
+    >>> steps = [(0, "check"), (1, "train"), (9, None), (50, "check"), (52, "train"), (60, None)]
+    >>> told = [{"t": t, "type": "phase" if name else "step", "name": name} for t, name in steps]
+    >>> phase_seconds(told)
+    {'check': 3.0, 'train': 16.0}
+    """
+    found: dict[str, float] = {}
+    name, since, last = "", 0.0, 0.0
+    for event in (e for e in events if e.get("rank", 0) == 0):
+        now = float(event["t"])
+        if event.get("type") == "phase":
+            if name:
+                end = last if event.get("name") == FIRST_PHASE else now
+                found[name] = found.get(name, 0.0) + max(0.0, end - since)
+            name, since = str(event.get("name")), now
+        last = now
+    if name:
+        found[name] = found.get(name, 0.0) + max(0.0, last - since)
+    return found
 
 
 def tail(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:

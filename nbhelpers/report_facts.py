@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.events import phase_seconds
 from nbhelpers.files import read_json
 from nbhelpers.forms import RECORD, RESULT, fitted, left_out
 from nbhelpers.paths import expanded, is_file, is_folder
@@ -168,13 +169,8 @@ def _training_so_far(steps: list[dict[str, Any]], events: list[dict[str, Any]]) 
 
 
 def _phase_times(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Return seconds by phase of rank 0; the last phase lasts until the last event."""
-    marks = [e for e in events if e.get("type") == "phase" and e.get("rank", 0) == 0]
-    times: dict[str, float] = {}
-    ends = [mark["t"] for mark in marks[1:]] + [events[-1]["t"] if events else 0.0]
-    for mark, end in zip(marks, ends, strict=False):
-        name = f"{mark.get('name')}_s"
-        times[name] = times.get(name, 0.0) + max(0.0, end - mark["t"])
+    """Return seconds by phase of rank 0, over all attempts."""
+    times = {f"{name}_s": seconds for name, seconds in phase_seconds(events).items()}
     return times | ({"total_s": sum(times.values())} if times else {})
 
 

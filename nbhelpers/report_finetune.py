@@ -199,10 +199,20 @@ def _like_held_out(facts: RunFacts) -> list[str]:
     return [f"{count(like)} train rows equal or nearly equal a row of valid or test, and are used."]
 
 
+def _quantised(facts: RunFacts) -> list[str]:
+    """QLoRA answers on its base in 4 bits, and `base` on the base as it is."""
+    if facts.adapter == "base" or not facts.get("model", "quantised") or not differences(facts):
+        return []
+    return [
+        "Trained and evaluated on the base in 4 bits, and compared with the base as it is: a "
+        "difference is that of adapter and quantisation together."
+    ]
+
+
 def _sandbox(facts: RunFacts) -> list[str]:
     warning = facts.get("sandbox", "warning")
     return [f"The sandbox of the generated programs: {warning}"] if warning else []
 
 
 DOUBTS = (_random_start, _few_samples, _cut_answers, _cut_samples, _like_held_out, _skipped)
-DOUBTS += (_left_over, _sandbox)
+DOUBTS += (_left_over, _quantised, _sandbox)

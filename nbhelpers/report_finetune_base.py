@@ -103,10 +103,10 @@ def unlike(ours: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     for what, places in _SAME.items():
         if any(dig(ours, *place) != dig(other, *place) for place in places):
             return f"{what} differs"
-    model = dig(ours, "settings", "model")
-    is_made = dig(ours, "model", "random_weights") or model in MODELS["finetune"].embedded
-    if is_made and ours.get("seed") != other.get("seed"):
-        return "its model was made with another seed"
+    is_embedded = dig(ours, "settings", "model") in MODELS["finetune"].embedded
+    has_own_words = dig(ours, "model", "random_weights") and not is_embedded
+    if has_own_words and dig(ours, "seed") != dig(other, "seed"):
+        return "its tokenizer was trained on the rows of another seed"
     return ""
 
 

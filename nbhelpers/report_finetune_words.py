@@ -85,7 +85,7 @@ def energy_said(facts: RunFacts) -> str:
     if joules is None:
         return ""
     mean = f" at {watts:.0f} W on average" if watts is not None else ""
-    return f"Energy: {joules / 3600:.1f} Wh{mean}, by NVML."
+    return f"Energy of training: {joules / 3600:.1f} Wh{mean}, by NVML."
 
 
 def baseline_said(facts: RunFacts) -> str:

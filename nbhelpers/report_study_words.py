@@ -153,10 +153,27 @@ def doubts(study: StudyResult) -> list[str]:
             f"{few}: the intervals are over samples only, and another seed would train another "
             "adapter. Three seeds or more tell how much that matters."
         )
+    said += _unlike_bases(study)
     for row in study.rows:
         if row.baseline is not None and not row.baseline.is_back:
             said.append(f"After {row.name} the GPU was {row.baseline.words()}.")
     return said
+
+
+def _unlike_bases(study: StudyResult) -> list[str]:
+    """Say which runs answer with a base in 4 bits where others answer with one in 16 or 32."""
+    bits: dict[bool, list[str]] = {True: [], False: []}
+    for row in study.finished:
+        for scores in row.result.scores.values():
+            if (quantised := (scores.get("decoding") or {}).get("quantised")) is not None:
+                bits[bool(quantised)].append(row.name)
+                break
+    if not bits[True] or not bits[False]:
+        return []
+    return [
+        f"{_joined(bits[True])}: trained and evaluated on the base in 4 bits, the others on the "
+        "base as it is, `base` too. A difference is that of adapter and quantisation together."
+    ]
 
 
 def run_lines(study: StudyResult) -> list[str]:

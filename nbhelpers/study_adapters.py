@@ -15,6 +15,8 @@ _KEYS = ("name", *VARIED[:-1])
 _FORM = re.compile(r"(?:(q?)lora-?)?r?(\d{1,4})")
 _OFFERED = ("all", "base", "r4", "r8", "r16", "r32", "r64", "qlora-r8", "qlora-r16", "qlora-r32")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
+_SEED = re.compile(r"\s*[0-9]{1,10}\s*")
+LARGEST_RANK = 1024
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -59,9 +61,10 @@ def _adapter(name: object) -> tuple[str, int | None]:
         return "base", None
     form = _FORM.fullmatch(text)
     number = int(form[2]) if form else 0
-    if not form or not 1 <= number <= 1024 or not text.startswith(("r", "lora", "qlora")):
-        near = f"r{number}" if number in range(1, 1025) else name
-        hint = did_you_mean(near, {*_OFFERED, f"r{number}"} if number else _OFFERED)
+    if not form or not 1 <= number <= LARGEST_RANK or not text.startswith(("r", "lora", "qlora")):
+        is_rank = number in range(1, LARGEST_RANK + 1)
+        near = f"r{number}" if is_rank else name
+        hint = did_you_mean(near, {*_OFFERED, f"r{number}"} if is_rank else _OFFERED)
         hint = f"{hint} " if hint.startswith("did") else ""
         fix = f"{hint}Write base, r8 (LoRA of rank 8), qlora-r16, or all; ranks go from 1 to 1024"
         raise ConfigError(f"There is no adapter `{name}`.", fix=fix)
@@ -88,7 +91,7 @@ def parse_variants(adapters: str | Iterable[str | Mapping[str, Any]]) -> list[Va
         ConfigError: A name or a setting is wrong, or a name stands there twice.
     """
     given = [adapters] if isinstance(adapters, Mapping | int) else adapters
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
         text = f"adapters={given!r} names no adapter."
         raise ConfigError(text, fix='write "all", or for instance "r16"')
     items = given.split(",") if isinstance(given, str) else list(given)
@@ -126,7 +129,11 @@ def _own_variant(item: Mapping[str, Any]) -> Variant:
                 text, fix=f"{did_you_mean(key, _KEYS)}; other settings: in the preset"
             )
     changes = {key: value for key, value in item.items() if key != "name" and value is not None}
-    return Variant(name, {"method": "lora"} | changes)
+    changes = {"method": "lora"} | changes
+    if not isinstance(changes["method"], str):  # what else is wrong, the preset tells
+        text = f"The adapter {name} has the method {changes['method']!r}."
+        raise ConfigError(text, fix="write base, lora or qlora")
+    return Variant(name, changes)
 
 
 def parse_seeds(seeds: str | int | Sequence[int] | None) -> list[int] | None:
@@ -140,9 +147,9 @@ def parse_seeds(seeds: str | int | Sequence[int] | None) -> list[int] | None:
     """
     if seeds is None or seeds == "":
         return None
-    items = seeds.split(",") if isinstance(seeds, str) else seeds
-    items = [items] if isinstance(items, int) else list(items)
-    found = [int(i) if isinstance(i, str) and i.strip().isdigit() else i for i in items]
+    is_list = isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes | Mapping)
+    items = seeds.split(",") if isinstance(seeds, str) else list(seeds) if is_list else [seeds]
+    found = [int(i) if isinstance(i, str) and _SEED.fullmatch(i) else i for i in items]
     for seed in found:
         if type(seed) is not int or not 0 <= seed <= _LARGEST_SEED:
             fix = "write whole numbers from 0 on, such as 3,4,5"

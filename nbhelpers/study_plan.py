@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import BatchPlan, plan_batch
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
+from nbhelpers.forms import ANY, NUMBER, PLAINS, TEXT, fitted, left_out
 from nbhelpers.identity import folder_stamp, run_id
 from nbhelpers.launch import is_fresh_by_default
 from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget, predict_memory
@@ -19,6 +20,7 @@ from nbhelpers.presets import Preset
 from nbhelpers.runs import Run
 from nbhelpers.shapes import find_shape
 from nbhelpers.study_adapters import (
+    LARGEST_RANK,
     VARIED,
     Variant,
     parse_seeds,
@@ -37,6 +39,23 @@ from nbhelpers.study_time import (
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.schema import FinetuneSettings
+
+
+_BUDGET = {
+    "*": TEXT,
+    **dict.fromkeys(("total_bytes", "capacity_bytes"), NUMBER),
+    "lines": [{"*": TEXT, "size_bytes": NUMBER}],
+    "advice": [TEXT],
+}
+_TIME = {"basis": TEXT, "low_s": NUMBER, "high_s": NUMBER, "notes": [TEXT]}
+_ROW = {
+    **dict.fromkeys(("name", "adapter", "run_id"), TEXT),
+    "preset": {"*": ANY},
+    "plan": PLAINS,
+    "budget": _BUDGET,
+    "time": _TIME,
+}
+_SAVED = {"id": TEXT, "rows": [_ROW], "notes": [TEXT]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +162,7 @@ class Study:
             ConfigError: A value is missing, unknown or of another form.
         """
         try:
+            _require_form(data)
             rows = tuple(PlannedRun.from_dict(row) for row in data["rows"])
             if not rows:
                 raise ValueError("no runs")
@@ -150,6 +170,19 @@ class Study:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             fix = "plan the study again: finished runs are used as they are"
             raise ConfigError(f"A saved study cannot be read ({error!r}).", fix=fix) from error
+
+
+def _require_form(data: Mapping[str, Any]) -> None:
+    """Raise ValueError where a saved study holds something else than `to_dict` writes."""
+    kept = fitted(dict(data), _SAVED)
+    if odd := next(left_out(dict(data), kept), None):
+        raise ValueError(f"{odd} has another form")
+    names = [data["id"], *(row[key] for row in data["rows"] for key in ("name", "adapter"))]
+    ids = [row["run_id"] for row in data["rows"]]
+    if not all(isinstance(each, str) for each in (*names, *ids)):
+        raise ValueError("a name is missing")
+    if odd := [each for each in ids if Path(each).name != each]:
+        raise ValueError(f"{odd[0]!r} is no run's id")
 
 
 def plan_study(
@@ -221,7 +254,10 @@ def _scaled(s: FinetuneSettings, changes: dict[str, Any]) -> dict[str, Any]:
     """The changes; an alpha that was chosen for the preset's own rank follows the rank."""
     if s.lora_alpha is None or "lora_alpha" in changes or "lora_r" not in changes:
         return changes
-    return changes | {"lora_alpha": s.lora_alpha * changes["lora_r"] / s.lora_r}
+    rank = changes["lora_r"]
+    if type(rank) is not int or not 1 <= rank <= LARGEST_RANK:  # told where the preset takes it
+        return changes
+    return changes | {"lora_alpha": s.lora_alpha * rank / s.lora_r}
 
 
 def _planned_rows(
@@ -231,7 +267,7 @@ def _planned_rows(
     stamp = folder_stamp(first.data, first.model, None)  # as `launch` makes it
     shape = find_shape(first)
     parameters = shape.parameters() if shape is not None else None
-    past, rows, ids = past_runs(run_dir), [], {}
+    past, rows, ids, same = past_runs(run_dir), [], {}, {}
     for name, adapter, preset in named:
         _require_same_experiment(named[0][-1], preset)
         settings = preset.settings.model_dump(mode="json")
@@ -239,10 +275,11 @@ def _planned_rows(
         if name in ids.values():
             fix = "give the adapter another name"
             raise ConfigError(f"Two runs of the study are named {name}.", fix=fix)
-        if ident in ids:
-            text = f"The adapters {ids[ident]} and {name} are the same run."
+        key = _trains(preset.settings)
+        if key in same:
+            text = f"The adapters {same[key]} and {name} are the same run."
             raise ConfigError(text, fix="keep one of the two, or change its settings")
-        ids[ident] = name
+        ids[ident] = same[key] = name
         plan = plan_batch(preset, hardware)
         time = estimate_time(preset, plan, hardware, past=past, parameters=parameters)
         if not is_fresh_by_default() and Run(Path(run_dir) / ident).status == "finished":
@@ -253,6 +290,13 @@ def _planned_rows(
         facts = {"run_id": ident, "preset": preset, "plan": plan, "budget": budget, "time": time}
         rows.append(PlannedRun(name=name, adapter=adapter, **facts))
     return tuple(rows)
+
+
+def _trains(s: FinetuneSettings) -> tuple[Any, ...]:
+    """What tells two runs of a study apart, however it is written."""
+    if s.method == "base":
+        return "base", s.seed
+    return s.method, s.lora_r, s.alpha, frozenset(s.lora_target_modules), s.seed
 
 
 def _require_same_experiment(first: Preset, other: Preset) -> None:

@@ -200,7 +200,7 @@ def estimate_time(
 
 
 def _is_same_work(past: PastRun, values: Mapping[str, Any]) -> bool:
-    """Whether it did the same in one go: a resumed run tells the time of its last part only."""
+    """Whether it did the same in one go: a resumed run started twice, and did some steps twice."""
     if (past.result.training or {}).get("resumed_from") is not None:
         return False
     return all(past.settings.get(n) == v for n, v in values.items() if n not in UNTIMED)

@@ -50,7 +50,17 @@ BESIDE = {
     "memory": ("predicted_bytes", "measured_bytes", "error_percent"),
     "timing": tuple(
         f"{phase}_s"
-        for phase in ("check", "data", "model", "pretrain", "train", "evaluate", "floors", "total")
+        for phase in (
+            "start",
+            "check",
+            "data",
+            "model",
+            "pretrain",
+            "train",
+            "evaluate",
+            "floors",
+            "total",
+        )
     ),
     "throughput": (
         "pairs_per_s",
@@ -73,7 +83,7 @@ FINETUNE_BESIDE = {
     "memory": BESIDE["memory"],
     "timing": tuple(
         f"{phase}_s"
-        for phase in ("check", "data", "model", "pretrain", "train", "evaluate", "total")
+        for phase in ("start", "check", "data", "model", "pretrain", "train", "evaluate", "total")
     ),
     "throughput": (
         "useful_tokens_per_s",

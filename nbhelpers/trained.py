@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.catalog import MODELS
+from nbhelpers.checks_finetune import TEMPLATES
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json
-from nbhelpers.forms import RECORD
+from nbhelpers.forms import ANY, NUMBERS, RECORD, RESULT, TEXT
 from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.presets import Preset
 from nbhelpers.results import RESULT_NAME
@@ -24,6 +25,14 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 PICKLED_WEIGHTS = "adapter_model.bin"
 FACTS_NAME = "nbhelpers.json"  # what an exported or merged folder tells about itself
 RAW = "none"  # no template: prompts are passed on as they are
+FACTS = {
+    "*": ANY,
+    **dict.fromkeys(("kind", "name", "run_id", "template"), TEXT),
+    "settings": {"*": ANY},
+    "asked": {"*": TEXT},
+    "merge": {"*": ANY},
+    "files": ([TEXT], NUMBERS),
+}
 UNKNOWN_TEMPLATE = (
     "no template is known for this folder: prompts are passed on as they are; name one with "
     "template='alpaca', 'plain' or 'chat'"
@@ -90,6 +99,18 @@ class Trained:
         return cls(**{**data, **paths, "settings": settings, "notes": notes})
 
 
+def require_template(template: str | None) -> None:
+    """Stop on a template that does not exist, before a model is loaded.
+
+    Raises:
+        ConfigError: It is none of those there are.
+    """
+    known = (*TEMPLATES, RAW)
+    if template is not None and template not in known:
+        text = f"template={template!r} is not known."
+        raise ConfigError(text, fix=f"choose one of: {', '.join(known)}")
+
+
 def require_adapter(trained: Trained, wanted: str) -> Path:
     """Return the adapter's folder.
 
@@ -132,7 +153,11 @@ def find_trained(
         return _of_adapter(given.resolve(), base, template)
     if is_file(given / "config.json"):
         return _of_merged(given.resolve(), template)
-    held = sorted(each.name for each in given.iterdir())
+    try:
+        held = sorted(each.name for each in given.iterdir())
+    except OSError as error:
+        text = f"{given} cannot be read: {error.strerror}."
+        raise DataError(text, fix=f"chmod -R u+rX {given}") from error
     named = ", ".join(held[:12]) + (", …" if len(held) > 12 else "")
     raise DataError(
         f"{given} is no run (run.json), no adapter ({ADAPTER_CONFIG}) and no model (config.json); "
@@ -202,8 +227,9 @@ def _require_weights(folder: Path) -> Path:
 
 def _run_template(folder: Path, settings: FinetuneSettings) -> str:
     """The template that a run used, as it recorded it; else as `auto` resolves for its model."""
-    recorded = ((read_json(folder / RESULT_NAME) or {}).get("data") or {}).get("template")
-    return recorded if isinstance(recorded, str) and recorded else settings.template
+    result = read_json(folder / RESULT_NAME, RESULT) or {}
+    recorded = (result.get("data") or {}).get("template")
+    return recorded if recorded in (*TEMPLATES, RAW) else settings.template
 
 
 def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained:
@@ -218,8 +244,8 @@ def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained
     config = read_json(folder / ADAPTER_CONFIG)
     if config is None:
         raise DataError(f"{folder / ADAPTER_CONFIG} is no JSON object.", fix="copy it again")
-    told = read_json(folder / FACTS_NAME) or {}
-    used = template or told.get("template") or RAW
+    told = read_json(folder / FACTS_NAME, FACTS) or {}
+    used = template or _known_template(told)
     return Trained(
         name=folder.name,
         kind="adapter",
@@ -243,7 +269,7 @@ def _adapter_settings(
     values = _NEUTRAL | _lora_settings(config)
     values |= _current(known) if isinstance(known, dict) else {}
     named = base or values.get("model") or config.get("base_model_name_or_path")
-    if not named:
+    if not isinstance(named, str) or not named:
         raise ConfigError(
             f"{folder} names no base model: base_model_name_or_path in {ADAPTER_CONFIG} is empty.",
             fix="name it with base=...: a hub id or a folder",
@@ -262,7 +288,9 @@ def _lora_settings(config: dict[str, Any]) -> dict[str, Any]:
         "lora_r": config.get("r") or 1,
         "lora_alpha": config.get("lora_alpha"),
         "lora_dropout": config.get("lora_dropout") or 0.0,
-        "lora_target_modules": sorted(targets) if isinstance(targets, list) else [str(targets)],
+        "lora_target_modules": sorted(map(str, targets))
+        if isinstance(targets, list)
+        else [str(targets)],
     }
 
 
@@ -277,6 +305,11 @@ def _settings(values: dict[str, Any], folder: Path) -> FinetuneSettings:
         raise DataError(text, fix="copy the folder again, or remove nbhelpers.json") from error
 
 
+def _known_template(told: dict[str, Any]) -> str:
+    named = told.get("template")
+    return named if named in (*TEMPLATES, RAW) else RAW
+
+
 def _current(known: dict[str, Any]) -> dict[str, Any]:
     """Recorded settings that this version still has; a folder may come from another version."""
     return {name: value for name, value in known.items() if name in FinetuneSettings.model_fields}
@@ -286,12 +319,12 @@ def _of_merged(folder: Path, template: str | None) -> Trained:
     if not any(folder.glob("*.safetensors")):
         fix = "copy the whole folder again" if not any(folder.glob("*.bin")) else "save it anew"
         raise DataError(f"{folder} has config.json, but no weights in safetensors.", fix=fix)
-    told = read_json(folder / FACTS_NAME) or {}
+    told = read_json(folder / FACTS_NAME, FACTS) or {}
     known = told.get("settings")
     values = _NEUTRAL | (_current(known) if isinstance(known, dict) else {})
     values |= {"method": "base", "model": str(folder), "model_revision": None}
     values |= {"random_weights": False, "pretrain_steps": 0}
-    used = template or told.get("template") or RAW
+    used = template or _known_template(told)
     return Trained(
         name=folder.name,
         kind="merged",

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from nbhelpers.catalog import MODELS
+from nbhelpers.checks import is_hub_id
 from nbhelpers.errors import ConfigError
-from nbhelpers.paths import expanded, is_folder
+from nbhelpers.paths import is_folder
 from nbhelpers.tokens import find_token
-from nbhelpers.trained import Trained, find_trained, require_adapter
+from nbhelpers.trained import Trained, find_trained, require_adapter, require_template
+from nbhelpers.trained_place import place_for
 from nbhelpers.use_child import Child, Report
 from nbhelpers.use_results import Comparison, ExportResult, MergeResult, html_table
 
@@ -190,6 +192,7 @@ def load(
         HardwareError: device="cuda" without a GPU.
         OutOfMemory: The base does not fit.
     """
+    require_template(template)
     trained = find_trained(_path(run), run_dir, base=base, template=template)
     return LoadedModel(trained, adapter=bool(adapter), device=_device(device))
 
@@ -220,7 +223,10 @@ def merge(
     """
     trained = find_trained(_path(run), run_dir)
     require_adapter(trained, "merge")
-    target = expanded(out, "out").absolute()
+    target, texts = place_for(out, trained), None if prompts is None else _prompts(prompts)
+    if texts == []:
+        fix = "give some instructions, or leave prompts out: the run's held-out samples are taken"
+        raise ConfigError("prompts is empty: a merge is measured on texts.", fix=fix)
     with Child(use_gpu=_wants_gpu(_device(device))) as child:
         told = child.call(
             "merge",
@@ -228,7 +234,7 @@ def merge(
             trained=trained.to_dict(),
             token=_token(trained),
             out=str(target),
-            prompts=None if prompts is None else _prompts(prompts),
+            prompts=texts,
             device=device,
         )
     known = {field.name for field in fields(MergeResult)}
@@ -255,7 +261,9 @@ def export(
     """
     trained = find_trained(_path(run), run_dir)
     require_adapter(trained, "export")
-    target = expanded(out, "out").absolute()
+    target = place_for(out, trained)
+    if push_to is not None and not is_hub_id(push_to):
+        raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
     token = find_token() if push_to else None
     options = {"push_to": push_to, "private": private, "token": token}
     with Child(use_gpu=False) as child:
@@ -291,6 +299,8 @@ def _wants_gpu(device: str) -> bool:
 
 
 def _prompts(prompt: str | Sequence[str]) -> list[str]:
+    if not isinstance(prompt, Iterable):
+        raise ConfigError(f"The prompt is {prompt!r}.", fix="give a text, or a list of texts")
     texts = [prompt] if isinstance(prompt, str) else list(prompt)
     for text in texts:
         if not isinstance(text, str) or not text.strip():

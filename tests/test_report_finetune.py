@@ -97,7 +97,7 @@ def test_the_headline_has_scores_with_intervals_then_base_then_the_caveat(
         "at 4N FLOPs per token, recomputation not counted",
         "useful tokens per raw token",
         "per optimizer step",
-        "Energy: 96.0 Wh at 540 W on average, by NVML.",
+        "Energy of training: 96.0 Wh at 540 W on average, by NVML.",
         "510.0 MiB, 10.0 MiB more than before it",
         "predicted 7.73 GiB, measured 7.32 GiB (allocator peak), error +5.6 %",
         "fp32, with two moments",

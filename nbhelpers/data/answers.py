@@ -16,6 +16,7 @@ from typing import NamedTuple
 # A heading of our own template, where a model that does not stop asks itself the next question.
 _NEXT_QUESTION = re.compile(r"^###[ \t]*(?:Instruction|Input|Response|Question|Answer)\b.*", re.M)
 _FENCE = re.compile(r"^(?P<indent>[ \t>]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^`\n]*$")
+_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.M)
 _PYTHON = {"", "python", "py", "python3", "py3", "python2", "ipython", "pycon", "text"}
 _CODE_START = re.compile(
     r"(?:async\s+def|def|class)\s+\w|@\w|from\s+[\w.]+\s+import\b|import\s+\w|#|\"\"\"|'''"
@@ -50,12 +51,16 @@ def parses(source: str) -> bool:
     return True
 
 
-def extract_code(answer: str) -> str:
+def extract_code(answer: str, name: str = "") -> str:
     """The Python program of an answer; the answer itself where none can be told apart.
 
     In this order: an answer that is a program stays; then a fenced block (the first Python one that
     defines something, else the longest); else the lines between leading and trailing prose. An
     answer ends where it repeats a heading of the alpaca template.
+
+    Args:
+        name: The function that is asked for: of several blocks the first one that defines it is
+            taken, with those before it that it may call.
 
     >>> extract_code("Sure, here it is:\\n```python\\nx = 1\\n```\\nIt sets x.")
     'x = 1\\n'
@@ -75,7 +80,7 @@ def extract_code(answer: str) -> str:
         return head
     blocks = [block for block in _blocks(text) if block.text.strip()]
     if blocks:
-        return _choose(blocks)
+        return _choose(blocks, name)
     return _without_prose(text)
 
 
@@ -114,12 +119,26 @@ def _block(opened: re.Match[str], lines: list[str]) -> _Block:
     return _Block(opened["language"].lower().strip("{}.:"), "\n".join(body).rstrip("\n") + "\n")
 
 
-def _choose(blocks: list[_Block]) -> str:
+def _choose(blocks: list[_Block], name: str = "") -> str:
     of_python = [block for block in blocks if block.language in _PYTHON] or blocks
+    if name and (found := _with_name(of_python, name)):
+        return found
     for block in of_python:
-        if re.search(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", block.text, re.M):
+        if _DEFINITION.search(block.text):
             return block.text
     return max(of_python, key=lambda block: len(block.text)).text
+
+
+def _with_name(blocks: list[_Block], name: str) -> str:
+    """The first block that defines a function, after earlier blocks with definitions that parse."""
+    wanted = re.compile(rf"^(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b", re.M)
+    helpers = []
+    for block in blocks:
+        if wanted.search(block.text):
+            return "\n".join([*helpers, block.text])
+        if _DEFINITION.search(block.text) and parses(block.text):
+            helpers.append(block.text)
+    return ""
 
 
 def _is_code(line: str) -> bool:

@@ -251,7 +251,8 @@ _FUTURE = re.compile(r"^from\s+__future__\s+import\s+.*\n?", re.M)
 def program(task: CodingTask, answer: str) -> str:
     """One source to run: the code of an answer, the task's setup, its tests.
 
-    The code is taken out of fences and prose (`answers.extract_code`). For a task with a stub an
+    The code is taken out of fences and prose (`answers.extract_code`), of several blocks the one
+    that defines the function. For a task with a stub an
     answer may be the whole function, or only its body; a body ends at the first line that is not
     indented (published practice: stop at the next `def`, `class`, comment or statement). An answer
     that is neither is put in as it is and fails with its own error. Never raises. Run it as a
@@ -268,7 +269,7 @@ def program(task: CodingTask, answer: str) -> str:
 
 def solution(task: CodingTask, answer: str) -> str:
     """The code of an answer without the tests; for a body, with the signature in front of it."""
-    code = extract_code(answer)
+    code = extract_code(answer, task.entry_point)
     if not task.stub:
         return code
     if _defines(code, task.entry_point):

@@ -148,6 +148,16 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; one that has a key twice would lose a value without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} stands twice in one object")
+    return made
+
+
 def _read_lines(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
     rows = crlf = 0
     for number, line in enumerate(stream, 1):
@@ -157,7 +167,7 @@ def _read_lines(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
         rows += 1
         crlf += line.endswith(b"\r\n")
         try:
-            yield number, json.loads(line.decode())
+            yield number, json.loads(line.decode(), object_pairs_hook=_unique)
         except UnicodeDecodeError as error:
             detail = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
             log.add("not_utf8", name, number, detail)
@@ -180,7 +190,7 @@ def _read_json_value(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
         log.add("too_large", name, None, detail)
         return
     try:
-        value = json.loads(data.decode())
+        value = json.loads(data.decode(), object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         detail = f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
@@ -230,14 +240,16 @@ def _read_csv(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
 
 
 def _csv_rows(text: io.TextIOWrapper, name: str, log: ProblemLog) -> Records:
-    first = text.readline()
-    delimiter = max(",;\t", key=first.count)
+    head = [text.readline()]
+    while head[-1] and not head[-1].strip():  # blank lines above the header
+        head.append(text.readline())
+    delimiter = max(",;\t", key=head[-1].count)
     rows = 0
     # Strict: else a quote that is never closed swallows the rest of the file.
-    reader = csv.reader(chain([first], text), delimiter=delimiter, strict=True)
+    reader = csv.reader(chain(head, text), delimiter=delimiter, strict=True)
     header: list[str] = []
     for line, cells in _csv_lines(reader, name, log):
-        if not header:
+        if not header and cells:
             header = [cell.strip() for cell in cells]
             if fault := _header_fault(header):
                 log.add("unreadable_file", name, line, fault)
@@ -275,7 +287,7 @@ def _cells_fault(cells: list[str], header: list[str]) -> tuple[str, str] | None:
 
 
 def _header_fault(header: list[str]) -> str:
-    names = [name.lower() for name in header]
+    names = [name.lower() or "(no name)" for name in header]
     twice = sorted({name for name in names if names.count(name) > 1})
     return f"its header names a column twice: {', '.join(twice)}" if twice else ""
 
@@ -287,12 +299,15 @@ def _read_parquet(path: Path, name: str, log: ProblemLog) -> Records:
     number = 0
     try:
         with pq.ParquetFile(path) as table:
+            if fault := _header_fault([name.strip() for name in table.schema_arrow.names]):
+                log.add("unreadable_file", name, None, fault)
+                return
             for batch in table.iter_batches(batch_size=BATCH_ROWS):
                 for record in _batch_records(batch, name, number, log):
                     number += 1
                     if record is not None:
                         yield number, record
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:  # a name that is not UTF-8 as well
         log.add("unreadable_file", name, None, _why_no_parquet(path, error))
     log.read(name, number)
 
@@ -300,17 +315,27 @@ def _read_parquet(path: Path, name: str, log: ProblemLog) -> Records:
 def _batch_records(
     batch: Any, name: str, before: int, log: ProblemLog
 ) -> Iterator[dict[str, Any] | None]:
-    """Rows of a batch as dicts; None for one that holds what is not UTF-8."""
+    """Rows of a batch as dicts; None for one with a value that Python cannot hold.
+
+    Dates and times ask and answer nothing, and some lie outside Python's calendar: not read.
+    """
+    import pyarrow as pa
+
+    is_read = [not pa.types.is_temporal(kind) for kind in batch.schema.types]
+    batch = batch.select([at for at, is_kept in enumerate(is_read) if is_kept])
     try:
-        yield from batch.to_pylist()
-        return
-    except UnicodeDecodeError:
-        pass
-    for row in range(batch.num_rows):
+        rows = batch.to_pylist()
+    except (UnicodeDecodeError, OverflowError):
+        rows = []
+    yield from rows
+    for row in range(len(rows), batch.num_rows):
         try:
             yield batch.slice(row, 1).to_pylist()[0]
         except UnicodeDecodeError as error:
             log.add("not_utf8", name, before + row + 1, f"byte {error.start + 1} of a text")
+            yield None
+        except OverflowError as error:
+            log.add("not_text", name, before + row + 1, str(error)[:100])
             yield None
 
 

@@ -27,7 +27,9 @@ ROLES = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatgpt"), "assistant"),
 }
+_READ = {*QUESTIONS, *ANSWERS, *INPUTS, *CHATS, "prompt", "completion", "text", "code", "test_list"}
 MAX_CHARACTERS = 1_000_000  # of one text: far beyond any context length here
+MAX_ID_CHARACTERS = 1000
 MIN_ANSWER_IN_PROMPT = 20  # characters; a shorter answer may stand in its question by chance
 
 
@@ -73,7 +75,9 @@ def find_form(columns: Collection[str]) -> Form | str:
     """
     names: dict[str, str] = {}
     for column in columns:
-        names.setdefault(str(column).strip().lower(), str(column))
+        name = str(column).strip().lower()
+        if names.setdefault(name, str(column)) != str(column) and name in _READ:
+            return f"{names[name]!r} and {column!r} are two columns of one name"
     exact = list(_exact_forms(names))
     if len(exact) > 1:
         return f"{' and '.join(', '.join(form.columns) for form in exact)} could each be the row"
@@ -161,10 +165,11 @@ class RowReader:
             detail = f"{why + '; ' if why else ''}the columns are {named(columns)}"
             self.log.add("unknown_columns", where, line, f"{detail}. Read are: {forms_read()}")
             return
-        for where, line, _, columns in self._unknown:
+        for where, line, why, columns in self._unknown:
             form = next(iter(self.forms))
             lack = [name for name in (form.question, form.answer) if name and name not in columns]
-            detail = f"no {' and no '.join(lack)}; the columns are {named(columns)}"
+            detail = f"no {' and no '.join(lack)}" if lack else why
+            detail += f"; the columns are {named(columns)}"
             self.log.add("null_value", where, line, detail)
         if self._n_unknown > len(self._unknown):
             self.log.add("null_value", file, n=self._n_unknown - len(self._unknown))
@@ -182,6 +187,9 @@ class RowReader:
             self.log.add("crlf_text", file, line)
         raw_id = next((record[n] for n in IDS if type(record.get(n)) in (int, str)), None)
         id_ = str(raw_id) if raw_id not in (None, "") else f"{file}:{line}"
+        if fault := _id_fault(id_):
+            self.log.add("bad_text", file, line, fault)
+            return
         if id_ in self._ids:
             first, at = self._ids[id_]
             self.log.add("repeated_id", file, line, f"id {shorten(id_)} stands at {first}:{at} too")
@@ -199,18 +207,39 @@ class RowReader:
                 self.log.add("columns_read", where or file, line, read + extra)
 
     def _check_prompts(self, file: str) -> None:
-        """A prompt that ends with or holds its answer teaches nothing and leaks the test."""
-        own = [placed for placed in self.rows if placed.row.form == "completion"]
-        leaking = [
-            placed
-            for placed in own
-            if len(answer := placed.row.answer.strip()) >= MIN_ANSWER_IN_PROMPT
-            and answer in placed.row.instruction
-        ]
-        if own and len(leaking) > len(own) / 2:
-            first = leaking[0]
-            detail = f"{len(leaking):,} of {len(own):,} prompts, the first at row {first.line}"
-            self.log.add("answer_in_prompt", first.file or file, first.line, detail)
+        """A prompt that ends with or holds its answer teaches nothing and leaks the test.
+
+        Blanks are set aside. Prompts made for training stop the run where most of them do; a
+        question may hold its answer on purpose, and is counted.
+        """
+        leaking = [placed for placed in self.rows if _holds_answer(placed.row)]
+        if not leaking:
+            return
+        first, total = leaking[0], len(self.rows)
+        where = first.file or file
+        if first.row.form == "completion" and len(leaking) > total / 2:
+            detail = f"{len(leaking):,} of {total:,} prompts, the first at row {first.line}"
+            self.log.add("answer_in_prompt", where, first.line, detail)
+        else:
+            self.log.add("answer_in_question", where, first.line, n=len(leaking))
+
+
+def _holds_answer(row: Row) -> bool:
+    answer = " ".join(row.answer.split())
+    if len(answer) < MIN_ANSWER_IN_PROMPT:
+        return False
+    return answer in " ".join(row.question.split())
+
+
+def _id_fault(id_: str) -> str:
+    """Why a text cannot stand in files and reports as an id; empty if it can."""
+    try:
+        id_.encode()
+    except UnicodeEncodeError:
+        return f"the id {shorten(id_)} holds a lone surrogate"
+    if len(id_) > MAX_ID_CHARACTERS:
+        return f"an id has {len(id_):,} characters, more than {MAX_ID_CHARACTERS}"
+    return "" if id_.isprintable() else f"the id {shorten(id_)} holds control characters"
 
 
 def forms_read() -> str:
@@ -344,6 +373,8 @@ def _turn(turn: Any, where: str) -> Turn | Fault:
     role = ROLES.get(raw.strip().lower()) if isinstance(raw, str) else None
     if role is None:
         return Fault("bad_turns", f"{where}: {shorten(raw)} is no role that is read")
+    if turn.get("tool_calls") or turn.get("function_call"):
+        return Fault("bad_turns", f"{where} calls a tool, which a text cannot show")
     content = turn.get("content", turn.get("value"))
     if isinstance(content, list):  # parts of one text
         parts = [p.get("text") if isinstance(p, dict) else p for p in content]

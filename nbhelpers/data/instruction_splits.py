@@ -115,7 +115,7 @@ def hold_out(
                 f"{len(done[name])} of {n}: equal questions stay together",
             )
     if not left or not all(done.values()):
-        raise _too_few(len(train), missing)
+        raise _too_alike(train, missing)
     return {"train": left, "valid": done["valid"], "test": done["test"]}
 
 
@@ -170,6 +170,25 @@ def _too_few(n_rows: int, missing: dict[str, int]) -> DataError:
         fix="give more rows, or files of their own for validation and test."
         if is_hopeless
         else f"set {parts}, which fit, or give files of their own for validation and test.",
+    )
+
+
+def _too_alike(train: list[PlacedRow], missing: dict[str, int]) -> DataError:
+    """Enough rows, but too few questions to lie on both sides."""
+    sizes = Counter(question_key(placed) for placed in train)
+    names = {"valid": "valid_samples", "test": "eval_samples"}
+    asked = " and ".join(f"{names[name]}={n}" for name, n in missing.items())
+    n_questions = "1 question" if len(sizes) == 1 else f"{len(sizes):,} questions"
+    fix = "give rows with other questions, or files of their own for validation and test."
+    if len(sizes) > len(missing):
+        parts = " and ".join(
+            f"{names[name]}={max(n, max(sizes.values()))}" for name, n in missing.items()
+        )
+        fix = f"set {parts}, so that whole questions fit; or {fix}"
+    return DataError(
+        f"The {len(train):,} training rows ask {n_questions}, and rows of one question stay "
+        f"on one side: {asked} cannot be held out.",
+        fix=fix,
     )
 
 

@@ -97,6 +97,7 @@ KINDS: dict[str, tuple[Weight, str, str]] = {
     "no_call": ("problem", "test calls no function", "remove the row"),
     "ragged_row": ("problem", "row has more or fewer cells than the header", "quote the cells"),
     "repeated_id": ("problem", "id stands twice in a split", "give each row an id of its own"),
+    "answer_in_question": ("note", "rows whose question holds the whole answer", ""),
     "columns_read": ("note", "columns understood by another name", ""),
     "crlf_text": ("note", "texts with CR line ends, read with plain ones", ""),
     "turns_after_answer": ("note", "turns after the last answer left out", ""),

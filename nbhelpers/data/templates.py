@@ -29,6 +29,9 @@ __all__ = [
     "show_template",
 ]
 
+# What code in a template can raise, beside Jinja's own errors.
+_REFUSALS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_REFUSALS += (MemoryError,)
 AS_WRITTEN = "none"  # rows with prompts of their own
 Turn = tuple[str, str]  # role ("system", "user", "assistant"), text
 
@@ -184,6 +187,11 @@ def _chat_prompt(turns: tuple[Turn, ...], tokenizer: Any) -> str:
     Its leading begin token is left out where the tokenizer adds one by itself, or there were two.
     """
     text = _apply(turns, tokenizer)
+    if (lost := _squeezed(turns[-1][1])) and lost not in _squeezed(text):
+        raise DataError(
+            "The model's chat template leaves out the last turn before the answer.",
+            fix="use template=alpaca, or mend chat_template in the model's tokenizer files",
+        )
     bos = getattr(tokenizer, "bos_token", None)
     if bos and text.startswith(bos) and _adds_bos(tokenizer):
         text = text[len(bos) :]
@@ -195,16 +203,21 @@ def _apply(turns: tuple[Turn, ...], tokenizer: Any) -> str:
 
     try:
         return _apply_once(turns, tokenizer)
-    except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+    except (jinja2.TemplateError, *_REFUSALS) as error:
         merged = _without_system(turns)
         if merged != turns:  # Gemma's template knows no system turn
             return _apply(merged, tokenizer)
-        reason = str(error).split("\n")[0][:160]
+        reason = str(error).split("\n")[0][:160] or type(error).__name__
         roles = ", ".join(role for role, _ in turns)
         raise DataError(
             f"The model's chat template refuses a conversation ({roles}): {reason}",
             fix="mend the turns (user and assistant take turns), or use template=alpaca.",
         ) from error
+
+
+def _squeezed(text: str) -> str:
+    """A text without white space: templates trim it and break lines anew."""
+    return "".join(text.split())
 
 
 def _apply_once(turns: tuple[Turn, ...], tokenizer: Any) -> str:

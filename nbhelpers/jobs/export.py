@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,17 @@ from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json, write_json
 from nbhelpers.jobs import checkpoint as ck
-from nbhelpers.jobs.model_card import write_card
+from nbhelpers.jobs import drafts
+from nbhelpers.jobs.model_card import CARD, write_card
 from nbhelpers.jobs.public import public_settings, scrub
-from nbhelpers.trained import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FACTS_NAME, Trained, require_adapter
+from nbhelpers.trained import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    FACTS,
+    FACTS_NAME,
+    Trained,
+    require_adapter,
+)
 
 # Of a checkpoint, only what a reader of the folder needs: no optimizer, no training state.
 _TOKENIZER = (
@@ -46,9 +55,8 @@ def export_adapter(
     _require_place(out, trained.name)
     if (source / ck.MANIFEST).is_file() and (problem := ck.verify(source)):
         raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
-    part = out.with_name(f"{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    part = drafts.require_ours(out.with_name(f"{out.name}.part"))
+    drafts.start(part)
     try:
         files = _write(trained, source, part, push_to)
         if out.exists():
@@ -65,16 +73,30 @@ def _require_place(out: Path, name: str) -> None:
     """Refuse a folder with anything but an earlier export of the same run in it."""
     if not out.exists():
         return
-    told = (read_json(out / FACTS_NAME) or {}) if out.is_dir() else {}
+    told = (read_json(out / FACTS_NAME, FACTS) or {}) if out.is_dir() else {}
     there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
     is_ours = told.get("kind") == "adapter" and told.get("name") == name
     foreign = there - {FACTS_NAME, *(told.get("files") or [])} if is_ours else there
+    if not foreign and _card_was_edited(out, told):
+        raise ConfigError(
+            f"{out / CARD} was changed since it was written, and would be lost.",
+            fix="name another folder, or move the card away first",
+        )
     if foreign:
         held = ", ".join(sorted(foreign)[:8])
         raise ConfigError(
             f"{out} exists and holds what is no export of {name}: {held}.",
             fix="name another folder, or empty this one",
         )
+
+
+def _card_was_edited(out: Path, told: dict[str, Any]) -> bool:
+    card, written = out / CARD, told.get("card_sha256")
+    return bool(written) and card.is_file() and _digest(card) != written
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> list[str]:
@@ -85,7 +107,7 @@ def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> l
             shutil.copy2(path, part / path.name)
     scrub(part, trained.settings)
     write_card(part, trained, repo_id=push_to)
-    files = sorted(path.name for path in part.iterdir())
+    files = sorted(path.name for path in part.iterdir() if path.name != FACTS_NAME)
     told = {
         "schema": 1,
         "kind": "adapter",
@@ -93,6 +115,7 @@ def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> l
         "template": trained.template,
         "settings": public_settings(trained.settings),
         "files": files,
+        "card_sha256": _digest(part / CARD),
     }
     write_json(part / FACTS_NAME, told)
     return sorted([*files, FACTS_NAME])

@@ -235,14 +235,16 @@ def _throughput(session: Session, adapted: Adapted, training: Trained | None) ->
         return {}
     state = training.state
     per_s, steps = state.useful_tokens / state.train_s, max(1, state.step)
-    peak, world = session.gpu_tflops, session.plan.world_size
+    # The known peak is that of half precision.
+    peak = session.gpu_tflops if session.plan.use_gpu and session.precision != "fp32" else None
+    world = session.plan.world_size
     flops = FLOPS_PER_PARAMETER * adapted.base.facts["parameters"] * per_s
     return {
         "useful_tokens_per_s": per_s,
         "padded_tokens_per_s": state.padded_tokens / state.train_s,
         "samples_per_s": state.examples / state.train_s,
         "useful_share": state.useful_tokens / max(1, state.padded_tokens),
-        "mfu_4n": flops / (peak * 1e12 * world) if peak and session.plan.use_gpu else None,
+        "mfu_4n": flops / (peak * 1e12 * world) if peak else None,
         "tokens_per_update": state.useful_tokens / steps,
         "samples_per_update": state.examples / steps,
     }

@@ -17,7 +17,7 @@ from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_arguments
 from nbhelpers.jobs.loop import TrainState
-from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
+from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.parity import prove
 from nbhelpers.jobs.track import emitter
 from nbhelpers.jobs.training import watched_gpus
@@ -25,7 +25,7 @@ from nbhelpers.ledger_finetune import COMPILE_PAYS_TOKENS, CausalExtent, finetun
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.causal import DTYPES
 from nbhelpers.models.causal_attention import has_triton
-from nbhelpers.models.causal_batches import make_batch, row_multiple
+from nbhelpers.models.causal_batches import make_batch, padded_width, row_multiple
 from nbhelpers.models.causal_forward import TrainingForward
 from nbhelpers.models.causal_text import TextTable
 from nbhelpers.shapes import find_shape
@@ -177,7 +177,7 @@ def _scoring_extent(recipe: Recipe, table: TextTable) -> CausalExtent | None:
         return None
     longest = -np.sort(-table.lengths)[: s.per_device_eval_batch_size]
     count, width = (1, int(longest.sum())) if s.packing else (len(longest), int(longest[0]))
-    width = -(-width // recipe.multiple) * recipe.multiple
+    width = padded_width(width, recipe.multiple)
     return CausalExtent(
         tokens=count * width, squares=count * width * width, supervised=count * width
     )
@@ -211,7 +211,7 @@ def largest_extent(recipe: Recipe, first: int = 0) -> CausalExtent:
             else:
                 width = s.seq_len if s.padding == "fixed" else int(lengths[rows].max())
                 count = len(rows)
-            width = -(-width // recipe.multiple) * recipe.multiple
+            width = padded_width(width, recipe.multiple)
             extent = CausalExtent(
                 tokens=count * width,
                 squares=count * width * width,
@@ -267,7 +267,7 @@ class _Runner:
             total_steps=recipe.total_steps,
             is_compiled=is_compiled,
             parity={},
-            energy=watch.energy(),
+            energy=watch.energy(told_energy(session.told)),
             supervised_tokens=int(recipe.table.supervised.sum()),
         )
 

@@ -24,6 +24,7 @@ from nbhelpers.errors import NonFinite
 from nbhelpers.jobs.finetune_recipe import EpochOrder, Recipe, Rows
 from nbhelpers.jobs.loop import TrainState, seed_everything
 from nbhelpers.jobs.measure import MemoryMeter
+from nbhelpers.models.causal_attention import send
 from nbhelpers.models.causal_batches import MicroBatch
 from nbhelpers.models.causal_forward import TrainingForward
 
@@ -54,7 +55,11 @@ class _Window:
     padded: int = 0
     samples: int = 0
     micro: int = 0
+    found: torch.Tensor | None = None  # the norm, still on its device
     norm: float = 0.0
+    mean: float = 0.0  # of the loss
+    stop: bool = False
+    due: bool = False
     rate: float = 0.0
     started: float = 0.0
 
@@ -103,18 +108,20 @@ class AdapterTrainer(SFTTrainer):
         for parameter, values in zip(trained, exact, strict=True):
             parameter.data = values  # TRL rounds QLoRA's to bf16, which a scaler cannot work on
         self.model_accepts_loss_kwargs = True
-        self._note_norms()
+        self._note_norms(trained)
         if self.accelerator.scaler is not None:
             self.accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
 
-    def _note_norms(self) -> None:
-        """Keep the norm that clipping returns: asking again would unscale fp16 gradients twice."""
+    def _note_norms(self, trained: list[torch.nn.Parameter]) -> None:
+        """Keep the norm that clipping returns: asking again would unscale fp16 gradients twice.
+
+        Frozen parameters have no gradient, so they are not gone through.
+        """
         clip = self.accelerator.clip_grad_norm_
 
-        def noting(*args: Any, **options: Any) -> Any:
-            norm = clip(*args, **options)
-            self.window.norm = float(norm)
-            return norm
+        def noting(_: Any, *args: Any, **options: Any) -> Any:
+            self.window.found = clip(trained, *args, **options)
+            return self.window.found
 
         self.accelerator.clip_grad_norm_ = noting
 
@@ -137,6 +144,16 @@ class AdapterTrainer(SFTTrainer):
             collate_fn=lambda items: items[0],
         )
 
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Return the micro-steps of an optimizer step; one process counts tokens on the host."""
+        if self.accelerator.num_processes == 1:
+            device = torch.device("cpu")
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0: the trainer would go through all modules to count what nobody reads."""
+        return 0
+
     def compute_loss(
         self,
         model: Any,
@@ -151,20 +168,24 @@ class AdapterTrainer(SFTTrainer):
         return total * (self.accelerator.num_processes / num_items_in_batch)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Seed the micro-step, do it, and count what it saw."""
+        """Seed the micro-step, do it, and count what it saw.
+
+        In the place of the trainer's own, which sets every module to training each time.
+        """
         step, seen, batch = self.state.global_step, self.window, inputs["batch"]
         epoch, window = divmod(step, self.recipe.windows_per_epoch)
         seed_everything(self.recipe.settings.seed, epoch, window, seen.micro, self.recipe.rank)
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        seen.loss.append(loss.detach())
+        if not model.training:
+            model.train()
+        loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        self.accelerator.backward(loss)
+        loss = loss.detach()
+        seen.loss.append(loss)
         seen.micro += 1
         seen.samples += batch.samples
         seen.useful += batch.useful_tokens
         seen.padded += batch.padded_tokens
         return loss
-
-    def _prepare_inputs(self, inputs: Any) -> Any:
-        return inputs  # `compute_loss` moves the batch
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: `_Watch` tells every step as an event."""
@@ -174,18 +195,32 @@ class _Watch(TrainerCallback):
     """Clips, guards, counts, tells, evaluates, saves and stops, around the optimizer steps."""
 
     def __init__(self, trainer: AdapterTrainer) -> None:
-        self.trainer = trainer
+        self.trainer, self.since = trainer, 0.0
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note when the first batches of an epoch are made: a step's time begins with that."""
+        self.since = time.perf_counter()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Have gradients dropped of what is trained alone, not looked for in all modules."""
+        optimizer = self.trainer.optimizer
+        self.trainer.model_wrapped.zero_grad = optimizer.optimizer.zero_grad
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Give the model its own way back."""
+        del self.trainer.model_wrapped.zero_grad
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start the sums of an optimizer step."""
         trainer = self.trainer
-        trainer.window = _Window(started=time.perf_counter())
+        trainer.window = _Window(started=self.since)
         if trainer.counted and state.global_step < trainer.counted[1]:
             trainer.counted[0].__enter__()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the norm that the gradients had before they were clipped."""
         trainer = self.trainer
+        _agree(trainer)
         # What is in force: a step that fp16's scaler skips holds the schedule back.
         trainer.window.rate = trainer.optimizer.param_groups[0]["lr"]
         _check_finite(trainer, state.global_step)
@@ -195,14 +230,18 @@ class _Watch(TrainerCallback):
         trainer, done = self.trainer, self.trainer.progress
         if trainer.counted and state.global_step <= trainer.counted[1]:
             trainer.counted[0].__exit__(None, None, None)
-        step_loss, stop, due = _agree(trainer)
+        window, stop = trainer.window, trainer.window.stop
+        done.useful_tokens += window.useful
+        done.padded_tokens += window.padded
+        done.examples += window.samples
         done.step, done.train_s = state.global_step, done.train_s + _since(trainer.window)
         done.epoch, done.window = divmod(done.step, trainer.recipe.windows_per_epoch)
-        _tell(trainer, step_loss)
-        _after(trainer, stop=stop, due=due)
+        _tell(trainer)
+        _after(trainer)
         if stop:
             trainer.stopped = done.step < trainer.recipe.total_steps
             control.should_training_stop = True
+        self.since = time.perf_counter()  # evaluating and saving are no part of the next step
         return control
 
 
@@ -229,24 +268,28 @@ def _check_finite(trainer: AdapterTrainer, step: int) -> None:
     )
 
 
-def _agree(trainer: AdapterTrainer) -> tuple[float, bool, bool]:
-    """Sum loss, tokens and wishes over ranks: the one host-device sync beside the norm."""
-    window, done, hooks = trainer.window, trainer.progress, trainer.hooks
-    main = trainer.accelerator.is_main_process
-    flags = [window.useful, window.padded, window.samples, hooks.wants_stop()]
-    flags.append(main and hooks.save_is_due())
-    device = window.loss[0].device
-    told = torch.tensor(flags, dtype=torch.float64).to(device)
-    loss = torch.stack(window.loss).sum(0, keepdim=True).double()
-    facts = trainer.accelerator.reduce(torch.cat([loss, told]), "sum").tolist()
-    done.useful_tokens += int(facts[1])
-    done.padded_tokens += int(facts[2])
-    done.examples += int(facts[3])
-    return facts[0] / trainer.accelerator.num_processes, facts[4] > 0, facts[5] > 0
+def _agree(trainer: AdapterTrainer) -> None:
+    """Read loss and norm, and sum loss, tokens and wishes over ranks: a step's one host-device sync.
+
+    The update is applied while the next batch is made.
+    """
+    window, hooks, accelerator = trainer.window, trainer.hooks, trainer.accelerator
+    due = accelerator.is_main_process and hooks.save_is_due()
+    told = [window.useful, window.padded, window.samples, hooks.wants_stop(), due]
+    loss, norm = torch.stack(window.loss).sum(0, keepdim=True), window.found.reshape(1)
+    facts = torch.cat([loss.double(), norm.double()])
+    if accelerator.num_processes > 1:  # the norm is the same on each
+        rest = send(torch.tensor(told, dtype=torch.float64), facts.device)
+        facts = accelerator.reduce(torch.cat([facts, rest]), "sum")
+    loss, norm, *summed = facts.tolist()
+    window.mean = loss / accelerator.num_processes
+    window.norm = norm / accelerator.num_processes
+    window.useful, window.padded, window.samples = (int(count) for count in (summed or told)[:3])
+    window.stop, window.due = (wish > 0 for wish in (summed or told)[3:])
 
 
-def _tell(trainer: AdapterTrainer, loss: float) -> None:
-    done, recipe = trainer.progress, trainer.recipe
+def _tell(trainer: AdapterTrainer) -> None:
+    done, recipe, loss = trainer.progress, trainer.recipe, trainer.window.mean
     every, total = recipe.settings.logging_steps, recipe.total_steps
     if done.step % every and done.step not in (1, total):
         return
@@ -271,15 +314,15 @@ def _tell(trainer: AdapterTrainer, loss: float) -> None:
     )
 
 
-def _after(trainer: AdapterTrainer, *, stop: bool, due: bool) -> None:
-    done, s = trainer.progress, trainer.recipe.settings
+def _after(trainer: AdapterTrainer) -> None:
+    done, s, window = trainer.progress, trainer.recipe.settings, trainer.window
     is_last = done.step == trainer.recipe.total_steps
     by_step = s.eval_steps and done.step % s.eval_steps == 0
     by_epoch = not s.eval_steps and done.window == 0
     if (by_step or by_epoch or is_last) and (loss := trainer.hooks.validate()) is not None:
         done.evals.append({"step": done.step, "loss": loss})
         trainer.hooks.emit("eval", step=done.step, split="valid", scores={"loss": loss})
-    if due or stop or is_last or (s.save_steps and done.step % s.save_steps == 0):
+    if window.due or window.stop or is_last or (s.save_steps and done.step % s.save_steps == 0):
         trainer.hooks.save(done, trainer)
 
 

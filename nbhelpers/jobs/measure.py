@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +148,17 @@ class GpuWatch:
             if readings:
                 self.emit("gpu", gpus=readings)
 
-    def energy(self) -> dict[str, float] | None:
-        """Return joules and mean watts of the watched GPUs; None if NVML is silent."""
-        if not self.watts:
-            return None
-        mean = sum(self.watts) / len(self.watts)
-        return {"joules": mean * self._lasted_s, "watts_mean": mean}
+    def energy(self, earlier: tuple[float, float] = (0.0, 0.0)) -> dict[str, float] | None:
+        """Return joules and mean watts of the watched GPUs; None if NVML is silent.
+
+        Args:
+            earlier: Joules and seconds of earlier attempts (`told_energy`).
+        """
+        joules, seconds = earlier
+        if self.watts:
+            joules += sum(self.watts) / len(self.watts) * self._lasted_s
+            seconds += self._lasted_s
+        return {"joules": joules, "watts_mean": joules / seconds} if seconds else None
 
     def summary(self, names: dict[int, str]) -> list[dict[str, Any]]:
         """Return mean utilisation and peak memory of each GPU."""
@@ -168,14 +173,46 @@ class GpuWatch:
         ]
 
 
+def told_energy(events: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return (joules, seconds) of training that `gpu` events tell: of earlier attempts at a run.
+
+    Each reading stands for the time since the one before, or since its attempt began to train.
+    """
+    joules = seconds = 0.0
+    since: float | None = None
+    for event in events:
+        if event.get("type") == "phase":
+            since = event["t"] if event.get("name") == "train" else None
+        elif event.get("type") == "gpu" and since is not None:
+            power = [gpu.get("power_w") for gpu in event.get("gpus") or []]
+            if power and None not in power:
+                joules += sum(power) * (event["t"] - since)
+                seconds += event["t"] - since
+            since = event["t"]
+    return joules, seconds
+
+
 class Clock:
     """Seconds by phase of a run; entering a phase ends the one before."""
 
-    def __init__(self, emit: Callable[..., None]) -> None:
-        """Announce each phase with `emit`."""
-        self.emit, self.seconds = emit, {}
-        self._name, self._since = "", time.perf_counter()
-        self._begin = self._since
+    def __init__(
+        self,
+        emit: Callable[..., None],
+        *,
+        earlier: Mapping[str, float] | None = None,
+        began: float | None = None,
+    ) -> None:
+        """Announce each phase with `emit`.
+
+        Args:
+            earlier: Seconds by phase of earlier attempts at this run, which count too.
+            began: When this process began, by `time.perf_counter`: its imports are a phase, `start`.
+        """
+        now = time.perf_counter()
+        self.emit, self.seconds = emit, dict(earlier or {})
+        if began is not None:
+            self.seconds["start"] = self.seconds.get("start", 0.0) + now - began
+        self._name, self._since = "", now
 
     def phase(self, name: str) -> None:
         """Begin a phase."""
@@ -187,7 +224,7 @@ class Clock:
             self.emit("phase", name=name)
 
     def result(self) -> dict[str, float]:
-        """End the last phase; return `{phase}_s` and `total_s`."""
+        """End the last phase; return `{phase}_s` and `total_s`, earlier attempts included."""
         self.phase("")
-        total = time.perf_counter() - self._begin
+        total = sum(self.seconds.values())
         return {f"{name}_s": s for name, s in self.seconds.items()} | {"total_s": total}

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 from nbhelpers.files import read_json, write_json
+from nbhelpers.forms import RESULT
+from nbhelpers.jobs import drafts
 from nbhelpers.jobs.adapters import Loaded, choose_device, choose_precision, load_trained
 from nbhelpers.jobs.agreement import (
     MAX_TEXTS,
@@ -28,7 +31,7 @@ from nbhelpers.jobs.agreement import (
 from nbhelpers.jobs.public import public_settings, scrub
 from nbhelpers.jobs.serve_model import continuations, dressed, end_tokens, pad_token
 from nbhelpers.results import RESULT_NAME
-from nbhelpers.trained import ADAPTER_WEIGHTS, FACTS_NAME, Trained, require_adapter
+from nbhelpers.trained import ADAPTER_WEIGHTS, FACTS, FACTS_NAME, Trained, require_adapter
 
 # Lowest top-1 agreement and highest mean KL (nats) of a merge, by the precision of its weights.
 # Source: SmolLM2-135M, r = 16, an update of 2 % of each weight's norm, 869 tokens of code. fp32:
@@ -63,6 +66,8 @@ def merge_adapter(
     if earlier := _earlier(out, asked):
         return earlier | {"reused": True}
     _require_place(out)
+    part = drafts.require_ours(out.with_name(f"{out.name}.part"))
+    drafts.require_ours(out.with_name(f"{out.name}.failed"))
     require_disk(out, _expected_bytes(trained, precision))
     report(f"loads the base in {precision}")
     loaded = load_trained(
@@ -78,7 +83,6 @@ def merge_adapter(
     reference = distributions(loaded.model, rows)
     with loaded.model.disable_adapter():
         effect = agreement(reference, distributions(loaded.model, rows))
-    part = out.with_name(f"{out.name}.part")
     report(f"merges and writes {part}")
     size = _write(loaded, trained.template, part, out)
     del loaded
@@ -145,10 +149,11 @@ def _digest(path: Path) -> str:
 
 def _earlier(out: Path, asked: dict[str, str]) -> dict[str, Any] | None:
     """The figures of the same merge, when its folder is whole."""
-    told = read_json(out / FACTS_NAME) or {}
+    told = read_json(out / FACTS_NAME, FACTS) or {}
     if told.get("asked") != asked or not isinstance(told.get("merge"), dict):
         return None
-    sizes = told.get("files") or {}
+    sizes = told.get("files")
+    sizes = sizes if isinstance(sizes, dict) else {}
     is_whole = all((out / n).is_file() and (out / n).stat().st_size == s for n, s in sizes.items())
     return told["merge"] if sizes and is_whole else None
 
@@ -162,7 +167,7 @@ def _require_place(out: Path) -> None:
 
 def _expected_bytes(trained: Trained, precision: str) -> int:
     """Size of the merged weights as the run's result tells the parameters; 0 when unknown."""
-    result = read_json(trained.run / RESULT_NAME) if trained.run else None
+    result = read_json(trained.run / RESULT_NAME, RESULT) if trained.run else None
     count = ((result or {}).get("model") or {}).get("parameters")
     return int(count) * BYTES_OF[precision] if isinstance(count, int | float) else 0
 
@@ -204,13 +209,21 @@ def _generated(trained: Trained) -> list[Text]:
     path = trained.run / "generations.jsonl" if trained.run else None
     if path is None or not path.is_file():
         return []
-    found = []
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            if row.get("split") == "test" and len(found) < MAX_TEXTS:
-                found.append(Text(row["prompt"], row.get("reference") or row.get("answer") or ""))
-    return found
+    texts = (_test_text(line) for line in path.read_bytes().splitlines())
+    return list(islice((text for text in texts if text), MAX_TEXTS))
+
+
+def _test_text(line: bytes) -> Text | None:
+    """Prompt and answer of a line of the test split; None for another, or a damaged one."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or row.get("split") != "test":
+        return None
+    prompt, answer = row.get("prompt"), row.get("reference") or row.get("answer") or ""
+    is_text = isinstance(prompt, str) and isinstance(answer, str)
+    return Text(prompt, answer) if is_text else None
 
 
 def _held_out(trained: Trained, tokenizer: Any) -> list[Text]:
@@ -231,8 +244,7 @@ def _write(loaded: Loaded, template: str, part: Path, out: Path) -> int:
     """Fold the adapter into the base and write the folder; returns the bytes of its weights."""
     model = fold(loaded.model)
     require_disk(out, sum(t.numel() * t.element_size() for t in model.parameters()))
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    drafts.start(part)
     ends = end_tokens(model, loaded.tokenizer, template)
     model.generation_config.eos_token_id = ends[0] if len(ends) == 1 else ends
     model.generation_config.pad_token_id = pad_token(loaded.tokenizer)
@@ -271,7 +283,8 @@ def _finish(trained: Trained, part: Path, asked: dict[str, str], facts: dict[str
 
     scrub(part, trained.settings)
     write_card(part, trained, merge=facts)
-    files = {p.name: p.stat().st_size for p in sorted(part.iterdir()) if p.is_file()}
+    there = sorted(path for path in part.iterdir() if path.is_file())
+    files = {path.name: path.stat().st_size for path in there if path.name != FACTS_NAME}
     told = {
         "schema": 1,
         "kind": "merged",

@@ -17,7 +17,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from nbhelpers.batching import BatchPlan
 from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, HardwareError, Stopped
-from nbhelpers.events import EventWriter
+from nbhelpers.events import EventWriter, phase_seconds, read_events
 from nbhelpers.hardware import Hardware, known_gpus
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.loop import seed_everything
@@ -43,7 +43,14 @@ def job_module(name: str) -> Any:
 class Session:
     """What a job needs in one process."""
 
-    def __init__(self, run: Run, writer: EventWriter, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        writer: EventWriter,
+        stop: Callable[[], bool],
+        *,
+        began: float | None = None,
+    ) -> None:
         """Read the run folder; nothing heavy happens yet."""
         self.run, self.writer, self.wants_stop = run, writer, stop
         self.facts = run.read_json()
@@ -53,7 +60,8 @@ class Session:
         self.job = job_module(self.facts["job"])
         self.checkpoint: Path | None = None  # the weights that an evaluation run scores
         self.warnings: list[str] = []
-        self.clock = Clock(self.emit_main)
+        self.told = read_events(writer.path)  # by earlier attempts at this run
+        self.clock = Clock(self.emit_main, earlier=phase_seconds(self.told), began=began)
         self.accelerator: Accelerator | None = None
         self.data_budget: MemoryBudget | None = None
 
@@ -184,9 +192,11 @@ class Session:
             )
 
 
-def work(run: Run, writer: EventWriter, stop: Callable[[], bool]) -> None:
-    """Do the job of a run folder, in this process and rank."""
-    session = Session(run, writer, stop)
+def work(
+    run: Run, writer: EventWriter, stop: Callable[[], bool], *, began: float | None = None
+) -> None:
+    """Do the job of a run folder, in this process and rank; `began`: see `Clock`."""
+    session = Session(run, writer, stop, began=began)
     job = session.job
     session.check()
     session.clock.phase("data")

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -22,6 +23,8 @@ from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.nodes import attend
 from nbhelpers.runs import Run, redirect_output
 from nbhelpers.supervise import die_with_parent
+
+BEGAN = time.perf_counter()  # imports of the libraries take longer than a small run
 
 
 class StopSignal:
@@ -52,7 +55,7 @@ def main(folder: str) -> int:
     try:
         from nbhelpers.jobs.session import work
 
-        work(run, writer, stop)
+        work(run, writer, stop, began=BEGAN)
     except BaseException as error:
         return _fail(run, writer, error)
     return 0

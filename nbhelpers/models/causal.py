@@ -6,7 +6,8 @@ a gradient scaler cannot work on fp16 parameters and small updates vanish in bf1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from nbhelpers.cache import cache_dir
 from nbhelpers.catalog import MODELS
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import ConfigError, NbhelpersError
 from nbhelpers.models.four_bits import (
     HEAD,
     four_bits,
@@ -74,13 +75,24 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
     weights = _weights(settings, with_weights=False)
     if not any((weights.folder / n).is_file() for n in ("tokenizer.json", "tokenizer.model")):
         return _trained_tokenizer(texts)
+    fix = "give the folder of a Hugging Face model with tokenizer.json"
+    with _told(f"The tokenizer of {settings.model} cannot be read", fix):
+        tokenizer = AutoTokenizer.from_pretrained(weights.folder)
+        tokenizer("def f(x):\n    return x")  # some faults show in use only
+    return tokenizer
+
+
+@contextmanager
+def _told(what: str, fix: str) -> Iterator[None]:
+    """Name what a library cannot do with a model's files: it raises errors of any class."""
     try:
-        return AutoTokenizer.from_pretrained(weights.folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"The tokenizer of {settings.model} cannot be read: {_first_line(error)}",
-            fix="give the folder of a Hugging Face model with tokenizer.json",
-        ) from error
+        yield
+    except (NbhelpersError, MemoryError):
+        raise
+    except Exception as error:
+        if "out of memory" in str(error).lower():
+            raise
+        raise ConfigError(f"{what}: {_first_lines(error)}", fix=fix) from error
 
 
 def _trained_tokenizer(texts: Sequence[str]) -> Any:
@@ -167,13 +179,9 @@ def _read_config(settings: FinetuneSettings) -> Any:
     if settings.random_weights and settings.model in MODELS["finetune"].aliases.values():
         return Gemma2Config()  # the defaults are those of Gemma-2-2B
     weights = _weights(settings, with_weights=False)
-    try:
+    fix = "give the folder of a Hugging Face model"
+    with _told(f"config.json of {settings.model} cannot be read", fix):
         config = AutoConfig.from_pretrained(weights.folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"config.json of {settings.model} cannot be read: {_first_line(error)}",
-            fix="give the folder of a Hugging Face model",
-        ) from error
     require_family(config, settings.model)
     return config
 
@@ -198,14 +206,14 @@ def _random(settings: FinetuneSettings, dtype: torch.dtype, device: torch.device
 
     config = _read_config(settings)
     torch.manual_seed(BASE_SEED)
-    with device:
+    fix = "mend its config.json, or give another model"
+    with _told(f"{settings.model} cannot be built", fix), device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
 
 
 def _pretrained(
     settings: FinetuneSettings, dtype: torch.dtype, device: torch.device, quantised: bool
 ) -> Any:
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     config = _read_config(settings)
@@ -217,15 +225,15 @@ def _pretrained(
         options["quantization_config"] = four_bits(dtype)
     if settings.dropout is not None:
         config.attention_dropout = settings.dropout
-    try:
-        return AutoModelForCausalLM.from_pretrained(weights.folder, config=config, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        if "out of memory" in str(error).lower():
-            raise
-        raise ConfigError(
-            f"The weights of {settings.model} cannot be loaded: {_first_line(error)}",
-            fix="check the folder, or delete a half downloaded copy from the hub's cache",
-        ) from error
+    fix = "check the folder, or delete a half downloaded copy from the hub's cache"
+    what = f"The weights of {settings.model} cannot be loaded"
+    with _told(what, fix):
+        model, found = AutoModelForCausalLM.from_pretrained(
+            weights.folder, config=config, output_loading_info=True, **options
+        )
+    if absent := sorted(found["missing_keys"]):  # the library would fill them with chance
+        raise ConfigError(f"{what}: {len(absent)} are not there, {absent[0]} first.", fix=fix)
+    return model
 
 
 def check_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
@@ -355,6 +363,6 @@ def _convert_gguf(folder: str, target: Any) -> None:
             raise
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:300] if text else type(error).__name__
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines()][:2]  # the second says why
+    return " ".join(lines)[:300] or type(error).__name__

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,10 @@ from nbhelpers.errors import ConfigError
 FLEX = "nbhelpers_flex"  # the name under which transformers finds our kernel
 SOFT_CAPPED = ("gemma2",)  # families whose attention scores are capped
 BLOCK = 128  # rows of flex_attention's blocks; packed rows are padded to a multiple
+BLOCK_LISTS = (
+    *("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"),
+    *("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"),
+)
 
 
 def has_triton() -> bool:
@@ -91,19 +96,26 @@ def flex_attention_forward(
     Returns:
         (batch, seq_len, heads, head_dim), and no weights.
     """
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
     def capped(score: Tensor, *_: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 
     is_plain = torch.compiler.is_compiling() or query.device.type == "cpu"
     attend = flex_attention if is_plain else _compiled_flex()
+    # The lengths as those of the tensors: plain numbers would be compiled in, each anew.
+    mask = BlockMask(
+        (query.shape[2], key.shape[2]),
+        *(getattr(attention_mask, name) for name in BLOCK_LISTS),
+        BLOCK_SIZE=attention_mask.BLOCK_SIZE,
+        mask_mod=attention_mask.mask_mod,
+    )
     out = attend(
         query,
         key,
         value,
         score_mod=capped if softcap else None,
-        block_mask=attention_mask,
+        block_mask=mask,
         scale=scaling,
         enable_gqa=key.shape[1] != query.shape[1],
     )
@@ -114,11 +126,32 @@ def flex_attention_forward(
 class Layout:
     """Where the samples of a batch lie: (batch, seq_len) numbers; padding is a sample of its own.
 
-    `positions` count from 0 in each sample.
+    `positions` count from 0 in each sample. `starts` says where the sample of each token begins,
+    and stays on the host: what follows from it costs no wait for the GPU.
     """
 
     segments: Tensor
     positions: Tensor
+    starts: np.ndarray | None = None
+
+    def first_tokens(self) -> np.ndarray:
+        """Return (batch, seq_len) first tokens of each one's sample, each sample in one piece."""
+        if self.starts is not None:
+            return self.starts
+        segments = self.segments.cpu().numpy()  # a host-device sync
+        return first_tokens(segments)
+
+
+def first_tokens(segments: np.ndarray) -> np.ndarray:
+    """Return (batch, seq_len) where the run of equal numbers begins that each token is in.
+
+    >>> first_tokens(np.array([[4, 4, 7, -1, -1]])).tolist()
+    [[0, 0, 2, 3, 3]]
+    """
+    places = np.broadcast_to(np.arange(segments.shape[1]), segments.shape)
+    begins = np.ones(segments.shape, dtype=bool)
+    begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    return np.maximum.accumulate(np.where(begins, places, 0), axis=1)
 
 
 def masks(layout: Layout, *, kernel: str, config: Any, dtype: torch.dtype) -> Any:
@@ -131,7 +164,7 @@ def masks(layout: Layout, *, kernel: str, config: Any, dtype: torch.dtype) -> An
     """
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
-    if window is not None and layout.segments.shape[1] <= window:
+    if window is not None and _reach(layout) <= window:
         window = None  # nothing is out of its reach
     make = _block_mask if kernel == "flex" else _dense_mask
     full = make(layout, None, dtype)
@@ -139,6 +172,12 @@ def masks(layout: Layout, *, kernel: str, config: Any, dtype: torch.dtype) -> An
         return full
     near = make(layout, window, dtype) if window is not None else full
     return {"full_attention": full, "sliding_attention": near}
+
+
+def _reach(layout: Layout) -> int:
+    """Return the tokens of the longest sample, padding included."""
+    starts = layout.first_tokens()
+    return int((np.arange(starts.shape[1]) - starts).max()) + 1
 
 
 def _visible(layout: Layout, window: int | None, b: Any, q: Any, kv: Any) -> Tensor:
@@ -158,15 +197,65 @@ def _dense_mask(layout: Layout, window: int | None, dtype: torch.dtype) -> Tenso
 
 
 def _block_mask(layout: Layout, window: int | None, dtype: torch.dtype) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
+    """Return flex_attention's mask; what `create_block_mask` finds by trying every pair of tokens.
 
-    rows, length = layout.segments.shape
-    segments = layout.segments
+    Its lists of blocks are made on the host, as a token sees an unbroken span that ends in itself.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    starts = layout.first_tokens()
+    length = starts.shape[1]
+    if window is not None:
+        starts = np.maximum(starts, np.arange(length) - window + 1)
+    device = layout.segments.device
+    first = of_any_size(send(torch.from_numpy(starts.astype(np.int32)), device), 1)
 
     def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        seen = (segments[b, q] == segments[b, kv]) & (q >= kv)
-        return seen if window is None else seen & (q - kv < window)
+        return (kv >= first[b, q]) & (q >= kv)
 
-    return create_block_mask(
-        visible, rows, None, length, length, device=segments.device, BLOCK_SIZE=BLOCK
-    )
+    partial, full = _blocks(starts)
+    lists = [
+        of_any_size(send(torch.from_numpy(array).unsqueeze(1), device), *range(2, array.ndim + 1))
+        for blocks in (partial, full, partial.swapaxes(1, 2), full.swapaxes(1, 2))
+        for array in _ordered(blocks)
+    ]
+    return BlockMask((length, length), *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
+
+
+def _blocks(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (batch, blocks, blocks): which blocks are seen in part, and which by every query.
+
+    Args:
+        starts: (batch, seq_len) first token that each sees; it never falls along a row.
+    """
+    length = starts.shape[1]
+    count = -(-length // BLOCK)
+    of_keys = np.arange(count)  # (keys' blocks,)
+    at = of_keys[:, None]  # (queries' blocks, 1)
+    lowest = starts[:, ::BLOCK, None] // BLOCK  # (batch, queries' blocks, 1)
+    highest = starts[:, np.minimum(BLOCK * (of_keys + 1), length) - 1, None]
+    seen = (lowest <= of_keys) & (of_keys <= at)
+    whole = BLOCK * (at + 1) <= length  # the last block may be cut
+    full = seen & (highest <= BLOCK * of_keys) & (of_keys < at) & whole
+    return seen & ~full, full
+
+
+def _ordered(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many blocks each row has, and their numbers before those of the others."""
+    numbers = np.argsort(~blocks, axis=-1, kind="stable")
+    return blocks.sum(-1, dtype=np.int32), numbers.astype(np.int32)
+
+
+def of_any_size(tensor: Tensor, *dims: int) -> Tensor:
+    """Tell torch.compile that these dimensions vary; else it makes code for the first sizes too."""
+    import torch._dynamo
+
+    torch._dynamo.maybe_mark_dynamic(tensor, list(dims))
+    return tensor
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a host's tensor on a device; to a GPU, without waiting for what it is doing."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nbhelpers.models.causal_attention import BLOCK, Layout
-from nbhelpers.models.causal_loss import IGNORED
+from nbhelpers.models.causal_attention import BLOCK, Layout, first_tokens, send
+from nbhelpers.models.causal_loss import IGNORED, supervised
 from nbhelpers.models.causal_text import TextTable
 
 PADDING = -1  # the segment of padding
@@ -17,10 +17,16 @@ PADDING = -1  # the segment of padding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """One micro-step's samples: (rows, width) each; `padded` packed rows count their padding."""
+    """One micro-step's samples: (rows, width) each; `padded` packed rows count their padding.
+
+    `learned` is what `supervised` finds in the labels. It is looked for when the batch is made,
+    as a GPU would have to finish all it is doing to tell how many tokens there are; `labels` stay
+    where they were made.
+    """
 
     ids: Tensor
     labels: Tensor
+    learned: tuple[Tensor, Tensor]
     layout: Layout
     samples: int
     useful_tokens: int
@@ -31,12 +37,16 @@ class MicroBatch:
         return self.ids.numel()
 
     def to(self, device: torch.device) -> MicroBatch:
-        """Return the batch on a device."""
-        layout = Layout(self.layout.segments.to(device), self.layout.positions.to(device))
+        """Return the batch on a device, without waiting for what a GPU is doing."""
+        at, targets = self.learned
+        layout = self.layout
         return MicroBatch(
-            ids=self.ids.to(device, non_blocking=True),
-            labels=self.labels.to(device, non_blocking=True),
-            layout=layout,
+            ids=send(self.ids, device),
+            labels=self.labels,
+            learned=(send(at, device), send(targets, device)),
+            layout=Layout(
+                send(layout.segments, device), send(layout.positions, device), layout.starts
+            ),
             samples=self.samples,
             useful_tokens=self.useful_tokens,
         )
@@ -60,11 +70,11 @@ def make_batch(
         multiple: Of the width; flex_attention wants its block.
     """
     if not len(rows):
-        return _stand_in(pad_id, multiple if packed else 2)
+        return _stand_in(pad_id, padded_width(2, multiple))
     lengths = [len(table.ids[row]) for row in rows]
     places = _packed_places(lengths) if packed else [(row, 0) for row in range(len(rows))]
     longest = sum(lengths) if packed else max(lengths)
-    wide = -(-longest // multiple) * multiple if width is None or packed else width
+    wide = padded_width(longest, multiple) if width is None or packed else width
     shape = (1 if packed else len(rows), wide)
     ids, labels = np.full(shape, pad_id), np.full(shape, IGNORED)
     segments, positions = np.full(shape, PADDING), np.zeros(shape, dtype=np.int64)
@@ -72,11 +82,13 @@ def make_batch(
         span = slice(at, at + lengths[number])
         ids[line, span], labels[line, span] = table.ids[row], table.labels(row)
         segments[line, span], positions[line, span] = number, np.arange(lengths[number])
-    layout = Layout(torch.from_numpy(segments), torch.from_numpy(positions))
     return MicroBatch(
         ids=torch.from_numpy(ids),
         labels=torch.from_numpy(labels),
-        layout=layout,
+        learned=supervised(torch.from_numpy(labels)),
+        layout=Layout(
+            torch.from_numpy(segments), torch.from_numpy(positions), first_tokens(segments)
+        ),
         samples=len(rows),
         useful_tokens=sum(lengths),
     )
@@ -89,13 +101,27 @@ def _packed_places(lengths: list[int]) -> list[tuple[int, int]]:
 
 def _stand_in(pad_id: int, width: int) -> MicroBatch:
     blank = torch.full((1, width), PADDING)
+    labels = torch.full((1, width), IGNORED)
     return MicroBatch(
         ids=torch.full((1, width), pad_id),
-        labels=torch.full((1, width), IGNORED),
+        labels=labels,
+        learned=supervised(labels),
         layout=Layout(blank, torch.zeros_like(blank)),
         samples=0,
         useful_tokens=0,
     )
+
+
+def padded_width(longest: int, multiple: int) -> int:
+    """Return the width of rows whose longest has so many tokens.
+
+    Rows in blocks have two at least: torch.compile takes a single one for a case of its own.
+
+    >>> padded_width(5, 8), padded_width(300, 128), padded_width(100, 128)
+    (8, 384, 256)
+    """
+    width = -(-longest // multiple) * multiple
+    return max(width, 2 * BLOCK) if multiple == BLOCK else width
 
 
 def row_multiple(kernel: str, packed: bool) -> int:

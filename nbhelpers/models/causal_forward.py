@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutput
 
-from nbhelpers.models.causal_attention import Layout, implementation, masks
+from nbhelpers.models.causal_attention import Layout, implementation, masks, of_any_size
 from nbhelpers.models.causal_batches import MicroBatch
-from nbhelpers.models.causal_loss import cross_entropy_sum, supervised
+from nbhelpers.models.causal_loss import cross_entropy_sum
 
 
 class TrainingForward:
@@ -37,7 +37,7 @@ class TrainingForward:
 
     def inputs(self, batch: MicroBatch) -> dict[str, Any]:
         """Return what the model is called with."""
-        return {"input_ids": batch.ids, "labels": batch.labels} | self.placed(batch.layout)
+        return {"input_ids": batch.ids, "learned": batch.learned} | self.placed(batch.layout)
 
     def placed(self, layout: Layout) -> dict[str, Any]:
         """Return masks and positions of a layout."""
@@ -53,7 +53,7 @@ class TrainingForward:
         self,
         model: Any,
         input_ids: Tensor,
-        labels: Tensor,
+        learned: tuple[Tensor, Tensor],
         attention_mask: Any,
         position_ids: Tensor,
     ) -> CausalLMOutput:
@@ -64,7 +64,7 @@ class TrainingForward:
             use_cache=False,
         ).last_hidden_state
         cap = getattr(model.config, "final_logit_softcapping", None)
-        at, targets = supervised(labels)
+        at, targets = learned
         if self.loss == "chunked":
             flat = states.reshape(-1, states.shape[-1])
             loss = cross_entropy_sum(flat[at], model.lm_head.weight, targets, soft_cap=cap)
@@ -80,12 +80,12 @@ class TrainingForward:
         def forward(
             this: Any,
             input_ids: Tensor | None = None,
-            labels: Tensor | None = None,
+            learned: Any = None,
             attention_mask: Any = None,
             position_ids: Tensor | None = None,
             **_: Any,
         ) -> CausalLMOutput:
-            return self._forward(this, input_ids, labels, attention_mask, position_ids)
+            return self._forward(this, input_ids, learned, attention_mask, position_ids)
 
         self.model.forward = types.MethodType(forward, self.model)
         if compiled:
@@ -101,11 +101,33 @@ class TrainingForward:
     def _compile(self) -> None:
         import torch._dynamo
 
-        # The blocks share one compiled code; kinds of layers and a first fixed shape need a few.
+        # The blocks share two compiled codes, with gradients and without; some families need more.
         torch._dynamo.config.recompile_limit = 32
         for layer in self.model.model.layers:
             self._layers.append((layer, layer.forward))
             layer.forward = torch.compile(layer.forward)
+        first = self.model.model.layers[0]
+        first.forward = _like_the_others(first.forward)
+
+
+def _like_the_others(forward: Any) -> Any:
+    """Have the first block compiled so that its code serves all blocks and widths.
+
+    It alone gets states that need no gradient, and it is the one whose sizes torch.compile sees
+    first.
+    """
+
+    def call(states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and not states.requires_grad:
+            states = states.detach().requires_grad_()
+        of_any_size(states, 1)
+        for table in kwargs.get("position_embeddings") or ():
+            of_any_size(table, 1)
+        if isinstance(mask := kwargs.get("attention_mask"), Tensor):
+            of_any_size(mask, 2, 3)
+        return forward(states, *args, **kwargs)
+
+    return call
 
 
 def plain_loss(logits: Tensor, at: Tensor, targets: Tensor, soft_cap: float | None) -> Tensor:

@@ -104,6 +104,22 @@ def _encode(tokenizer: Any, texts: list[str], special: bool) -> list[list[int]]:
     return [ids[:-1] if len(ids) > 1 and ids[-1] == end else ids for ids in found]
 
 
+def _answer_ids(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
+    """Return the ids of answers; a mark such as `<eos>` in one is text, and ends nothing.
+
+    Code about tokenizers holds such marks: read as tokens, they would teach to stop in the middle.
+    """
+    found = _encode(tokenizer, list(answers), False)
+    named = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.pad_token, *TURN_ENDS)
+    marks = {tokenizer.convert_tokens_to_ids(name) for name in named if name is not None}
+    marks -= {None, tokenizer.unk_token_id}
+    for at, ids in enumerate(found):
+        if not marks.isdisjoint(ids):
+            plain = tokenizer(answers[at], add_special_tokens=False, split_special_tokens=True)
+            found[at] = plain["input_ids"]
+    return found
+
+
 def tokenise_samples(
     samples: Sequence[Sample],
     tokenizer: Any,
@@ -123,7 +139,7 @@ def tokenise_samples(
     for begin in range(0, len(samples), CHUNK):
         part = samples[begin : begin + CHUNK]
         prompts = prompt_ids(tokenizer, [sample.prompt for sample in part])
-        answers = _encode(tokenizer, [sample.completion for sample in part], False)
+        answers = _answer_ids(tokenizer, [sample.completion for sample in part])
         for offset, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             whole = [*prompt, *answer, end]
             full.append(len(whole))

@@ -1,0 +1,38 @@
+"""Folders that are written aside and renamed when they are whole; one of somebody else is kept."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.files import read_json, write_json
+from nbhelpers.trained import FACTS_NAME
+
+DRAFT = "draft"
+_KINDS = (DRAFT, "merged", "adapter")
+
+
+def require_ours(folder: Path) -> Path:
+    """Return a folder that may be replaced: an empty place, or a draft that was left behind.
+
+    Raises:
+        ConfigError: Something else lies there.
+    """
+    is_link = folder.is_symlink()
+    if not is_link and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        return folder
+    told = {} if is_link else read_json(folder / FACTS_NAME) or {}
+    if told.get("kind") not in _KINDS:
+        raise ConfigError(
+            f"{folder} is needed for a while, and something else lies there.",
+            fix=f"move {folder.name} away, or name another folder to write",
+        )
+    return folder
+
+
+def start(folder: Path) -> None:
+    """Make a draft's folder anew, marked as one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(folder / FACTS_NAME, {"schema": 1, "kind": DRAFT})
