@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.checks import check_precision
+from nbhelpers.checks_gpu import check_precision
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets import OVERRIDES, divisors, shared_size
 
@@ -242,7 +242,7 @@ def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> Bat
         ConfigError: The global batch does not split evenly, or the GPUs lack the precision.
     """
     settings, visible = preset.settings, len(hardware.gpus)
-    check_precision(settings, hardware)
+    check_precision(settings, hardware, preset)
     _check_nodes(settings.num_gpus, visible, num_nodes)
     world_size = settings.num_gpus
     if world_size == "auto":

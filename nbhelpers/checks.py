@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PLAIN_TEXT_MODELS = ("codegpt", "smoke")  # GPT-2: its mask has no room for a graph
 FILE_JOBS = ("finetune",)  # their data may be one file
+FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
 DATASET_PREFIX = "hf://datasets/"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
@@ -255,15 +256,20 @@ def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
 def _data_fault(job: str, data: str) -> tuple[str, str] | None:
     if data in SAMPLES or is_folder(data) or (job in FILE_JOBS and is_file(data)):
         return None
-    if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not _looks_local(data):
+    is_file_name = job in FILE_JOBS and data.lower().endswith(FILE_ENDINGS) and "://" not in data
+    is_local = "://" not in data and _looks_local(data)
+    if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not (is_local or is_file_name):
         return None
     if kind_of(data) == "forbidden":
         text = f"the data folder `{data}` cannot be looked at: a folder above it is closed to you"
         return text, f"make it readable: chmod u+rx, or copy {data} to a place of your own"
+    what = "file or folder" if job in FILE_JOBS else "folder"
+    if is_local or is_file_name:
+        return f"the data {what} `{shortened(data)}` {absence(data)}", "check the path"
     text = f"the data `{shortened(data)}` is neither `smoke`, a hub id (owner/name) nor an existing"
     near = difflib.get_close_matches(data.lower(), ["smoke"], n=1)
     fix = did_you_mean(data, near) if near else "check the path" + _hub_hint(data)
-    return f"{text} folder", fix
+    return f"{text} {what}", fix
 
 
 def _looks_local(name: str) -> bool:
@@ -352,25 +358,3 @@ def _target_faults(job: str, values: Mapping[str, Any]) -> list[tuple[str, str, 
         for name in (targets if isinstance(targets, dict) else {})
         if not is_target(str(name), job)
     ]
-
-
-def check_precision(settings: Settings, hardware: Any) -> None:
-    """Refuse a typed precision that the GPUs do not have; `auto` always passes.
-
-    Raises:
-        ConfigError: bf16 below compute capability 8.0, or fp16 without a GPU.
-    """
-    without = [gpu for gpu in hardware.gpus if not gpu.has_bf16]
-    if settings.precision == "bf16" and without:
-        gpu = without[0]
-        capability = ".".join(str(part) for part in gpu.compute_capability)
-        raise ConfigError(
-            f"precision=bf16 was asked for, but {gpu.name} has compute capability {capability}, "
-            "and bf16 needs 8.0.",
-            fix='set precision to "auto" or "fp16"',
-        )
-    if settings.precision == "fp16" and not hardware.gpus:
-        raise ConfigError(
-            "precision=fp16 was asked for, but there is no GPU.",
-            fix='set precision to "auto" or "fp32"',
-        )

@@ -25,7 +25,7 @@ from nbhelpers.cli_text import (
     typed_path,
 )
 from nbhelpers.cli_use import ask, export, merge
-from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.errors import BudgetError, ConfigError, NbhelpersError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -141,9 +141,14 @@ def budget(
     if name and job and name != job:
         raise ConfigError(f"Two jobs are named: {name} and {job}.", fix="name one of them")
     chosen = name or job or "clones"
-    needed = _prepare(chosen, preset, gpu=gpu, count=count, override=override)[-1]
+    prepared = _prepare(chosen, preset, gpu=gpu, count=count, override=override)
+    preset_used, needed = prepared[1], prepared[-1]
+    typer.echo(repr(preset_used))
     typer.echo(budget_text(needed))
-    require_fit(needed)
+    try:
+        require_fit(needed)
+    except BudgetError as error:  # its details are the table above
+        raise BudgetError(error.message, fix=error.fix) from error
 
 
 @app.command()
@@ -264,17 +269,19 @@ def score_predictions(
 @app.command()
 def follow(run: RunName, run_dir: RunDir = Path("runs")) -> None:
     """Watch a run until it ends; Ctrl-C stops watching only."""
+    from nbhelpers.cli_jobs import refuse_study
     from nbhelpers.runs import open_run
 
+    refuse_study("follow", run, run_dir)
     _watch(open_run(run, run_dir), detach=False)
 
 
 @app.command()
 def stop(run: RunName, run_dir: RunDir = Path("runs")) -> None:
-    """Stop a run cleanly: it saves a checkpoint and can be resumed."""
-    from nbhelpers.runs import open_run
+    """Stop a run, or what runs of a study, cleanly: it saves a checkpoint and can be resumed."""
+    from nbhelpers.cli_jobs import working_run
 
-    found = open_run(run, run_dir)
+    found = working_run(run, run_dir)
     status = found.stop()
     typer.echo(f"{found.id}: {status}")
     if status == "running":
@@ -286,11 +293,14 @@ def stop(run: RunName, run_dir: RunDir = Path("runs")) -> None:
 
 @app.command()
 def runs(run_dir: RunDir = Path("runs")) -> None:
-    """List the runs of a folder, newest first."""
+    """List the runs of a folder, newest first, and its studies."""
+    from nbhelpers.cli_jobs import study_rows
     from nbhelpers.runs import list_runs
 
     found = list_runs(run_dir)
     typer.echo(table(found.rows()) if len(found) else repr(found))
+    if studies := study_rows(run_dir):
+        typer.echo(f"\n{table(studies)}")
 
 
 @app.command()
@@ -372,7 +382,8 @@ def _watch(run: Any, *, detach: bool) -> None:
         typer.echo(f"{run!r} goes on by itself. To watch it: nbhelpers follow {run.path}")
         typer.echo(f"To stop it: nbhelpers stop {run.path}")
         return
-    result = follow_run(run)
+    # Of a run that had ended there is nothing to watch: its events would look like a new run's.
+    result = run.result() if run.status == "finished" else follow_run(run)
     if result is None:  # Ctrl-C: `follow` has said how to go on
         raise typer.Exit(INTERRUPTED)
     typer.echo(show_report(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -25,11 +26,64 @@ if TYPE_CHECKING:
 def what_was_found(name: str, run_dir: Path) -> RunResult | StudyResult:
     """Return the result of a run, or what a study found, by its folder or its id."""
     from nbhelpers.runs import open_run
-    from nbhelpers.study import open_study
 
-    if any(is_file(folder / "study.json") for folder in (run_dir / name, Path(name))):
+    return find_study(name, run_dir) or open_run(name, run_dir).result()
+
+
+def find_study(name: str, run_dir: Path) -> StudyResult | None:
+    """Return the study that a folder, an id or the beginning of an id means; None for a run."""
+    from nbhelpers.study import open_study
+    from nbhelpers.study_folder import FILE_NAME, PREFIX
+
+    folders = (run_dir / name, Path(name))
+    if any(is_file(folder / FILE_NAME) for folder in folders):
         return open_study(name, run_dir)
-    return open_run(name, run_dir).result()
+    is_run = any(is_file(folder / "run.json") for folder in folders)
+    return open_study(name, run_dir) if name.startswith(PREFIX) and not is_run else None
+
+
+def refuse_study(command: str, name: str, run_dir: Path) -> None:
+    """Stop where a study is named to a command that takes one run.
+
+    Raises:
+        ConfigError: It is a study; names its runs and the command for one of them.
+    """
+    if (found := find_study(name, run_dir)) is None:
+        return
+    best = found.best if found.finished else found.rows[0]
+    likely = next((row for row in found.rows if row.status == "running"), best)
+    runs = ", ".join(f"{row.run.id} ({row.name}, {row.status})" for row in found.rows)
+    words = ["nbhelpers", command, str(likely.run.path)]
+    rest = {"ask": ' "INSTRUCTION"', "merge": " FOLDER", "export": " FOLDER"}.get(command, "")
+    text = f"{found.study.id} is a study, and `{command}` takes a run. Its runs are: {runs}."
+    raise ConfigError(text, fix=f"write for instance: {shlex.join(words)}{rest}")
+
+
+def working_run(name: str, run_dir: Path) -> Run:
+    """Return the run that a name means: of a study the one that works, or worked last."""
+    from nbhelpers.runs import open_run
+
+    if (found := find_study(name, run_dir)) is None:
+        return open_run(name, run_dir)
+    begun = [row.run for row in found.rows if row.status != "new"] or [found.rows[0].run]
+    return next((row.run for row in found.rows if row.status == "running"), begun[-1])
+
+
+def study_rows(run_dir: Path) -> list[dict[str, str]]:
+    """Return id, adapters and state of each study in a folder of runs, newest first, as text."""
+    from nbhelpers.study import list_studies, open_study
+
+    rows = []
+    for folder in list_studies(run_dir):
+        try:
+            found = open_study(folder)
+        except ConfigError:  # `report` says what is wrong with it
+            rows.append({"study": folder.name, "adapters": "", "finished": "cannot be read"})
+            continue
+        names = ", ".join(dict.fromkeys(row.planned.adapter for row in found.rows))
+        count = f"{len(found.finished)} of {len(found.rows)}"
+        rows.append({"study": folder.name, "adapters": names, "finished": count})
+    return rows
 
 
 def show_report(result: RunResult | StudyResult) -> str:

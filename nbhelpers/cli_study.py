@@ -20,7 +20,7 @@ def study(
         str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")
     ] = "auto",
     adapters: Annotated[
-        str, typer.Option(help="all, or names such as base,r8,r16,qlora-r16.")
+        str, typer.Option(help="all, or names: base,r8,r16,qlora-r16 (lora16 is r16).")
     ] = "all",
     seeds: Annotated[str, typer.Option(help="Such as 3,4,5; default: the preset's.")] = "",
     override: Annotated[
@@ -47,7 +47,7 @@ def study(
     from nbhelpers.errors import ConfigError
     from nbhelpers.hardware import detect_hardware, plan_hardware
     from nbhelpers.parameters import parse_assignments
-    from nbhelpers.study import plan_study, run_study
+    from nbhelpers.study import plan_study, require_gpu_for, run_study
 
     if gpu and not plan_only:
         raise ConfigError("--gpu plans for a GPU that is not here.", fix="add --plan-only")
@@ -55,8 +55,11 @@ def study(
     values = parse_assignments(override or [], "-o")
     chosen = load_preset("finetune", preset, hardware=hardware, overrides=values)
     planned = plan_study(chosen, hardware, adapters=adapters, seeds=seeds, run_dir=run_dir)
+    if not plan_only:
+        require_gpu_for(planned, hardware, run_dir=run_dir, fresh=fresh)
     typer.echo(repr(hardware))
     typer.echo(planned.text())
+    planned.require_fit()
     if plan_only:
         return
     on_failure = "stop" if stop_on_failure else "go_on"
@@ -65,13 +68,12 @@ def study(
 
 
 def _show(found: StudyResult) -> None:
-    """Print what a study found, write its report, and end with the code of how it ended."""
+    """Print the report of a study as `nbhelpers report`, and end with the code of how it ended."""
     from nbhelpers.report_study import report_study
 
-    typer.echo(str(found))
-    typer.echo(f"The study: {found.path}")
     if found.finished:
-        typer.echo(f"Its report: {report_study(found, show=False).path}")
+        typer.echo(f"\n{report_study(found, show=False)}".rstrip())
+    typer.echo(f"The study: {found.path}")
     if any(row.status == "running" for row in found.rows):  # Ctrl-C: it has said how to go on
         raise typer.Exit(INTERRUPTED)
     found.require_complete()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -34,8 +35,10 @@ def ask(
     run_dir: RunDir = Path("runs"),
 ) -> None:
     """Ask a trained model; it also takes a merged model's folder."""
+    from nbhelpers.cli_jobs import refuse_study
     from nbhelpers.use import load
 
+    refuse_study("ask", run, run_dir)
     how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "raw": raw}
     how["timeout_s"] = timeout
     found = {"base": base or None, "template": template or None, "run_dir": run_dir}
@@ -59,8 +62,10 @@ def merge(
     run_dir: RunDir = Path("runs"),
 ) -> None:
     """Merge an adapter into its base, and keep the model only if it answers alike."""
+    from nbhelpers.cli_jobs import refuse_study
     from nbhelpers.use import merge as merge_run
 
+    refuse_study("merge", run, run_dir)
     done = merge_run(run, out, prompts=prompt, device=device, run_dir=run_dir, report=typer.echo)
     typer.echo(repr(done))
     typer.echo(table([{"": name, "value": text} for name, text in done.rows().items()]))
@@ -74,7 +79,16 @@ def export(
     run_dir: RunDir = Path("runs"),
 ) -> None:
     """Write the adapter, its tokenizer and a model card as a folder for others."""
+    from nbhelpers.cli_jobs import refuse_study
     from nbhelpers.use import export as export_run
 
+    refuse_study("export", run, run_dir)
     options = {"push_to": push_to or None, "private": not public, "run_dir": run_dir}
-    typer.echo(repr(export_run(run, out, **options)))
+    done = export_run(run, out, **options)
+    typer.echo(repr(done))
+    for name in done.files:
+        typer.echo(f"  {name}")
+    command = shlex.join(["nbhelpers", "ask", str(done.path)])
+    typer.echo(f"To ask it: {command} 'INSTRUCTION'")
+    if not push_to:
+        typer.echo("To publish it: the same command with --push-to OWNER/NAME")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.catalog import short_name
 from nbhelpers.checks import (
     Problem,
-    check_precision,
     did_you_mean,
     raise_problems,
     resolve_model,
@@ -28,6 +27,7 @@ from nbhelpers.checks import (
     type_problems,
     unknown_names,
 )
+from nbhelpers.checks_gpu import check_precision
 from nbhelpers.config_files import Layer, PresetFile, gpu_facts, parse_file, require_why
 from nbhelpers.config_yaml import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
@@ -139,7 +139,7 @@ def load_preset(
         name, notes = choose(_candidates(job), hardware, given.get("num_gpus"))
     preset = _compose(job, _find(job, name), given, notes)
     if hardware is not None:
-        check_precision(preset.settings, hardware)
+        check_precision(preset.settings, hardware, preset)
         num_gpus, visible = preset.settings.num_gpus, max(len(hardware.gpus), 1)
         is_quoted = preset.name.startswith(SEED) and num_gpus != "auto"
         if "per_device_train_batch_size" not in given and not is_quoted:

@@ -14,12 +14,13 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers import processes
+from nbhelpers.checks_gpu import no_gpu_for
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.locks import locked
@@ -106,10 +107,10 @@ def launch(
     command = command or _default_command(preset, job_mode, path)
     record = run_record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
     record |= {"command": command}
-    if job_mode == "train" and not force:
-        _require_gpu(preset, plan, hardware)
     root = expanded(run_dir, "run_dir").absolute()
     run = Run(root / record["run_id"])
+    if job_mode == "train" and not force and needs_start(run, fresh=fresh):
+        require_gpu(preset, plan, hardware)
     _warn_of_lost_disk(hardware.platform, root)
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -187,21 +188,31 @@ def run_record(
     }
 
 
+def override_words(preset: Preset, *, leave_out: Container[str] = ()) -> list[str]:
+    """Return what was overridden in a preset, as words of a shell command."""
+    settings, words = preset.to_dict()["settings"], []
+    for name, origin in preset.provenance.items():
+        if str(origin).startswith("overrides") and name not in leave_out:
+            value = settings[name]
+            words += ["-o", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return words
+
+
 def _default_command(preset: Preset, mode: str, checkpoint: str | None) -> str:
     words = ["nbhelpers", mode, preset.job, "--preset", preset.name]
     if checkpoint:
         words = ["nbhelpers", mode, preset.job, "--checkpoint", checkpoint]
-    settings = preset.to_dict()["settings"]
-    for name, origin in preset.provenance.items():
-        if str(origin).startswith("overrides"):
-            value = settings[name]
-            words += ["-o", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return shlex.join(words)
+    return shlex.join([*words, *override_words(preset)])
 
 
 def is_fresh_by_default() -> bool:
     """Whether a headless runner asks for new runs."""
     return os.environ.get(FRESH_VARIABLE) == "1"
+
+
+def needs_start(run: Run, *, fresh: bool) -> bool:
+    """Say whether a launch of this run would do more than use its result."""
+    return fresh or _starts_anew(run) or run.status != "finished"
 
 
 def _starts_anew(run: Run) -> bool:
@@ -312,15 +323,14 @@ def _owner(pid: int | None) -> tuple[int, str] | None:
     return pid, started
 
 
-def _require_gpu(preset: Preset, plan: BatchPlan, hardware: Hardware) -> None:
-    """A preset for a GPU would take days on a CPU, and nobody asks for that on purpose."""
+def require_gpu(preset: Preset, plan: BatchPlan, hardware: Hardware) -> None:
+    """A preset for a GPU would take days on a CPU, and nobody asks for that on purpose.
+
+    Raises:
+        HardwareError: The preset is for a GPU, and the plan uses none.
+    """
     if preset.gpu and not plan.use_gpu:
-        raise HardwareError(
-            f"The preset {preset.name} is for the GPU {preset.gpu}; there is no GPU here: "
-            f"{hardware.reason}.",
-            fix="use the preset smoke (or auto), or launch where the GPU is; in Python "
-            "`launch(..., force=True)` trains on the CPU all the same",
-        )
+        raise no_gpu_for(preset, hardware)
 
 
 def require_room(budget: MemoryBudget | None, hardware: Hardware, *, force: bool) -> None:

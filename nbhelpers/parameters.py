@@ -113,10 +113,18 @@ def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str
 
 
 class Overrides(dict[str, Any]):
-    """The settings that you change, as a mapping that shows itself in words."""
+    """The settings that you change, as a mapping that shows itself in words.
+
+    `adapters`: what a study varies; it is no setting, so no key.
+    """
+
+    adapters: str = ""
 
     def __repr__(self) -> str:
         changes = ", ".join(f"{name} = {value!r}" for name, value in self.items())
+        if self.adapters:
+            said = f"You change: {changes}." if changes else "You change no setting."
+            return f"{said} Adapters: {self.adapters}."
         return f"You change: {changes}" if changes else "You change nothing."
 
 
@@ -155,7 +163,9 @@ def check_parameters(job: str, namespace: Mapping[str, Any]) -> Overrides:
                 "Values were injected before the defaults, so the defaults are in force.",
                 fix="give the cell under `Parameters` the tag `parameters`",
             )
-    return Overrides(check_values(job, values)[1])
+    overrides = Overrides(check_values(job, values)[1])
+    overrides.adapters = str(values.get("adapters") or "")
+    return overrides
 
 
 def _declared_names(cells: list[str]) -> set[str]:

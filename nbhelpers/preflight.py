@@ -1,7 +1,7 @@
 """Whether the disk and the main memory can hold a fine-tuning, before anything is downloaded.
 
-`preflight` is pure arithmetic, `require_supplies` measures what is free. Sizes are in GB of 10**9 bytes, as disks and
-download pages count.
+`preflight` is pure arithmetic, `require_supplies` measures what is free. Sizes are in GB of 10**9
+bytes, as disks and download pages count.
 """
 
 from __future__ import annotations

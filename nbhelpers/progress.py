@@ -17,6 +17,7 @@ from nbhelpers.events import Event
 
 LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
+ETA_AFTER_S = 1.0  # a count that has just begun tells no speed
 # What a task counts, by the first word of its name: of any job, or of one.
 UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}
 JOB_UNITS = {"finetune": {"tokenise": "samples", "generate": "answers", "pre-train": "steps"}}
@@ -33,6 +34,7 @@ class Progress:
     total: int = 0
     loss: float | None = None
     valid_loss: float | None = None
+    valid_step: int | None = None  # of `valid_loss`, which stays while training goes on
     skipped_steps: int = 0  # updates that overflow made the scaler leave out
     useful_tokens_per_s: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
@@ -73,7 +75,10 @@ class Progress:
     def _on_eval(self, event: Event) -> None:
         found = event.get("scores") or {}
         self.scores = {name: v for name, v in found.items() if isinstance(v, int | float)}
-        self.valid_loss = self.scores.get("loss", event.get("loss", self.valid_loss))
+        told = self.scores.get("loss", event.get("loss"))
+        if told is not None:
+            self.valid_loss, step = told, event.get("step")
+            self.valid_step = step if type(step) is int and step > 0 else None
         self.split = str(event.get("split") or "")
 
     def _on_gpu(self, event: Event) -> None:
@@ -96,7 +101,10 @@ class Progress:
         """Seconds to the end of the current count at the speed so far; None while unknown."""
         if self._first is None or self.done <= self._first[1] or not self.total:
             return None
-        speed_s = (self._now - self._first[0]) / (self.done - self._first[1])
+        taken_s = self._now - self._first[0]
+        if taken_s < ETA_AFTER_S:
+            return None
+        speed_s = taken_s / (self.done - self._first[1])
         return max(self.total - self.done, 0) * speed_s
 
     def parts(self) -> list[str]:
@@ -112,7 +120,8 @@ class Progress:
         if self.phase == "train" and self.loss is not None:
             found.append(f"loss {self.loss:.4f}")
         if self.phase == "train" and self.valid_loss is not None:
-            found.append(f"valid loss {self.valid_loss:.4f}")
+            where = "" if self.valid_step is None else f" (step {self.valid_step:,})"
+            found.append(f"valid loss {self.valid_loss:.4f}{where}")
         if self.phase == "train" and self.useful_tokens_per_s:
             found.append(f"{self.useful_tokens_per_s:,.0f} useful tokens/s")
         if self.phase == "train" and self.skipped_steps:
@@ -143,14 +152,16 @@ def _gpu_text(gpu: dict[str, Any]) -> str:
 def duration(seconds: float) -> str:
     """A time span in words.
 
-    >>> duration(59.6), duration(192), duration(7260)
-    ('1 min 00 s', '3 min 12 s', '2 h 01 min')
+    >>> duration(59.6), duration(192), duration(7260), duration(200_000)
+    ('1 min 00 s', '3 min 12 s', '2 h 01 min', '2 d 07 h')
     """
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
+    if whole > 48 * 3600:
+        return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 

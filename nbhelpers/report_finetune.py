@@ -93,7 +93,7 @@ def _trained(facts: RunFacts) -> str:
     said = f"Adapter {facts.adapter}: trains {count(trained)}"
     if not total:
         return f"{said} parameters."
-    return f"{said} of {count(total)} parameters ({100 * trained / total:.2f} %)."
+    return f"{said} of {count(total)} parameters, its own included ({100 * trained / total:.2f} %)."
 
 
 def _decoded(facts: RunFacts) -> str:
@@ -211,7 +211,7 @@ def _quantised(facts: RunFacts) -> list[str]:
 
 def _sandbox(facts: RunFacts) -> list[str]:
     warning = facts.get("sandbox", "warning")
-    return [f"The sandbox of the generated programs: {warning}"] if warning else []
+    return [f"Generated programs ran in a sandbox. {warning}"] if warning else []
 
 
 DOUBTS = (_random_start, _few_samples, _cut_answers, _cut_samples, _like_held_out, _skipped)

@@ -169,7 +169,7 @@ def adapter_table(facts: RunFacts) -> pd.DataFrame:
         "alpha": adapter.get("alpha"),
         "layers": ", ".join(modules) if isinstance(modules, list) else modules,
         "trainable parameters": None if trained is None else count(trained),
-        "parameters": None if total is None else count(total),
+        "parameters, adapter included": None if total is None else count(total),
         "share trained": f"{100 * trained / total:.2f} %" if trained and total else None,
     }
     plain = {what: f"{v:g}" if isinstance(v, float) else v for what, v in rows.items()}

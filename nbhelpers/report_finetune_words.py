@@ -76,7 +76,8 @@ def speed_said(facts: RunFacts) -> str:
     said = f"Speed: {count(useful)} useful tokens/s"
     said += f" of {count(raw)} with padding" if raw is not None else ""
     mfu = speed.get("mfu_4n")
-    return f"{said}." if mfu is None else f"{said}; MFU {share(mfu)} {MFU}."
+    said = f"{said}." if mfu is None else f"{said}; MFU {share(mfu)} {MFU}."
+    return said + (" Compiling is counted." if facts.get("model", "compiled") else "")
 
 
 def energy_said(facts: RunFacts) -> str:

@@ -21,7 +21,11 @@ max-width:56rem;margin:0 auto;padding:1rem;box-sizing:border-box}
 .nbh p{margin:.4rem 0;max-width:46rem}.nbh .lead{font-size:1.08rem}
 .nbh .note{color:#555;font-size:.88rem}.nbh .bad{border-left:4px solid #D55E00;padding-left:.7rem}
 .nbh pre{white-space:pre-wrap;font-size:.82rem}
-.nbh .scroll{overflow-x:auto}.nbh table{border-collapse:collapse;margin:.5rem 0;font-size:.86rem}
+.nbh .scroll{overflow-x:auto;max-width:100%}
+@supports not selector(::-webkit-scrollbar){.nbh .scroll{scrollbar-color:#999 #eee}}
+.nbh .scroll::-webkit-scrollbar{height:.6rem;background:#eee}
+.nbh .scroll::-webkit-scrollbar-thumb{background:#999;border-radius:.3rem}
+.nbh table{border-collapse:collapse;margin:.5rem 0;font-size:.86rem}
 .nbh th,.nbh td{padding:.22rem .7rem .22rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid #eee;background:none;color:inherit}
 .nbh th{font-weight:600;color:#444;border-bottom-color:#bbb;white-space:nowrap}

@@ -88,7 +88,7 @@ def report_study(study_result: StudyResult, *, show: bool = True) -> Report:
 def _figures(study: StudyResult) -> dict[str, object]:
     from nbhelpers import plots_finetune as draw
 
-    runs = [_series(row.name, row.result.data) for row in study.finished]
+    runs = [_series(row.name, row.result.data, row.time_s) for row in study.finished]
     return {
         "loss": draw.study_loss_figure(runs),
         "scores": draw.study_scores_figure(runs, scores_of(study)),
@@ -96,7 +96,7 @@ def _figures(study: StudyResult) -> dict[str, object]:
     }
 
 
-def _series(name: str, data: Mapping[str, object]) -> Series:
+def _series(name: str, data: Mapping[str, object], seconds: float | None) -> Series:
     from nbhelpers.plots_finetune import Series
     from nbhelpers.report_facts import dig
 
@@ -106,7 +106,7 @@ def _series(name: str, data: Mapping[str, object]) -> Series:
         scores=data.get("scores") or {},
         predicted_bytes=dig(data, "memory", "predicted_bytes"),
         measured_bytes=dig(data, "memory", "measured_bytes"),
-        seconds=dig(data, "timing", "total_s"),
+        seconds=seconds,
     )
 
 
@@ -141,7 +141,7 @@ def _body(
         section("Memory and time", figure(plots, "cost", CAPTIONS["cost"])),
         _elsewhere(study),
         section("What to hold against this", "".join(paragraph(said) for said in doubts(study))),
-        section("To repeat this study", table_of(_commands(study), classes="long")),
+        section("To repeat this study", _repeat(study)),
     ]
     return shown(f'<div class="nbh wide"><style>{STYLE}</style>{"".join([*head, *parts])}</div>')
 
@@ -171,7 +171,7 @@ def _pairs_section(pairs: Sequence[Pair]) -> str:
     for pair in pairs:
         named = f"{pair.first} against {pair.second}"
         said = f"{pair.verdict}\n{pair.measured().strip('()')}"
-        said += "" if pair.p_holm is None else f"\np = {pair.p_holm:.3f}"
+        said += f"\n{pair.p_words()}".rstrip()
         rows.setdefault(named, {"adapters": named})[pair.title] = said
     note = (
         "On the same samples, the first minus the second, with the 95 % interval. Better or worse: "
@@ -219,12 +219,14 @@ def _elsewhere(study: StudyResult) -> str:
     return section("On other GPUs (estimates)", content if rows else "")
 
 
-def _commands(study: StudyResult) -> pd.DataFrame:
+def _repeat(study: StudyResult) -> str:
+    """Return the one command of a study, else those of its runs, and their folders."""
     import pandas as pd
 
+    command = study.study.command()
     rows = []
     for row in study.rows:
-        record = row.run.record or {}
-        command = str(record.get("command") or "")
-        rows.append({"run": row.name, "folder": row.run.id, "command": command})
-    return pd.DataFrame(rows)
+        told = {} if command else {"command": str((row.run.record or {}).get("command") or "")}
+        rows.append({"run": row.name, "folder": row.run.id} | told)
+    one = f'<pre class="code">{_escaped(command)}</pre>' if command else ""
+    return one + table_of(pd.DataFrame(rows), classes="long")

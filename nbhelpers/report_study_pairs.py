@@ -30,6 +30,7 @@ class Pair(NamedTuple):
     p_holm: float | None
     verdict: str
     reason: str
+    p_is_bound: bool = False  # no draw reached the difference: more draws might give a smaller p
 
     @property
     def title(self) -> str:
@@ -45,6 +46,20 @@ class Pair(NamedTuple):
         if self.low is not None and self.high is not None:
             text += f", {signed(self.metric, self.low)} to {signed(self.metric, self.high)}"
         return f"({text})"
+
+    def p_words(self) -> str:
+        """Return p, or nothing where none was computed.
+
+        >>> line = ("r32", "r16", "test", "bleu", 2.0, 1.0, 3.0)
+        >>> Pair(*line, 1 / 201, "better", "", True).p_words()
+        'p <= 0.005'
+        """
+        p = self.p_holm
+        if p is None:
+            return ""
+        if self.p_is_bound:
+            return f"p <= {p:.3f}" if p >= 0.001 else f"p <= {p:.1g}"
+        return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def pairs_of(study: StudyResult) -> list[Pair]:
@@ -90,13 +105,24 @@ def _pairs(study: StudyResult, split: str, metric: str) -> Iterator[Pair]:
                 yield Pair(first, second, split, metric, *values)
             continue
         for first in (name for name in names[at + 1 :] if name in against):
-            yield _pair(first, second, split, metric, against[first])
+            each = against[first]
+            yield _pair(first, second, split, metric, each, _least_p(study, each))
 
 
-def _pair(first: str, second: str, split: str, metric: str, each: Mapping[str, Any]) -> Pair:
+def _least_p(study: StudyResult, each: Mapping[str, Any]) -> float:
+    """The smallest p that the draws can give; 0 over seeds, where p comes from a distribution."""
+    draws = study.rows[0].settings.bootstrap_samples
+    return 0.0 if "degrees_of_freedom" in each else 1 / (draws + 1)
+
+
+def _pair(
+    first: str, second: str, split: str, metric: str, each: Mapping[str, Any], least: float
+) -> Pair:
     low, high = each.get("interval") or (None, None)
     values = (each["difference"], low, high, each.get("p_holm"), each["verdict_holm"])
-    return Pair(first, second, split, metric, *values, each.get("reason") or "")
+    p = each.get("p_value")
+    is_bound = p is not None and p <= least * (1 + 1e-9)
+    return Pair(first, second, split, metric, *values, each.get("reason") or "", is_bound)
 
 
 def pairs_table(pairs: Iterable[Pair]) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from typing import Any
 
 from nbhelpers import processes
 from nbhelpers.claims import ATTENDED, later_offsets
-from nbhelpers.errors import ConfigError, JobFailed
+from nbhelpers.errors import ConfigError, JobFailed, Stopped
 from nbhelpers.events import Event, file_name, last_events, merge
 from nbhelpers.files import read_json, write_json
 from nbhelpers.forms import PROCESS, RECORD
@@ -200,7 +200,8 @@ class Run:
         """The result of a finished run.
 
         Raises:
-            JobFailed: there is none (yet); names the status and the last error.
+            JobFailed: there is none (yet); names the status and the last error. `Stopped` where
+                the run was stopped.
         """
         if is_file(self.result_path):
             return RunResult.from_path(self.path)
@@ -210,7 +211,8 @@ class Run:
         if self.status != "running":
             again = (self.record or {}).get("command") or "launch the same configuration"
             fix = f"To continue it: {again}"
-        raise JobFailed(f"{self.id} ({self.status}) holds no result.{why}", fix=fix)
+        kind = Stopped if self.status == "stopped" else JobFailed
+        raise kind(f"{self.id} ({self.status}) holds no result.{why}", fix=fix)
 
     def log_tail(self, rank: int = 0, lines: int = 20) -> str:
         """The last lines a rank wrote in the latest launch; the launcher's when it wrote none."""

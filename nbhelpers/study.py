@@ -24,9 +24,17 @@ from nbhelpers.errors import (
     NbhelpersError,
     Stopped,
 )
-from nbhelpers.follow import follow
-from nbhelpers.launch import explained, is_fresh_by_default, launch, tell_runner
+from nbhelpers.follow import follow, outcome
+from nbhelpers.launch import (
+    explained,
+    is_fresh_by_default,
+    launch,
+    needs_start,
+    require_gpu,
+    tell_runner,
+)
 from nbhelpers.paths import expanded
+from nbhelpers.report import report
 from nbhelpers.runs import Run
 from nbhelpers.study_adapters import parse_adapters
 from nbhelpers.study_baseline import (
@@ -36,7 +44,13 @@ from nbhelpers.study_baseline import (
     gpus_of,
     memory_in_use,
 )
-from nbhelpers.study_folder import StudyFolder, error_facts, open_folder, study_folders
+from nbhelpers.study_folder import (
+    StudyFolder,
+    error_facts,
+    launch_facts,
+    open_folder,
+    study_folders,
+)
 from nbhelpers.study_plan import PlannedRun, Study, plan_study
 from nbhelpers.study_table import StudyResult, StudyRow
 
@@ -84,7 +98,7 @@ def run_study(
 
     Raises:
         ConfigError: `on_failure` is unknown.
-        HardwareError: The hardware is a plan.
+        HardwareError: The hardware is a plan, or the preset is for a GPU that is not here.
         LaunchError: A folder cannot be used; with `fresh`, a run of the study works now.
         NbhelpersError: No run has a result: of the class of the first failure.
     """
@@ -94,6 +108,7 @@ def run_study(
     if hardware.is_planned:
         fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
         raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
+    require_gpu_for(study, hardware, run_dir=run_dir, fresh=fresh)
     root = expanded(run_dir, "run_dir").absolute()
     folder = StudyFolder(root / study.id, study)
     with explained(root):
@@ -113,8 +128,26 @@ def run_study(
     return found.require_complete() if found.failures and not found.finished else found
 
 
+def require_gpu_for(
+    study: Study, hardware: Hardware, *, run_dir: str | Path = "runs", fresh: bool = False
+) -> None:
+    """Stop a study that is for a GPU where there is none, before anything is made.
+
+    Raises:
+        HardwareError: The preset is for a GPU, there is none, and not every run is finished.
+    """
+    root = expanded(run_dir, "run_dir").absolute()
+    for row in study.rows:
+        if needs_start(Run(root / row.run_id), fresh=fresh):
+            require_gpu(row.preset, row.plan, hardware)
+
+
 def open_study(path_or_id: str | Path, run_dir: str | Path = "runs") -> StudyResult:
-    """Return what a study found so far, by its folder or its id; `.study` can be run again.
+    """Return what a study found so far; `.study` can be run again.
+
+    Args:
+        path_or_id: Its folder, its id, or the beginning of its id.
+        run_dir: Where an id is looked for.
 
     Raises:
         ConfigError: There is no such study, or its file cannot be read.
@@ -160,7 +193,10 @@ class _Driver:
         error, works = None, False
         try:
             works = self.start(row)
-            self.follow(row)
+            if works:
+                self.follow(row)
+            else:  # nothing to watch: it had ended before
+                outcome(self.folder.run_of(row))
         except NbhelpersError as ended:
             if isinstance(ended, LaunchError) and ended.__cause__ is not None:
                 raise  # the disk, or the folder of runs: no other run would start
@@ -175,7 +211,20 @@ class _Driver:
             self.folder.note(row, **facts)
         if error is not None:
             self.say(f"{row.name} has no result: {type(error).__name__}: {error}")
+        else:
+            self.report(row, anew=works)
         return error
+
+    def report(self, row: PlannedRun, *, anew: bool) -> None:
+        """Write the page of a run that has ended; the study goes on whatever comes of it."""
+        run = self.folder.run_of(row)
+        if run.report_path.exists() and not anew:
+            return
+        try:
+            report(run, show=False)
+        except Exception as error:  # the scores are safe, and the page can be made again
+            fix = f"nbhelpers report {run.id}"
+            self.say(f"Warning: the report of {row.name} was not written ({error}). Try: {fix}")
 
     def start(self, row: PlannedRun) -> bool:
         """Launch a run once no other of the study works; whether it was not finished before."""
@@ -198,6 +247,7 @@ class _Driver:
             fix = "plan the study again with plan_study: it takes the data as they are now"
             raise ConfigError("The data changed after the study was planned.", fix=fix)
         is_new = run.process.get("launch_id") != before
+        self.folder.note(row, **launch_facts(run))
         if is_new:
             if not self.baseline and used:
                 self.baseline = used

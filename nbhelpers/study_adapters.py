@@ -32,6 +32,7 @@ def parse_adapters(adapters: str | Iterable[str]) -> list[tuple[str, int | None]
 
     Args:
         adapters: `all` (base, r8, r16, r32, qlora-r16), one name, names with commas, or a list.
+            `lora16` and `lora-r16` are other spellings of r16, `qlora16` of qlora-r16.
 
     >>> parse_adapters("r8, qlora-r16"), parse_adapters("base")
     ([('lora', 8), ('qlora', 16)], [('base', None)])

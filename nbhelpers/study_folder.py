@@ -23,6 +23,7 @@ from nbhelpers.study_table import StudyResult, StudyRow
 from nbhelpers.study_time import FINISHED
 
 FILE_NAME = "study.json"
+PREFIX = "study-"
 
 
 @dataclass
@@ -85,6 +86,25 @@ class StudyFolder:
         """Return the run of a row, in the folder of runs around the study's own."""
         return Run(self.path.parent / row.run_id)
 
+    def kept(self, row: PlannedRun) -> tuple[Run, str]:
+        """Return the run that the study used, also where it was set aside since, and a note.
+
+        Another program may start the same configuration anew: the study keeps the figures of its
+        own run. The note says where that run is gone.
+        """
+        run, noted = self.run_of(row), self.noted(row)
+        places = [run, *(Run(path) for path in sorted(run.path.parent.glob(f"{run.id}~*")))]
+        for name in ("launch_id", "created_at"):  # the second outlives a launch that went on
+            told = noted.get(name)
+            for place in places if told else ():
+                if launch_facts(place)[name] == told:
+                    return place, ""
+        now = launch_facts(run)["created_at"]
+        if not noted.get("created_at") or not now:
+            return run, ""
+        text = f"{row.name}: its run of {noted['created_at']} was replaced by one of {now}, and the"
+        return run, f"{text} figures are those of the later one."
+
     def running(self) -> PlannedRun | None:
         """Return the first row whose run works now, or None."""
         return next((row for row in self.study.rows if self.run_of(row).is_running), None)
@@ -95,7 +115,7 @@ class StudyFolder:
         return StudyResult(study=self.study, path=self.path, rows=rows)
 
     def _row(self, row: PlannedRun) -> StudyRow:
-        run, noted = self.run_of(row), self.noted(row)
+        (run, replaced), noted = self.kept(row), self.noted(row)
         status, result, error = run.status, None, None
         if status == "finished":
             result = run.result()
@@ -111,11 +131,18 @@ class StudyFolder:
             result=result,
             error=error,
             baseline=BaselineCheck.from_dict(noted.get("baseline")),
+            replaced=replaced,
         )
 
 
+def launch_facts(run: Run) -> dict[str, str | None]:
+    """Return what tells a run from a later one of the same configuration."""
+    created = (run.record or {}).get("created_at")
+    return {"launch_id": run.process.get("launch_id"), "created_at": created}
+
+
 def open_folder(path_or_id: str | Path, run_dir: str | Path) -> StudyFolder:
-    """Find the folder of a study by its path or its id.
+    """Find the folder of a study by its path, its id, or the beginning of its id.
 
     Raises:
         ConfigError: There is no such study, or its file cannot be read.
@@ -124,6 +151,9 @@ def open_folder(path_or_id: str | Path, run_dir: str | Path) -> StudyFolder:
     for folder in (root / path, path):
         if is_file(folder / FILE_NAME):
             return StudyFolder.opened(folder.absolute())
+    begun = [each for each in study_folders(root) if each.name.startswith(str(path_or_id))]
+    if len(begun) == 1 and str(path_or_id).startswith(PREFIX):
+        return StudyFolder.opened(begun[0])
     known = ", ".join(each.name for each in study_folders(root)[:3]) or "none"
     fix = f"the newest here: {known}; for another folder of runs set run_dir"
     raise ConfigError(f"No study {str(path_or_id)!r} in {root.absolute()}.", fix=fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, plan_batch
 from nbhelpers.catalog import MODELS
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.forms import ANY, NUMBER, PLAINS, TEXT, fitted, left_out
 from nbhelpers.identity import folder_stamp, run_id
-from nbhelpers.launch import is_fresh_by_default
+from nbhelpers.launch import is_fresh_by_default, override_words
 from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget, predict_memory
 from nbhelpers.presets import Preset
 from nbhelpers.runs import Run
@@ -122,10 +123,54 @@ class Study:
         """How long all runs that are left may take, one after the other."""
         return total_time(row.time for row in self.rows)
 
+    @property
+    def refused(self) -> tuple[PlannedRun, ...]:
+        """The runs that are predicted not to fit, so that they will not start."""
+        return tuple(row for row in self.rows if row.time.basis == REFUSED)
+
+    def time_words(self) -> str:
+        """Say how long what will run may take, and what will not."""
+        if not self.refused:
+            return self.time.words()
+        names = ", ".join(row.name for row in self.refused)
+        rest = [row.name for row in self.rows if row not in self.refused]
+        if not rest:
+            return "no run fits"
+        if self.is_hopeless:
+            return f"no adapter fits; {', '.join(rest)} alone: {self.time.words()}"
+        return f"without {names} (does not fit): {self.time.words()}"
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether runs that train were planned, and none of them fits."""
+        trained = [row for row in self.rows if row.preset.settings.method != "base"]
+        return bool(trained) and all(row in self.refused for row in trained)
+
+    def require_fit(self) -> None:
+        """Stop where no adapter fits.
+
+        Raises:
+            BudgetError: Names the settings that would fit.
+        """
+        if not self.is_hopeless:
+            return
+        told = [
+            f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB"
+            for row in self.refused
+            if row.preset.settings.method != "base"
+        ]
+        has = (self.refused[-1].budget.capacity_bytes or 0) / 2**30
+        advice = self.refused[-1].budget.advice
+        raise BudgetError(
+            f"No adapter of the study fits (predicted: {', '.join(told)}); the GPU has {has:.1f} "
+            "GiB.",
+            fix="set one of: " + "; or ".join(advice) if advice else "use a larger GPU",
+        )
+
     def __repr__(self) -> str:
         count = f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}"
         names = ", ".join(row.name for row in self.rows)
-        return f"Study({count}: {names}; time: {self.time.words()})"
+        return f"Study({count}: {names}; time: {self.time_words()})"
 
     def text(self) -> str:
         """Return the table in aligned columns, with the total and what it assumes."""
@@ -133,7 +178,7 @@ class Study:
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS))]
         table = ["  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines]
         assumed = [f"  - {note}" for note in (*self.notes, *self.time.notes)]
-        total = f"In total: {self.time.words()}"
+        total = f"In total: {self.time_words()}"
         return "\n".join([*(line.rstrip() for line in table), total, *assumed])
 
     def _repr_html_(self) -> str:
@@ -141,13 +186,36 @@ class Study:
             return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in cells)
 
         body = "".join(f"<tr>{row(each.cells())}</tr>" for each in self.rows)
-        total = f"<tr>{row(('in total', '', '', '', '', '', self.time.words()), 'th')}</tr>"
+        total = f"<tr>{row(('in total', '', '', '', '', '', self.time_words()), 'th')}</tr>"
         notes = "".join(f"<li>{html.escape(n)}</li>" for n in (*self.notes, *self.time.notes))
         title = html.escape(f"A study of {len(self.rows)} runs on the same data in the same order")
         return (
-            f"<p><b>{title}</b></p><table><tr>{row(self.HEADS, 'th')}</tr>{body}{total}</table>"
+            f'<p><b>{title}</b></p><div style="overflow-x:auto;max-width:100%">'
+            f"<table><tr>{row(self.HEADS, 'th')}</tr>{body}{total}</table></div>"
             f"<ul>{notes}</ul>"
         )
+
+    def command(self) -> str:
+        """Return the shell's command for this study; empty where it varies what a name cannot say.
+
+        An adapter given as a mapping has settings of its own, which only Python takes.
+        """
+        first, given = self.rows[0].preset, {row.preset.settings.seed for row in self.rows}
+        trained = [row for row in self.rows if row.preset.settings.method != "base"]
+        for row in trained:
+            s, like = row.preset.settings, first.settings
+            ratio = s.alpha / s.lora_r == like.alpha / like.lora_r
+            is_plain = ratio and s.lora_target_modules == like.lora_target_modules
+            if row.adapter != s.adapter or not is_plain:
+                return ""
+        # The base keeps rank and alpha of the preset; a first adapter has its own.
+        of_study = {"method", "seed"}
+        if first.settings.method != "base" and first.provenance.get("lora_alpha") != "overrides":
+            of_study |= {"lora_r"}
+        names = dict.fromkeys(row.adapter for row in self.rows)
+        words = ["nbhelpers", "study", "--preset", first.name, "--adapters", ",".join(names)]
+        words += ["--seeds", ",".join(map(str, sorted(given)))]
+        return shlex.join([*words, *override_words(first, leave_out=of_study)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""

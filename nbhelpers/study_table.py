@@ -14,6 +14,7 @@ from nbhelpers.results import RunResult
 from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck
 from nbhelpers.study_plan import PlannedRun, Study
+from nbhelpers.study_time import FINISHED, REFUSED, TimeEstimate
 from nbhelpers.targets import TASK_METRICS, TASKS, TEXT_METRICS, TITLES, written
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nbhelpers.schema import FinetuneSettings
 
 GIB = 2**30
+BOX = "overflow-x:auto;max-width:100%"  # a wide table scrolls, the page does not
 METRICS = tuple(
     [("test", name) for name in TEXT_METRICS] + [(t, name) for t in TASKS for name in TASK_METRICS]
 )
@@ -34,6 +36,7 @@ class StudyRow:
     """One run of a study as its folder tells it now; `error`: why it ended without a result.
 
     `baseline`: whether the GPU was free again after it; None without a GPU, or where nobody looked.
+    `replaced` says so where another run took the place of the study's own.
     """
 
     name: str
@@ -43,6 +46,19 @@ class StudyRow:
     result: RunResult | None
     error: NbhelpersError | None
     baseline: BaselineCheck | None = None
+    replaced: str = ""
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of the run without pre-training, which is done once for all runs, or None."""
+        total = self.number("timing", "total_s")
+        return None if total is None else total - (self.number("timing", "pretrain_s") or 0.0)
+
+    @property
+    def predicted(self) -> TimeEstimate | None:
+        """The time that was predicted before it ran; None where it had been finished by then."""
+        time = self.planned.time
+        return None if time.basis in (FINISHED, REFUSED) else time
 
     @property
     def settings(self) -> FinetuneSettings:
@@ -71,7 +87,7 @@ class StudyRow:
 
     def facts(self) -> dict[str, Any]:
         """Return everything that is compared, as numbers with their units in the names."""
-        s, time = self.settings, self.planned.time
+        s, time = self.settings, self.predicted
         is_base = s.method == "base"
         found = {
             "run": self.name,
@@ -82,9 +98,10 @@ class StudyRow:
             "seed": s.seed,
             "status": self.status,
             "trainable_parameters": self.number("adapter", "trainable_parameters"),
-            "predicted_low_s": time.low_s,
-            "predicted_high_s": time.high_s,
-            "time_s": self.number("timing", "total_s"),
+            "predicted_low_s": time.low_s if time else None,
+            "predicted_high_s": time.high_s if time else None,
+            "time_s": self.time_s,
+            "pretrain_s": self.number("timing", "pretrain_s"),
             "train_s": self.number("timing", "train_s"),
             "energy_joules": self.number("energy", "joules"),
             "peak_predicted_bytes": self.number("memory", "predicted_bytes"),
@@ -179,6 +196,16 @@ class StudyResult:
             for row in self.failures
         ]
 
+    def notes(self) -> list[str]:
+        """Say what the figures leave out, and which runs are not the study's own any more."""
+        taken = ((row.name, row.number("timing", "pretrain_s")) for row in self.finished)
+        told = ", ".join(f"{duration(seconds)} in {name}" for name, seconds in taken if seconds)
+        said = [row.replaced for row in self.rows if row.replaced]
+        if told:
+            text = "Times leave out the pre-training of the smoke model, done once for all runs"
+            said.insert(0, f"{text} ({told}).")
+        return said
+
     @property
     def table(self) -> pd.DataFrame:
         """All runs with all figures; units stand in the names, `.low` and `.high` are edges."""
@@ -220,7 +247,7 @@ class StudyResult:
         widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
         lines = [dict(zip(rows[0], rows[0], strict=True)), *rows]
         table = ("  ".join(row[n].ljust(w) for n, w in widths.items()).rstrip() for row in lines)
-        return "\n".join([*table, *self.failure_lines(), *self.verdicts()])
+        return "\n".join([*table, *self.failure_lines(), *self.verdicts(), *self.notes()])
 
     def _repr_html_(self) -> str:
         rows = self.cells()
@@ -231,10 +258,11 @@ class StudyResult:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in order)
         cells = ([html.escape(row[name]).replace(" [", "<br>[") for name in order] for row in rows)
         body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in cells)
-        lines = [*self.failure_lines(), *self.verdicts()]
+        lines = [*self.failure_lines(), *self.verdicts(), *self.notes()]
         below = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
         title = html.escape(f"{self!r}")
-        return f"<p><b>{title}</b></p><table><tr>{head}</tr>{body}</table><ul>{below}</ul>"
+        table = f'<div style="{BOX}"><table><tr>{head}</tr>{body}</table></div>'
+        return f"<p><b>{title}</b></p>{table}<ul>{below}</ul>"
 
 
 def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
@@ -247,7 +275,7 @@ def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
     yield "trainable", _text(facts["trainable_parameters"], "{:,.0f}")
     taken = facts["time_s"]
     yield "time", "" if taken is None else duration(taken)
-    yield "predicted time", row.planned.time.words() if taken is not None else ""
+    yield "predicted time", row.predicted.words() if taken is not None and row.predicted else ""
     yield "energy Wh", _text(facts["energy_joules"], "{:.1f}", 1 / 3600)
     yield "peak GiB", _text(facts["peak_measured_bytes"], "{:.2f}", 1 / GIB)
     yield "predicted GiB", _text(facts["peak_predicted_bytes"], "{:.2f}", 1 / GIB)

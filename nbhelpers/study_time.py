@@ -126,6 +126,11 @@ class PastRun:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return float(value) if is_number and value > 0 else None
 
+    def taken_s(self) -> float | None:
+        """Return its seconds without pre-training, which is done once and cached, or None."""
+        total = self.number("timing", "total_s")
+        return total and total - (self.number("timing", "pretrain_s") or 0.0)
+
 
 def device_of(
     use_gpu: bool, world_size: int, hardware: Mapping[str, Any] | None
@@ -187,7 +192,7 @@ def estimate_time(
         if each.device == device and all(each.settings.get(n) == values[n] for n in SPEED_BY)
     ]
     same = [each for each in alike if _is_same_work(each, values)]
-    if times := [taken for p in same if (taken := p.number("timing", "total_s"))]:
+    if times := [taken for p in same if (taken := p.taken_s())]:
         note = f"measured: {len(times)} earlier run{'s' * (len(times) > 1)} like this one"
         return TimeEstimate(low_s=min(times), high_s=max(times), basis=MEASURED, notes=(note,))
     if s.model in MODELS["finetune"].embedded:

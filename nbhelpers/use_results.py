@@ -76,7 +76,7 @@ class MergeResult:
     def __repr__(self) -> str:
         again = ", merged before" if self.reused else ""
         return (
-            f"MergeResult({self.run_id}, {self.precision}, {self.size_bytes / 2**30:.2f} GiB, "
+            f"MergeResult({self.run_id}, {self.precision}, {_size(self.size_bytes)}, "
             f"top-1 agreement {100 * self.top1:.2f} %, KL {self.kl:.2g} nats{again})"
         )
 
@@ -86,7 +86,7 @@ class MergeResult:
         rows = {
             "folder": str(self.path),
             "adapter": f"{self.adapter} of {self.run_id}",
-            "weights": f"{self.precision}, {self.size_bytes / 2**30:.2f} GiB",
+            "weights": f"{self.precision}, {_size(self.size_bytes)}",
             "measured on": f"{self.positions} tokens of {self.samples} {where} texts",
             "top-1 agreement": f"{100 * self.top1:.2f} % (limit {100 * self.limits['top1']:.2f} %)",
             "mean KL": f"{self.kl:.3g} nats (limit {self.limits['kl']:g})",
@@ -119,6 +119,16 @@ class ExportResult:
     def _repr_html_(self) -> str:
         rows = {"folder": str(self.path), "files": ", ".join(self.files)}
         return html_table(rows | {"pushed to": self.url or "nowhere"})
+
+
+def _size(size_bytes: int) -> str:
+    """Write a size in GiB, a small one in MiB.
+
+    >>> _size(5 * 2**30), _size(3 * 2**20)
+    ('5.00 GiB', '3.0 MiB')
+    """
+    is_small = size_bytes < 0.1 * 2**30
+    return f"{size_bytes / 2**20:.1f} MiB" if is_small else f"{size_bytes / 2**30:.2f} GiB"
 
 
 def html_table(rows: Mapping[str, Any]) -> str:

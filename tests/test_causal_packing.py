@@ -181,3 +181,27 @@ def test_the_proof_fails_where_the_cap_is_dropped(monkeypatch: pytest.MonkeyPatc
     found = prove(adapted, tiny_table(), kernel="flex", **how)
     assert not found["passed"]
     assert found["relative_error"] > 0.05
+
+
+def test_a_kernel_that_fails_the_proof_gives_way_to_eager_on_padded_rows(monkeypatch):
+    """Eager attention would compute the whole square of a packed row."""
+    from types import SimpleNamespace
+
+    from nbhelpers.jobs import finetune_train
+
+    def prove(adapted, table, *, kernel, dtype, packed):
+        return {"passed": kernel == "eager", "relative_error": 0.5, "packed": packed}
+
+    told: list[str] = []
+    session = SimpleNamespace(
+        settings=SimpleNamespace(packing=True),
+        warn=told.append,
+        emit_main=lambda *a, **k: None,
+        precision="fp32",
+    )
+    adapted = SimpleNamespace(base=SimpleNamespace(facts={"attention": "flex"}))
+    inputs = SimpleNamespace(tables={"train": None})
+    monkeypatch.setattr(finetune_train, "prove", prove)
+    kernel, packed, found = finetune_train._proven_kernel(session, inputs, adapted, torch.float32)
+    assert (kernel, packed, found["packed"]) == ("eager", False, False)
+    assert "padded" in told[0]

@@ -17,6 +17,7 @@ import pytest
 from nbhelpers.data import coding_tasks
 from nbhelpers.data.coding_questions import called_name, mbpp_question
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks, program
+from nbhelpers.data.problems import KINDS
 from nbhelpers.errors import ConfigError, DataError
 
 # Runs each program of a JSON list as published harnesses do: in a namespace that is not __main__.
@@ -236,7 +237,7 @@ def test_a_bad_problem_is_told_by_its_line(
 ) -> None:
     with pytest.raises(DataError) as caught:
         mbpp(tmp_path / "a.jsonl", [full(11), full(12), row])
-    assert f"1 {kind}" in str(caught.value) and f"a.jsonl:3: {detail}" in str(caught.value)
+    assert KINDS[kind][1] in str(caught.value) and f"a.jsonl:3: {detail}" in str(caught.value)
     kept = mbpp(tmp_path / "a.jsonl", [full(11), full(12), row], on_bad_rows="drop")
     assert [task.id for task in kept] == ["MBPP/11", "MBPP/12"]
 

@@ -55,7 +55,7 @@ def test_a_good_folder_keeps_file_order_ids_and_texts(folder: Path) -> None:
 def test_a_list_without_labels_says_so(folder: Path) -> None:
     (folder / "test.txt").write_bytes(b"4\t5\n4\t6\n")
     error = report_of(folder)
-    assert "test.txt:1: 2 columns, the label is missing" in error.details
+    assert "test.txt:1: 2 columns, the label is missing" in str(error)
 
 
 def test_a_last_line_cut_within_its_line_end_is_read(folder: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_bad_function_line_is_named_and_can_be_dropped(
 ) -> None:
     number = append(folder / "data.jsonl", line)
     error = report_of(folder)
-    assert f"1 {kind}" in error.message and f"data.jsonl:{number}" in str(error)
-    assert KINDS[kind][2] in error.details and "on_bad_rows" in error.fix
+    assert KINDS[kind][1] in error.message and f"data.jsonl:{number}" in str(error)
+    assert KINDS[kind][2] in error.fix and "on_bad_rows" in error.fix
     dropped = load(folder, on_bad_rows="drop")
     assert dropped.ids == list(FUNCTIONS) and dropped.problems.rows_dropped == {"data.jsonl": 1}
 
@@ -134,7 +134,7 @@ BAD_PAIRS = [
 def test_a_bad_pair_line_is_named_and_can_be_dropped(folder: Path, kind: str, line: bytes) -> None:
     number = append(folder / "train.txt", line)
     error = report_of(folder)
-    assert f"1 {kind}" in error.message and f"train.txt:{number}" in str(error)
+    assert KINDS[kind][1] in error.message and f"train.txt:{number}" in str(error)
     dropped = load(folder, on_bad_rows="drop")
     assert len(dropped.splits["train"]) == len(PAIRS["train"])
     assert dropped.problems.rows_dropped == {"train.txt": 1}
@@ -150,7 +150,7 @@ def load_clean(folder: Path) -> str:
 def test_the_same_pair_with_both_labels_loses_both_rows_in_either_order(folder: Path) -> None:
     append(folder / "train.txt", b"2\t1\t0\n")
     error = report_of(folder)
-    assert "2 both_labels" in error.message
+    assert "2 x the same pair stands with both labels" in error.message
     assert "train.txt:1:" in error.details and "train.txt:4:" in error.details
     dropped = load(folder, on_bad_rows="drop")
     assert len(dropped.splits["train"]) == 2 and dropped.problems.rows_dropped == {"train.txt": 2}
@@ -159,7 +159,10 @@ def test_the_same_pair_with_both_labels_loses_both_rows_in_either_order(folder: 
 def test_an_id_with_two_texts_is_withdrawn_with_its_pairs(folder: Path) -> None:
     append(folder / "data.jsonl", function_line("2", "another text"))
     error = report_of(folder)
-    assert "2 clashing_id, 2 bad_function" in error.message
+    assert (
+        "2 x one id, different texts; 2 x pair names a function that cannot be used"
+        in error.message
+    )
     assert "data.jsonl:2:" in error.details and "data.jsonl:7:" in error.details
     dropped = load(folder, on_bad_rows="drop")
     assert "2" not in dropped.ids and len(dropped.splits["train"]) == 1
@@ -171,13 +174,16 @@ def test_pairs_of_a_bad_function_are_told_apart_from_unknown_ids(folder: Path) -
     append(folder / "data.jsonl", function_line("7", " "))
     append(folder / "data.jsonl", function_line("8", 8))
     append(folder / "train.txt", b"1\t7\t0\n1\t8\t0\n1\t9\t0\n")
-    assert "1 unknown_id, 2 bad_function" in report_of(folder).message
+    assert (
+        "1 x id is not among the functions; 2 x pair names a function that cannot be used"
+        in report_of(folder).message
+    )
 
 
 def test_an_id_whose_first_text_was_empty_is_not_taken_from_a_later_line(folder: Path) -> None:
     append(folder / "data.jsonl", function_line("7", ""))
     append(folder / "data.jsonl", function_line("7", "int seven() { return 7; }"))
-    assert "1 empty_function, 1 clashing_id" in report_of(folder).message
+    assert "1 x function is empty; 1 x one id, different texts" in report_of(folder).message
     assert "7" not in load(folder, on_bad_rows="drop").ids
 
 
@@ -189,7 +195,7 @@ def test_int_ids_are_read_as_text_with_a_note_not_dropped(folder: Path) -> None:
     assert data.ids == list(FUNCTIONS) and data.problems.counts["int_id"] == len(FUNCTIONS)
     assert data.fingerprint == before.fingerprint
     append(folder / "data.jsonl", function_line("1", "an int and a text id that meet"))
-    assert "clashing_id" in report_of(folder).message
+    assert KINDS["clashing_id"][1] in report_of(folder).message
 
 
 def variant(folder: Path, change: str) -> None:
@@ -250,8 +256,8 @@ def test_a_file_that_is_something_else_stops_under_both_policies(
 ) -> None:
     (folder / name).write_bytes(start)
     error = report_of(folder, on_bad_rows=policy)
-    assert f"1 {kind}" in error.message and name in error.message
-    assert "unknown_id" not in str(error)
+    assert KINDS[kind][1] in error.message and name in error.message
+    assert KINDS["unknown_id"][1] not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +280,9 @@ def test_all_missing_files_and_bad_lines_stand_in_one_report(folder: Path) -> No
     (folder / "valid.txt").unlink()
     append(folder / "data.jsonl", b"broken\n")
     append(folder / "train.txt", b"1\t99\t0\n")
-    assert "1 missing_file, 1 broken_json, 1 unknown_id" in report_of(folder).message
+    kinds = ("missing_file", "broken_json", "unknown_id")
+    wanted = "; ".join(f"1 x {KINDS[kind][1]}" for kind in kinds)
+    assert wanted in report_of(folder).message
 
 
 def test_a_folder_above_the_data_names_the_folder_that_has_them(folder: Path) -> None:
@@ -289,7 +297,7 @@ def test_an_evaluation_only_folder_loads_when_only_test_is_asked(folder: Path) -
     (folder / "train.txt").unlink()
     (folder / "valid.txt").unlink()
     (folder / "test_unseen.txt").write_bytes(pair_lines([("1", "6", 0)]))
-    assert "2 missing_file" in report_of(folder).message
+    assert "2 x a file that is needed is not there" in report_of(folder).message
     data = load(folder, require=("test",))
     assert set(data.splits) == {"test", "test_unseen"}
     with pytest.raises(DataError, match="no train split"):
@@ -299,13 +307,15 @@ def test_an_evaluation_only_folder_loads_when_only_test_is_asked(folder: Path) -
 def test_dropping_every_row_of_a_split_is_an_error(folder: Path) -> None:
     (folder / "valid.txt").write_bytes(b"1\t99\t0\n")
     error = report_of(folder, on_bad_rows="drop")
-    assert "no_rows_left" in error.message or "empty_file" in error.message
+    assert KINDS["no_rows_left"][1] in error.message or KINDS["empty_file"][1] in error.message
 
 
 def test_a_flood_of_one_kind_does_not_hide_a_single_finding_of_another(folder: Path) -> None:
     append(folder / "train.txt", b"1\t99\t0\n" * 5000 + b"1\t2\tyes\n")
     error = report_of(folder)
-    assert "5,000 unknown_id" in error.message and "label 'yes'" in error.details
+    assert (
+        "5,000 x id is not among the functions" in error.message and "label 'yes'" in error.details
+    )
     assert error.details.count("train.txt:") <= EXAMPLES_SHOWN + 1 and len(error.details) < 5000
 
 
@@ -354,8 +364,8 @@ def test_functions_that_are_all_bad_leave_nothing_to_drop_to(
 ) -> None:
     (folder / "data.jsonl").write_bytes(content)
     for policy in ("stop", "drop"):
-        assert kind in report_of(folder, on_bad_rows=policy).message
-    assert "no_rows_left" in report_of(folder, on_bad_rows="drop").message
+        assert KINDS[kind][1] in report_of(folder, on_bad_rows=policy).message
+    assert KINDS["no_rows_left"][1] in report_of(folder, on_bad_rows="drop").message
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from nbhelpers.data import (
     instruction_files,
     instruction_rows,
 )
+from nbhelpers.data.problems import KINDS
 from tests.instruction_rows import FORMS, ROWS, WRITERS, lines, load, told, write
 
 
@@ -101,7 +102,7 @@ def test_a_bad_row_stops_with_its_place_or_is_dropped(
         tmp_path / "a.jsonl", lines(ROWS[:20]).encode() + raw + b"\n" + lines(ROWS[20:]).encode()
     )
     message = told(path)
-    assert f"1 {kind}" in message and "a.jsonl:21" in message and detail in message
+    assert KINDS[kind][1] in message and "a.jsonl:21" in message and detail in message
     assert 'on_bad_rows="drop"' in message
     found = load(path, on_bad_rows="drop")
     assert found.problems["rows_dropped"] == {"a.jsonl": 1}
@@ -132,7 +133,7 @@ def test_a_conversation_that_cannot_be_used_is_told(
 ) -> None:
     rows = [FORMS["messages"](row) for row in ROWS] + [{"messages": turns}]
     message = told(write(tmp_path / "a.jsonl", lines(rows)))
-    assert f"1 {kind}" in message and "a.jsonl:41" in message and detail in message
+    assert KINDS[kind][1] in message and "a.jsonl:41" in message and detail in message
 
 
 def test_turns_after_the_last_answer_are_left_out_and_parts_are_joined(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "number.json": ("3", "it is int: 3"),
     "columns.json": ('{"instruction": {"0": "a"}, "output": {"0": "b"}}', "column by column"),
     "object.json": ('{\n"name": 1,\n"rows_of": 2}', "is one JSON object (name, rows_of)"),
-    "unknown.jsonl": (lines([{"foo": 1, "bar": 2}] * 30), "the columns are foo, bar. Read are: "),
+    "unknown.jsonl": (lines([{"foo": 1, "bar": 2}] * 30), "the columns are foo, bar; read are "),
     "unclear.jsonl": (
         lines([{"question": "a", "answer": "b", "response": "c"}] * 9),
         "response and answer could each be the answer",

@@ -94,7 +94,7 @@ def test_the_program_that_loads_it_is_python(template: str) -> None:
     text = section(card(trained(template=template), repo_id="me/mine"), "How to load it")
     code = text.split("```python\n")[1].split("```")[0]
     compile(code, "card", "exec")
-    assert "PeftModel.from_pretrained(base, 'me/mine')" in code
+    assert "PeftModel.from_pretrained(weights, 'me/mine')" in code
     assert ("apply_chat_template" in code) == (template == "chat")
 
 

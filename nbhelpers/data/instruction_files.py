@@ -249,7 +249,7 @@ def _csv_rows(text: io.TextIOWrapper, name: str, log: ProblemLog) -> Records:
     reader = csv.reader(chain(head, text), delimiter=delimiter, strict=True)
     header: list[str] = []
     for line, cells in _csv_lines(reader, name, log):
-        if not header and cells:
+        if not header and any(cell.strip() for cell in cells):
             header = [cell.strip() for cell in cells]
             if fault := _header_fault(header):
                 log.add("unreadable_file", name, line, fault)

@@ -163,7 +163,7 @@ class RowReader:
         if self._unknown and not self.forms:
             where, line, why, columns = self._unknown[0]
             detail = f"{why + '; ' if why else ''}the columns are {named(columns)}"
-            self.log.add("unknown_columns", where, line, f"{detail}. Read are: {forms_read()}")
+            self.log.add("unknown_columns", where, line, f"{detail}; read are {forms_read()}")
             return
         for where, line, why, columns in self._unknown:
             form = next(iter(self.forms))
@@ -244,7 +244,7 @@ def _id_fault(id_: str) -> str:
 
 def forms_read() -> str:
     """The forms that are read, as a sentence says them."""
-    return "; ".join(FORMS_READ)
+    return " | ".join(FORMS_READ)
 
 
 def named(columns: Collection[Any], limit: int = 12) -> str:

@@ -107,13 +107,13 @@ def load_instructions(
     log = ProblemLog(on_bad_rows, source)
     raw = read_source(source, revision, log)
     fingerprint = _fingerprint(raw.splits)
-    splits = hold_out(
-        official_splits(raw.splits, log),
-        valid_samples=valid_samples,
-        eval_samples=eval_samples,
-        split_seed=split_seed,
-        log=log,
-    )
+    sizes = {"valid_samples": valid_samples, "eval_samples": eval_samples}
+    try:
+        splits = hold_out(official_splits(raw.splits, log), **sizes, split_seed=split_seed, log=log)
+    except DataError as error:  # rows that were left out may be why there are too few
+        found = log.freeze()
+        message = f"{error.message} {found.left_out()}".rstrip()
+        raise DataError(message, fix=error.fix, details=found.report()) from error
     log.facts["rows"] = {name: len(rows) for name, rows in splits.items()}
     splits, duplicates = compare_splits(splits, log, remove=remove_duplicates)
     splits["train"] = limit_train(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ..errors import DataError
 
 EXAMPLES_SHOWN = 20
+PLACES_SHOWN = 3  # of each kind, where rows that were left out are told in a sentence
 
 Weight = Literal["fatal", "problem", "note"]
 Policy = Literal["stop", "drop"]
@@ -76,7 +77,7 @@ KINDS: dict[str, tuple[Weight, str, str]] = {
     "unknown_columns": (
         "fatal",
         "no known columns",
-        "name them instruction, input, output; or prompt, completion; or messages",
+        "give the columns of one of these forms the names that it has",
     ),
     "mixed_columns": ("fatal", "rows of several forms in one data set", "write all rows alike"),
     "answer_in_prompt": (
@@ -200,17 +201,38 @@ class Problems:
         lines: list[str] = []
         for kind in kinds:
             _, what, fix = KINDS[kind]
-            lines.append(f"{kind}: {self.counts[kind]:,} x {what}. Fix: {fix}.")
+            lines.append(f"{self.counts[kind]:,} x {what}. Fix: {fix}.")
             found = self.examples.get(kind, ())
             lines += [f"    {example}" for example in found[: shown[kind]]]
             if self.counts[kind] > shown[kind]:
                 lines.append(f"    … and {self.counts[kind] - shown[kind]:,} more")
-        lines += self._note_lines()
-        lines += [
+        return "\n".join([*lines, *self.rest()])
+
+    def rest(self) -> list[str]:
+        """The lines of `report` that are no problems: notes, and totals per file."""
+        return self._note_lines() + [
             f"{file}: {_plural(n, 'row')} read" + self._dropped_text(file)
             for file, n in self.rows_read.items()
         ]
-        return "\n".join(lines)
+
+    def left_out(self) -> str:
+        """The rows left out and why, with the first places, as a sentence; empty if there are none.
+
+        >>> where = Example(file="rows.jsonl", line=7, detail="")
+        >>> Problems(policy="drop", counts={"empty_answer": 1}, rows_dropped={"rows.jsonl": 1},
+        ...     examples={"empty_answer": (where,)}).left_out()
+        '1 row is left out of the data: 1 x row has no answer (rows.jsonl:7).'
+        """
+        if not self.n_dropped:
+            return ""
+        said = []
+        for kind in self.kinds("problem"):
+            found = self.examples.get(kind, ())
+            places = [f"{e.file}:{e.line}" if e.line else e.file for e in found[:PLACES_SHOWN]]
+            places += ["…"] if self.counts[kind] > len(places) else []
+            said.append(f"{self.counts[kind]:,} x {KINDS[kind][1]} ({', '.join(places)})")
+        rows = f"{_plural(self.n_dropped, 'row')} {'is' if self.n_dropped == 1 else 'are'}"
+        return f"{rows} left out of the data: {'; '.join(said)}."
 
     def summary(self) -> str:
         """`report` followed by the facts of the data set, one a line."""
@@ -227,8 +249,11 @@ class Problems:
             "counts": dict(self.counts),
             "rows_read": dict(self.rows_read),
             "rows_dropped": dict(self.rows_dropped),
-            "examples": [f"{k}: {e}" for k, n in shown.items() for e in self.examples[k][:n]],
+            "examples": [
+                f"{KINDS[k][1]}: {e}" for k, n in shown.items() for e in self.examples[k][:n]
+            ],
             "notes": self._note_lines(),
+            "left_out": self.left_out(),
             "facts": dict(self.facts),
         }
 
@@ -350,14 +375,18 @@ class ProblemLog:
         fatal, bad = found.kinds("fatal"), found.kinds("problem")
         if not fatal and (not bad or self.policy == "drop"):
             return
-        named = ", ".join(f"{self.counts[k]:,} {k}" for k in fatal + bad)
-        first = self.examples[(fatal + bad)[0]][0]
+        kinds = fatal + bad
+        first, is_one = self.examples[kinds[0]][0], sum(self.counts[k] for k in kinds) == 1
+        named = "; ".join(f"{self.counts[k]:,} x {KINDS[k][1]}" for k in kinds)
+        said = f"{KINDS[kinds[0]][1]}: {first}" if is_one else f"{named}. First: {first}"
         if fatal:
             fix = f"{KINDS[fatal[0]][2]} ({first.file})."
+        elif is_one:
+            fix = f'{KINDS[bad[0]][2]}, or leave this row out: on_bad_rows="drop".'
         else:
             fix = 'mend the rows named below, or leave out exactly these: on_bad_rows="drop".'
         raise DataError(
-            f"The data at {self.source} cannot be used as it is: {named}. First: {first}",
+            f"The data at {self.source} cannot be used as it is: {said}",
             fix=fix,
-            details=found.report(),
+            details="\n".join(found.rest()) if is_one else found.report(),
         )

@@ -36,3 +36,14 @@ def start(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_json(folder / FACTS_NAME, {"schema": 1, "kind": DRAFT})
+
+
+def open_up(folder: Path) -> None:
+    """Give the files of a finished folder the mode of its facts: what the umask makes of new files.
+
+    `safetensors` (seen with 0.8) makes its files readable for their owner alone.
+    """
+    mode = (folder / FACTS_NAME).stat().st_mode & 0o666
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)

@@ -59,6 +59,7 @@ def export_adapter(
     drafts.start(part)
     try:
         files = _write(trained, source, part, push_to)
+        drafts.open_up(part)
         if out.exists():
             shutil.rmtree(out)  # an earlier export of ours, with no file of anybody else
         part.replace(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,8 @@ def build_data(session: Session) -> Inputs:
         remove_duplicates=s.remove_duplicates,
         tokenizer=tokenizer,
     )
+    if left_out := data.problems.get("left_out"):
+        session.warn(left_out)
     if tokenizer is None:
         texts = [sample.prompt + sample.completion for sample in data.splits["train"]]
         tokenizer = load_tokenizer(s, texts)
@@ -168,7 +171,7 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
         device=device,
         quantised=s.method == "qlora",
         tokenizer=inputs.tokenizer,
-        report=session.progress("pre-train"),
+        report=_pretraining(session),
     )
     family = base.config.model_type
     base.facts["attention"] = choose_attention(s.attention, family, device)
@@ -185,10 +188,26 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
             text = "attention=flex cannot train on a CPU: PyTorch has no backward pass for it there"
             raise ConfigError(f"{text}.", fix="set attention=auto")
         model = add_adapter(base, s)
-    facts = _adapter_facts(s, model, is_found=check is not None) | {"total_parameters": total}
+    facts = _adapter_facts(s, model, is_found=check is not None)
+    facts["total_parameters"] = total + facts["trainable_parameters"]  # as peft counts
     if check is not None:
         facts["check"] = check.to_dict()
     return Adapted(base=base, model=model, facts=facts)
+
+
+def _pretraining(session: Session) -> Callable[[int, int], None]:
+    """Return a reporter that makes pre-training a phase: it is done once, then cached."""
+    tell, began = session.progress("pre-train"), []
+
+    def report(done: int, total: int) -> None:
+        if not began:
+            began.append(done)
+            session.clock.phase("pretrain")
+        tell(done, total)
+        if done == total:
+            session.clock.phase("model")
+
+    return report
 
 
 def _adapter_facts(s: FinetuneSettings, model: Any, *, is_found: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,8 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
     s, accelerator = session.settings, session.accelerator
     session.check_disk(adapted.facts["trainable_parameters"])
     dtype = DTYPES[session.precision]
-    kernel, parity = _proven_kernel(session, inputs, adapted, dtype)
+    kernel, packed, parity = _proven_kernel(session, inputs, adapted, dtype)
+    s = s.model_copy(update={"packing": packed})
     forward = TrainingForward(
         adapted.bare, kernel=kernel, loss=adapted.base.facts["loss"], dtype=dtype
     )
@@ -78,13 +79,20 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         multiple=row_multiple(kernel, s.packing),
         rank=session.writer.rank,
     )
-    is_compiled = _compiles(session, inputs, recipe, kernel)
+    vocab = int(adapted.base.config.vocab_size)
+    is_compiled = _compiles(session, inputs, recipe, kernel, vocab)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
     meter = MemoryMeter(accelerator.device)
     runner = _Runner(session, inputs, adapted, recipe, forward, meter)
     resumed, state = runner.find()
     session.data_budget = data_budget(
-        session, inputs, recipe, kernel, is_compiled=is_compiled, first=state.step
+        session,
+        inputs,
+        recipe,
+        kernel,
+        vocab=vocab,
+        is_compiled=is_compiled,
+        first=state.step,
     )
     if session.data_budget is not None:
         session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
@@ -96,17 +104,22 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
 
 def _proven_kernel(
     session: Session, inputs: Inputs, adapted: Adapted, dtype: torch.dtype
-) -> tuple[str, dict[str, Any]]:
-    """Return the attention that may be used, and what was measured; eager where another fails."""
+) -> tuple[str, bool, dict[str, Any]]:
+    """Return the attention that may be used, whether samples are packed, and what was measured.
+
+    Where another kernel fails, eager is used, and samples are padded: eager attention computes the
+    whole square of a packed row.
+    """
     kernel = adapted.base.facts["attention"]
     table, packed = inputs.tables["train"], session.settings.packing
     found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
     if not found["passed"] and kernel != "eager":
         session.warn(
             f"attention={kernel} does not agree with eager attention on this machine "
-            f"(relative error {found['relative_error']:.2g}): eager is used."
+            f"(relative error {found['relative_error']:.2g}): eager is used, and samples are padded "
+            "instead of packed; the samples of each update stay the same."
         )
-        kernel = "eager"
+        kernel, packed = "eager", False
         found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
     if not found["passed"]:
         error = found["relative_error"]
@@ -117,10 +130,10 @@ def _proven_kernel(
             else f"The base's hidden states are not finite in {session.precision}."
         )
     session.emit_main("parity", **found)
-    return kernel, found
+    return kernel, packed, found
 
 
-def _compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str) -> bool:
+def _compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str, vocab: int) -> bool:
     """Say whether blocks are compiled: long runs gain time, and large micro-batches need the room.
 
     The budget before the run assumes compiled blocks wherever there is flex attention.
@@ -132,7 +145,7 @@ def _compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str) -> 
         return False
     if int(recipe.table.lengths.sum()) * s.epochs >= COMPILE_PAYS_TOKENS:
         return True
-    plain = data_budget(session, inputs, recipe, kernel, is_compiled=False)
+    plain = data_budget(session, inputs, recipe, kernel, vocab=vocab, is_compiled=False)
     total = torch.cuda.get_device_properties(session.accelerator.device).total_memory
     return plain is None or plain.total_bytes > ROOM_SHARE * total
 
@@ -143,12 +156,15 @@ def data_budget(
     recipe: Recipe,
     kernel: str,
     *,
+    vocab: int,
     is_compiled: bool,
     first: int = 0,
 ) -> MemoryBudget | None:
     """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
 
     Args:
+        vocab: Words of the loaded model; before the run only a nominal number is known of a model
+            whose tokenizer is trained on the data.
         first: The optimizer step that this process begins with.
     """
     shape = find_shape(session.settings)
@@ -156,9 +172,9 @@ def data_budget(
         return None
     largest = largest_extent(recipe, first)
     lines = finetune_ledger(
-        session.settings,
+        recipe.settings,
         session.plan,
-        shape,
+        replace(shape, vocab=vocab),
         precision=session.precision,
         kernel=kernel,
         is_compiled=is_compiled,
@@ -347,7 +363,7 @@ class _Runner:
 
     def _validate(self) -> float | None:
         """Return the mean loss over the supervised tokens of valid; every rank does its share."""
-        table, s = self.inputs.tables["valid"], self.session.settings
+        table, s = self.inputs.tables["valid"], self.recipe.settings
         if not len(table):
             return None
         model, accelerator = self.adapted.model, self.session.accelerator

@@ -206,7 +206,8 @@ class Clock:
 
         Args:
             earlier: Seconds by phase of earlier attempts at this run, which count too.
-            began: When this process began, by `time.perf_counter`: its imports are a phase, `start`.
+            began: When this process began, by `time.perf_counter`: its imports are a phase of
+                their own, `start`.
         """
         now = time.perf_counter()
         self.emit, self.seconds = emit, dict(earlier or {})

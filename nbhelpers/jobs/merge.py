@@ -296,6 +296,7 @@ def _finish(trained: Trained, part: Path, asked: dict[str, str], facts: dict[str
         "files": files,
     }
     write_json(part / FACTS_NAME, told)
+    drafts.open_up(part)
 
 
 def _settle(part: Path, out: Path, found: Agreement, facts: dict[str, Any]) -> None:

@@ -156,8 +156,19 @@ def _data(settings: Any, result: Mapping[str, Any]) -> list[str]:
             lines.append(f"| {name} | {' | '.join(_number(split.get(key)) for key in keys)} |")
     if data.get("note"):
         lines += ["", f"{_line(data['note'])}."]
+    return [*lines, "", _like_evaluation(settings, data)]
+
+
+def _like_evaluation(settings: Any, data: Mapping[str, Any]) -> str:
+    """Say how many training rows (nearly) equal an evaluation row, and what became of them."""
+    found = ((data.get("problems") or {}).get("duplicates") or {}).get("train_rows_like_any")
+    if found == 0:
+        return "Training rows that (nearly) equal an evaluation row: none were found."
+    number = f"{found:,} training rows" if isinstance(found, int) else "Training rows"
     removed = "were removed" if settings.remove_duplicates else "were not removed"
-    return [*lines, "", f"Training rows that (nearly) equal an evaluation row {removed}."]
+    if number[0].isdigit():
+        return f"{number} (nearly) equal an evaluation row; they {removed}."
+    return f"{number} that (nearly) equal an evaluation row {removed}."
 
 
 def _template(trained: Trained) -> list[str]:

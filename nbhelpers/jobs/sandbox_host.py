@@ -20,14 +20,16 @@ ESSENTIAL = (
 SEE_ENVIRONMENTS = "see the environment of other processes"
 READ_OWN, READ_PUBLIC = "read files of this user", "read files that everybody may read"
 _ALWAYS = (
-    "Not protected: a fault of the kernel itself; the processor's time up to the limit; the test "
-    "of a program that rewrites its own interpreter to pretend success."
+    "What no sandbox of this kind keeps off: a fault of the operating system's kernel; a program "
+    "that keeps the processor busy until its time limit; and a program that makes its own tests "
+    "pass by changing the Python it runs in."
 )
 _REACHED = {
-    READ_OWN: "Programs can read the files of this user (not change them, and send them nowhere).",
-    SEE_ENVIRONMENTS: "Programs can read the environment of other processes of this user, tokens "
-    "included (and send them nowhere; the worker hides its own while they run).",
-    READ_PUBLIC: "Programs can read files that every user of this machine may read.",
+    READ_OWN: "A generated program can read your files here; it can neither change them nor send "
+    "them anywhere.",
+    SEE_ENVIRONMENTS: "It can read the environment of your other processes, with tokens that "
+    "stand there; it cannot send them anywhere, and the run hides its own meanwhile.",
+    READ_PUBLIC: "It can read files that every user of this machine may read.",
 }
 
 _PLATFORMS = {

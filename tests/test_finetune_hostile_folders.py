@@ -1,0 +1,217 @@
+"""Promise: hostile folders and places of a fine-tuning are told, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trained_on_disk import STEP, point_to, settings, write_adapter_files, write_run
+
+from nbhelpers.code_metrics import score_generations, score_tasks
+from nbhelpers.config import load_preset
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.hardware import Hardware, plan_hardware
+from nbhelpers.jobs import drafts
+from nbhelpers.study import Study, open_study, plan_study
+from nbhelpers.study_folder import StudyFolder
+from nbhelpers.trained import Trained, find_trained
+from nbhelpers.trained_place import place_for
+from nbhelpers.use import export, load, merge
+
+
+def planned(adapters: Any, tmp_path: Path, **changes: Any) -> Study:
+    hardware: Hardware = plan_hardware("l4")
+    preset = load_preset("finetune", "smoke", hardware=hardware, overrides=changes)
+    return plan_study(preset, hardware, adapters=adapters, run_dir=tmp_path)
+
+
+PLACES = [
+    ("id",),
+    ("notes",),
+    ("rows", 0, "name"),
+    ("rows", 0, "adapter"),
+    ("rows", 0, "run_id"),
+    ("rows", 0, "plan", "world_size"),
+    ("rows", 0, "budget", "total_bytes"),
+    ("rows", 0, "budget", "advice"),
+    ("rows", 0, "time", "low_s"),
+    ("rows", 0, "time", "notes"),
+    ("rows", 0, "time", "basis"),
+]
+
+
+@pytest.mark.parametrize("way", PLACES, ids=lambda way: ".".join(map(str, way)))
+def test_a_damaged_study_opens_or_is_told(tmp_path: Path, way: tuple[Any, ...]) -> None:
+    study = planned("r8", tmp_path)
+    folder = StudyFolder(tmp_path / study.id, study)
+    folder.begin()
+    good = json.loads((folder.path / "study.json").read_text())
+    refused = 0
+    for junk in (None, 5, "x", [], {}, [1], [[]], {"a": 1}, True, 10**400):
+        data = json.loads(json.dumps(good))
+        inside = data["study"]
+        for key in way[:-1]:
+            inside = inside[key]
+        inside[way[-1]] = junk
+        (folder.path / "study.json").write_text(json.dumps(data))
+        try:
+            found = open_study(folder.path)
+            assert str(found) and found._repr_html_() and found.study._repr_html_()
+        except ConfigError as error:
+            refused += 1
+            assert error.fix
+    assert refused >= 3
+    folder.begin()  # planning again mends it
+    assert open_study(folder.path).study == study
+
+
+def test_a_run_of_a_saved_study_lies_beside_it(tmp_path: Path) -> None:
+    data = planned("r8", tmp_path).to_dict()
+    data["rows"][0]["run_id"] = "../../elsewhere"
+    with pytest.raises(ConfigError, match="is no run's id"):
+        Study.from_dict(data)
+
+
+# Scores
+
+
+@pytest.mark.parametrize(
+    ("name", "junk"),
+    [
+        ("reference", 5),
+        ("stopped", "yes"),
+        ("stopped", 2**70),
+        ("new_tokens", "many"),
+        ("new_tokens", float("inf")),
+        ("new_tokens", float("nan")),
+        ("new_tokens", 10**400),
+        ("new_tokens", -1),
+        ("outcome", ["passed"]),
+        ("outcome", float("nan")),
+        ("id", []),
+        ("split", {}),
+    ],
+)
+def test_a_generation_of_another_form_is_told_by_its_row(name: str, junk: Any) -> None:
+    good = {"id": "a", "answer": "x = 1", "reference": "x = 1", "new_tokens": 3, "stopped": True}
+    for score in (score_generations, score_tasks):
+        with pytest.raises(DataError, match="row 1 ") as error:
+            score([good, good | {name: junk}], seed=0, resamples=10)
+        assert name in error.value.message and error.value.fix
+    with pytest.raises(DataError, match="row 0 is int"):
+        score_generations([5], seed=0, resamples=10)  # type: ignore[list-item]
+
+
+def test_scores_of_empty_texts_are_json() -> None:
+    for answer, reference in (("", ""), (" \n", "x"), ("x", "\n")):
+        found = [{"answer": answer, "reference": reference, "new_tokens": 0, "stopped": False}] * 3
+        assert json.dumps(score_generations(found, seed=0, resamples=20), allow_nan=False)
+
+
+# What was trained, and where it may be written
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    run = write_run(tmp_path / "runs" / "finetune-r4-1", settings("gemma-2-2b"))
+    write_adapter_files(run / "checkpoints" / STEP)
+    point_to(run)
+    return find_trained(run)
+
+
+@pytest.mark.parametrize("data", ["x", [], 5, {"template": 5}, {"template": "nope"}])
+def test_a_damaged_result_costs_only_itself(trained: Trained, data: Any) -> None:
+    file = trained.run / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"data": data}))
+    assert find_trained(trained.run).template == "alpaca"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"target_modules": ["q_proj", 5]},
+        {"target_modules": [None]},
+        {"base_model_name_or_path": ["x"]},
+        {"base_model_name_or_path": 5},
+    ],
+)
+def test_a_foreign_adapter_of_odd_values_is_read_or_told(tmp_path: Path, config: Any) -> None:
+    named = {"base_model_name_or_path": "gemma-2-2b"} | config
+    folder = write_adapter_files(tmp_path / "adapter", **named)
+    if "target_modules" in config:
+        assert find_trained(folder).settings.lora_target_modules
+    else:
+        with pytest.raises(ConfigError, match="names no base model"):
+            find_trained(folder)
+
+
+@pytest.mark.parametrize("told", [[], {"template": 5}, {"template": "nope"}, {"settings": 5}])
+def test_facts_of_another_form_are_no_facts(tmp_path: Path, told: Any) -> None:
+    folder = write_adapter_files(tmp_path / "adapter", base_model_name_or_path="gemma-2-2b")
+    (folder / "nbhelpers.json").write_text(json.dumps(told))
+    assert find_trained(folder).template == "none"
+
+
+def test_no_place_is_taken_that_others_need(trained: Trained, tmp_path: Path) -> None:
+    run = trained.run
+    for taken in (run, run / "checkpoints", run / "checkpoints" / "x", trained.adapter, tmp_path):
+        with pytest.raises(ConfigError, match=r"is|holds|lies in"):
+            place_for(taken, trained)
+    base = tmp_path / "base"
+    base.mkdir()
+    own = Trained.from_dict(trained.to_dict() | {"settings": _with_model(trained, base)})
+    (tmp_path / "link").symlink_to(base)
+    for taken in (base, base / "merged", tmp_path / "link", tmp_path / "link" / "x"):
+        with pytest.raises(ConfigError, match="the base model"):
+            place_for(taken, own)
+    assert place_for(run / "merged", trained) == run / "merged"
+
+
+def _with_model(trained: Trained, base: Path) -> dict[str, Any]:
+    return trained.settings.model_dump(mode="json") | {"model": str(base)}
+
+
+def test_a_place_that_cannot_be_is_told_before_any_process(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbhelpers.use.Child", None)  # calling it would be another error
+    file = tmp_path / "file"
+    file.write_text("mine")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for out in (file, file / "sub", tmp_path / "loop", "/", "a\0b", "x" * 300, None, 5):
+        for write in (merge, export):
+            with pytest.raises(ConfigError) as error:
+                write(trained.run, out)
+            assert error.value.fix
+    assert file.read_text() == "mine"
+    for prompts in ([], 5, [""]):
+        with pytest.raises(ConfigError):
+            merge(trained.run, tmp_path / "new", prompts=prompts)
+    for name in ("x", "", 5):
+        with pytest.raises(ConfigError, match="no repository's name"):
+            export(trained.run, tmp_path / "new", push_to=name)
+    with pytest.raises(ConfigError, match="template='nope'"):
+        load(trained.run, template="nope")
+
+
+def test_a_broken_link_is_written_where_it_leads(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    assert place_for(tmp_path / "link", trained) == tmp_path / "target"
+
+
+def test_only_a_draft_of_ours_is_removed(tmp_path: Path) -> None:
+    theirs = tmp_path / "model.part"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("three years")
+    with pytest.raises(ConfigError, match="something else lies there"):
+        drafts.require_ours(theirs)
+    (tmp_path / "link.part").symlink_to(theirs)
+    with pytest.raises(ConfigError, match="something else lies there"):
+        drafts.require_ours(tmp_path / "link.part")
+    drafts.start(tmp_path / "own.part")
+    (tmp_path / "own.part" / "half").write_text("of a model")
+    drafts.start(drafts.require_ours(tmp_path / "own.part"))
+    assert not (tmp_path / "own.part" / "half").exists()
+    assert (theirs / "thesis.txt").read_text() == "three years"
