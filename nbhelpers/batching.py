@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.checks_gpu import check_precision
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets import OVERRIDES, divisors, shared_size
+from nbhelpers.tables import left
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -119,7 +120,7 @@ class BatchPlan:
             rows["nodes"] = self.num_nodes
         cells = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows.items())
         note = f"<p>{html.escape(self.note())}</p>" if self.note() else ""
-        return f"<p><b>{html.escape(self.words())}</b></p>{note}<table>{cells}</table>"
+        return left(f"<p><b>{html.escape(self.words())}</b></p>{note}<table>{cells}</table>")
 
 
 def split_batch(
@@ -321,9 +322,8 @@ class ScalingTable:
 
     def __repr__(self) -> str:
         exact = [row.world_size for row in self.rows if row.plan and row.plan.is_exact]
-        return (
-            f"ScalingTable({self.title()}: exact on {_either(tuple(exact)) if exact else 'none'})"
-        )
+        on = _either(tuple(exact)) if exact else "none"
+        return f"ScalingTable({self.title()}: exact on {on})"
 
     def title(self) -> str:
         """Say what stays the same in every row."""
@@ -343,8 +343,8 @@ class ScalingTable:
             mark = ("<b>", "</b>") if row.is_here else ("", "")
             cells = (f"<td>{mark[0]}{html.escape(text)}{mark[1]}</td>" for text in row.cells())
             rows.append(f"<tr>{''.join(cells)}</tr>")
-        title = html.escape(self.title())
-        return f"<p><b>The {title}</b></p><table><tr>{head}</tr>{''.join(rows)}</table>"
+        title, body = html.escape(self.title()), "".join(rows)
+        return left(f"<p><b>The {title}</b></p><table><tr>{head}</tr>{body}</table>")
 
 
 def scaling_table(

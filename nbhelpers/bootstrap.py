@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.tables import left
 
 OWNER = "OWNER"
 NAME = "nbhelpers"
@@ -46,7 +47,7 @@ class Environment:
     def _repr_html_(self) -> str:
         rows = (("nbhelpers", self.version), ("from", self.folder), ("Python", self.python))
         cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
-        return f"<table>{cells}</table>"
+        return left(f"<table>{cells}</table>")
 
 
 def check_environment() -> Environment:

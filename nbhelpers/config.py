@@ -60,6 +60,7 @@ SEED = "seed-"  # presets that quote the seeds as they are
 # Parameters of every notebook, and of one job's, that are no settings.
 PARAMETERS = ("preset", "run_dir")
 STUDIES = {"finetune": "adapters"}
+FEW_LACKING = 3  # missing settings that are told one by one
 USER_FOLDERS = "NBHELPERS_CONFIGS"
 
 
@@ -154,10 +155,17 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
         below = parse_file(job, _find(job, file.data["extends"], beside=file.path))
         if below.data.get("extends"):
             text = f"`extends: {file.data['extends']}` names a file that extends another"
-            file.problem(("extends",), text, "extend `base`: there is one level only")
+            fix = (
+                f"there is one level only: write `extends: base` and copy what you need from "
+                f"{below.shown}, or start the preset {below.path.stem} itself and change "
+                "settings (-o name=value)"
+            )
+            file.problem(("extends",), text, fix)
         files = [below, file]
         if below.data.get("extends"):  # else every setting of the base would be called missing
             raise_problems(f"preset {job}/{path.stem}", [*below.problems, *file.problems])
+    else:
+        _require_whole(job, file)
     base = _with_defaults(job, files[0].settings)
     model = _model_of(job, files, given)
     draft = _draft(
@@ -180,6 +188,18 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
     )
     problems = [problem for layer in files for problem in layer.problems]
     return build_preset(draft, origin=origin, problems=problems)
+
+
+def _require_whole(job: str, file: PresetFile) -> None:
+    """Say once that a file which extends nothing lacks most settings."""
+    fields = settings_class(job).model_fields
+    lacking = [n for n, f in fields.items() if f.is_required() and n not in file.settings]
+    if len(lacking) <= FEW_LACKING:
+        return
+    text = f"{len(lacking)} settings have no value: the file extends no other"
+    fix = "add the line `extends: base` at the top; the file then holds what differs alone"
+    file.problem((), text, fix)
+    raise_problems(f"preset {job}/{file.path.stem}", file.problems)
 
 
 def _model_of(job: str, files: list[PresetFile], given: Mapping[str, Any]) -> str | None:

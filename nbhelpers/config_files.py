@@ -99,6 +99,7 @@ def parse_file(job: str, path: Path) -> PresetFile:
     for key, value in list(data.items()):
         if key not in _KEYS:
             at = "write it under `settings:`" if key in known else did_you_mean(key, _KEYS)
+            at = "write `extends: base`" if key == "preset" else at
             file.problem((key,), f"there is no key `{key}` in a preset", at)
         elif type(value) is not _KEYS[key] and value is not None:
             text = f"`{key}` must be of type {_KEYS[key].__name__}; it is {shortened(repr(value))}"

@@ -24,6 +24,7 @@ from nbhelpers.gpus import (
     match_key,
 )
 from nbhelpers.machine import detect_platform
+from nbhelpers.tables import left
 from nbhelpers.visible import Visible, select_visible
 
 __all__ = [
@@ -319,4 +320,4 @@ def _gpu_table(gpus: Sequence[Gpu]) -> str:
             _users(gpu) or "nobody",
         )
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    return f"<table>{''.join(rows)}</table>"
+    return left(f"<table>{''.join(rows)}</table>")

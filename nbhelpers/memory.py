@@ -18,6 +18,7 @@ from nbhelpers.ledger_finetune import choose_kernel, finetune_ledger
 from nbhelpers.presets import divisors
 from nbhelpers.shapes import Shape, find_shape
 from nbhelpers.shapes_causal import CausalShape
+from nbhelpers.tables import left
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -95,7 +96,9 @@ class MemoryBudget:
             for row in cells
         )
         advice = "".join(f"<li>{html.escape(text)}</li>" for text in self.advice)
-        return f"<p><b>{html.escape(self.title())}</b></p><table>{rows}</table><ul>{advice}</ul>"
+        return left(
+            f"<p><b>{html.escape(self.title())}</b></p><table>{rows}</table><ul>{advice}</ul>"
+        )
 
 
 def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
@@ -338,8 +341,8 @@ def compare(budget: MemoryBudget, measured_bytes: int | None) -> dict[str, Any]:
 
 
 def _gib(size_bytes: int) -> str:
-    return (
-        f"{size_bytes / GIB:.1f} GiB"
-        if size_bytes >= 0.1 * GIB
-        else f"{size_bytes / 2**20:.0f} MiB"
-    )
+    """Write bytes as GiB, below one GiB as MiB, never as a bare 0 of something that is there."""
+    if size_bytes >= GIB:
+        return f"{size_bytes / GIB:.1f} GiB"
+    mib = size_bytes / 2**20
+    return f"{mib:.1f} MiB" if 0 < mib < 10 else f"{mib:.0f} MiB"

@@ -27,6 +27,7 @@ from nbhelpers.checks import (
     unknown_names,
 )
 from nbhelpers.errors import ConfigError
+from nbhelpers.tables import left
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Gpu, Hardware
@@ -168,7 +169,7 @@ class Preset:
         title = html.escape(f"Preset {self.job}/{self.name}: {self.about}")
         top = f"<table>{head}{shown}</table>" if shown else "<p>Nothing differs from the base.</p>"
         below = f"<summary>{len(rows) - len(first)} settings as in the base</summary>"
-        return (
+        return left(
             f"<p><b>{title}</b></p>{notes}{top}"
             f"<details>{below}<table>{head}{rest}</table></details>"
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from nbhelpers.events import Event
+from nbhelpers.tables import left
 
 LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
@@ -251,7 +252,7 @@ class NotebookView:
         )
         cells = "".join(f"<td>{html.escape(part)}</td>" for part in progress.parts())
         phase = html.escape(progress.phase)
-        self._body = f"{bar}<table><tr><th>{phase}</th>{cells}</tr></table>"
+        self._body = left(f"{bar}<table><tr><th>{phase}</th>{cells}</tr></table>")
         self._update()
 
     def note(self, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from nbhelpers.targets import TASKS, TITLES
 FEW_SAMPLES = 100
 BASELINE_BYTES = 50 * 2**20  # a GPU that holds this much more than before has something left over
 WELL_STOPPED = 0.8
+FEW_STEPS = 20  # optimizer steps
+COLUMNS_NOTE = re.compile(r"note: columns understood by another name: [\d,]+ \((.*)\)")
 
 
 def headline(facts: RunFacts) -> str:
@@ -177,6 +180,21 @@ def _cut_samples(facts: RunFacts) -> list[str]:
     return [f"{share(cut / samples)} of the train samples are longer than {length} tokens and cut."]
 
 
+def _few_steps(facts: RunFacts) -> list[str]:
+    steps = facts.get("training", "optimizer_steps")
+    if facts.is_evaluation or not isinstance(steps, int) or not 0 < steps < FEW_STEPS:
+        return []
+    made = f"Only {count(steps)} optimizer step" + ("" if steps == 1 else "s")
+    return [f"{made}: an adapter hardly learns in so few. More rows or more epochs make more."]
+
+
+def _columns(facts: RunFacts) -> list[str]:
+    """Tell which columns were read as what, where their names left a choice."""
+    notes = facts.get("data", "problems", "notes")
+    found = [COLUMNS_NOTE.fullmatch(str(n)) for n in (notes if isinstance(notes, list) else [])]
+    return [f"Columns read by another name: {match[1]}." for match in found if match]
+
+
 def _skipped(facts: RunFacts) -> list[str]:
     skipped = facts.get("training", "skipped_steps")
     if not isinstance(skipped, int | float) or not skipped:
@@ -214,5 +232,14 @@ def _sandbox(facts: RunFacts) -> list[str]:
     return [f"Generated programs ran in a sandbox. {warning}"] if warning else []
 
 
-DOUBTS = (_random_start, _few_samples, _cut_answers, _cut_samples, _like_held_out, _skipped)
+DOUBTS = (
+    _random_start,
+    _few_samples,
+    _few_steps,
+    _columns,
+    _cut_answers,
+    _cut_samples,
+    _like_held_out,
+    _skipped,
+)
 DOUBTS += (_left_over, _quantised, _sandbox)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HEADLINE = (("test", "syntax_accuracy"), ("test", "bleu"), *((task, "pass@1") for task in TASKS))
 NAMED = (*HEADLINE, ("test", "exact_match"))
 UNCOMPARED = ("mean_new_tokens",)  # longer is neither better nor worse
+SET_ASIDE = "~"  # in the name of a run that a later one replaced
 VERDICTS = ("better", "worse", "within noise", "not comparable")
 RESAMPLES, MOST_RESAMPLES = 1000, 10_000
 _SAME = {
@@ -82,16 +83,27 @@ def find_base(facts: RunFacts) -> Base:
     """Return the newest finished base run in the same folder of runs that matches."""
     from nbhelpers.runs import list_runs
 
-    why = "No run of the base model lies beside this one to compare with."
+    why = (
+        "No run of the base model on this data lies beside this one to compare with; the same "
+        "command with -o method=base makes one."
+    )
     for run in list_runs(facts.run.path.parent):
-        data = read_json(run.result_path, RESULT) if run.path != facts.run.path else None
+        if run.path == facts.run.path or SET_ASIDE in run.id:
+            continue
+        data = read_json(run.result_path, RESULT)
         if not data or data.get("job") != "finetune" or _method(data) != "base":
+            continue
+        if _is_of_other_data(facts.data, data):  # another experiment: nobody would compare
             continue
         if differs := unlike(facts.data, data):
             why = f"The base run {run.id} is not comparable: {differs}."
             continue
         return Base(run.path, data, "")
     return Base(None, {}, why)
+
+
+def _is_of_other_data(ours: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return any(dig(ours, *at) != dig(other, *at) for places in _SAME.values() for at in places)
 
 
 def _method(data: Mapping[str, Any]) -> Any:

@@ -240,11 +240,14 @@ def energy_table(facts: RunFacts) -> pd.DataFrame:
 
 
 def data_table(facts: RunFacts) -> pd.DataFrame:
-    """Return samples, tokens, supervised tokens and cut samples of each split."""
+    """Return samples, tokens, cut and dropped samples of each split, and bad rows of each file."""
     rows = []
     for name, values in (facts.get("data", "splits") or {}).items():
         row: dict[str, Any] = {"split": name}
         for key in ("samples", "tokens", "supervised_tokens", "cut", "dropped"):
             row[key.replace("_", " ")] = dig(values, key)
         rows.append(row)
+    lost = facts.get("data", "problems", "rows_dropped")
+    for file, number in (lost if isinstance(lost, Mapping) else {}).items():
+        rows.append({"split": f"bad rows of {file}", "dropped": number})
     return _frame(rows)

@@ -184,9 +184,11 @@ def _findings(found: Any) -> str:
     rows = {str(kind): number for kind, number in (found.get("counts") or {}).items()}
     facts = {str(name): value for name, value in (found.get("facts") or {}).items()}
     notes = [*(found.get("examples") or []), *(found.get("notes") or [])]
-    if isinstance(duplicates := found.get("duplicates"), Mapping):
-        facts |= {str(k): v for k, v in duplicates.items() if k != "examples"}
     lines = [*_named(rows), *(str(note) for note in notes), *_named(facts)]
+    if isinstance(duplicates := found.get("duplicates"), Mapping):
+        from nbhelpers.report_finetune_words import duplicates_said
+
+        lines += duplicates_said(duplicates)
     return "\n".join(lines)
 
 

@@ -32,15 +32,17 @@ border-bottom:1px solid #eee;background:none;color:inherit}
 .nbh td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .nbh th.n{text-align:right}.nbh .long{overflow-wrap:anywhere}
 .nbh td.w{white-space:nowrap}
+.nbh td.y{min-width:20rem}.nbh td.v{max-width:14rem;overflow-wrap:break-word}
 .nbh img{max-width:100%;height:auto;display:block}.nbh figure{margin:.6rem 0}
 .nbh figcaption{color:#555;font-size:.84rem}
 .nbh.wide{max-width:84rem}.nbh .lines td{white-space:pre}
-.nbh mark{background:#fff3bf;color:inherit}.nbh details{margin:.5rem 0}
+.nbh mark{background:#cfe8cf;color:#123312}.nbh details{margin:.5rem 0}
 .nbh summary{cursor:pointer;font-size:.9rem}.nbh pre.code{background:#f6f6f6;padding:.4rem}
 @media(max-width:600px){.nbh th{white-space:normal}}
 """
 UNBROKEN = frozenset(("scorer", "split", "order", "prior", "metric", "average", "phase"))
 UNBROKEN |= {"to cite", "what", "setting", "verdict", "score", "run"}
+WIDTHS = {"why": "y", "this run": "v", "base": "v"}  # room for reasons beside long values
 SCORE_COLUMNS = frozenset(("precision", "recall", "f1", "roc_auc", "pr_auc", "target"))
 HEADS = {
     "f1": "F1 (binary)",
@@ -137,7 +139,7 @@ def _cell(name: str, value: Any) -> tuple[str, str]:
     if name.endswith("_bytes"):
         return size(value), "n"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value), "w" if name in UNBROKEN else ""
+        return str(value), "w" if name in UNBROKEN else WIDTHS.get(name, "")
     if name in SCORE_COLUMNS:
         return score(value), "n"
     is_count = isinstance(value, int) or float(value).is_integer() or abs(value) >= 1000

@@ -11,6 +11,7 @@ from nbhelpers.errors import JobFailed
 from nbhelpers.files import read_json
 from nbhelpers.forms import RESULT
 from nbhelpers.paths import expanded
+from nbhelpers.tables import left
 from nbhelpers.targets import TASKS, TITLES, written
 
 RESULT_NAME = "result.json"
@@ -105,4 +106,4 @@ class RunResult:
         rows += self.headline_scores.items()
         rows += [] if total_s is None else [("total time", f"{total_s:.0f} s")]
         cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
-        return f"<table>{cells}</table>"
+        return left(f"<table>{cells}</table>")

@@ -25,6 +25,7 @@ from nbhelpers.files import read_json, write_json
 from nbhelpers.forms import PROCESS, RECORD
 from nbhelpers.paths import expanded, is_file, is_folder, kind_of
 from nbhelpers.results import RESULT_NAME, RunResult
+from nbhelpers.tables import left
 
 HEARTBEAT_S = 15.0
 HEARTBEAT_LIMIT_S = 180.0  # a drive shared by two machines shows a new time late
@@ -49,7 +50,7 @@ class Run:
         rows = {"run": self.id, "status": self.status, "folder": str(self.path)}
         rows |= {"command": (self.record or {}).get("command") or ""}
         cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
-        return f"<table>{cells}</table>"
+        return left(f"<table>{cells}</table>")
 
     @property
     def id(self) -> str:
@@ -326,7 +327,7 @@ class RunTable:
         head = "".join(f"<th>{name}</th>" for name in rows[0])
         cells = (("".join(f"<td>{html.escape(v)}</td>" for v in row.values())) for row in rows)
         body = "".join(f"<tr>{row}</tr>" for row in cells)
-        return f"<table><tr>{head}</tr>{body}</table>"
+        return left(f"<table><tr>{head}</tr>{body}</table>")
 
 
 def _row(run: Run) -> dict[str, str]:

@@ -16,6 +16,7 @@ from nbhelpers.presets import Preset
 from nbhelpers.progress import duration
 from nbhelpers.runs import Run
 from nbhelpers.study_time import dense_tflops
+from nbhelpers.tables import left
 
 if TYPE_CHECKING:
     from nbhelpers.runs import RunResult
@@ -72,7 +73,7 @@ class Elsewhere:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.assumptions)
         title = html.escape(f"{self.run_id} on other GPUs (estimates)")
         head = cells(self.HEADS, "th")
-        return f"<p><b>{title}</b></p><table><tr>{head}</tr>{body}</table><ul>{notes}</ul>"
+        return left(f"<p><b>{title}</b></p><table><tr>{head}</tr>{body}</table><ul>{notes}</ul>")
 
 
 def estimate_elsewhere(

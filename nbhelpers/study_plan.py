@@ -36,6 +36,7 @@ from nbhelpers.study_time import (
     past_runs,
     total_time,
 )
+from nbhelpers.tables import left
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -154,13 +155,10 @@ class Study:
         """
         if not self.is_hopeless:
             return
-        told = [
-            f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB"
-            for row in self.refused
-            if row.preset.settings.method != "base"
-        ]
-        has = (self.refused[-1].budget.capacity_bytes or 0) / 2**30
-        advice = self.refused[-1].budget.advice
+        trained = [row for row in self.refused if row.preset.settings.method != "base"]
+        told = [f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB" for row in trained]
+        largest = max(trained, key=lambda row: row.budget.total_bytes).budget
+        has, advice = (largest.capacity_bytes or 0) / 2**30, largest.advice
         raise BudgetError(
             f"No adapter of the study fits (predicted: {', '.join(told)}); the GPU has {has:.1f} "
             "GiB.",
@@ -189,7 +187,7 @@ class Study:
         total = f"<tr>{row(('in total', '', '', '', '', '', self.time_words()), 'th')}</tr>"
         notes = "".join(f"<li>{html.escape(n)}</li>" for n in (*self.notes, *self.time.notes))
         title = html.escape(f"A study of {len(self.rows)} runs on the same data in the same order")
-        return (
+        return left(
             f'<p><b>{title}</b></p><div style="overflow-x:auto;max-width:100%">'
             f"<table><tr>{row(self.HEADS, 'th')}</tr>{body}{total}</table></div>"
             f"<ul>{notes}</ul>"

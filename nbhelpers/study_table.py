@@ -15,6 +15,7 @@ from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck
 from nbhelpers.study_plan import PlannedRun, Study
 from nbhelpers.study_time import FINISHED, REFUSED, TimeEstimate
+from nbhelpers.tables import left
 from nbhelpers.targets import TASK_METRICS, TASKS, TEXT_METRICS, TITLES, written
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class StudyResult:
         below = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
         title = html.escape(f"{self!r}")
         table = f'<div style="{BOX}"><table><tr>{head}</tr>{body}</table></div>'
-        return f"<p><b>{title}</b></p>{table}<ul>{below}</ul>"
+        return left(f"<p><b>{title}</b></p>{table}<ul>{below}</ul>")
 
 
 def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.tables import left
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -134,4 +136,4 @@ def _size(size_bytes: int) -> str:
 def html_table(rows: Mapping[str, Any]) -> str:
     """Return names and values as an HTML table of two columns."""
     cells = (f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items())
-    return f"<table>{''.join(cells)}</table>"
+    return left(f"<table>{''.join(cells)}</table>")

@@ -68,12 +68,15 @@ def no_gpu(**facts: Any) -> Hardware:
     return Hardware(**known | facts)
 
 
-def run_quickly(study: Any, run_dir: Path, **options: Any) -> StudyResult:
-    studies.follow = partial(studies.follow, refresh_s=0.05)
+def run_quickly(study: Any, run_dir: Path, *, reports: bool = False, **options: Any) -> StudyResult:
+    """Run a study that is looked at often; without `reports` its runs get no page."""
+    studies.follow, report = partial(studies.follow, refresh_s=0.05), studies.report
+    if not reports:
+        studies.report = lambda run, show: None
     try:
         return run_study(study, run_dir=run_dir, **{"hardware": no_gpu()} | options)
     finally:
-        studies.follow = studies.follow.func
+        studies.follow, studies.report = studies.follow.func, report
 
 
 def result_of(run: Run, settings: dict[str, Any]) -> dict[str, Any]:

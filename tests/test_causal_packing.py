@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from causal_tiny import PAD, VOCAB, tiny_base, tiny_gemma, tiny_table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from nbhelpers.models.causal_attention import Layout, choose_attention, masks
+from nbhelpers.models.causal import add_adapter
+from nbhelpers.models.causal_attention import BLOCK_LISTS, Layout, choose_attention, masks
 from nbhelpers.models.causal_batches import make_batch
 from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.models.causal_loss import supervised
 
 ROWS = np.arange(5)
 SCALE = 30.0  # of the projections: scores reach the cap
@@ -125,6 +129,84 @@ def test_a_sliding_window_limits_some_layers_only():
     assert int((found["sliding_attention"][0, 0, 39] == 0).sum()) == 16
 
 
+def searched_mask(layout: Layout, window: int | None):
+    """Flex attention's mask, found by PyTorch from every pair of tokens."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    segments = layout.segments
+
+    def visible(b, h, q, kv):
+        seen = (segments[b, q] == segments[b, kv]) & (q >= kv)
+        return seen if window is None else seen & (q - kv < window)
+
+    rows, length = segments.shape
+    return create_block_mask(visible, rows, None, length, length, device="cpu", BLOCK_SIZE=128)
+
+
+@pytest.mark.parametrize("window", [None, 1, 100, 128, 300])
+@pytest.mark.parametrize("length", [40, 128, 640, 1000])
+def test_blocks_are_those_that_a_search_through_all_pairs_finds(length: int, window: int | None):
+    draw = np.random.default_rng(length)
+    segments = np.full((3, length), -1)
+    for row in segments:
+        cuts = np.sort(draw.integers(0, length, size=3))
+        for number, part in enumerate(np.split(row[: cuts[-1]], cuts[:-1])):
+            part[:] = number  # the rest is padding
+    layout = Layout(torch.from_numpy(segments), torch.zeros(3, length, dtype=torch.long))
+    config = SimpleNamespace(
+        layer_types=["full_attention", "sliding_attention"], sliding_window=window
+    )
+    made = masks(layout, kernel="flex", config=config, dtype=torch.float32)
+    for kind, reach in (("full_attention", None), ("sliding_attention", window)):
+        found, wanted = made[kind], searched_mask(layout, reach)
+        for name in BLOCK_LISTS:
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (kind, name)
+        b, q, kv = (
+            torch.arange(3)[:, None, None],
+            torch.arange(length)[:, None],
+            torch.arange(length),
+        )
+        zero = torch.zeros((), dtype=torch.long)
+        assert torch.equal(found.mask_mod(b, zero, q, kv), wanted.mask_mod(b, zero, q, kv))
+
+
+@pytest.mark.parametrize("multiple", [8, 128])
+def test_a_batch_knows_its_supervised_tokens_and_where_its_samples_begin(multiple: int):
+    for rows in (ROWS, ROWS[:0]):
+        for packed in (True, False):
+            batch = make_batch(tiny_table(), rows, pad_id=PAD, packed=packed, multiple=multiple)
+            for found, wanted in zip(batch.learned, supervised(batch.labels), strict=True):
+                assert torch.equal(found, wanted)
+            again = Layout(batch.layout.segments, batch.layout.positions).first_tokens()
+            assert np.array_equal(batch.layout.first_tokens(), again)
+
+
+@pytest.mark.slow
+def test_blocks_are_compiled_once_with_gradients_and_once_without(monkeypatch: pytest.MonkeyPatch):
+    """Whatever the widths, the kinds of layers, and states that need a gradient or not."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter, real = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call: real(call, backend=counter))
+    base = tiny_base()
+    adapter = {"lora_target_modules": ["q_proj", "down_proj"], "lora_r": 4, "alpha": 8}
+    how = SimpleNamespace(**adapter, lora_dropout=0.1, seed=0, model="tiny")
+    model = add_adapter(base, how)
+    forward = TrainingForward(base.model, kernel="eager", loss="chunked", dtype=torch.float32)
+    found = []
+    with forward.active(compiled=True):
+        for count in (5, 2, 4, 1, 3):
+            batch = make_batch(tiny_table(), ROWS[:count], pad_id=PAD, packed=True)
+            model(**forward.inputs(batch)).loss.backward()
+            found.append(counter.frame_count)
+        with torch.no_grad():
+            for count in (4, 1):
+                batch = make_batch(tiny_table(), ROWS[:count], pad_id=PAD, packed=True)
+                model(**forward.inputs(batch))
+                found.append(counter.frame_count)
+    assert found == [1] * 5 + [2] * 2
+
+
 def test_padding_sees_itself_so_that_no_softmax_is_empty():
     table = tiny_table()
     batch = make_batch(table, ROWS[:2], pad_id=PAD, packed=False)
@@ -162,8 +244,6 @@ def test_the_kernel_follows_family_and_device():
 
 
 def test_the_proof_fails_where_the_cap_is_dropped(monkeypatch: pytest.MonkeyPatch):
-    from types import SimpleNamespace
-
     from nbhelpers.jobs.parity import prove
     from nbhelpers.models import causal_attention
 

@@ -159,10 +159,7 @@ def test_the_same_pair_with_both_labels_loses_both_rows_in_either_order(folder: 
 def test_an_id_with_two_texts_is_withdrawn_with_its_pairs(folder: Path) -> None:
     append(folder / "data.jsonl", function_line("2", "another text"))
     error = report_of(folder)
-    assert (
-        "2 x one id, different texts; 2 x pair names a function that cannot be used"
-        in error.message
-    )
+    assert f"2 x {KINDS['clashing_id'][1]}; 2 x {KINDS['bad_function'][1]}" in error.message
     assert "data.jsonl:2:" in error.details and "data.jsonl:7:" in error.details
     dropped = load(folder, on_bad_rows="drop")
     assert "2" not in dropped.ids and len(dropped.splits["train"]) == 1
@@ -174,10 +171,8 @@ def test_pairs_of_a_bad_function_are_told_apart_from_unknown_ids(folder: Path) -
     append(folder / "data.jsonl", function_line("7", " "))
     append(folder / "data.jsonl", function_line("8", 8))
     append(folder / "train.txt", b"1\t7\t0\n1\t8\t0\n1\t9\t0\n")
-    assert (
-        "1 x id is not among the functions; 2 x pair names a function that cannot be used"
-        in report_of(folder).message
-    )
+    wanted = f"1 x {KINDS['unknown_id'][1]}; 2 x {KINDS['bad_function'][1]}"
+    assert wanted in report_of(folder).message
 
 
 def test_an_id_whose_first_text_was_empty_is_not_taken_from_a_later_line(folder: Path) -> None:

@@ -131,7 +131,7 @@ def test_prompts_of_which_some_hold_their_answers_are_counted(tmp_path: Path) ->
     ]
     found = read(tmp_path / "rows.jsonl", made)
     assert found.problems["counts"]["answer_in_question"] == 4
-    with pytest.raises(DataError, match="answer_in_prompt"):
+    with pytest.raises(DataError, match="hold their own answers"):
         read(tmp_path / "rows.jsonl", [row | {"prompt": row["prompt"] + ANSWER} for row in made])
 
 

@@ -15,8 +15,8 @@ from study_on_disk import write_study
 from nbhelpers.errors import ConfigError, OutOfMemory
 from nbhelpers.report import Report, report
 from nbhelpers.report_study import report_study
-from nbhelpers.report_study_pairs import pairs_of
-from nbhelpers.report_study_words import headline
+from nbhelpers.report_study_pairs import Pair, pairs_of
+from nbhelpers.report_study_words import cheapest, headline
 from nbhelpers.study import open_study
 from nbhelpers.study_table import StudyResult
 
@@ -62,7 +62,47 @@ def test_two_equal_adapters_are_within_noise_and_the_cheaper_one_is_named(tmp_pa
     found = write_study(tmp_path, "base,r16,r32", good=good)
     said = headline(found, pairs_of(found))
     assert "r32 against r16: within noise." in said
-    assert "no other beats, r16 took the least time" in said
+    assert "no other beats, r16 took the least memory (7.32 GiB)." in said
+    assert "r16 and r32 took 16 min 19 s to 16 min 35 s: differences below 20 % are" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "peaks", "words"),
+    [
+        ((13, 30), (1 << 30, 2 << 30), "r16 took the least time (13 s) and the least memory (1.00"),
+        ((13, 30), (2 << 30, 1 << 30), "r16 took the least time (13 s) and r32 took the least mem"),
+        ((13, 13.2), (2 << 30, 1 << 30), "r32 took the least memory (1.00 GiB). r16 and r32 each"),
+    ],
+)
+def test_the_cheaper_adapter_is_named_once_and_noise_is_called_so(
+    study: StudyResult, seconds: tuple, peaks: tuple, words: str
+) -> None:
+    rows = []
+    for row, taken, peak in zip(study.rows[2:], seconds, peaks, strict=True):
+        new = {"timing": {"total_s": taken}, "memory": {"measured_bytes": peak}}
+        rows.append(replace(row, result=replace(row.result, data=row.result.data | new)))
+    pair = Pair("r32", "r16", "test", "bleu", 0.2, -1.0, 1.4, 0.6, "within noise", "")
+    said = cheapest(replace(study, rows=tuple(rows)), [pair])
+    assert said.startswith(f"Of the adapters that no other beats, {words}")
+
+
+def test_a_p_that_no_draw_reached_is_a_bound(study: StudyResult, made: Report) -> None:
+    least = 1 / (study.rows[0].settings.bootstrap_samples + 1)
+    pairs = made.tables["pairs"]
+    bound = pairs[pairs["p_is_bound"]]
+    assert len(bound) and (bound["p_holm"] >= least * 0.999).all()
+    assert (pairs[~pairs["p_is_bound"]]["p_holm"].dropna() > least).all()
+    assert "p <= 0.010" in seen(made) and "p = 1.000" in seen(made)
+
+
+def test_the_page_gives_the_one_command_and_tables_scroll_in_their_own_box(
+    study: StudyResult, made: Report
+) -> None:
+    command = "nbhelpers study --preset smoke --adapters base,r8,r16,r32 --seeds 3"
+    assert command in seen(made) and study.study.command().startswith(command)
+    assert made.html.count("<table") == made.html.count('<div class="scroll"><table')
+    assert "overflow-x:auto;max-width:100%" in made.html
+    assert study._repr_html_().count('overflow-x:auto;max-width:100%"><table') == 1
 
 
 def test_every_run_is_a_row_with_scores_intervals_and_cost(
@@ -77,7 +117,7 @@ def test_every_run_is_a_row_with_scores_intervals_and_cost(
         assert wanted in page
     low, high = scores["humaneval"]["intervals"]["pass@1"]
     assert f"[{low:.3f}, {high:.3f}]" in page
-    assert "train r16" in page
+    assert study.rows[2].run.id in page
 
 
 def test_pairs_hold_the_difference_of_the_same_samples(study: StudyResult, made: Report) -> None:

@@ -114,3 +114,18 @@ def test_a_module_ends_with_the_end_token_and_batches_come_in_an_order_of_the_se
     assert not batch.equal(next(smoke._batches(tokenizer, 2)))
     follows = [row[at + 1].item() for row in batch for at in (row[:-1] == 1).nonzero()]
     assert set(follows) == {tokenizer.bos_token_id}
+
+
+def test_pretraining_is_a_phase_of_its_own_and_only_where_it_happens():
+    from types import SimpleNamespace
+
+    from nbhelpers.jobs.finetune import _pretraining
+
+    said = []
+    clock = SimpleNamespace(phase=lambda name: said.append(name))
+    progress = lambda name: lambda done, total: said.append((name, done, total))  # noqa: E731
+    report = _pretraining(SimpleNamespace(clock=clock, progress=progress))
+    assert said == []  # the cache has the model: nothing is reported
+    for done in (1, 2):
+        report(done, 2)
+    assert said == ["pretrain", ("pre-train", 1, 2), ("pre-train", 2, 2), "model"]

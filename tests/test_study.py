@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
 
 from nbhelpers import study_time
 from nbhelpers.batching import plan_batch
-from nbhelpers.errors import ConfigError
+from nbhelpers.config import load_preset
+from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.memory import predict_memory
+from nbhelpers.parameters import parse_assignments
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run, write_json
 from nbhelpers.study import open_study
@@ -131,8 +135,6 @@ def test_a_wrong_variant_is_refused(tmp_path: Path, variant: dict, message: str)
 
 
 def test_a_study_is_for_fine_tuning(tmp_path: Path) -> None:
-    from nbhelpers.config import load_preset
-
     with pytest.raises(ConfigError, match="clones has none"):
         plan_study(load_preset("clones", "smoke"), no_gpu(), adapters="r8", run_dir=tmp_path)
 
@@ -168,6 +170,16 @@ def test_a_run_that_does_not_fit_takes_no_time_and_names_what_does(tmp_path: Pat
     assert study.rows[1].time.words() == "none: it does not fit"
     assert study.time == replace(study.rows[0].time, notes=study.time.notes)
     assert "r8 is predicted not to fit and will not start: " in study.text()
+    assert "In total: no adapter fits; base alone: " in study.text() and study.is_hopeless
+    with pytest.raises(
+        BudgetError, match=r"No adapter of the study fits .predicted: r8 "
+    ) as caught:
+        study.require_fit()
+    assert caught.value.fix.startswith("set one of: ")
+    fits = replace(study.rows[1], time=study.rows[0].time, name="fits")
+    both = replace(study, rows=(*study.rows, fits))
+    both.require_fit()
+    assert both.time_words().startswith("without r8 (does not fit): ")
 
 
 def test_an_estimate_is_four_flops_per_parameter_and_token(tmp_path: Path) -> None:
@@ -238,6 +250,59 @@ def test_a_measured_speed_and_row_length_replace_the_assumed_ones(tmp_path: Path
     assert any("50 tokens per row, measured by" in note for note in time.notes)
     tokens = 18_548 * 2 * 50
     assert time.low_s == pytest.approx(study_time.START_S[0] + tokens / 1008 + 2.0)
+
+
+def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_time_of_it(
+    tmp_path: Path,
+) -> None:
+    first = planned("r8", tmp_path)
+    timing = {"total_s": 55.0, "pretrain_s": 24.0}
+    finished_run(tmp_path, first.rows[0], no_gpu(), timing=timing)
+    study = planned("r8", tmp_path)
+    assert study.rows[0].time.basis == "finished"
+    finished_run(tmp_path, study.rows[1], no_gpu())
+    folder = StudyFolder(tmp_path / study.id, study)
+    folder.begin()
+    found = open_study(study.id, tmp_path)
+    base, r8 = found.cells()
+    assert (base["time"], base["predicted time"]) == ("31 s", "")
+    assert r8["predicted time"].endswith("(estimate)") and r8["time"] == "10 s"
+    assert found.table.set_index("run").loc["base", ["time_s", "pretrain_s"]].tolist() == [31, 24]
+    note = "Times leave out the pre-training of the smoke model, done once for all runs (24 s in base)."
+    assert found.notes() == [note] and note in str(found) and note in found._repr_html_()
+    again = planned("base", tmp_path, changes={"learning_rate": 1e-3})
+    assert again.rows[0].time.words() == "about 31 s (measured)"
+
+
+@pytest.mark.parametrize(
+    ("adapters", "seeds", "overrides"),
+    [
+        ("r8,qlora-r16", None, {}),
+        ("r8,r32", "3,4", {"lora_alpha": 8.0, "lora_r": 4, "epochs": 1}),
+        ("lora16", "7", {"evaluate": "none", "lora_target_modules": ["q_proj"]}),
+        ("r8,r4", None, {"evaluate": "none", "lora_alpha": 8.0}),
+    ],
+)
+def test_one_command_repeats_a_study(
+    tmp_path: Path, adapters: str, seeds: str | None, overrides: dict[str, Any]
+) -> None:
+    preset = load_preset("finetune", "smoke", overrides=overrides)
+    options = {"run_dir": tmp_path, "hardware": no_gpu()}
+    study = plan_study(preset, adapters=adapters, seeds=seeds, **options)
+    words = shlex.split(study.command())
+    assert words[:4] == ["nbhelpers", "study", "--preset", "smoke"]
+    typed = dict(pairwise(words))
+    values = parse_assignments([b for a, b in pairwise(words) if a == "-o"], "-o")
+    assert set(values) <= {*overrides, "lora_r"}
+    again = load_preset("finetune", "smoke", overrides=values)
+    named = {"adapters": typed["--adapters"], "seeds": typed["--seeds"]}
+    repeated = plan_study(again, **named, **options)
+    assert [row.run_id for row in repeated.rows] == [row.run_id for row in study.rows]
+
+
+def test_a_study_of_own_variants_has_no_command(tmp_path: Path) -> None:
+    assert planned([{"name": "mine", "lora_r": 4}], tmp_path).command() == ""
+    assert planned([{"name": "r4", "lora_r": 4, "lora_alpha": 4.0}], tmp_path).command() == ""
 
 
 def test_seeds_are_compared_with_base_standing_for_each(tmp_path: Path) -> None:

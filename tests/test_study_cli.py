@@ -9,10 +9,11 @@ from typing import Any
 
 import fake_study
 import pytest
+from fake_launch import wait_for_event
 from fake_study import make_preset, no_gpu
 
 from nbhelpers import cli
-from nbhelpers.errors import ConfigError, OutOfMemory
+from nbhelpers.errors import ConfigError, OutOfMemory, Stopped
 from nbhelpers.runs import end_leftovers, list_runs
 
 pytestmark = pytest.mark.slow
@@ -62,17 +63,37 @@ def test_a_study_runs_and_is_used_again(runs: Path, monkeypatch, capsys) -> None
     options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
     assert command(monkeypatch, *options) == 0
     said = capsys.readouterr().out
-    assert said.index("In total: ") < said.index("[1/2] base") < said.index("0.808 [0.708, 0.908]")
-    assert "Its report: " in said and list(runs.glob("study-*/study.html"))
-    assert command(monkeypatch, *options) == 0
-    assert capsys.readouterr().out.count("is finished: its result is used") == 2
+    assert said.index("In total: ") < said.index("[1/2] base") < said.index("2 of 2 runs finished")
     (folder,) = runs.glob("study-*")
-    for name in (folder.name, str(folder)):
+    assert f"Report: {folder}/study.html" in said and (folder / "study.html").is_file()
+    assert len(list(runs.glob("finetune-*/report.html"))) == 2  # each run has its own page
+    ended = said[said.index("2 of 2 runs finished") :].splitlines()
+    assert max(len(line) for line in ended if str(runs) not in line) <= 100
+    assert command(monkeypatch, *options) == 0
+    again = capsys.readouterr().out
+    assert again.count("is finished: its result is used") == 2
+    assert "[start]" in said and "[start]" not in again  # nothing is told as if it ran
+    for name in (folder.name, folder.name[:9], str(folder)):
         assert command(monkeypatch, "report", name, "--run-dir", str(runs)) == 0
         said = capsys.readouterr().out
         assert "2 of 2 runs finished" in said and f"{folder}/study.html" in said
     assert command(monkeypatch, "runs", "--run-dir", str(runs)) == 0
-    assert capsys.readouterr().out.count("finished") == 2  # the study's folder is no run
+    listed, studies = capsys.readouterr().out.split("\n\n")
+    assert listed.count("finished") == 2  # the study's folder is no run
+    assert studies.split() == ["study", "adapters", "finished"] + [
+        *(folder.name, "base,", "r8", "2", "of", "2")
+    ]
+    run = next(runs.glob("finetune-*")).name
+    for named in (("follow",), ("ask",), ("merge",), ("export",)):
+        rest = {"follow": ()}.get(named[0], ("x",))
+        given = (*named, folder.name, *rest, "--run-dir", str(runs))
+        assert command(monkeypatch, *given) == ConfigError.exit_code
+        said = capsys.readouterr().err
+        assert "is a study" in said and run in said and f"nbhelpers {named[0]} {runs}" in said
+    assert command(monkeypatch, "stop", folder.name, "--run-dir", str(runs)) == 0
+    assert ": finished" in capsys.readouterr().out
+    assert command(monkeypatch, "report", "study-0", "--run-dir", str(runs)) == 2
+    assert folder.name in capsys.readouterr().err
 
 
 def test_a_failed_run_is_the_exit_code(runs: Path, monkeypatch, capsys) -> None:
@@ -97,6 +118,22 @@ def test_a_wrong_option_ends_before_anything_starts(
     arguments = ("study", "--preset", "smoke", "--run-dir", str(runs), *options)
     assert command(monkeypatch, *arguments) == ConfigError.exit_code
     assert words in capsys.readouterr().err and not runs.exists()
+
+
+def test_stop_takes_a_study_and_its_stopped_run_has_the_code_of_one(
+    runs: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("FAKE_SLOW", "base")
+    monkeypatch.setattr("nbhelpers.study.follow", lambda run, **options: None)
+    options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
+    assert command(monkeypatch, *options) == 130
+    (folder,) = runs.glob("study-*")
+    (run,) = list_runs(runs)
+    wait_for_event(run, "step")
+    assert command(monkeypatch, "stop", folder.name, "--run-dir", str(runs)) == 0
+    assert f"{run.id}: stopped" in capsys.readouterr().out
+    assert command(monkeypatch, "report", run.id, "--run-dir", str(runs)) == Stopped.exit_code
+    assert "(stopped) holds no result" in capsys.readouterr().err
 
 
 def test_an_interrupted_study_has_the_shells_exit_code(runs: Path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from nbhelpers.errors import (
 )
 from nbhelpers.hardware import detect_hardware, plan_hardware
 from nbhelpers.launch import launch
-from nbhelpers.runs import Run, end_leftovers, list_runs
+from nbhelpers.runs import Run, end_leftovers, list_runs, write_json
 from nbhelpers.study import list_studies, open_study, plan_study, run_study
 
 pytestmark = pytest.mark.slow
@@ -116,6 +117,55 @@ def test_a_study_is_found_again_by_its_folder_or_id(runs: Path, capsys) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         open_study(path)
     assert run_quickly(study, runs, show=False).is_complete
+
+
+def test_a_study_keeps_the_figures_of_its_own_runs(runs: Path) -> None:
+    first = run_quickly(plan(runs, "r8"), runs, show=False)
+    path = first.rows[0].run.result_path
+    write_json(path, json.loads(path.read_text()) | {"timing": {"total_s": 77.0}})
+    other = run_quickly(plan(runs, "r16"), runs, fresh=True, show=False)  # another base run
+    found, base = open_study(first.path), other.rows[0].run
+    assert found.rows[0].run.id == f"{base.id}~1" and found.rows[0].time_s == 77
+    assert found.rows[1].run.id == first.rows[1].run.id and found.notes() == []
+    assert open_study(other.path).rows[0].run.path == base.path
+    shutil.rmtree(found.rows[0].run.path)
+    write_json(base.record_path, base.record | {"created_at": "2031-02-03T04:05:06+00:00"})
+    found = open_study(first.path)
+    assert found.rows[0].time_s == 10
+    assert "base: its run of " in str(found) and "replaced by one of 2031-02-03" in str(found)
+    assert "replaced by one of 2031-02-03" in found._repr_html_()
+    again = run_quickly(first.study, runs, show=False)  # run again, it takes what is there
+    assert again.notes() == [] and again.rows[0].run.path == base.path
+
+
+def test_each_run_gets_its_page_and_one_that_cannot_be_written_stops_nothing(
+    runs: Path, monkeypatch, capsys
+) -> None:
+    pages = []
+
+    def report(run: Run, *, show: bool) -> None:
+        pages.append(run.id)
+        if len(pages) == 1:
+            raise OSError("the disk is full")
+        run.report_path.write_text("page")
+
+    monkeypatch.setattr(studies, "report", report)
+    study = plan(runs, "r8")
+    assert run_quickly(study, runs, reports=True).is_complete
+    said = capsys.readouterr().out
+    assert "the report of base was not written (the disk is full)" in said
+    run_quickly(study, runs, reports=True)
+    assert pages == [row.run_id for row in (*study.rows, study.rows[0])]  # what was left out
+
+
+def test_a_preset_for_a_gpu_is_refused_before_anything_is_made(runs: Path) -> None:
+    study = plan(runs, "r8")
+    rows = tuple(replace(row, preset=replace(row.preset, gpu="t4")) for row in study.rows)
+    with pytest.raises(HardwareError, match="is for the GPU t4; there is no GPU here"):
+        run_quickly(replace(study, rows=rows), runs)
+    assert not runs.exists()
+    run_quickly(study, runs, show=False)  # what is finished can be looked at anywhere
+    assert run_quickly(replace(study, rows=rows), runs, show=False).is_complete
 
 
 def test_fresh_starts_every_run_anew_unless_one_works(runs: Path, monkeypatch) -> None:

@@ -202,8 +202,8 @@ class RowReader:
     def _tell_names(self, file: str) -> None:
         for form, (where, line) in self.forms.items():
             if not form.is_plain:
-                read = f"{form.question} is the question, {form.answer} the answer"
-                extra = f", {form.input} the input" if form.input else ""
+                read = f"{form.question} as the question, {form.answer} as the answer"
+                extra = f", {form.input} as the input" if form.input else ""
                 self.log.add("columns_read", where or file, line, read + extra)
 
     def _check_prompts(self, file: str) -> None:

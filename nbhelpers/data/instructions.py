@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError, DataError
+from ..tables import left
 from .instruction_overlap import compare_splits
 from .instruction_rows import PlacedRow
 from .instruction_sources import read_source
@@ -58,7 +59,7 @@ class InstructionData:
             rows += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
         caption = html.escape(f"{self!r}; fingerprint {self.fingerprint[:12]}")
         titles = "".join(f"<th>{title}</th>" for title in head)
-        return f"<table><caption>{caption}</caption><tr>{titles}</tr>{rows}</table>"
+        return left(f"<table><caption>{caption}</caption><tr>{titles}</tr>{rows}</table>")
 
 
 def load_instructions(

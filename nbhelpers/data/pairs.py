@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
+from ..tables import left
 from .problems import ProblemLog, Problems
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class CloneData:
             )
             rows += "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>"
         caption = html.escape(f"{self!r}; fingerprint {self.fingerprint[:12]}")
-        return f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>"
+        return left(f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>")
 
 
 def _split_row(pairs: ClonePairs) -> dict[str, int]:

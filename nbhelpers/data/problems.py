@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import DataError
+from ..tables import left
 
 EXAMPLES_SHOWN = 20
 PLACES_SHOWN = 3  # of each kind, where rows that were left out are told in a sentence
@@ -286,7 +287,7 @@ class Problems:
             cells = (weight, what, f"{self.counts[kind]:,}", str(first), fix)
             rows.append("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
         head = "<tr><th></th><th>found</th><th>times</th><th>first at</th><th>fix</th></tr>"
-        return f"<table>{head}{''.join(rows)}</table>"
+        return left(f"<table>{head}{''.join(rows)}</table>")
 
 
 def _fact_text(value: Any) -> str:

@@ -264,6 +264,7 @@ class _Runner:
             if state.step < recipe.total_steps:
                 if not session.plan.use_gpu:
                     trainer.count_live_bytes(self.meter, COUNTED_STEPS)
+                    stack.callback(trainer.counting.close)  # a step that fails ends its count too
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
             elif resumed:  # trained to the end before: only the evaluation is missing
                 trainer.load_adapter(resumed)

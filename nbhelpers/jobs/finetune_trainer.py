@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,7 @@ class AdapterTrainer(SFTTrainer):
         self.progress, self.window = state, _Window()
         self.stopped = False
         self.counted: tuple[Any, int] | None = None  # a context for the steps before the second
+        self.counting = ExitStack()  # of the step that is being counted
         trained = [p for p in model.parameters() if p.requires_grad]
         s = recipe.settings
         optimizer = torch.optim.AdamW(
@@ -215,7 +217,7 @@ class _Watch(TrainerCallback):
         trainer = self.trainer
         trainer.window = _Window(started=self.since)
         if trainer.counted and state.global_step < trainer.counted[1]:
-            trainer.counted[0].__enter__()
+            trainer.counting.enter_context(trainer.counted[0])
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the norm that the gradients had before they were clipped."""
@@ -228,8 +230,7 @@ class _Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Count the step; evaluate, save and stop where that is due."""
         trainer, done = self.trainer, self.trainer.progress
-        if trainer.counted and state.global_step <= trainer.counted[1]:
-            trainer.counted[0].__exit__(None, None, None)
+        trainer.counting.close()
         window, stop = trainer.window, trainer.window.stop
         done.useful_tokens += window.useful
         done.padded_tokens += window.padded
@@ -269,9 +270,9 @@ def _check_finite(trainer: AdapterTrainer, step: int) -> None:
 
 
 def _agree(trainer: AdapterTrainer) -> None:
-    """Read loss and norm, and sum loss, tokens and wishes over ranks: a step's one host-device sync.
+    """Read loss and norm, and sum loss, tokens and wishes over ranks.
 
-    The update is applied while the next batch is made.
+    This is the one host-device sync of a step: the update runs while the next batch is made.
     """
     window, hooks, accelerator = trainer.window, trainer.hooks, trainer.accelerator
     due = accelerator.is_main_process and hooks.save_is_due()

@@ -256,6 +256,6 @@ def of_any_size(tensor: Tensor, *dims: int) -> Tensor:
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a host's tensor on a device; to a GPU, without waiting for what it is doing."""
-    if device.type != "cuda" or tensor.device.type != "cpu":
+    if device.type != "cuda" or tensor.device.type != "cpu" or not tensor.numel():
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
