@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from nbhelpers.checks_gpu import no_gpu_for
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.locks import locked
+from nbhelpers.parameters import override_words
 from nbhelpers.paths import expanded, is_file, kind_of
 from nbhelpers.preflight import require_supplies
 from nbhelpers.runs import Run, end_leftovers, write_json
@@ -186,16 +186,6 @@ def run_record(
         "git_commit": git_commit(),
         "data_fingerprint_hint": stamp or None,
     }
-
-
-def override_words(preset: Preset, *, leave_out: Container[str] = ()) -> list[str]:
-    """Return what was overridden in a preset, as words of a shell command."""
-    settings, words = preset.to_dict()["settings"], []
-    for name, origin in preset.provenance.items():
-        if str(origin).startswith("overrides") and name not in leave_out:
-            value = settings[name]
-            words += ["-o", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return words
 
 
 def _default_command(preset: Preset, mode: str, checkpoint: str | None) -> str:

@@ -6,16 +6,20 @@ papermill only warns about a name that a notebook does not have, and then runs w
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.checks import SPELLINGS, raise_problems, respelt
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import expanded
+
+if TYPE_CHECKING:
+    from nbhelpers.presets import Preset
 
 _WORDS = {"none": None, "null": None, "~": None, "true": True, "false": False}
 _INJECTED = "# Parameters"  # papermill's first line in the cell that it adds
@@ -190,3 +194,21 @@ def _assigned(source: str) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return names
+
+
+def override_words(preset: Preset, *, leave_out: Container[str] = ()) -> list[str]:
+    """Return what was overridden in a preset, as words of a shell command."""
+    settings, words = preset.to_dict()["settings"], []
+    for name, origin in preset.provenance.items():
+        if str(origin).startswith("overrides") and name not in leave_out:
+            words += ["-o", f"{name}={_typed(settings[name])}"]
+    return words
+
+
+def _typed(value: Any) -> str:
+    """Write a value as it is read back: quoted where a bare word would be another value."""
+    if isinstance(value, str):
+        with contextlib.suppress(ConfigError):
+            if parse_assignments([f"x={value}"], "-o") == {"x": value}:
+                return value
+    return json.dumps(value)

@@ -15,8 +15,9 @@ from nbhelpers.catalog import MODELS
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.forms import ANY, NUMBER, PLAINS, TEXT, fitted, left_out
 from nbhelpers.identity import folder_stamp, run_id
-from nbhelpers.launch import is_fresh_by_default, override_words
+from nbhelpers.launch import is_fresh_by_default
 from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget, predict_memory
+from nbhelpers.parameters import override_words
 from nbhelpers.presets import Preset
 from nbhelpers.runs import Run
 from nbhelpers.shapes import find_shape

@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import typer.main
-from fake_study import no_gpu
 from safetensors.numpy import save_file
 
 from nbhelpers import cli, cli_text
-from nbhelpers.errors import (
-    BudgetError,
-    ConfigError,
-    HardwareError,
-    LaunchError,
-    NbhelpersError,
-    OutOfMemory,
-)
-from nbhelpers.use_results import ExportResult
+from nbhelpers.errors import BudgetError, ConfigError, LaunchError, NbhelpersError, OutOfMemory
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -216,6 +207,7 @@ def test_the_printed_error_names_its_kind_and_fix(kind: type[NbhelpersError]) ->
 
 class _FakeRun:
     path = Path("runs/clones-x")
+    status = "running"
 
     def __repr__(self) -> str:
         return "Run(clones-x, running)"
@@ -355,60 +347,6 @@ def test_score_predictions_prints_scores_and_refuses_a_missing_prediction(
     predictions.write_text("a\tb\t1\n")
     assert _run(monkeypatch, "score-predictions", str(answers), str(predictions)) == 5
     assert "missing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("preset", ["t4", "seed-t4"])
-@pytest.mark.parametrize("command", [("study",), ("train", "finetune"), ("budget", "finetune")])
-def test_a_preset_for_a_gpu_is_refused_where_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    preset: str,
-    command: tuple[str, ...],
-) -> None:
-    if (command, preset) == (("budget", "finetune"), "t4"):
-        pytest.skip("its precision is auto, so its memory can be told for a CPU")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nbhelpers.hardware.detect_hardware", no_gpu)
-    assert _run(monkeypatch, *command, "--preset", preset) == HardwareError.exit_code
-    said = capsys.readouterr()
-    assert said.err.count(f"The preset {preset} is for the GPU t4; there is no GPU here") == 1
-    assert "--gpu t4" in said.err and said.out == "" and list(tmp_path.iterdir()) == []
-
-
-def test_a_typed_fp16_without_a_gpu_is_what_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("nbhelpers.hardware.detect_hardware", no_gpu)
-    options = ("--preset", "t4", "-o", "precision=fp16")
-    assert _run(monkeypatch, "budget", "finetune", *options) == ConfigError.exit_code
-    assert "precision=fp16 was asked for" in capsys.readouterr().err
-
-
-def test_what_fits_nowhere_has_one_table_and_the_code_of_a_budget(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    planned = ("--gpu", "t4", "--preset", "seed-t4")
-    assert _run(monkeypatch, "study", "--plan-only", *planned) == BudgetError.exit_code
-    said = capsys.readouterr()
-    assert "In total: no adapter fits; base alone: " in said.out and "r32 23." in said.err
-    assert _run(monkeypatch, "budget", "finetune", *planned) == BudgetError.exit_code
-    said = capsys.readouterr()
-    assert ", r16, 512 tokens" in said.out and said.out.count("activations") == 1
-    assert "activations" not in said.err and "Fix: set one of" in said.err
-
-
-def test_export_lists_its_files_and_the_next_step(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    files = ("README.md", "adapter_model.safetensors")
-    made = ExportResult(path=tmp_path / "out", files=files, url=None)
-    monkeypatch.setattr("nbhelpers.use.export", lambda run, out, **options: made)
-    assert _run(monkeypatch, "export", "finetune-x", str(tmp_path / "out")) == 0
-    said = capsys.readouterr().out
-    assert all(f"  {name}\n" in said for name in files)
-    assert f"nbhelpers ask {tmp_path / 'out'} 'INSTRUCTION'" in said and "--push-to" in said
 
 
 def test_runs_of_an_empty_folder_is_no_error(

@@ -239,7 +239,7 @@ def test_the_repr_is_one_line_and_the_html_escapes_what_users_write(tmp_path):
         ("{code_length: 512, seq_len: 400}", ["`code_length` is 512 and `seq_len` is 400"]),
         ("model: ./no/such/folder", ["does not exist", "check the path"]),
         ("data: smok", ["did you mean `smoke`?"]),
-        ("data: /no/such/folder", ["existing folder", "check the path"]),
+        ("data: /no/such/folder", ["does not exist", "check the path"]),
         ("learning_rate: 1.0e-3", ["without a reason", "under `why:`"]),
         ("global_batch_size: 32", ["without a reason"]),
         ("seq_len: 512", ["without a reason"]),
@@ -284,6 +284,15 @@ def test_a_setting_outside_of_settings_is_told_where_to_go(tmp_path):
 def test_an_outer_key_of_a_wrong_type_is_refused(tmp_path, line):
     with pytest.raises(ConfigError, match="must be of type"):
         load_preset("clones", write(tmp_path, f"extends: base\n{line}\n"))
+
+
+def test_a_file_that_extends_nothing_is_told_so_once(tmp_path):
+    text = "preset: smoke\nlearning_rate: 1.0e-3\n"
+    with pytest.raises(ConfigError) as caught:
+        load_preset("finetune", write(tmp_path, text))
+    said = str(caught.value)
+    assert "3 problems" in said and said.count("extends: base") == 2
+    assert "write it under `settings:`" in said
 
 
 def test_extends_has_one_level(tmp_path):

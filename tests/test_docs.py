@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,13 @@ def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
         s = load_preset("clones", "base", overrides={"model": name}).settings
         assert s.seq_len == int(tokens.replace(",", ""))
         assert s.data_flow_length == (None if nodes == "none" else int(nodes))
+
+
+def test_the_preset_of_ones_own_in_the_readme_loads(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(textwrap.dedent(block))
+    for job in MODELS:
+        assert load_preset(job, str(tmp_path / "mine.yaml")).settings.epochs == 1
 
 
 @pytest.mark.parametrize("target", TARGETS)

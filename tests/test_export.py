@@ -88,6 +88,7 @@ def test_the_merged_folder_is_a_model_of_its_own(merged: tuple, lora: Trained, b
     told = json.loads((out / "generation_config.json").read_text())
     assert told["eos_token_id"] == words.eos_token_id and told["pad_token_id"] == words.pad_token_id
     assert not out.with_name("model.part").exists()
+    assert len({path.stat().st_mode for path in out.iterdir()}) == 1  # the umask's, for all
     card = ModelCard.load(out / "README.md")
     assert "top-1 agreement 100.00 %" in card.text
 

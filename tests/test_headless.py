@@ -338,6 +338,12 @@ def test_overrides_say_in_words_what_you_change() -> None:
     assert Overrides(epochs=1) == {"epochs": 1}
 
 
+def test_overrides_name_the_adapters_which_are_no_setting() -> None:
+    cell = 'adapters = "all"  # @param {type:"string"}'
+    found = check_parameters("finetune", {"In": ["", cell], "adapters": "all"})
+    assert found == {} and repr(found) == "You change no setting. Adapters: all."
+
+
 def test_the_default_output_is_a_new_file_below_runs(tmp_path: Path) -> None:
     path = default_output(Path("a/03_find_clones.ipynb"), tmp_path)
     assert path.parent == tmp_path / "runs" / "notebooks"

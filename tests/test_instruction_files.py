@@ -49,6 +49,8 @@ def test_every_form_of_columns_is_understood(tmp_path: Path, form: str) -> None:
     }
     has_other_names = form in ("question and answer", "capitals", "text and code", "dolly")
     assert ("columns_read" in found.problems["counts"]) == has_other_names
+    if form == "question and answer":
+        assert "question as the question, answer as the answer" in found.problems["notes"][0]
 
 
 def test_prompts_of_their_own_are_used_as_they_are(tmp_path: Path) -> None:
@@ -236,3 +238,18 @@ def test_what_is_too_large_is_refused_before_it_is_read(
     monkeypatch.setattr(instruction_rows, "MAX_CHARACTERS", 1000)
     long = [*ROWS, {"instruction": "a", "output": "b" * 1001}]
     assert "output has 1,001 characters" in told(write(tmp_path / "b.jsonl", lines(long)))
+
+
+def test_rows_that_are_left_out_are_told_also_where_too_few_remain(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", lines(ROWS[:20]) + "{oops\n" + lines([{"instruction": "x"}]))
+    left_out = load(path, on_bad_rows="drop").problems["left_out"]
+    assert left_out.startswith("2 rows are left out of the data: 1 x line is not JSON (a.jsonl:21)")
+    message = told(path, on_bad_rows="drop", eval_samples=30)
+    assert "20 training rows, too few" in message and left_out in message
+    assert load(write(tmp_path / "b.jsonl", lines(ROWS))).problems["left_out"] == ""
+
+
+def test_columns_that_nobody_knows_are_told_once_in_words(tmp_path: Path) -> None:
+    message = told(write(tmp_path / "a.jsonl", lines([{"foo": "a", "bar": "b"}] * 12)))
+    assert message.count("the columns are foo, bar") == message.count("test_list") == 1
+    assert "unknown_columns" not in message and "a.jsonl: 12 rows read" in message

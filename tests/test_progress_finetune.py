@@ -35,8 +35,13 @@ def test_a_step_shows_loss_speed_and_memory() -> None:
 def test_the_loss_on_valid_stays_while_training_goes_on(event: dict[str, Any]) -> None:
     valid = {"type": "eval", "step": 30, "split": "valid"} | event
     line = shown(TRAIN, step(30, loss=0.7), valid, step(31, loss=0.69))
-    assert "loss 0.6900 · valid loss 0.8100" in line and "F1" not in line
+    assert "loss 0.6900 · valid loss 0.8100 (step 30)" in line and "F1" not in line
     assert "valid loss" not in shown(TRAIN, valid, {"type": "phase", "name": "evaluate"})
+
+
+def test_a_count_that_has_just_begun_has_no_time_left() -> None:
+    events = [TRAIN, step(1), step(30) | {"t": 1.2}]
+    assert "ETA" not in shown(*events) and "ETA 9 s" in shown(TRAIN, step(1), step(30))
 
 
 def test_skipped_updates_are_told() -> None:

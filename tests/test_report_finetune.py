@@ -30,6 +30,10 @@ from nbhelpers.results import RunResult
 from nbhelpers.runs import list_runs
 
 pytestmark = pytest.mark.slow
+NO_BASE = (
+    "No run of the base model on this data lies beside this one to compare with; the same command "
+    "with -o method=base makes one."
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +86,7 @@ def test_the_headline_has_scores_with_intervals_then_base_then_the_caveat(
     "wanted",
     [
         "finetune: google/gemma-2-2b, r16",
-        "Adapter r16: trains 20,766,720 of 2,635,108,608 parameters (0.79 %).",
+        "Adapter r16: trains 20,766,720 of 2,635,108,608 parameters, its own included (0.79 %).",
         "decoding mode greedy, max new tokens 256",
         "signature of BLEU",
         "pretok:nb-python-1",
@@ -159,21 +163,42 @@ def beside(tmp_path: Path, base: dict[str, Any] | None, rows: Any = None) -> Any
 
 def test_without_a_base_run_there_is_no_comparison(tmp_path: Path) -> None:
     facts = beside(tmp_path, None)
-    assert verdicts(facts) == ["No run of the base model lies beside this one to compare with."]
+    assert verdicts(facts) == [NO_BASE]
     assert "base" not in headline(facts) and not len(base_table(facts))
 
 
 @pytest.mark.parametrize(
-    ("base", "why"),
+    "base",
     [
-        ({"data": {"fingerprint": "other", "template": "alpaca"}}, "the data differs"),
-        ({"model": {"name": "google/gemma-2-2b-it"}}, "the model differs"),
+        {"data": {"fingerprint": "other", "template": "alpaca"}},
+        {"model": {"name": "google/gemma-2-2b-it"}},
     ],
 )
-def test_a_base_run_on_other_data_or_of_another_model_is_not_compared(
-    tmp_path: Path, base: dict[str, Any], why: str
+def test_a_base_run_of_another_experiment_is_not_named(
+    tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    assert verdicts(beside(tmp_path, base)) == [f"The base run base is not comparable: {why}."]
+    assert verdicts(beside(tmp_path, base)) == [NO_BASE]
+
+
+def test_a_base_run_that_was_set_aside_is_not_compared(tmp_path: Path) -> None:
+    facts = beside(tmp_path, {})
+    assert verdicts(facts) != [NO_BASE]
+    (tmp_path / "runs" / "base").rename(tmp_path / "runs" / "base~1")
+    assert verdicts(facts) == [NO_BASE]
+
+
+def test_a_short_run_odd_columns_and_lost_rows_are_told(tmp_path: Path) -> None:
+    data = result("r16")
+    data["training"]["optimizer_steps"] = 6
+    note = "note: columns understood by another name: 1 (a.jsonl:1: q as the question)"
+    data["data"]["problems"] = {"notes": [note], "rows_dropped": {"a.jsonl": 3}}
+    folder = write_finetune(tmp_path / "r16", data=data)
+    text, page = texts(folder)
+    for said in ("Only 6 optimizer steps", "Columns read by another name: a.jsonl:1: q as the"):
+        assert said in text and said in page
+    assert "bad rows of a.jsonl" in page
+    found = make_tables(read_facts(folder))["data"].to_dict("records")
+    assert found[-1]["split"] == "bad rows of a.jsonl" and found[-1]["dropped"] == 3
 
 
 def test_other_decoding_is_not_compared_and_says_so(tmp_path: Path) -> None:
@@ -354,6 +379,8 @@ def test_a_result_is_known_by_its_scores(finished: Path, tmp_path: Path) -> None
         "MBPP pass@1",
     ]
     assert repr(found).startswith("RunResult(r16, syntax accuracy 0.900, BLEU ")
-    assert "<th>HumanEval pass@1</th><td>0.200</td>" in found._repr_html_()
+    page = found._repr_html_()
+    assert page.index(">HumanEval pass@1</th>") < page.index(">0.200</td>")
+    assert page.count("<t") - page.count("<tr") - 1 == page.count("text-align:left")
     scores = {row["run"]: row["score"] for row in list_runs(finished.parent).rows()}
     assert scores == {"base": "syntax accuracy 0.250", "r16": "syntax accuracy 0.900"}

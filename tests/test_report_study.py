@@ -249,5 +249,5 @@ def test_the_best_run_has_the_lowest_loss_on_valid_and_the_base_is_none_of_them(
 
 def test_a_notebook_shows_the_scores_before_the_cost(study: StudyResult) -> None:
     page = study._repr_html_()
-    assert page.index("syntax accuracy") < page.index("<th>rank</th>") < page.index("useful tokens")
+    assert page.index("syntax accuracy") < page.index(">rank</th>") < page.index("useful tokens")
     assert "<br>[" in page and "verdict" not in page

@@ -86,7 +86,7 @@ def test_threads_and_random_numbers_are_left_as_they_were(smoke):
 def test_the_tokenizer_ends_starts_and_pads_with_different_tokens(smoke):
     tokenizer = smoke.smoke_tokenizer()
     ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id)
-    assert ids == (0, 1, 2) and len(tokenizer) <= smoke.SMOKE_CAUSAL.vocab
+    assert ids == (0, 1, 2) and len(tokenizer) == smoke.SMOKE_CAUSAL.vocab
     text = "def total_é(x):\n    return x + 120\n\t# ok"
     found = tokenizer(text)["input_ids"]
     assert found[0] == 2 and found.count(2) == 1 and 1 not in found

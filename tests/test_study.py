@@ -151,7 +151,7 @@ def test_the_plan_shows_memory_and_time_before_it_starts(tmp_path: Path) -> None
     study = planned("all", tmp_path, plan_hardware("a100-40gb"), changes=GEMMA)
     page, text = study._repr_html_(), study.text()
     for name in ALL:
-        assert f"<td>{name}</td>" in page
+        assert f">{name}</td>" in page
     assert "\n" not in repr(study) and "(estimate)" in repr(study)
     assert "10% to 35% of 312 TFLOP/s at 4 N per token" in text and "GiB: " in text
     assert "18,548 training rows x 2 epochs" in text
@@ -170,16 +170,17 @@ def test_a_run_that_does_not_fit_takes_no_time_and_names_what_does(tmp_path: Pat
     assert study.rows[1].time.words() == "none: it does not fit"
     assert study.time == replace(study.rows[0].time, notes=study.time.notes)
     assert "r8 is predicted not to fit and will not start: " in study.text()
-    assert "In total: no adapter fits; base alone: " in study.text() and study.is_hopeless
+    assert study.is_hopeless and "; time: no " in repr(study)
     with pytest.raises(
         BudgetError, match=r"No adapter of the study fits .predicted: r8 "
     ) as caught:
         study.require_fit()
     assert caught.value.fix.startswith("set one of: ")
-    fits = replace(study.rows[1], time=study.rows[0].time, name="fits")
+    time = TimeEstimate(low_s=60, high_s=90, basis="estimate")
+    fits = replace(study.rows[1], time=time, name="fits")
     both = replace(study, rows=(*study.rows, fits))
     both.require_fit()
-    assert both.time_words().startswith("without r8 (does not fit): ")
+    assert both.time_words().startswith("without base, r8 (does not fit): 1 min")
 
 
 def test_an_estimate_is_four_flops_per_parameter_and_token(tmp_path: Path) -> None:
@@ -268,7 +269,8 @@ def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_
     assert (base["time"], base["predicted time"]) == ("31 s", "")
     assert r8["predicted time"].endswith("(estimate)") and r8["time"] == "10 s"
     assert found.table.set_index("run").loc["base", ["time_s", "pretrain_s"]].tolist() == [31, 24]
-    note = "Times leave out the pre-training of the smoke model, done once for all runs (24 s in base)."
+    note = "Times leave out the pre-training of the smoke model, done once for all runs"
+    note += " (24 s in base)."
     assert found.notes() == [note] and note in str(found) and note in found._repr_html_()
     again = planned("base", tmp_path, changes={"learning_rate": 1e-3})
     assert again.rows[0].time.words() == "about 31 s (measured)"

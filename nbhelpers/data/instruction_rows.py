@@ -12,7 +12,7 @@ from .problems import EXAMPLES_SHOWN, ProblemLog
 from .templates import Row, Turn
 
 FORMS_READ = (
-    "instruction, input, output",
+    "instruction (question, query, problem), input (context), output (answer, response, solution)",
     "prompt, completion",
     "messages or conversations",
     "text, code, test_list (MBPP)",

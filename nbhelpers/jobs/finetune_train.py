@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +13,29 @@ import numpy as np
 import torch
 
 from nbhelpers.jobs import checkpoint as ck
+from nbhelpers.jobs.finetune_plan import (
+    COUNTED_STEPS,
+    compiles,
+    data_budget,
+    laid_out,
+    proven_kernel,
+    rehearsed,
+)
 from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_arguments
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
-from nbhelpers.jobs.parity import prove
 from nbhelpers.jobs.track import emitter
 from nbhelpers.jobs.training import watched_gpus
-from nbhelpers.ledger_finetune import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
-from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.causal import DTYPES
-from nbhelpers.models.causal_attention import has_triton
-from nbhelpers.models.causal_batches import make_batch, padded_width, row_multiple
+from nbhelpers.models.causal_batches import make_batch
 from nbhelpers.models.causal_forward import TrainingForward
-from nbhelpers.models.causal_text import TextTable
-from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.finetune import Adapted, Inputs
     from nbhelpers.jobs.session import Session
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
-ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,24 +62,18 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         NonFinite: Gradients that are not finite.
         ConfigError: Too little disk.
     """
-    s, accelerator = session.settings, session.accelerator
+    accelerator = session.accelerator
     session.check_disk(adapted.facts["trainable_parameters"])
     dtype = DTYPES[session.precision]
-    kernel, packed, parity = _proven_kernel(session, inputs, adapted, dtype)
-    s = s.model_copy(update={"packing": packed})
-    forward = TrainingForward(
-        adapted.bare, kernel=kernel, loss=adapted.base.facts["loss"], dtype=dtype
-    )
-    recipe = Recipe(
-        settings=s,
-        plan=session.plan,
-        table=inputs.tables["train"],
-        pad_id=adapted.base.pad_id,
-        multiple=row_multiple(kernel, s.packing),
-        rank=session.writer.rank,
-    )
+    kernel, packed, parity = proven_kernel(session, inputs, adapted, dtype)
+    forward, recipe = laid_out(session, inputs, adapted, kernel, packed)
     vocab = int(adapted.base.config.vocab_size)
-    is_compiled = _compiles(session, inputs, recipe, kernel, vocab)
+    is_compiled = compiles(session, inputs, recipe, kernel, vocab)
+    if session.plan.use_gpu and (is_compiled or kernel == "flex"):
+        kernel, packed, is_compiled = rehearsed(
+            session, adapted, forward, recipe, is_compiled=is_compiled
+        )
+        forward, recipe = laid_out(session, inputs, adapted, kernel, packed)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
     meter = MemoryMeter(accelerator.device)
     runner = _Runner(session, inputs, adapted, recipe, forward, meter)
@@ -100,141 +93,6 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
     trained = runner.run(resumed, state, is_compiled=is_compiled)
     trained.parity = parity
     return trained
-
-
-def _proven_kernel(
-    session: Session, inputs: Inputs, adapted: Adapted, dtype: torch.dtype
-) -> tuple[str, bool, dict[str, Any]]:
-    """Return the attention that may be used, whether samples are packed, and what was measured.
-
-    Where another kernel fails, eager is used, and samples are padded: eager attention computes the
-    whole square of a packed row.
-    """
-    kernel = adapted.base.facts["attention"]
-    table, packed = inputs.tables["train"], session.settings.packing
-    found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
-    if not found["passed"] and kernel != "eager":
-        session.warn(
-            f"attention={kernel} does not agree with eager attention on this machine "
-            f"(relative error {found['relative_error']:.2g}): eager is used, and samples are padded "
-            "instead of packed; the samples of each update stay the same."
-        )
-        kernel, packed = "eager", False
-        found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
-    if not found["passed"]:
-        error = found["relative_error"]
-        session.warn(
-            f"Samples in one batch do not agree with the same samples one by one (relative error "
-            f"{error:.2g}): set packing=false."
-            if math.isfinite(error)
-            else f"The base's hidden states are not finite in {session.precision}."
-        )
-    session.emit_main("parity", **found)
-    return kernel, packed, found
-
-
-def _compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str, vocab: int) -> bool:
-    """Say whether blocks are compiled: long runs gain time, and large micro-batches need the room.
-
-    The budget before the run assumes compiled blocks wherever there is flex attention.
-    """
-    s = recipe.settings
-    if s.compile_layers != "auto":
-        return s.compile_layers == "on"
-    if kernel != "flex" or not session.plan.use_gpu or not has_triton():
-        return False
-    if int(recipe.table.lengths.sum()) * s.epochs >= COMPILE_PAYS_TOKENS:
-        return True
-    plain = data_budget(session, inputs, recipe, kernel, vocab=vocab, is_compiled=False)
-    total = torch.cuda.get_device_properties(session.accelerator.device).total_memory
-    return plain is None or plain.total_bytes > ROOM_SHARE * total
-
-
-def data_budget(
-    session: Session,
-    inputs: Inputs,
-    recipe: Recipe,
-    kernel: str,
-    *,
-    vocab: int,
-    is_compiled: bool,
-    first: int = 0,
-) -> MemoryBudget | None:
-    """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
-
-    Args:
-        vocab: Words of the loaded model; before the run only a nominal number is known of a model
-            whose tokenizer is trained on the data.
-        first: The optimizer step that this process begins with.
-    """
-    shape = find_shape(session.settings)
-    if shape is None:
-        return None
-    largest = largest_extent(recipe, first)
-    lines = finetune_ledger(
-        recipe.settings,
-        session.plan,
-        replace(shape, vocab=vocab),
-        precision=session.precision,
-        kernel=kernel,
-        is_compiled=is_compiled,
-        extent=largest,
-        scoring=_scoring_extent(recipe, inputs.tables["valid"]),
-        prompts=_prompt_extent(session, inputs),
-    )
-    total = sum(line.size_bytes for line in lines)
-    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
-
-
-def _scoring_extent(recipe: Recipe, table: TextTable) -> CausalExtent | None:
-    """Return the largest batch of held-out rows whose loss is computed."""
-    s = recipe.settings
-    if not len(table):
-        return None
-    longest = -np.sort(-table.lengths)[: s.per_device_eval_batch_size]
-    count, width = (1, int(longest.sum())) if s.packing else (len(longest), int(longest[0]))
-    width = padded_width(width, recipe.multiple)
-    return CausalExtent(
-        tokens=count * width, squares=count * width * width, supervised=count * width
-    )
-
-
-def _prompt_extent(session: Session, inputs: Inputs) -> CausalExtent | None:
-    """Return the largest batch of prompts; the problems of pass@1 count as long as `seq_len`."""
-    s, table = session.settings, inputs.tables["test"]
-    if not len(table) or inputs.tasks:
-        return None
-    count, width = min(len(table), s.generation_batch_size), int(table.prompt_lengths.max())
-    return CausalExtent(tokens=count * width, squares=count * width**2, supervised=0)
-
-
-def largest_extent(recipe: Recipe, first: int = 0) -> CausalExtent:
-    """Return the size of the largest micro-batch of all epochs.
-
-    On a CPU, of the steps whose bytes are counted: a few from the `first` of this process on.
-    """
-    s, lengths, learned = recipe.settings, recipe.table.lengths, recipe.table.supervised
-    largest = CausalExtent(tokens=0, squares=0, supervised=0)
-    windows = [window for epoch in range(s.epochs) for window in recipe.windows(epoch)]
-    if not recipe.plan.use_gpu:
-        windows = windows[first : first + COUNTED_STEPS] or windows[-1:]
-    for window in windows:
-        for rows in recipe.micro(window):
-            if not len(rows):
-                continue
-            if s.packing:
-                width, count = int(lengths[rows].sum()), 1
-            else:
-                width = s.seq_len if s.padding == "fixed" else int(lengths[rows].max())
-                count = len(rows)
-            width = padded_width(width, recipe.multiple)
-            extent = CausalExtent(
-                tokens=count * width,
-                squares=count * width * width,
-                supervised=int(learned[rows].sum()),
-            )
-            largest = max(largest, extent, key=lambda x: (x.tokens, x.squares))
-    return largest
 
 
 class _Runner:

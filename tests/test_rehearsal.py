@@ -1,0 +1,102 @@
+"""Promise: what a GPU's compiler cannot do is told before training, and a slower way is taken."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from causal_tiny import PAD, tiny_base, tiny_table
+
+from nbhelpers.jobs import finetune_plan
+from nbhelpers.jobs.rehearsal import rehearse
+from nbhelpers.models.causal_batches import make_batch
+from nbhelpers.models.causal_forward import TrainingForward
+
+CPU = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
+
+
+def adapted() -> SimpleNamespace:
+    """A model with one trained parameter, as an adapter would be."""
+    base = tiny_base()
+    base.model.model.norm.weight.requires_grad_()
+    return SimpleNamespace(base=base, model=base.model, bare=base.model)
+
+
+def forward_of(model: Any) -> TrainingForward:
+    return TrainingForward(model, kernel="eager", loss="chunked", dtype=torch.float32)
+
+
+def batch() -> Any:
+    return make_batch(tiny_table(), np.arange(3), pad_id=PAD, packed=False)
+
+
+def test_a_pass_that_works_leaves_no_gradient():
+    tuned = adapted()
+    done = rehearse(tuned, forward_of(tuned.model), batch(), accelerator=CPU, compiled=False)
+    assert done == ""
+    assert all(parameter.grad is None for parameter in tuned.model.parameters())
+    assert "forward" not in vars(tuned.model)
+
+
+def test_a_failing_compiler_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    tuned = adapted()
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no kernel\nand many more lines")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    told = rehearse(tuned, forward_of(tuned.model), batch(), accelerator=CPU, compiled=True)
+    assert told == "RuntimeError: no kernel"
+    monkeypatch.undo()
+    assert not rehearse(tuned, forward_of(tuned.model), batch(), accelerator=CPU, compiled=False)
+
+
+def test_want_of_memory_is_no_fault_of_the_compiler(monkeypatch: pytest.MonkeyPatch):
+    tuned = adapted()
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(torch, "compile", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        rehearse(tuned, forward_of(tuned.model), batch(), accelerator=CPU, compiled=True)
+
+
+def test_a_loss_that_is_not_finite_is_told():
+    tuned = adapted()
+    with torch.no_grad():
+        tuned.model.model.norm.weight.fill_(float("nan"))
+    told = rehearse(tuned, forward_of(tuned.model), batch(), accelerator=CPU, compiled=False)
+    assert "not finite" in told
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected", "warnings"),
+    [
+        ((), ("flex", True, True), 0),
+        ((True,), ("flex", True, False), 1),
+        ((True, False), ("eager", False, False), 2),
+    ],
+)
+def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
+    told: list[str] = []
+    session = SimpleNamespace(warn=told.append, accelerator=CPU)
+    recipe = SimpleNamespace(
+        settings=SimpleNamespace(packing=True),
+        windows=lambda epoch: [np.arange(3)],
+        micro=lambda window: [window],
+        batch=lambda rows: None,
+    )
+    forward = SimpleNamespace(kernel="flex")
+
+    def pretended(*_: Any, compiled: bool, **__: Any) -> str:
+        return "it fails" if compiled in fails else ""
+
+    monkeypatch.setattr(finetune_plan, "rehearse", pretended)
+    found = finetune_plan.rehearsed(session, None, forward, recipe, is_compiled=True)
+    assert found == expected
+    assert len(told) == warnings
