@@ -136,7 +136,10 @@ class Progress:
     def _device_parts(self) -> list[str]:
         if self.gpus:
             return [_gpu_text(gpu) for gpu in self.gpus]
-        return [f"memory {self.memory_bytes / 2**30:.2f} GiB"] if self.memory_bytes else []
+        if not self.memory_bytes:
+            return []
+        gib = self.memory_bytes / 2**30
+        return [f"memory {gib:.2f} GiB" if gib >= 1 else f"memory {gib * 1024:.1f} MiB"]
 
     def line(self) -> str:
         """All of it on one line."""

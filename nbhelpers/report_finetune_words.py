@@ -118,11 +118,12 @@ def duplicates_said(found: Mapping[str, Any]) -> list[str]:
             if isinstance(number, int) and number
         ]
         lines += [f"Train rows like {where}: {', '.join(said)}."] if said else []
+    has_near = any(LIKE["near"] in line for line in lines)
     if not found.get("train_rows_like_any"):
         lines = ["No train row equals or nearly equals a row of test or valid.", *lines]
     if found.get("removed"):
         lines.append(f"Removed of these: {count(known(found['removed']))}.")
-    if any(LIKE["near"] in line for line in lines) and found.get("threshold"):
+    if has_near and found.get("threshold"):
         lines.append(f"Nearly equal: a similarity of at least {found['threshold']}, up to 1.")
     return lines
 

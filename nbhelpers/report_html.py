@@ -184,7 +184,10 @@ def _findings(found: Any) -> str:
     rows = {str(kind): number for kind, number in (found.get("counts") or {}).items()}
     facts = {str(name): value for name, value in (found.get("facts") or {}).items()}
     notes = [*(found.get("examples") or []), *(found.get("notes") or [])]
-    lines = [*_named(rows), *(str(note) for note in notes), *_named(facts)]
+    first = _named(rows)
+    if "left_out" in found:  # with the notes it says in words what the counts do
+        first = [str(found["left_out"])] if found["left_out"] else []
+    lines = [*first, *(str(note) for note in notes), *_named(facts)]
     if isinstance(duplicates := found.get("duplicates"), Mapping):
         from nbhelpers.report_finetune_words import duplicates_said
 

@@ -286,6 +286,12 @@ def test_an_outer_key_of_a_wrong_type_is_refused(tmp_path, line):
         load_preset("clones", write(tmp_path, f"extends: base\n{line}\n"))
 
 
+@pytest.mark.parametrize("data", ["rows.jsonl", "mine/rows.csv", "./rows.json"])
+def test_a_data_file_that_is_missing_does_not_exist(data):
+    with pytest.raises(ConfigError, match=r"the data file or folder .* does not exist"):
+        load_preset("finetune", "smoke", overrides={"data": data})
+
+
 def test_a_file_that_extends_nothing_is_told_so_once(tmp_path):
     text = "preset: smoke\nlearning_rate: 1.0e-3\n"
     with pytest.raises(ConfigError) as caught:

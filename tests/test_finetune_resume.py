@@ -225,6 +225,14 @@ def test_a_checkpoint_says_what_it_belongs_to(undisturbed: Any):
     assert all(bool(t.any()) for name, t in tensors.items() if "lora_B" in name)
 
 
+def test_ledger_and_adapter_count_the_parameters_of_the_loaded_model(undisturbed: Any):
+    found = result(undisturbed("dropout"))
+    adapter, base = found["adapter"], found["model"]["parameters"]
+    weights = found["memory"]["predicted_lines"][0]
+    assert weights["name"] == "weights" and weights["note"].startswith(f"{base:,} parameters")
+    assert adapter["total_parameters"] == base + adapter["trainable_parameters"]
+
+
 def test_two_processes_score_a_trained_run_to_the_same_file(tmp_path: Path, undisturbed: Any):
     whole = undisturbed("dropout")
     words = [sys.executable, "-m", "nbhelpers", "evaluate", "finetune", "--run", str(whole.path)]

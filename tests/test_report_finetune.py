@@ -191,12 +191,18 @@ def test_a_short_run_odd_columns_and_lost_rows_are_told(tmp_path: Path) -> None:
     data = result("r16")
     data["training"]["optimizer_steps"] = 6
     note = "note: columns understood by another name: 1 (a.jsonl:1: q as the question)"
-    data["data"]["problems"] = {"notes": [note], "rows_dropped": {"a.jsonl": 3}}
+    found = {"notes": [note], "rows_dropped": {"a.jsonl": 3}, "counts": {"broken_json": 3}}
+    data["data"]["problems"] = found | {
+        "left_out": "3 rows are left out of the data.",
+        "duplicates": {"threshold": 0.8, "train_rows_like_any": 0, "within_train": {"near": 0}},
+    }
     folder = write_finetune(tmp_path / "r16", data=data)
     text, page = texts(folder)
     for said in ("Only 6 optimizer steps", "Columns read by another name: a.jsonl:1: q as the"):
         assert said in text and said in page
-    assert "bad rows of a.jsonl" in page
+    assert "bad rows of a.jsonl" in page and "3 rows are left out" in page
+    assert "broken json" not in page and "Nearly equal:" not in page
+    assert "No train row equals or nearly equals a row of test or valid." in page
     found = make_tables(read_facts(folder))["data"].to_dict("records")
     assert found[-1]["split"] == "bad rows of a.jsonl" and found[-1]["dropped"] == 3
 

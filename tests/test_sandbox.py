@@ -252,7 +252,7 @@ def test_describe_tells_what_was_tried() -> None:
     facts = sandbox.describe()
     assert facts["usable"] and facts["reason"] == ""
     assert set(sandbox_host.ESSENTIAL) <= set(facts["held"])
-    assert "fault of the kernel" in facts["warning"]
+    assert "fault of the operating system" in facts["warning"]
     json.dumps(facts)
 
 
