@@ -38,7 +38,8 @@ def loss_figure(facts: RunFacts) -> Figure | None:
         axis.plot(*zip(*valid, strict=True), label="valid", **style)
     axis.set(xlabel="optimizer step", ylabel="loss (nats per supervised token)")
     axis.set_ylim(bottom=0)
-    axis.legend(fontsize=7.5, loc="upper right")
+    if axis.get_legend_handles_labels()[1]:  # runs without a history have no line to name
+        axis.legend(fontsize=7.5, loc="upper right")
     return figure
 
 

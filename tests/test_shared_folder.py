@@ -76,8 +76,8 @@ def test_rank_0_watches_the_gpus_of_its_own_node_only(monkeypatch, nodes, proces
     monkeypatch.setattr(training, "detect_hardware", lambda: there)
     plan = SimpleNamespace(use_gpu=True, num_nodes=nodes, processes_per_node=processes // nodes)
     session = SimpleNamespace(is_main=True, plan=plan, facts={"hardware": planned.to_dict()})
-    assert list(training._watched_gpus(session)) == wanted
-    assert training._watched_gpus(SimpleNamespace(is_main=False, plan=plan)) == {}
+    assert list(training.watched_gpus(session)) == wanted
+    assert training.watched_gpus(SimpleNamespace(is_main=False, plan=plan)) == {}
 
 
 def test_two_nodes_with_equal_process_ids_fill_a_cache_at_once(tmp_path: Path, monkeypatch):
