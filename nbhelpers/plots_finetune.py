@@ -148,7 +148,8 @@ def study_loss_figure(runs: Iterable[Series]) -> Figure | None:
                 axis.plot(*zip(*points, strict=True), label=plain(name), **style)
     for axis, title in zip(axes, ("train", "valid"), strict=False):
         axis.set(xlabel="optimizer step", ylabel=f"loss on {title} (nats per token)")
-        axis.legend(fontsize=7.5, loc="upper right")
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize=7.5, loc="upper right")
     return figure
 
 

@@ -14,6 +14,7 @@ from .instruction_rows import PlacedRow
 from .instruction_sources import read_source
 from .instruction_splits import hold_out, limit_train, official_splits
 from .problems import Policy, ProblemLog
+from .sources import check_choice
 from .templates import AS_WRITTEN, render, resolve_template
 
 
@@ -101,7 +102,7 @@ def load_instructions(
             `stop`, or there are too few rows.
         ConfigError: An argument is out of range, or the template cannot be used.
     """
-    _check_arguments(on_bad_rows, train_fraction)
+    check_choice(on_bad_rows, train_fraction)
     _check_whole(valid_samples=valid_samples, eval_samples=eval_samples)
     if max_train_samples is not None:
         _check_whole(max_train_samples=max_train_samples)
@@ -133,16 +134,6 @@ def load_instructions(
         note=raw.note,
         problems=log.freeze().to_dict() | {"duplicates": duplicates},
     )
-
-
-def _check_arguments(on_bad_rows: object, train_fraction: object) -> None:
-    if on_bad_rows not in ("stop", "drop"):
-        raise ConfigError(f"on_bad_rows={on_bad_rows!r} is not known.", fix='use "stop" or "drop".')
-    is_number = type(train_fraction) in (int, float)
-    if not is_number or not 0 < train_fraction <= 1:  # type: ignore[operator]
-        raise ConfigError(
-            f"train_fraction={train_fraction!r} is not in (0, 1].", fix="0.1 takes a tenth."
-        )
 
 
 def _check_whole(**values: object) -> None:

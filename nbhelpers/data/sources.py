@@ -58,9 +58,12 @@ def load_clone_data(
     return dataclasses.replace(data, splits=data.splits | {"train": train})
 
 
-def _check_arguments(
-    on_bad_rows: object, train_fraction: object, max_train_samples: object, seed: object
-) -> None:
+def check_choice(on_bad_rows: object, train_fraction: object) -> None:
+    """Refuse an unknown policy for bad rows, and a share of the rows that is none.
+
+    Raises:
+        ConfigError: Names the argument and what it may be.
+    """
     if on_bad_rows not in ("stop", "drop"):
         raise ConfigError(f"on_bad_rows={on_bad_rows!r} is not known.", fix='use "stop" or "drop".')
     is_number = type(train_fraction) in (int, float)
@@ -68,6 +71,12 @@ def _check_arguments(
         raise ConfigError(
             f"train_fraction={train_fraction!r} is not in (0, 1].", fix="0.1 takes a tenth."
         )
+
+
+def _check_arguments(
+    on_bad_rows: object, train_fraction: object, max_train_samples: object, seed: object
+) -> None:
+    check_choice(on_bad_rows, train_fraction)
     for name, value, low in (("max_train_samples", max_train_samples, 1), ("seed", seed, 0)):
         if value is None and name != "seed":
             continue

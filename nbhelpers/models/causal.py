@@ -24,7 +24,7 @@ from nbhelpers.models.four_bits import (
     quantise,
     silence_bitsandbytes,
 )
-from nbhelpers.models.weights import Weights, find_weights
+from nbhelpers.models.weights import Weights, find_weights, put_in_place
 
 if TYPE_CHECKING:
     from nbhelpers.schema import FinetuneSettings
@@ -341,7 +341,6 @@ def packaged_smollm2() -> Any:
 
 
 def _convert_gguf(folder: str, target: Any) -> None:
-    import shutil
     from pathlib import Path
     from uuid import uuid4
 
@@ -355,12 +354,7 @@ def _convert_gguf(folder: str, target: Any) -> None:
     part = target.with_name(f"{target.name}.{uuid4().hex}.part")
     model.save_pretrained(part)
     AutoTokenizer.from_pretrained(folder, gguf_file=file.name).save_pretrained(part)
-    try:
-        part.replace(target)
-    except OSError:
-        shutil.rmtree(part, ignore_errors=True)
-        if not (target / "model.safetensors").is_file():  # else another run was faster
-            raise
+    put_in_place(part, target)
 
 
 def _first_lines(error: Exception) -> str:

@@ -107,6 +107,11 @@ def _convert(folder: Path, target: Path) -> None:
     for pattern in SMALL_FILES:
         for file in folder.glob(pattern):
             shutil.copy2(file, part / file.name)
+    put_in_place(part, target)
+
+
+def put_in_place(part: Path, target: Path) -> None:
+    """Rename a finished model folder; one that another run made meanwhile is as good."""
     try:
         part.replace(target)
     except OSError:
