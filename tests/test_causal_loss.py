@@ -8,6 +8,8 @@ import torch
 from nbhelpers.models.causal_forward import plain_loss
 from nbhelpers.models.causal_loss import IGNORED, chunk_size, cross_entropy_sum, supervised
 
+pytestmark = pytest.mark.slow  # torch and transformers are imported
+
 
 def problem(n: int = 70, *, dtype: torch.dtype = torch.float64, scale: float = 1.0):
     torch.manual_seed(0)

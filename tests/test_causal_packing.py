@@ -16,6 +16,8 @@ from nbhelpers.models.causal_batches import make_batch
 from nbhelpers.models.causal_forward import TrainingForward
 from nbhelpers.models.causal_loss import supervised
 
+pytestmark = pytest.mark.slow  # torch and transformers are imported
+
 ROWS = np.arange(5)
 SCALE = 30.0  # of the projections: scores reach the cap
 

@@ -16,6 +16,8 @@ from nbhelpers.jobs.rehearsal import rehearse
 from nbhelpers.models.causal_batches import make_batch
 from nbhelpers.models.causal_forward import TrainingForward
 
+pytestmark = pytest.mark.slow  # torch and transformers are imported
+
 CPU = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
 
 
@@ -40,6 +42,14 @@ def test_a_pass_that_works_leaves_no_gradient():
     assert done == ""
     assert all(parameter.grad is None for parameter in tuned.model.parameters())
     assert "forward" not in vars(tuned.model)
+
+
+def test_a_pass_keeps_no_more_than_the_training_would():
+    """A run that fits with checkpointing alone must not end in its rehearsal."""
+    tuned = adapted()
+    how = {"accelerator": CPU, "compiled": False, "checkpointing": True}
+    assert not rehearse(tuned, forward_of(tuned.model), batch(), **how)
+    assert tuned.model.is_gradient_checkpointing
 
 
 def test_a_failing_compiler_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
@@ -86,7 +96,7 @@ def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
     told: list[str] = []
     session = SimpleNamespace(warn=told.append, accelerator=CPU)
     recipe = SimpleNamespace(
-        settings=SimpleNamespace(packing=True),
+        settings=SimpleNamespace(packing=True, gradient_checkpointing=False),
         windows=lambda epoch: [np.arange(3)],
         micro=lambda window: [window],
         batch=lambda rows: None,

@@ -18,6 +18,8 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.report import Report, report
 from nbhelpers.report_facts import GIB, read_facts
 
+pytestmark = pytest.mark.slow  # pages are written and plots drawn
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:

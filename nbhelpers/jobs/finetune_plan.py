@@ -62,7 +62,12 @@ def rehearsed(
     batch = recipe.batch(recipe.micro(recipe.windows(0)[0])[0])
     for compiled in (True, False) if is_compiled else (False,):
         problem = rehearse(
-            adapted, forward, batch, accelerator=session.accelerator, compiled=compiled
+            adapted,
+            forward,
+            batch,
+            accelerator=session.accelerator,
+            compiled=compiled,
+            checkpointing=recipe.settings.gradient_checkpointing,
         )
         if not problem:
             return kernel, packed, compiled
