@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
     from nbhelpers.schema import FinetuneSettings
 
-FLOPS_PER_PARAMETER = (
-    4  # a LoRA step: no gradients of the frozen weights; recomputation not counted
-)
+# A LoRA step: no gradients of the frozen weights; recomputation is not counted.
+FLOPS_PER_PARAMETER = 4
 HISTOGRAM_BINS = 24
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +46,7 @@ class Trained:
     meter: MemoryMeter
     gpu: list[dict[str, Any]]
     resumed_from: int | None
-    total_steps: int
-    is_compiled: bool
-    parity: dict[str, Any]
     energy: dict[str, Any] | None = None
-    supervised_tokens: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained:
@@ -90,9 +85,7 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
     if session.data_budget is not None:
         session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
-    trained = runner.run(resumed, state, is_compiled=is_compiled)
-    trained.parity = parity
-    return trained
+    return runner.run(resumed, state, is_compiled=is_compiled)
 
 
 class _Runner:
@@ -139,11 +132,7 @@ class _Runner:
             meter=self.meter,
             gpu=watch.summary(gpus),
             resumed_from=resumed_from,
-            total_steps=recipe.total_steps,
-            is_compiled=is_compiled,
-            parity={},
             energy=watch.energy(told_energy(session.told)),
-            supervised_tokens=int(recipe.table.supervised.sum()),
         )
 
     def find(self) -> tuple[Path | None, TrainState]:

@@ -32,7 +32,6 @@ class TrainingForward:
 
     def __init__(self, model: Any, *, kernel: str, loss: str, dtype: torch.dtype) -> None:
         self.model, self.kernel, self.loss, self.dtype = model, kernel, loss, dtype
-        self._own = model.forward
         self._layers: list[tuple[Any, Any]] = []
 
     def inputs(self, batch: MicroBatch) -> dict[str, Any]:
