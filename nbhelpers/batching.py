@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.presets import Preset
 
-UNITS = {"clones": "pairs", "finetune": "samples"}
+UNITS = {"clones": "pairs", "finetune": "samples", "detector": "programs"}
 MAX_OFFERED = 16  # choices that one message lists
 MAX_OFFERED_GPUS = 8  # of one node; a plan for more processes offers up to twice their number
 

@@ -41,6 +41,18 @@ MODELS = {
         packaged=("smollm2",),
         families=("gemma2", "llama"),
     ),
+    "detector": JobModels(
+        aliases={
+            "codebert": "microsoft/codebert-base",
+            "graphcodebert": "microsoft/graphcodebert-base",
+            "unixcoder": "microsoft/unixcoder-base",
+            "codet5": "Salesforce/codet5-base",
+            "modernbert": "answerdotai/ModernBERT-base",
+        },
+        embedded=("smoke",),
+        packaged=("minilm",),
+        families=("roberta", "bert", "t5", "modernbert"),
+    ),
 }
 # Bundled samples that `data` may name.
 SAMPLES = ("smoke",)

@@ -209,4 +209,109 @@ class FinetuneSettings(Settings):
         return names[self.method]
 
 
-SETTINGS: dict[str, type[Settings]] = {"clones": ClonesSettings, "finetune": FinetuneSettings}
+class DetectorSettings(Settings):
+    """Detection of AI-written code, and similarity of programs, with one encoder and two heads."""
+
+    objective: Literal["both", "detect", "similar"] = Field(
+        description="what is learnt: who wrote the code, which programs solve the same task, or "
+        "both; `similar` needs no labels"
+    )
+    canonical: Literal["raw", "text", "flat"] = Field(
+        description="form that both classes are brought to: raw, as it is; text: line ends, tabs, "
+        "blanks at ends and blank lines alike everywhere; flat: any white space is one blank"
+    )
+    languages: list[str] = Field(description="keep the rows in these languages; []: all")
+    split: Literal["auto", "given", "task"] = Field(
+        description="given: the splits of the data; task: drawn by task and author; auto: given "
+        "where the data has them"
+    )
+    split_seed: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0, description="of the splits drawn by task; `seed` leaves them alone"
+    )
+    valid_share: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        description="share of the rows for validation, where the splits are drawn"
+    )
+    test_share: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        description="share of the rows for test, where the splits are drawn"
+    )
+    hold_out: str | None = Field(
+        None,
+        description="kept out of training and tested apart: source=NAME, generator=NAME or "
+        "language=NAME",
+    )
+    unseen_humans: str | None = Field(
+        None,
+        description="human code of other people (file, folder or hub id): the false-positive rate "
+        "of the frozen threshold on it",
+    )
+    on_failed_audit: Literal["stop", "go_on"] = Field(
+        description="what to do when the audit says that the data cannot train a detector"
+    )
+
+    pooling: Literal["mean", "first"] = Field(
+        description="what stands for a program: the mean of its token states, or the first"
+    )
+    contrastive_weight: Annotated[float, Field(ge=0, le=100)] = Field(
+        description="weight of the contrastive loss beside the cross-entropy"
+    )
+    temperature: Annotated[float, Field(gt=0, le=10)] = Field(
+        description="of the contrastive loss: cosines are divided by it"
+    )
+    members_per_task: Annotated[int, Field(ge=2, le=64)] = Field(
+        description="programs of one task that are drawn together, so that each has a positive"
+    )
+    projection_size: Annotated[int, Field(ge=8, le=4096)] = Field(
+        description="dimensions of the similarity space"
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        description="balanced: both classes weigh alike in the cross-entropy"
+    )
+    freeze_epochs: Annotated[int, Field(ge=0, le=1000)] = Field(
+        description="first epochs in which the encoder stays as it is and the heads alone learn"
+    )
+    encoder_learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="peak rate of the encoder; `learning_rate` is that of the heads"
+    )
+    augment: list[Literal["rename", "reformat", "strip_comments"]] = Field(
+        description="edits that are applied to train rows of both classes, drawn anew each epoch"
+    )
+    augment_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="share of the train rows that are read in an edited form in each epoch"
+    )
+    compile_layers: Literal["auto", "on", "off"] = Field(
+        description="torch.compile the encoder's blocks after the unfreeze; auto: on a GPU when "
+        "the run is long enough"
+    )
+    pretrain_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0,
+        description="random weights only: masked-language-model steps on the train code first, "
+        "cached",
+    )
+
+    target_fpr: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        description="false-positive rate that the threshold promises on validation humans"
+    )
+    target_miss_rate: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        description="share of the AI rows that may score below the band of abstention"
+    )
+    prevalences: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        description="shares of AI code at which precision is reported"
+    )
+    floors: bool = Field(description="also score length, layout features and character n-grams")
+    edit_suite: bool = Field(
+        description="also score the test rows reformatted, without comments and renamed"
+    )
+    retrieval_data: str | None = Field(
+        None,
+        description="further programs with tasks for the test of similarity (file, folder, hub id)",
+    )
+    max_retrieval_pool: Positive | None = Field(
+        None, description="upper limit on the programs of a retrieval pool, one fixed draw"
+    )
+
+
+SETTINGS: dict[str, type[Settings]] = {
+    "clones": ClonesSettings,
+    "finetune": FinetuneSettings,
+    "detector": DetectorSettings,
+}
