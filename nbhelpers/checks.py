@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.catalog import MODELS, SAMPLES, short_name
+from nbhelpers.checks_detector import detector_faults
 from nbhelpers.checks_finetune import finetune_faults
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import absence, expanded, is_file, is_folder, kind_of
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from nbhelpers.schema import Settings
 
 PLAIN_TEXT_MODELS = ("codegpt", "smoke")  # GPT-2: its mask has no room for a graph
-FILE_JOBS = ("finetune",)  # their data may be one file
+FILE_JOBS = ("finetune", "detector")  # their data may be one file
+FURTHER_DATA = ("unseen_humans", "retrieval_data")  # of a detector; named like its data
 FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
 DATASET_PREFIX = "hf://datasets/"
@@ -32,6 +34,7 @@ _BOUND = re.compile(r"a number (greater|less) than (or equal to )?([-+.\de]+)")
 # Source: n_positions of CodeGPT's config.json; max_position_embeddings of RoBERTa's, less the two
 # that it never uses. Data-flow nodes all stand at position 0.
 MAX_POSITIONS_TOKENS = {"codegpt": 1024, "graphcodebert": 512, "codebert": 512}
+MAX_POSITIONS_TOKENS |= {"minilm": 512, "unixcoder": 1024, "modernbert": 8192}
 
 
 def is_hub_id(text: object) -> bool:
@@ -216,7 +219,8 @@ def source_problems(
 ) -> list[Problem]:
     """Return what is wrong with the names of the model and the data, without any network."""
     found = []
-    for name, check in (("model", _model_fault), ("data", _data_fault)):
+    data = dict.fromkeys(("data", *FURTHER_DATA), _data_fault)
+    for name, check in ({"model": _model_fault} | data).items():
         value = values.get(name)
         fault = check(job, value) if isinstance(value, str) else None
         if fault:
@@ -296,12 +300,15 @@ def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str
     """Return the contradictions between fields that are each valid."""
     faults = [_batch_fault(values), _save_fault(values), _pretrain_fault(job, values)]
     if job == "clones":
-        faults += [_length_fault(values), _data_flow_fault(values)]
+        faults += [_length_fault(values, job), _data_flow_fault(values)]
         faults += _target_faults(job, values)
         if values.get("attention") == "flex":
             faults.append(("attention", "attention=flex is for fine-tuning", "write auto or sdpa"))
     if job == "finetune":
         faults += [*finetune_faults(values), *_target_faults(job, values)]
+    if job == "detector":
+        faults += [*detector_faults(values), _length_fault(values, job)]
+        faults += _target_faults(job, values)
     return [
         Problem(places.get(name, "the preset"), text, fix)
         for name, text, fix in filter(None, faults)
@@ -324,8 +331,8 @@ def _save_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
     return "save_minutes", text, "set save_minutes, for example 10.0"
 
 
-def _length_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    model, seq_len = short_name(values.get("model")), values.get("seq_len")
+def _length_fault(values: Mapping[str, Any], job: str) -> tuple[str, str, str] | None:
+    model, seq_len = short_name(values.get("model"), job), values.get("seq_len")
     limit = MAX_POSITIONS_TOKENS.get(model or "")
     if limit is None or type(seq_len) is not int or seq_len <= limit:
         return None

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nbhelpers.cli_detect import calibrate, detect, similar
 from nbhelpers.cli_legacy import legacy_launcher, patch_legacy
 from nbhelpers.cli_study import study
 from nbhelpers.cli_text import (
@@ -249,7 +250,7 @@ def evaluate(
 
 app.command("patch-legacy")(patch_legacy)
 app.command("legacy-launcher")(legacy_launcher)
-for _command in (ask, merge, export):
+for _command in (ask, merge, export, calibrate, detect, similar):
     app.command()(_command)
 app.command("study")(study)
 

@@ -74,21 +74,28 @@ def merge(
 def export(
     run: What,
     out: Out,
+    onnx: Annotated[bool, typer.Option("--onnx", help="A detector: as an ONNX graph too.")] = False,
     push_to: Annotated[str, typer.Option(help="OWNER/NAME on the hub; default: nowhere.")] = "",
     public: Annotated[bool, typer.Option(help="A new repository is public.")] = False,
     run_dir: RunDir = Path("runs"),
 ) -> None:
-    """Write the adapter, its tokenizer and a model card as a folder for others."""
+    """Write adapter or detector, its tokenizer and a model card as a folder for others."""
     from nbhelpers.cli_jobs import refuse_study
     from nbhelpers.use import export as export_run
 
     refuse_study("export", run, run_dir)
     options = {"push_to": push_to or None, "private": not public, "run_dir": run_dir}
-    done = export_run(run, out, **options)
+    done = export_run(run, out, onnx=onnx, report=typer.echo, **options)
     typer.echo(repr(done))
     for name in done.files:
         typer.echo(f"  {name}")
-    command = shlex.join(["nbhelpers", "ask", str(done.path)])
-    typer.echo(f"To ask it: {command} 'INSTRUCTION'")
+    for form, text in done.measured().items():
+        typer.echo(f"{form}: {text}")
+    if done.agreement:
+        command = shlex.join(["nbhelpers", "detect", "--model", str(done.path)])
+        typer.echo(f"To use it: {command} FILE_OR_FOLDER")
+    else:
+        command = shlex.join(["nbhelpers", "ask", str(done.path)])
+        typer.echo(f"To ask it: {command} 'INSTRUCTION'")
     if not push_to:
         typer.echo("To publish it: the same command with --push-to OWNER/NAME")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 NUMBER, TEXT, PLAIN, EDGES, ANY = "a number", "a text", "a plain value", "two numbers", "anything"
+LEAD = "a number and its interval"
 LARGEST = 1e300  # beyond that no number here means anything, and an integer cannot become a float
 _GONE = object()
 
@@ -17,8 +18,18 @@ NUMBERS = {"*": NUMBER}
 PLAINS = {"*": PLAIN}
 INTERVALS = {"*": EDGES}
 _POINT = {"*": NUMBER, "intervals": INTERVALS}
-_LEAD = {"*": ANY, "f1": NUMBER, "interval": EDGES}
+_LEAD = {"*": ANY, "f1": NUMBER, "interval": EDGES, "roc_auc": LEAD, "tpr": LEAD}
 _FLOOR = {"*": NUMBER, "intervals": INTERVALS, "lead": _LEAD, "skipped": TEXT, "note": TEXT}
+_FLOOR |= {"metrics": NUMBERS}
+_SLICE = {
+    "*": ANY,
+    **dict.fromkeys(("by", "value"), PLAIN),
+    **dict.fromkeys(("n_human", "n_ai", "roc_auc", "tpr", "fpr"), NUMBER),
+    **dict.fromkeys(("tpr_interval", "fpr_interval"), EDGES),
+}
+_EDITED = _SLICE | dict.fromkeys(("skipped",), PLAIN)
+_EDITED |= dict.fromkeys(("tpr_unedited", "tpr_loss", "fpr_unedited"), NUMBER)
+_EDITED |= {"tpr_loss_interval": EDGES}
 SPLIT = {
     "*": ANY,
     **dict.fromkeys(("n_pairs", "n_functions", "n_samples", "prior", "threshold"), NUMBER),
@@ -31,6 +42,12 @@ SPLIT = {
     "at_prior": {"*": _POINT},
     "strata": {"*": _POINT},
     "floors": {"*": _FLOOR},
+    **dict.fromkeys(("n_human", "n_ai", "n_tasks"), NUMBER),
+    "at_prevalence": {"*": {"*": ANY, "precision": NUMBER, "precision_interval": EDGES}},
+    "reliability": [NUMBERS],
+    "slices": [_SLICE],
+    "worst": {"*": _SLICE},
+    "edits": {"*": _EDITED | {"floors": {"*": _EDITED}}},
 }
 GPU = {
     "*": ANY,
@@ -43,12 +60,12 @@ EVENT = {
     **dict.fromkeys(("message", "name", "kind", "fix", "details"), TEXT),
     **dict.fromkeys(("t", "rank", "step", "total_steps", "epoch", "done", "total"), NUMBER),
     **dict.fromkeys(("loss", "useful_tokens_per_s", "memory_bytes", "skipped_steps"), NUMBER),
-    "learning_rate": NUMBER,
+    **dict.fromkeys(("learning_rate", "classification_loss", "contrastive_loss"), NUMBER),
     "reason": PLAIN,
     "gpus": [GPU],
     "scores": NUMBERS,
 }
-_STEP = EVENT | {"f1": NUMBER}
+_STEP = EVENT | dict.fromkeys(("f1", "roc_auc", "tpr", "fpr", "mrr"), NUMBER)
 _LINE = {"*": ANY, "name": TEXT, "size_bytes": NUMBER, "note": TEXT}
 _BUDGET = {"lines": [_LINE], "total_bytes": NUMBER, "capacity_bytes": NUMBER, "*": ANY}
 _PLAN = {"*": ANY, "world_size": NUMBER}
@@ -88,13 +105,52 @@ _ADAPTER = {
     **dict.fromkeys(("r", "alpha", "trainable_parameters", "total_parameters"), NUMBER),
     "target_modules": (TEXT, [TEXT]),
 }
+_COUNTED = ("pairs", "clones", "functions", "samples", "tokens", "supervised_tokens", "cut")
+_COUNTED += ("dropped",)
 _DATA = {
     "*": ANY,
     **dict.fromkeys(("source", "revision", "licence", "fingerprint", "template", "note"), PLAIN),
-    "splits": {"*": NUMBERS},
+    "canonical": PLAIN,
+    "splits": {"*": {"*": ANY} | dict.fromkeys(_COUNTED, NUMBER)},
     "problems": (TEXT, _FINDINGS),
     "lengths": {"*": NUMBER, "edges": [NUMBER], "counts": [NUMBER]},
     "example": [[PLAIN]],
+}
+_POINT_CHOSEN = {
+    "*": ANY,
+    **dict.fromkeys(("threshold", "threshold_logit", "temperature", "target_fpr"), NUMBER),
+    **dict.fromkeys(("n_humans", "valid_fpr", "target_miss_rate"), NUMBER),
+    **dict.fromkeys(("valid_fpr_interval", "abstain"), EDGES),
+    "chosen_on": TEXT,
+    "warnings": [TEXT],
+}
+_RETRIEVAL = {
+    "*": ANY,
+    **dict.fromkeys(("split", "query", "pool"), PLAIN),
+    **dict.fromkeys(("n_queries", "pool_size", "mrr", "map_at_r"), NUMBER),
+    **dict.fromkeys(("mrr_interval", "map_at_r_interval"), EDGES),
+    "floors": {"*": {"*": ANY, "mrr": NUMBER, "map_at_r": NUMBER, "lead": LEAD}},
+}
+_PAIRS = {
+    "*": ANY,
+    **dict.fromkeys(("n_pairs", "n_positive", "roc_auc", "average_precision"), NUMBER),
+    **dict.fromkeys(("threshold", "accuracy", "f1"), NUMBER),
+    "roc_auc_interval": EDGES,
+    "floors": {"*": {"*": ANY, "roc_auc": NUMBER}},
+}
+DETECTOR = {
+    "audit": {"*": ANY, "verdict": TEXT, "reasons": [TEXT], "warnings": [TEXT]},
+    "operating_point": _POINT_CHOSEN,
+    "similarity": {
+        "*": ANY,
+        "dimensions": NUMBER,
+        "retrieval": [_RETRIEVAL],
+        "pairs": _PAIRS,
+        "headline": NUMBERS,
+    },
+    "phases": NUMBERS,
+    "inference": NUMBERS,
+    "compile": {"*": ANY, "is_on": PLAIN, "recompiles": NUMBER, "self_test": {"*": ANY}},
 }
 RESULT = {
     "*": ANY,
@@ -118,6 +174,7 @@ RESULT = {
     "versions": {"*": PLAIN},
     "gpu": [GPU],
     "warnings": [TEXT],
+    **DETECTOR,
 }
 _PRESET = {
     "*": ANY,
@@ -196,6 +253,9 @@ def _fit_word(value: Any, word: str) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and word in (NUMBER, PLAIN):
         return value if -LARGEST < value < LARGEST else None  # NaN is neither
+    if word == LEAD:  # the interval may be unknown
+        found = [_fit(each, NUMBER) for each in value] if isinstance(value, list) else []
+        return _GONE if len(found) != 3 or _GONE in found or found[0] is None else found
     if word == EDGES:
         edges = [_fit(each, NUMBER) for each in value] if isinstance(value, list) else []
         is_whole = len(edges) == 2 and all(isinstance(each, int | float) for each in edges)

@@ -14,7 +14,7 @@ from typing import Any
 from nbhelpers.paths import expanded, is_file, kind_of
 
 # The package's own sample and models: no folders, whatever lies around.
-BUNDLED = ("smoke", "smoke-graphcodebert", "smollm2")
+BUNDLED = ("smoke", "smoke-graphcodebert", "smollm2", "minilm")
 _EDGE_BYTES = 1 << 20
 _MAX_FILES = 1000
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers import processes
+from nbhelpers.checks import FURTHER_DATA
 from nbhelpers.checks_gpu import no_gpu_for
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
@@ -169,7 +170,8 @@ def run_record(
     """Return what `run.json` holds, but for the command."""
     facts = preset.to_dict()
     settings = facts["settings"]
-    stamp = folder_stamp(settings.get("data"), settings.get("model"), checkpoint)
+    places = (settings.get(name) for name in ("data", "model", *FURTHER_DATA))
+    stamp = folder_stamp(*places, checkpoint)
     name = run_id(preset.job, settings, mode=mode, checkpoint=checkpoint, stamp=stamp)
     return {
         "schema": 1,

@@ -126,7 +126,8 @@ def _training(
 ) -> Iterator[MemoryLine]:
     """The activations and temporaries of training."""
     length = settings.function_length
-    extent = known or _longest(2 * plan.per_device_train_batch_size, length)
+    rows = settings.rows_per_example * plan.per_device_train_batch_size
+    extent = known or _longest(rows, length)
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
     mask = 0 if not dropout else 1 if plan.use_gpu else 4
@@ -163,7 +164,7 @@ def _scoring(
 
     On a CPU the live bytes of training steps are counted, not those of scoring.
     """
-    rows = 2 * settings.per_device_eval_batch_size
+    rows = settings.rows_per_example * settings.per_device_eval_batch_size
     longest = _longest(rows, settings.function_length)
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     per_token = shape.hidden * scoring_bytes(settings, shape, is_half) * plan.use_gpu
@@ -232,7 +233,7 @@ def layer_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int, is_fu
     """
     hidden, inner = shape.hidden, shape.inner
     masks = 2 * mask_bytes * hidden
-    if shape.family == "roberta":
+    if shape.family in ("roberta", "bert"):
         return (24 * hidden + 4 * inner if is_half else 32 * hidden + 8 * inner) + masks
     if is_half:
         return 20 * hidden + (4 if is_fused else 16) * inner + masks
@@ -248,9 +249,9 @@ def scoring_bytes(settings: Settings, shape: Shape, is_half: bool) -> int:
     embeddings alive and adds the mask. Packed in fp32: measured for RoBERTa only.
     """
     if settings.attention == "eager":
-        bytes_per_token = 28 if shape.family == "roberta" else 64
+        bytes_per_token = 28 if shape.family in ("roberta", "bert") else 64
     elif is_half:
-        bytes_per_token = 30 if shape.family == "roberta" else 34
+        bytes_per_token = 30 if shape.family in ("roberta", "bert") else 34
     else:
         bytes_per_token = 58 if is_packed(settings) else 47
     return bytes_per_token + (0 if settings.data_flow_length is None else 6)

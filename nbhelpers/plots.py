@@ -46,6 +46,11 @@ def caption(facts: RunFacts, name: str) -> str:
 
         if name in OF_FINETUNE:
             return OF_FINETUNE[name]
+    if facts.job == "detector":
+        from nbhelpers.plots_detector import CAPTIONS as OF_DETECTOR
+
+        if name in OF_DETECTOR:
+            return OF_DETECTOR[name]
     pairs = facts.get("scores", "test", "n_pairs") or 0
     if name == "curves" and pairs > MAX_POINTS:
         thinned = f" Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
@@ -57,7 +62,8 @@ def caption(facts: RunFacts, name: str) -> str:
 
 def save_plots(facts: RunFacts) -> dict[str, Path]:
     """Draw what can be drawn into the run folder and return name → PNG file."""
-    own = _of_finetune(facts) if facts.job == "finetune" else _of_clones(facts)
+    makers = {"finetune": _of_finetune, "detector": _of_detector}
+    own = makers.get(facts.job, _of_clones)(facts)
     return save_figures(
         facts.run.path, own | {"memory": memory_figure(facts), "gpu": gpu_figure(facts)}
     )
@@ -80,6 +86,12 @@ def _of_finetune(facts: RunFacts) -> dict[str, Figure | None]:
         "scores": ours.scores_figure(facts),
         "lengths": ours.lengths_figure(facts),
     }
+
+
+def _of_detector(facts: RunFacts) -> dict[str, Figure | None]:
+    from nbhelpers.plots_detector import figures
+
+    return figures(facts)
 
 
 def save_figures(folder: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
@@ -160,11 +172,11 @@ def curves_figure(facts: RunFacts, labels: np.ndarray, p: np.ndarray) -> Figure:
     recall, false_rate = tp / positives, (called - tp) / (len(labels) - positives)
     test = facts.get("scores", "test") or {}
     figure, (left, right) = panels(2, height=3.8)
-    left.plot(*_thin(recall, tp / called), color=BLUE, label=_area("this model", test, "pr_auc"))
+    left.plot(*thinned(recall, tp / called), color=BLUE, label=_area("this model", test, "pr_auc"))
     left.axhline(positives / len(labels), color=GREY, linestyle=":", label="share of clones")
     left.set(xlabel="recall", ylabel="precision", xlim=(0, 1.02), ylim=(0, 1.02))
     roc = _area("this model", test, "roc_auc")
-    right.plot(*_thin(np.append(0, false_rate), np.append(0, recall)), color=BLUE, label=roc)
+    right.plot(*thinned(np.append(0, false_rate), np.append(0, recall)), color=BLUE, label=roc)
     right.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="chance")
     right.set(xlabel="false positive rate", ylabel="recall", xlim=(-0.02, 1.02), ylim=(0, 1.02))
     _mark_floors(left, right, test, prior=positives / len(labels))
@@ -190,7 +202,7 @@ def _area(name: str, scores: Mapping[str, Any], metric: str) -> str:
     return name if value is None else f"{name} ({title} {value:.3f})"
 
 
-def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Keep at most MAX_POINTS points, the first and the last among them."""
     import numpy as np
 

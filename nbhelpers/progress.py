@@ -18,10 +18,17 @@ from nbhelpers.tables import left
 
 LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
+LOSSES = ("classification", "contrastive")
 ETA_AFTER_S = 1.0  # a count that has just begun tells no speed
 # What a task counts, by the first word of its name: of any job, or of one.
 UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}
-JOB_UNITS = {"finetune": {"tokenise": "samples", "generate": "answers", "pre-train": "steps"}}
+JOB_UNITS = {
+    "finetune": {"tokenise": "samples", "generate": "answers", "pre-train": "steps"},
+    "detector": dict.fromkeys(
+        ("tokenise", "evaluate", "score", "embed", "edit", "augment", "audit", "read", "retrieve"),
+        "programs",
+    ),
+}
 
 
 @dataclass
@@ -34,6 +41,7 @@ class Progress:
     done: int = 0
     total: int = 0
     loss: float | None = None
+    losses: dict[str, float] = field(default_factory=dict)  # the parts of `loss`, by name
     valid_loss: float | None = None
     valid_step: int | None = None  # of `valid_loss`, which stays while training goes on
     skipped_steps: int = 0  # updates that overflow made the scaler leave out
@@ -69,6 +77,8 @@ class Progress:
             self.task, self._first = "", None
         self._count(event, event.get("step"), event.get("total_steps"))
         self.loss = event.get("loss", self.loss)
+        told = {name: event.get(f"{name}_loss") for name in LOSSES}
+        self.losses |= {name: value for name, value in told.items() if value is not None}
         self.useful_tokens_per_s = event.get("useful_tokens_per_s", self.useful_tokens_per_s)
         self.memory_bytes = event.get("memory_bytes") or self.memory_bytes
         self.skipped_steps = int(event.get("skipped_steps") or 0)
@@ -119,7 +129,8 @@ class Progress:
         elif self.task:
             found.append(self.task)
         if self.phase == "train" and self.loss is not None:
-            found.append(f"loss {self.loss:.4f}")
+            parts = ", ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
+            found.append(f"loss {self.loss:.4f}" + (f" ({parts})" if parts else ""))
         if self.phase == "train" and self.valid_loss is not None:
             where = "" if self.valid_step is None else f" (step {self.valid_step:,})"
             found.append(f"valid loss {self.valid_loss:.4f}{where}")
@@ -129,9 +140,19 @@ class Progress:
             found.append(f"{self.skipped_steps:,} skipped")
         if self.eta_s is not None and self.done < self.total:
             found.append(f"ETA {duration(self.eta_s)}")
-        if "f1" in self.scores:
-            found.append(f"{self.split} F1 {self.scores['f1']:.3f}".strip())
+        if said := self._scores_said():
+            found.append(f"{self.split} {said}".strip())
         return found + self._device_parts()
+
+    def _scores_said(self) -> str:
+        """Write the scores of the latest evaluation that the job is known by."""
+        if self.job != "detector":
+            return f"F1 {self.scores['f1']:.3f}" if "f1" in self.scores else ""
+        titles = {"roc_auc": "ROC-AUC", "tpr": "TPR", "fpr": "FPR", "mrr": "MRR"}
+        known = (
+            f"{titles[name]} {self.scores[name]:.3f}" for name in titles if name in self.scores
+        )
+        return ", ".join(known)
 
     def _device_parts(self) -> list[str]:
         if self.gpus:

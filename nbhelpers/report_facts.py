@@ -73,7 +73,7 @@ class RunFacts:
     @property
     def is_complete(self) -> bool:
         """Whether there is a result to report on."""
-        return bool(self.get("scores"))
+        return bool(self.get("scores") or self.get("similarity"))
 
 
 def dig(data: Any, *keys: str) -> Any:

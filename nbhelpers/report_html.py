@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.plots import caption
 from nbhelpers.report_facts import RunFacts, interval, known, score, shown, size
 from nbhelpers.report_page import HEADS, STYLE, figure, paragraph, section, table_of
-from nbhelpers.report_words import citation, findings, memory_sentence, problems
+from nbhelpers.report_words import alarms, citation, findings, memory_sentence, problems
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,10 @@ def body(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str
         from nbhelpers.report_finetune_html import middle
 
         found = middle(facts, tables, plots)
+    elif facts.job == "detector":
+        from nbhelpers.report_detector_html import middle as of_detector
+
+        found = of_detector(facts, tables, plots)
     else:
         found = _scores(facts, tables, plots) + _doubts(facts, tables)
     parts = [_head(facts), found, _cost(facts, tables, plots), _settings(facts, tables, plots)]
@@ -34,7 +38,7 @@ def _head(facts: RunFacts) -> str:
     title += f", {facts.adapter}" if facts.adapter else ""
     found = findings(facts)
     said = [f"<h1>{html.escape(title)}</h1>", paragraph(found.headline(facts), "lead")]
-    said += [paragraph(text, "bad") for text in problems(facts)]
+    said += [paragraph(text, "bad") for text in [*alarms(facts), *problems(facts)]]
     said += [paragraph(verdict) for verdict in found.verdicts(facts)]
     said += [paragraph(found.details(facts))]
     said += [paragraph(line, "note") for line in found.glossary(facts)]
@@ -126,6 +130,7 @@ def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[st
     return (
         section("Memory", memory)
         + section("Time", table_of(tables.get("timing")))
+        + _cost_of_detector(facts, tables)
         + section("Speed", table_of(tables.get("throughput")))
         + section("GPUs", table_of(tables.get("gpus")) + _figure(facts, plots, "gpu"))
         + section("Training", table_of(tables.get("training")) + _figure(facts, plots, "loss"))
@@ -136,6 +141,14 @@ def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[st
             "only from a run of that preset in the same folder.",
         )
     )
+
+
+def _cost_of_detector(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> str:
+    if facts.job != "detector":
+        return ""
+    from nbhelpers.report_detector_html import cost
+
+    return cost(facts, tables)
 
 
 def _memory_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
@@ -168,13 +181,29 @@ def _settings(
     import pandas as pd
 
     rows = pd.DataFrame(list(citation(facts).items()), columns=["to cite", "value"])
-    data, found = table_of(tables.get("data")), _findings(facts.get("data", "problems"))
+    data, found = table_of(tables.get("data")) + _data_parts(facts, tables), _data_found(facts)
     checked = f"<pre class='long note'>{html.escape(found)}</pre>" if found else ""
     return (
         section("Data", data + _figure(facts, plots, "lengths") + checked, _functions_said(facts))
         + section("Settings that differ from the base preset", table_of(tables.get("settings")))
         + section("To cite or repeat this run", table_of(rows, classes="long"))
     )
+
+
+def _data_parts(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> str:
+    if facts.job != "detector":
+        return ""
+    from nbhelpers.report_detector_html import data_parts
+
+    return data_parts(tables)
+
+
+def _data_found(facts: RunFacts) -> str:
+    if facts.job != "detector":
+        return _findings(facts.get("data", "problems"))
+    from nbhelpers.report_detector_html import data_found
+
+    return data_found(facts)
 
 
 def _findings(found: Any) -> str:

@@ -38,6 +38,11 @@ def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
 
         made = {name: make(facts) for name, make in of_finetune().items()}
         return {name: table for name, table in made.items() if len(table)}
+    if facts.job == "detector":
+        from nbhelpers.report_detector_tables import makers as of_detector
+
+        made = {name: make(facts) for name, make in of_detector().items()}
+        return {name: table for name, table in made.items() if len(table)}
     makers: dict[str, Callable[[RunFacts], pd.DataFrame]] = {
         "scores": scores_table,
         "priors": priors_table,

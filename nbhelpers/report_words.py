@@ -32,9 +32,15 @@ def findings(facts: RunFacts) -> ModuleType:
 
     Each of the modules has `headline`, `verdicts`, `details`, `glossary` and `cautions`.
     """
-    from nbhelpers import report_findings, report_finetune
+    from nbhelpers import report_detector, report_findings, report_finetune
 
-    return report_finetune if facts.job == "finetune" else report_findings
+    of_jobs = {"finetune": report_finetune, "detector": report_detector}
+    return of_jobs.get(facts.job, report_findings)
+
+
+def alarms(facts: RunFacts) -> list[str]:
+    """Return what a reader must not miss, of a job that knows such things."""
+    return findings(facts).alarms(facts) if facts.job == "detector" else []
 
 
 def problems(facts: RunFacts) -> list[str]:
@@ -77,6 +83,7 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "data fingerprint": data.get("fingerprint"),
         "data licence": data.get("licence"),
         "template": data.get("template"),
+        "canonical form": data.get("canonical"),
         "data note": data.get("note"),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
@@ -107,6 +114,8 @@ def _weights(facts: RunFacts) -> str | None:
     if facts.get("settings", "model") in MODELS[job].embedded:
         if not steps or not isinstance(steps, int):
             return "random"
+        if job == "detector":
+            return f"random, pre-trained for {count(steps)} masked-language-model steps"
         text = "the sample" if facts.is_sample or job != "clones" else "its train functions"
         return f"random, pre-trained for {count(steps)} language-model steps on {text}"
     return {True: "random", False: "pretrained"}.get(facts.get("model", "random_weights"))
@@ -137,11 +146,16 @@ def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> s
     if "memory" in tables or not facts.is_evaluation:
         after.append(memory_sentence(tables))
     after += [f"Time: {duration(total)}{part}."] if total is not None else []
-    lines = wrapped([found.headline(facts), *problems(facts)])
+    lines = wrapped([found.headline(facts), *alarms(facts), *problems(facts)])
     if facts.job == "finetune":
         from nbhelpers.report_finetune_words import cost_lines, score_lines
 
         lines, after = lines + score_lines(facts, tables), after + cost_lines(facts)
+    elif facts.job == "detector":
+        from nbhelpers import report_detector_words as of_detector
+
+        lines += of_detector.score_lines(facts, tables)
+        after += of_detector.cost_lines(facts)
     else:
         lines += _score_lines(tables)
     after += [f"Note: {caution}" for caution in found.cautions(facts)]
@@ -175,5 +189,6 @@ def _target_lines(tables: Mapping[str, pd.DataFrame]) -> list[str]:
         value = known(row["value"])
         said = "passed" if row["passed"] else "missed"
         measured = row["note"] or "undefined" if value is None else f"{value:.4f}"
-        lines.append(f"Target {row['metric']} >= {row['target']:g}: {said} ({measured}).")
+        op = row.get("op", ">=")
+        lines.append(f"Target {row['metric']} {op} {row['target']:g}: {said} ({measured}).")
     return lines

@@ -12,7 +12,8 @@ from nbhelpers.files import read_json
 from nbhelpers.forms import RESULT
 from nbhelpers.paths import expanded
 from nbhelpers.tables import left
-from nbhelpers.targets import TASKS, TITLES, written
+from nbhelpers.targets import TASKS, TITLES, available, written
+from nbhelpers.targets_detector import DETECTOR_TITLES
 
 RESULT_NAME = "result.json"
 
@@ -84,8 +85,14 @@ class RunResult:
     def headline_scores(self) -> dict[str, str]:
         """The scores that a result is known by, written out; none where nothing was evaluated.
 
-        Of `clones`: F1 on test. Of `finetune`: syntax accuracy and BLEU on test, and pass@1.
+        Of `clones`: F1 on test. Of `finetune`: syntax accuracy and BLEU on test, and pass@1. Of
+        `detector`: ROC-AUC, TPR and FPR on test, and MRR of the similarity space.
         """
+        if self.job == "detector":
+            found = available(self.data)
+            wanted = {f"test {DETECTOR_TITLES[m]}": found.get(m) for m in ("roc_auc", "tpr", "fpr")}
+            wanted["similarity MRR"] = found.get("similarity.mrr")
+            return {name: f"{v:.3f}" for name, v in wanted.items() if v is not None}
         if self.job != "finetune":
             return {} if self.f1 is None else {"test F1": f"{self.f1:.3f}"}
         wanted = [("test", "syntax_accuracy"), ("test", "bleu")]

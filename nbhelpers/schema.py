@@ -6,7 +6,7 @@ computed elsewhere and never typed here.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -99,7 +99,8 @@ class Settings(BaseModel):
     bootstrap_samples: Annotated[int, Field(ge=100, le=100000)]
     targets: dict[str, float] = Field(
         default_factory=dict,
-        description="success criteria on the test split: metric name to lowest passing value",
+        description="success criteria on the test split: metric name to lowest passing value (of "
+        "an error rate, a time or memory: the highest)",
     )
 
 
@@ -126,6 +127,8 @@ class ClonesSettings(Settings):
         "maintained",
         description="data flow: the grammar's leaves as they are, or string literals as one token",
     )
+
+    rows_per_example: ClassVar[int] = 2  # a pair's functions
 
     @property
     def function_length(self) -> int:
@@ -308,6 +311,14 @@ class DetectorSettings(Settings):
     max_retrieval_pool: Positive | None = Field(
         None, description="upper limit on the programs of a retrieval pool, one fixed draw"
     )
+
+    rows_per_example: ClassVar[int] = 1
+    data_flow_length: ClassVar[None] = None  # programs are read as plain text
+
+    @property
+    def function_length(self) -> int:
+        """Tokens of one program at most."""
+        return self.seq_len
 
 
 SETTINGS: dict[str, type[Settings]] = {

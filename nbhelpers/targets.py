@@ -2,7 +2,8 @@
 
 A name is read from the right: `f1` is the test split in the given order, `mean.f1` the mean of both
 orders, `valid.roc_auc` another split, `memory.error_percent` something measured beside the scores.
-Of a fine-tuning, `bleu` is of the test split, `humaneval.pass@1` of a set of test problems.
+Of a fine-tuning, `bleu` is of the test split, `humaneval.pass@1` of a set of test problems. The
+names of a detector stand in `targets_detector`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.errors import ConfigError, RequirementMissed
+from nbhelpers.targets_detector import (
+    DETECTOR_BESIDE,
+    DETECTOR_SPLITS,
+    all_detector_names,
+    available_of_detector,
+    detector_names,
+    is_upper_bound,
+    may_be_detector,
+)
 
 METRICS = (
     "precision",
@@ -114,6 +124,8 @@ def available(data: Mapping[str, Any]) -> dict[str, float | None]:
 
     A score that is undefined, such as the ROC-AUC of a single class, is there with None.
     """
+    if data.get("job") == "detector":
+        return available_of_detector(data)
     is_one_split = "orders" in data or "metrics" in data
     splits = {"test": data} if is_one_split else data.get("scores") or {}
     found: dict[str, float | None] = {}
@@ -141,14 +153,14 @@ def written(metric: str, value: float | None) -> str:
 
 def _beside(job: str | None) -> dict[str, tuple[str, ...]]:
     """Return what a job measures beside its scores; of an unknown job, what any job measures."""
-    if job == "finetune":
-        return FINETUNE_BESIDE
+    of_jobs = {"finetune": FINETUNE_BESIDE, "detector": DETECTOR_BESIDE}
     if job is not None:
-        return BESIDE
-    both = {group: dict.fromkeys(names) for group, names in BESIDE.items()}
-    for group, names in FINETUNE_BESIDE.items():
-        both[group] = both.get(group, {}) | dict.fromkeys(names)
-    return {group: tuple(names) for group, names in both.items()}
+        return of_jobs.get(job, BESIDE)
+    all_jobs: dict[str, dict[str, None]] = {}
+    for beside in (BESIDE, *of_jobs.values()):
+        for group, names in beside.items():
+            all_jobs[group] = all_jobs.get(group, {}) | dict.fromkeys(names)
+    return {group: tuple(names) for group, names in all_jobs.items()}
 
 
 def _of_split(scores: Mapping[str, Any]) -> dict[str, float | None]:
@@ -180,16 +192,23 @@ def lookup(data: Mapping[str, Any], name: str) -> float | None:
     if data.get("job") == "finetune" and name in score_names("finetune"):
         text = f"the run evaluated no {name}, so it cannot be compared"
         raise ConfigError(text, fix=f"{_TO_EVALUATE} {_listed(known)}")
+    if data.get("job") == "detector" and may_be_detector(name):
+        text = f"the run measured no {name}, so it cannot be compared"
+        raise ConfigError(text, fix=f"{_TO_MEASURE} Measured: {', '.join(_short(known))}.")
     raise _unknown(name, known)
 
 
 _TO_EVALUATE = "Evaluate the run with evaluate=all and the set of problems in tasks."
 
+_TO_MEASURE = (
+    "Settings decide what is measured: objective, hold_out, unseen_humans, floors, edit_suite."
+)
+
 
 def check_targets(
     targets: Mapping[str, float], scores_test: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return per target its measured value and whether it was reached (`value >= target`).
+    """Return per target its measured value and whether it was reached, see `is_reached`.
 
     Raises:
         ConfigError: A target names a score that does not exist.
@@ -197,9 +216,20 @@ def check_targets(
     rows = []
     for metric, target in targets.items():
         value = lookup(scores_test, metric)
-        passed = value is not None and value >= target
+        passed = is_reached(metric, value, target)
         rows.append({"metric": metric, "target": target, "value": value, "passed": passed})
     return rows
+
+
+def is_reached(metric: str, value: float | None, target: float) -> bool:
+    """Say whether a score reaches its target: at least so much, of an error or a cost at most.
+
+    >>> is_reached("f1", 0.9, 0.85), is_reached("fpr", 0.02, 0.01), is_reached("f1", None, 0.1)
+    (True, False, False)
+    """
+    if value is None:
+        return False
+    return value <= target if is_upper_bound(metric) else value >= target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +303,9 @@ def parse_requirement(text: str, job: str | None = None) -> Requirement:
 
 def _may_exist(name: str, job: str | None = None) -> bool:
     """Say whether some result could hold this name: floors and priors are named by the run."""
-    if name in score_names(job):
+    if name in score_names(job) or (job in (None, "detector") and may_be_detector(name)):
         return True
-    if job == "finetune":
+    if job in ("finetune", "detector"):
         return False
     parts = name.split(".")
     nested = parts[1:] if parts[0] in SPLITS else parts
@@ -300,6 +330,8 @@ def is_target(name: str, job: str) -> bool:
     >>> is_target("humaneval.pass@1", "finetune"), is_target("f1", "finetune")
     (True, False)
     """
+    if job == "detector":
+        return may_be_detector(name)
     return is_of_split(name) if job == "clones" else name in target_names(job)
 
 
@@ -307,6 +339,8 @@ def target_names(job: str) -> list[str]:
     """Return the scores that a preset of the job may name, those of the test split first."""
     if job == "clones":
         return list(METRICS)
+    if job == "detector":
+        return detector_names()
     names = [*TEXT_METRICS, *(f"test.{name}" for name in TEXT_METRICS)]
     return names + [f"{task}.{name}" for task in TASKS for name in TASK_METRICS]
 
@@ -314,21 +348,30 @@ def target_names(job: str) -> list[str]:
 def score_names(job: str | None = None) -> list[str]:
     """Return every name that a result of the job can hold by its form; None: of any job."""
     names = []
-    if job != "finetune":
+    if job in (None, "clones"):
         plain = [*METRICS, "prior", "n_pairs", "n_functions"]
         plain += [f"{order}.{metric}" for order in ORDERS for metric in METRICS]
         names += [*plain, *(f"{split}.{name}" for split in SPLITS for name in plain)]
-    if job != "clones":
+    if job in (None, "finetune"):
         counts = ["n_samples", *(f"{group}.n_samples" for group in ("test", *TASKS))]
         names += [*target_names("finetune"), *counts]
+    if job in (None, "detector"):
+        names += all_detector_names()
     return names + [f"{group}.{name}" for group, beside in _beside(job).items() for name in beside]
 
 
 def _listed(known: list[str] | Mapping[str, Any]) -> str:
-    short = [name for name in known if not name.startswith(SPLITS)]
-    if "bleu" in known and "f1" not in known:
-        return f"Names: {', '.join(short)}."
-    return f"Names: {', '.join(short)}; scores also as SPLIT.NAME, SPLIT: {', '.join(SPLITS)}."
+    names, is_of_finetune = f"Names: {', '.join(_short(known))}", "bleu" in known
+    if is_of_finetune and "f1" not in known:
+        return f"{names}."
+    splits = DETECTOR_SPLITS if "tpr" in known and not is_of_finetune else SPLITS
+    return f"{names}; scores also as SPLIT.NAME, SPLIT: {', '.join(splits)}."
+
+
+def _short(known: list[str] | Mapping[str, Any]) -> list[str]:
+    """Return the names that a message lists: none of a split, and of a detector nothing nested."""
+    long = set(all_detector_names()) - {*detector_names(), "n_samples"}
+    return [name for name in known if not name.startswith(SPLITS) and name not in long]
 
 
 def _unknown(name: str, known: list[str] | Mapping[str, Any]) -> ConfigError:

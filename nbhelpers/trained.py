@@ -171,7 +171,7 @@ def _of_run(folder: Path, template: str | None) -> Trained:
     if settings.method == "base":
         kind, adapter = "base", None
     else:
-        kind, adapter = "run", _require_weights(_best_checkpoint(folder))
+        kind, adapter = "run", _require_weights(best_checkpoint(folder))
     return Trained(
         name=folder.name,
         kind=kind,
@@ -205,7 +205,12 @@ def run_settings(folder: Path) -> FinetuneSettings:
     return settings
 
 
-def _best_checkpoint(run: Path) -> Path:
+def best_checkpoint(run: Path) -> Path:
+    """The best checkpoint of a run, else its last.
+
+    Raises:
+        ConfigError: It has none yet.
+    """
     folder = run / "checkpoints"
     index = read_json(folder / "index.json") or {}
     for name in (index.get("best"), index.get("last")):

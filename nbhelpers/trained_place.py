@@ -11,11 +11,12 @@ from pathlib import Path
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import expanded, is_folder, kind_of
 from nbhelpers.trained import Trained
+from nbhelpers.trained_detector import TrainedDetector
 
 LONGEST_NAME = 200  # bytes; file systems take 255, and a draft adds its own ending
 
 
-def place_for(out: str | Path, trained: Trained) -> Path:
+def place_for(out: str | Path, trained: Trained | TrainedDetector) -> Path:
     """Return the whole path of a folder to write, links resolved.
 
     Raises:
@@ -41,12 +42,14 @@ def place_for(out: str | Path, trained: Trained) -> Path:
     return path
 
 
-def _sources(trained: Trained) -> dict[str, Path]:
+def _sources(trained: Trained | TrainedDetector) -> dict[str, Path]:
     """Folders that are read, and must stay as they are."""
     found: dict[str, Path] = {}
-    if trained.adapter is not None:
+    if isinstance(trained, TrainedDetector):
+        found["the detector that is read"] = trained.folder.resolve()
+    elif trained.adapter is not None:
         found["the adapter that is read"] = trained.adapter.resolve()
-    if is_folder(trained.settings.model):
+    if isinstance(trained, Trained) and is_folder(trained.settings.model):
         found["the base model"] = expanded(trained.settings.model).resolve()
     if trained.run is not None:
         found["the run's folder of checkpoints"] = trained.run.resolve() / "checkpoints"

@@ -20,11 +20,13 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.paths import is_folder
 from nbhelpers.tokens import find_token
 from nbhelpers.trained import Trained, find_trained, require_adapter, require_template
+from nbhelpers.trained_detector import find_detector, is_detector
 from nbhelpers.trained_place import place_for
 from nbhelpers.use_child import Child, Report
 from nbhelpers.use_results import Comparison, ExportResult, MergeResult, html_table
 
 DEVICES = ("auto", "cpu", "cuda")
+DETECTOR_MODULE = "nbhelpers.jobs.serve_detector"
 
 
 class LoadedModel:
@@ -245,30 +247,58 @@ def export(
     run: Any,
     out: str | Path,
     *,
+    onnx: bool = False,
     push_to: str | None = None,
     private: bool = True,
     run_dir: str | Path = "runs",
+    report: Report | None = None,
 ) -> ExportResult:
-    """Write a folder for others: the adapter, its tokenizer and a model card from the run's facts.
+    """Write a folder for others: adapter or detector, tokenizer and a card from the run's facts.
+
+    A detector's folder gets its name only after it was read back and agrees with the trained model.
 
     Args:
+        onnx: Also write a detector as an ONNX graph, measured likewise.
         push_to: A repository `owner/name` on the hub; None: nothing leaves this machine.
         private: Whether a new repository is private.
+        report: Called with a line of text at each step; for a detector.
 
     Raises:
         ConfigError: No adapter, `out` holds something else, or the hub refuses.
         DataError: The checkpoint is damaged.
+        RequirementMissed: A detector's folder does not agree with the trained model.
     """
-    trained = find_trained(_path(run), run_dir)
-    require_adapter(trained, "export")
+    if is_own := is_detector(_path(run), run_dir):
+        trained: Any = find_detector(_path(run), run_dir)
+    else:
+        trained = require_exportable(find_trained(_path(run), run_dir), onnx=onnx)
     target = place_for(out, trained)
     if push_to is not None and not is_hub_id(push_to):
         raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
     token = find_token() if push_to else None
     options = {"push_to": push_to, "private": private, "token": token}
-    with Child(use_gpu=False) as child:
-        told = child.call("export", trained=trained.to_dict(), out=str(target), **options)
-    return ExportResult(path=target, files=tuple(told["files"]), url=told["url"])
+    if is_own:
+        options["onnx"] = onnx
+    with Child(use_gpu=False, module=DETECTOR_MODULE if is_own else None) as child:
+        options |= {"trained": trained.to_dict(), "out": str(target)}
+        told = child.call("export", report=report, **options)
+    measured = tuple(told.get("agreement", ()))
+    return ExportResult(
+        path=target, files=tuple(told["files"]), url=told["url"], agreement=measured
+    )
+
+
+def require_exportable(trained: Trained, *, onnx: bool) -> Trained:
+    """Return something trained that has an adapter to export.
+
+    Raises:
+        ConfigError: It has none, or a graph is asked for.
+    """
+    require_adapter(trained, "export")
+    if onnx:
+        text = f"onnx is for detectors; {trained.name} is an adapter of a language model."
+        raise ConfigError(text, fix="leave onnx out (in a shell: --onnx)")
+    return trained
 
 
 def _path(run: Any) -> Any:

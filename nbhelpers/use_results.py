@@ -108,11 +108,15 @@ class MergeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """An exported folder, and where it was pushed to."""
+    """An exported folder, and where it was pushed to.
+
+    `agreement`: of a detector, how far each form of it is from the trained model at most.
+    """
 
     path: Path
     files: tuple[str, ...]
     url: str | None
+    agreement: tuple[Mapping[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         pushed = f", pushed to {self.url}" if self.url else ""
@@ -120,7 +124,16 @@ class ExportResult:
 
     def _repr_html_(self) -> str:
         rows = {"folder": str(self.path), "files": ", ".join(self.files)}
-        return html_table(rows | {"pushed to": self.url or "nowhere"})
+        return html_table(rows | self.measured() | {"pushed to": self.url or "nowhere"})
+
+    def measured(self) -> dict[str, str]:
+        """Return what each form was measured to differ by, in words."""
+        return {
+            told["form"]: f"largest difference of a logit {told['logit']:.2g}, of a vector "
+            f"{told['vector']:.2g} (allowed {told['limit']:g}), on {told['programs']} programs in "
+            f"{told['batches']} batches"
+            for told in self.agreement
+        }
 
 
 def _size(size_bytes: int) -> str:

@@ -169,7 +169,7 @@ def test_every_parameter_gets_a_gradient_or_ddp_would_wait(tokenizer) -> None:
     job = task(ours(published_state()).train(), functions, "dynamic")
     for rows in (np.arange(5), np.zeros(0, dtype=np.int64)):
         job.raw.zero_grad()
-        job.loss_sum(job.raw, job.batch(rows)).backward()
+        job.loss_sum(job.raw, job.batch(rows))[0].backward()
         assert all(p.grad is not None for p in job.raw.parameters())
 
 
@@ -218,7 +218,7 @@ def test_gradients_of_packed_tokens_are_those_of_the_padded_form(tokenizer, chec
         job = task(model, functions, "dynamic")
         batch = job.batch(np.arange(5))
         batch.weights = batch.weights.double()
-        job.loss_sum(model, batch).backward()
+        job.loss_sum(model, batch)[0].backward()
         gradients.append({k: p.grad for k, p in model.named_parameters()})
     for name, found in gradients[0].items():
         assert torch.allclose(found, gradients[1][name], atol=1e-10), name
@@ -230,7 +230,7 @@ def test_half_precision_casts_weights_as_autocast_does(tokenizer) -> None:
     for packed in (True, False):
         job = task(ours(published_state(), packed=packed), functions, "fixed")
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = job.loss_sum(job.raw, job.batch(np.arange(5)))
+            loss, _ = job.loss_sum(job.raw, job.batch(np.arange(5)))
         loss.backward()
         weight = job.raw.encoder.encoder.layer[0].attention.self.query.weight
         assert weight.dtype == weight.grad.dtype == torch.float32

@@ -12,7 +12,7 @@ import torch
 
 from nbhelpers.batching import split_batch
 from nbhelpers.errors import NonFinite, Stopped
-from nbhelpers.jobs.loop import Hooks, Trainer, TrainState
+from nbhelpers.jobs.loop import Hooks, PlainTask, Trainer, TrainState
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
 
 SETTINGS = {
@@ -30,10 +30,11 @@ SETTINGS = {
 }
 
 
-class Line:
+class Line(PlainTask):
     """Fits y = w x to ten points; row 7 can be poisoned."""
 
     def __init__(self, poison: float | None = None, f1: tuple[float, ...] = (0.5, 0.4)) -> None:
+        self.settings = SimpleNamespace(**SETTINGS)
         self.costs = np.arange(10) + 1
         self.values = torch.arange(10, dtype=torch.float32) / 10
         if poison is not None:
@@ -43,9 +44,10 @@ class Line:
     def batch(self, rows: np.ndarray) -> Any:
         return SimpleNamespace(rows=rows, useful_tokens=len(rows), padded_tokens=2 * len(rows))
 
-    def loss_sum(self, model: Any, batch: Any) -> torch.Tensor:
+    def loss_sum(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.values[batch.rows].unsqueeze(1)
-        return ((model(x) - 3 * x) ** 2).sum()
+        loss = ((model(x) - 3 * x) ** 2).sum()
+        return loss, loss.detach()[None]
 
     def evaluate(self, step: int) -> dict[str, float]:
         self.evaluated.append(step)
@@ -122,7 +124,7 @@ def test_the_best_checkpoint_is_the_first_of_the_highest_f1():
     state = trainer.fit(TrainState())
     assert task.evaluated == [3, 6, 9, 12]
     assert saved == [(3, True), (6, True), (12, False)]
-    assert (state.best_f1, state.best_step) == (0.7, 6)
+    assert (state.best_score, state.best_step) == (0.7, 6)
 
 
 def test_evaluation_and_saving_count_optimizer_steps_not_micro_steps():

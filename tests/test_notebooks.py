@@ -18,6 +18,10 @@ NAMES = {
         *("preset", "model", "adapters", "data", "seq_len", "epochs", "max_train_samples"),
         *("evaluate", "seed", "run_dir", "track"),
     ],
+    "02_detect_ai_code": [
+        *("preset", "model", "data", "objective", "hold_out", "unseen_humans", "on_failed_audit"),
+        *("epochs", "train_fraction", "seed", "run_dir", "track"),
+    ],
     "03_find_clones": [
         *("preset", "model", "data", "seq_len", "data_flow_length", "epochs"),
         *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed", "run_dir", "track"),

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LOOP_LINES = 400, 50, 80
 
 FACTS = {"errors", "events", "metrics", "ranking", "resampling", "targets", "floors", "predictions"}
-FACTS |= {"cache", "catalog", "forms", "hub_errors", "paths", "tables"}
+FACTS |= {"cache", "catalog", "forms", "hub_errors", "paths", "tables", "detector", "retrieval"}
 CONFIG = FACTS | {"schema", "checks", "presets", "config", "study_adapters"}
 RUNS = CONFIG | {"files", "identity", "locks", "processes", "results", "runs", "workers"}
 RUNS |= {"claims", "nodes", "weight_files", "trained"}
@@ -20,7 +20,7 @@ PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight"}
 DATA = CONFIG | {"data", "samples"}
 KERNEL = PLAN | RUNS | {"supervise", "launch", "progress", "follow", "parameters", "bootstrap"}
 KERNEL |= {"launcher", "requirements", "signals", "report", "plots", "widgets", "headless"}
-KERNEL |= {"access", "legacy", "study", "use", "tokens"}
+KERNEL |= {"access", "detect", "legacy", "study", "use", "tokens"}
 CODE = DATA | {"code"}  # scores of generated code: both sides use them
 
 # What each module may import of ours: itself and the rows above it (STYLE, "Module boundaries").
@@ -32,6 +32,7 @@ LAYERS: dict[str, set[str]] = {
     **dict.fromkeys(PLAN - HARDWARE, PLAN),
     **dict.fromkeys(KERNEL - PLAN - RUNS, KERNEL | {"code"}),
     "code": CODE,
+    "detect": KERNEL | CODE,  # reads people's files as the training reads its data
     "data": DATA,
     "samples": DATA,
     **dict.fromkeys(("models", "jobs"), PLAN | RUNS | CODE | {"models", "jobs", "supervise"}),

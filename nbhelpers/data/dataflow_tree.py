@@ -97,7 +97,7 @@ def parse(code: str, language: str, compat: str) -> Tree:
         ) from error
     lines = stripped_lines(code, language)
     source = "\n".join(text for _, text in lines).encode()
-    root, offset, clean = _root(source, language)
+    root, offset, clean = parse_root(source, language)
     tree = Tree(source, [number for number, _ in lines] or [1], clean=clean)
     _flatten(tree, root, leaves, kinds, fields, (offset, offset + len(source)))
     if not any(end > start for start, end in tree.spans):
@@ -186,7 +186,7 @@ def leaf_kinds(language: str, compat: str) -> frozenset[str]:
     return frozenset(whole)
 
 
-def _root(source: bytes, language: str) -> tuple[Any, int, bool]:
+def parse_root(source: bytes, language: str) -> tuple[Any, int, bool]:
     """Parse; return the node to read, where the source begins in it, and if it has no error."""
     import tree_sitter
 

@@ -30,6 +30,8 @@ KNOWN_LICENCES = {
     "google/code_x_glue_cc_clone_detection_big_clone_bench": "C-UDA",
     "semeru/Code-Code-CloneDetection-BigCloneBench": "tagged MIT; C-UDA at its origin, CodeXGLUE",
     "google-research-datasets/mbpp": "CC-BY-4.0",
+    "christopher/rosetta-code": "GFDL-1.2 or later (Rosetta Code)",
+    "isThisYouLLM/H-AIRosettaMP": "tagged MIT; human code GFDL-1.2 (Rosetta Code)",
 }
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -91,7 +91,7 @@ def _read_text_file(path: Path, name: str, log: ProblemLog) -> Records:
     try:
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
-            if fault := _head_fault(head):
+            if fault := head_fault(head):
                 log.add(fault[0], name, None, fault[1])
                 return
             start = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
@@ -109,7 +109,7 @@ def _read_text_file(path: Path, name: str, log: ProblemLog) -> Records:
         log.add("unreadable_file", name, None, error.strerror or str(error))
 
 
-def _head_fault(head: bytes) -> tuple[str, str] | None:
+def head_fault(head: bytes) -> tuple[str, str] | None:
     """What the first bytes give away: another format, another encoding, no text at all."""
     for start, kind, detail in SIGNATURES:
         if head.startswith(start):

@@ -136,11 +136,12 @@ def _local_files(path: Path, kind: str, source: str) -> Files:
 def _files_under(path: Path) -> Iterator[Path]:
     """Data files of a folder and its subfolders; hidden ones and records about data apart."""
     for found in sorted(path.rglob("*")):
-        if _is_data(found.relative_to(path)) and found.is_file():
+        if is_data(found.relative_to(path)) and found.is_file():
             yield found
 
 
-def _is_data(name: PurePath) -> bool:
+def is_data(name: PurePath) -> bool:
+    """Whether a file is read as rows, by its name: hidden ones and records about data are not."""
     is_hidden = any(part.startswith(".") for part in name.parts)
     return name.suffix.lower() in ENDINGS and not is_hidden and name.name not in RECORDS
 
@@ -149,7 +150,7 @@ def _chooser(under: str) -> Callable[[list[str]], list[str]]:
     """Files of one format: Parquet where there is any, else what is there."""
 
     def choose(names: list[str]) -> list[str]:
-        inside = [n for n in names if _is_data(PurePosixPath(n))]
+        inside = [n for n in names if is_data(PurePosixPath(n))]
         if under:
             inside = [n for n in inside if n.startswith(f"{under}/")] or inside
         parquet = [n for n in inside if n.endswith(".parquet")]

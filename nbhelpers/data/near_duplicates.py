@@ -11,11 +11,14 @@ Similarity Search", WWW 2007.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import ceil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 THRESHOLD = 0.8
 SHINGLE_TOKENS = 3
@@ -77,18 +80,11 @@ class ShingleIndex:
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold={threshold} is not in (0, 1]")
         self.threshold = threshold
-        number: dict[tuple[str, ...], int] = {}
-        sets = [[number.setdefault(s, len(number)) for s in shingles(text)] for text in texts]
-        count = Counter(chain.from_iterable(sets))
-        # Rarest first; the number breaks ties, so that every text is sorted by one order.
-        rank = [0] * len(number)
-        for place, (one, _) in enumerate(sorted(count.items(), key=lambda item: item[::-1])):
-            rank[one] = place
-        self._sorted = [sorted(rank[one] for one in found) for found in sets]
-        self._sets: list[frozenset[int] | None] = [None] * len(sets)
+        self._starts, self._ranks = _ranked_shingles(texts)
+        self._sets: list[frozenset[int] | None] = [None] * len(self)
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._starts) - 1
 
     def matches(self, rows: Iterable[int], references: Iterable[int]) -> list[Match]:
         """For each row that resembles a reference, one that it resembles (not always the most)."""
@@ -112,35 +108,89 @@ class ShingleIndex:
                 found.append(match)
         return found
 
+    def _size(self, row: int) -> int:
+        return self._starts[row + 1] - self._starts[row]
+
     def _prefix(self, row: int) -> list[int]:
         """The rarest shingles: a text that shares none of these is below the threshold."""
-        found = self._sorted[row]
-        return found[: len(found) - ceil(self.threshold * len(found) - _SLACK) + 1]
+        n, start = self._size(row), self._starts[row]
+        n_rare = n - ceil(self.threshold * n - _SLACK) + 1 if n else 0
+        return self._ranks[start : start + n_rare].tolist()
 
     def _insert(self, row: int, postings: dict[int, list[int]]) -> None:
-        for shingle in self._prefix(row) if self._sorted[row] else ():
+        for shingle in self._prefix(row):
             postings.setdefault(shingle, []).append(row)
 
     def _first(self, row: int, postings: dict[int, list[int]]) -> Match | None:
         for other in self._candidates(row, postings):
             shared = len(self._set(row) & self._set(other))
-            similarity = shared / (len(self._sorted[row]) + len(self._sorted[other]) - shared)
+            similarity = shared / (self._size(row) + self._size(other) - shared)
             if similarity >= self.threshold - _SLACK:
                 return Match(row, other, similarity)
         return None
 
     def _candidates(self, row: int, postings: dict[int, list[int]]) -> Iterator[int]:
-        n = len(self._sorted[row])
-        if not n:
-            return
+        n = self._size(row)
         low, high = self.threshold * n - _SLACK, n / self.threshold + _SLACK
         seen = dict.fromkeys(
             chain.from_iterable(postings.get(shingle, ()) for shingle in self._prefix(row))
         )
-        yield from (other for other in seen if low <= len(self._sorted[other]) <= high)
+        yield from (other for other in seen if low <= self._size(other) <= high)
 
     def _set(self, row: int) -> frozenset[int]:
         known = self._sets[row]
         if known is None:
-            known = self._sets[row] = frozenset(self._sorted[row])
+            found = self._ranks[self._starts[row] : self._starts[row + 1]]
+            known = self._sets[row] = frozenset(found.tolist())
         return known
+
+
+class _Numbers(dict[str, int]):
+    """Numbers of words from 1 up, in the order in which they are first asked for."""
+
+    def __missing__(self, word: str) -> int:
+        self[word] = number = len(self) + 1
+        return number
+
+
+def _ranked_shingles(texts: Iterable[str]) -> tuple[list[int], NDArray[np.int64]]:
+    """The distinct shingles of each text by their rank over all texts, the rarest first.
+
+    Returns:
+        Where each text starts in the second value, and the end; ranks, ascending in each text.
+    """
+    import numpy as np
+
+    numbers = _Numbers()
+    words: list[NDArray[np.int32]] = []
+    for text in texts:
+        found = list(map(numbers.__getitem__, tokens(text)))
+        short = SHINGLE_TOKENS - len(found) if found else 0
+        # A text shorter than a shingle is one; 0 is no word.
+        words.append(np.array(found + [0] * max(0, short), dtype=np.int32))
+    sizes = [max(0, len(one) - SHINGLE_TOKENS + 1) for one in words]
+    owner = np.repeat(np.arange(len(words)), sizes)
+    parts = [
+        np.concatenate([np.zeros(0, np.int32), *(w[i : i + n] for w, n in zip(words, sizes))])
+        for i in range(SHINGLE_TOKENS)
+    ]
+    shingle = _joined(parts, len(numbers) + 1)
+    n_kinds = int(shingle.max(initial=0)) + 1
+    owner, shingle = np.divmod(np.unique(owner * n_kinds + shingle), n_kinds)
+    # Rarest first; the number breaks ties, so that every text is sorted by one order.
+    rank = np.empty(n_kinds, dtype=np.int64)
+    rank[np.argsort(np.bincount(shingle, minlength=n_kinds), kind="stable")] = np.arange(n_kinds)
+    ranks = np.sort(owner * n_kinds + rank[shingle]) - owner * n_kinds
+    starts = np.searchsorted(owner, np.arange(len(words) + 1))
+    return starts.tolist(), ranks
+
+
+def _joined(parts: list[NDArray[np.int32]], n_words: int) -> NDArray[np.int64]:
+    """One number, from 0 up without gaps, for each distinct run of words; exact, not a hash."""
+    import numpy as np
+
+    joined = np.zeros(len(parts[0]), dtype=np.int64)
+    for part in parts:
+        # At most as many as there are runs, so that the product fits 64 bits.
+        joined = np.unique(joined * n_words + part, return_inverse=True)[1].reshape(-1)
+    return joined

@@ -10,7 +10,7 @@ from nbhelpers.files import read_json, write_json
 from nbhelpers.trained import FACTS_NAME
 
 DRAFT = "draft"
-_KINDS = (DRAFT, "merged", "adapter")
+_KINDS = (DRAFT, "merged", "adapter", "detector")
 
 
 def require_ours(folder: Path) -> Path:

@@ -24,7 +24,7 @@ from nbhelpers.trained import (
 )
 
 # Of a checkpoint, only what a reader of the folder needs: no optimizer, no training state.
-_TOKENIZER = (
+TOKENIZER_FILES = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
     *("*.model", "*.jinja", "generation_config.json"),
 )
@@ -52,7 +52,7 @@ def export_adapter(
     source = require_adapter(trained, "export")
     if push_to is not None:
         require_push(push_to, token)
-    _require_place(out, trained.name)
+    require_place(out, trained.name, kind="adapter")
     if (source / ck.MANIFEST).is_file() and (problem := ck.verify(source)):
         raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
     part = drafts.require_ours(out.with_name(f"{out.name}.part"))
@@ -70,13 +70,17 @@ def export_adapter(
     return {"files": files, "url": url}
 
 
-def _require_place(out: Path, name: str) -> None:
-    """Refuse a folder with anything but an earlier export of the same run in it."""
+def require_place(out: Path, name: str, *, kind: str) -> None:
+    """Refuse a folder with anything but an earlier export of the same run in it.
+
+    Raises:
+        ConfigError: It holds something else, or its card was changed since.
+    """
     if not out.exists():
         return
     told = (read_json(out / FACTS_NAME, FACTS) or {}) if out.is_dir() else {}
     there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    is_ours = told.get("kind") == "adapter" and told.get("name") == name
+    is_ours = told.get("kind") == kind and told.get("name") == name
     foreign = there - {FACTS_NAME, *(told.get("files") or [])} if is_ours else there
     if not foreign and _card_was_edited(out, told):
         raise ConfigError(
@@ -93,17 +97,18 @@ def _require_place(out: Path, name: str) -> None:
 
 def _card_was_edited(out: Path, told: dict[str, Any]) -> bool:
     card, written = out / CARD, told.get("card_sha256")
-    return bool(written) and card.is_file() and _digest(card) != written
+    return bool(written) and card.is_file() and digest(card) != written
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> list[str]:
     for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         shutil.copy2(source / name, part / name)
-    for pattern in _TOKENIZER:
+    for pattern in TOKENIZER_FILES:
         for path in source.glob(pattern):
             shutil.copy2(path, part / path.name)
     scrub(part, trained.settings)
@@ -116,7 +121,7 @@ def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> l
         "template": trained.template,
         "settings": public_settings(trained.settings),
         "files": files,
-        "card_sha256": _digest(part / CARD),
+        "card_sha256": digest(part / CARD),
     }
     write_json(part / FACTS_NAME, told)
     return sorted([*files, FACTS_NAME])
@@ -146,6 +151,7 @@ def push(
     token: str | None,
     private: bool,
     api: Any = None,
+    message: str = COMMIT_MESSAGE,
 ) -> str:
     """Upload the named files of a folder as a model repository; return its address.
 
@@ -165,7 +171,7 @@ def push(
             repo_type="model",
             folder_path=str(folder),
             allow_patterns=files,
-            commit_message=COMMIT_MESSAGE,
+            commit_message=message,
         )
     except network as error:
         raise _refused(repo_id, folder, error) from None  # its chain may quote request headers

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,19 +28,70 @@ from nbhelpers.schema import Settings
 class Task(Protocol):
     """What the loop needs to know of a job."""
 
-    costs: np.ndarray  # (examples,) tokens of each training example
+    costs: np.ndarray  # (rows,) tokens of each row that a window may name
+    examples: int  # training examples of an epoch
+    selects_by: str  # the validation score that picks the best checkpoint: the highest
+    loss_names: tuple[str, ...]  # of the parts that are told beside the loss
+
+    def windows(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of each optimizer step of an epoch."""
+
+    def start_epoch(self, epoch: int) -> bool:
+        """Prepare the epoch; True: other parameters learn than before."""
+
+    def start_window(
+        self, window: np.ndarray, parts: list[np.ndarray], seed: Callable[[int], None]
+    ) -> None:
+        """See the rows of an optimizer step, and this rank's micro-batches of it.
+
+        `seed`, called with the number of a micro-step, makes its randomness what it will be.
+        """
 
     def batch(self, rows: np.ndarray) -> Any:
         """Return a micro-batch on the device; no rows: one stand-in row of weight 0."""
 
-    def loss_sum(self, model: Any, batch: Any) -> torch.Tensor:
-        """Return the summed loss of the micro-batch."""
+    def loss_sum(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is differentiated, and (1 + parts,) the summed loss and its parts."""
+
+    def after_step(self, *, is_skipped: bool) -> None:
+        """See the model after an optimizer step."""
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the validation scores, the same on every rank; `f1` picks the best checkpoint."""
+        """Return the validation scores, the same on every rank."""
 
     def describe(self, rows: np.ndarray) -> str:
         """Name training rows so that a person finds them in the data."""
+
+
+class PlainTask:
+    """What most tasks have in common: rows in random order, one loss, all parameters learn."""
+
+    settings: Settings
+    costs: np.ndarray
+    selects_by = "f1"
+    loss_names: tuple[str, ...] = ()
+
+    @property
+    def examples(self) -> int:
+        """Training examples of an epoch."""
+        return len(self.costs)
+
+    def windows(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of each optimizer step: a permutation of all, cut."""
+        s = self.settings
+        return epoch_windows(self.examples, s.global_batch_size, seed=s.seed, epoch=epoch)
+
+    def start_epoch(self, epoch: int) -> bool:
+        """Nothing changes between epochs."""
+        return False
+
+    def start_window(
+        self, window: np.ndarray, parts: list[np.ndarray], seed: Callable[[int], None]
+    ) -> None:
+        """Each micro-batch has a loss of its own."""
+
+    def after_step(self, *, is_skipped: bool) -> None:
+        """Nothing to look at."""
 
 
 @dataclass(slots=True)
@@ -55,14 +107,21 @@ class TrainState:
     train_s: float = 0.0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    best_f1: float = -1.0
+    best_score: float = -1.0
     best_step: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
     evals: list[dict[str, float]] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of data, forward, ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainState:
+        """Rebuild what `to_dict` gave; checkpoints once called the best score an F1."""
+        old = {"best_score": values["best_f1"]} if "best_f1" in values else {}
+        return cls(**{k: v for k, v in values.items() if k != "best_f1"} | old)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +134,8 @@ class Hooks:
     save_is_due: Callable[[], bool]  # asked on rank 0 only: by the clock
     peak_bytes: Callable[[], int]
     step_context: Callable[[int], AbstractContextManager[Any]]  # around each optimizer step
+    phases: PhaseTimer = field(default_factory=lambda: PhaseTimer())
+    rewrap: Callable[[], Any] | None = None  # wraps the model anew when other parameters learn
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +153,7 @@ class Trainer:
     @property
     def windows_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
-        return math.ceil(len(self.task.costs) / self.settings.global_batch_size)
+        return math.ceil(self.task.examples / self.settings.global_batch_size)
 
     @property
     def total_steps(self) -> int:
@@ -109,11 +170,11 @@ class Trainer:
         s = self.settings
         self.model.train()  # `from_pretrained` returns models without dropout
         while state.epoch < s.epochs:
-            windows = epoch_windows(
-                len(self.task.costs), s.global_batch_size, seed=s.seed, epoch=state.epoch
-            )
-            for window in windows[state.window :]:
+            if self.task.start_epoch(state.epoch) and self.hooks.rewrap is not None:
+                self.model = self.hooks.rewrap()
+            for window in self.task.windows(state.epoch)[state.window :]:
                 started = time.perf_counter()
+                self.hooks.phases.start()
                 self._set_learning_rate(state.step)
                 with self.hooks.step_context(state.step):
                     losses, tokens, parts = self._backward(window, state)
@@ -121,9 +182,11 @@ class Trainer:
                         self.model.parameters(), self.settings.max_grad_norm
                     )
                     step_loss, tokens, stop, due = self._agree(losses, tokens)
-                    self._check_finite(step_loss, float(norm), state, window, parts, losses)
+                    ok = self._check_finite(step_loss[0], float(norm), state, window, parts, losses)
                     self.optimizer.step()
                     self.optimizer.zero_grad()
+                    self.hooks.phases.mark("optimizer")
+                self.task.after_step(is_skipped=not ok)
                 self._advance(state, window, tokens, time.perf_counter() - started)
                 self._emit_step(state, step_loss / len(window), float(norm))
                 self._after_step(state, stop=stop, due=due)
@@ -141,46 +204,55 @@ class Trainer:
             world_size=world,
             per_device=self.plan.per_device_train_batch_size,
         )
-        losses, tokens = [], np.zeros(2)  # tokens: useful, padded
-        for micro_step, rows in enumerate(parts):
+
+        def seed(micro_step: int) -> None:
             seed_everything(self.settings.seed, state.epoch, state.window, micro_step, rank)
+
+        losses, tokens, mark = [], np.zeros(2), self.hooks.phases.mark  # tokens: useful, padded
+        self.task.start_window(window, parts, seed)
+        mark("forward")  # of losses that need the whole window before its micro-steps
+        for micro_step, rows in enumerate(parts):
+            seed(micro_step)
             batch = self.task.batch(rows)
+            mark("data")
             last = micro_step == len(parts) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss = self.task.loss_sum(self.model, batch)
+                loss, told = self.task.loss_sum(self.model, batch)
+                mark("forward")
                 # DDP averages over ranks: times world, over the whole window, is the mean.
                 self.accelerator.backward(loss * (world / len(window)))
-            losses.append(loss.detach())
+                mark("backward")
+            losses.append(told.detach())
             tokens += batch.useful_tokens, batch.padded_tokens
         return losses, tokens, parts
 
     def _set_learning_rate(self, step: int) -> None:
         s = self.settings
-        rate = learning_rate_at(
-            step,
-            self.total_steps,
-            peak=s.learning_rate,
-            warmup_ratio=s.warmup_ratio,
-            schedule=s.lr_schedule,
-        )
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            first = group.get("first_step", 0)  # a part that learns later has a schedule of its own
+            group["lr"] = learning_rate_at(
+                max(0, step - first),
+                self.total_steps - first,
+                peak=group.get("peak", s.learning_rate),
+                warmup_ratio=s.warmup_ratio,
+                schedule=s.lr_schedule,
+            )
 
     def _agree(
         self, losses: list[torch.Tensor], tokens: np.ndarray
-    ) -> tuple[float, np.ndarray, bool, bool]:
+    ) -> tuple[np.ndarray, np.ndarray, bool, bool]:
         """Sum over ranks: one small all-reduce, a host-device sync (the norm is another)."""
         main = self.accelerator.is_main_process
         flags = [*tokens, self.hooks.wants_stop(), main and self.hooks.save_is_due()]
         device = losses[0].device
         facts = torch.cat(
             [
-                torch.stack(losses).sum(0, keepdim=True).double(),
+                torch.stack(losses).sum(0).double(),
                 torch.tensor(flags, dtype=torch.float64).to(device),
             ]
         )
-        loss, useful, padded, stop, due = self.accelerator.reduce(facts, "sum").tolist()
-        return loss, np.array([useful, padded]), stop > 0, due > 0
+        *told, useful, padded, stop, due = self.accelerator.reduce(facts, "sum").tolist()
+        return np.array(told), np.array([useful, padded]), stop > 0, due > 0
 
     def _check_finite(
         self,
@@ -190,16 +262,17 @@ class Trainer:
         window: np.ndarray,
         parts: list[np.ndarray],
         losses: list[torch.Tensor],
-    ) -> None:
+    ) -> bool:
+        """Return whether the step may be made; False: the gradient scaler skips it."""
         if math.isfinite(loss) and math.isfinite(norm):
             state.skipped_in_a_row = 0
-            return
+            return True
         state.skipped_steps += 1
         state.skipped_in_a_row += 1
         fp16 = self.accelerator.mixed_precision == "fp16"
         if fp16 and state.skipped_in_a_row <= self.settings.max_skipped_steps:
-            return  # the gradient scaler skips this update and lowers its scale
-        bad = [p for p, x in zip(parts, losses, strict=True) if not math.isfinite(float(x))]
+            return False  # it lowers its scale too
+        bad = [p for p, x in zip(parts, losses, strict=True) if not math.isfinite(float(x[0]))]
         rows = np.concatenate(bad) if bad else window
         what = "loss" if not math.isfinite(loss) else "gradient"
         repeated = f" for {state.skipped_in_a_row} steps in a row" if fp16 else ""
@@ -220,14 +293,17 @@ class Trainer:
         state.useful_tokens += int(tokens[0])
         state.padded_tokens += int(tokens[1])
         state.train_s += took_s
+        state.phases = self.hooks.phases.add_to(state.phases)
         if state.window == self.windows_per_epoch:
             state.epoch, state.window = state.epoch + 1, 0
 
-    def _emit_step(self, state: TrainState, loss: float, norm: float) -> None:
+    def _emit_step(self, state: TrainState, losses: np.ndarray, norm: float) -> None:
         if state.step % self.settings.logging_steps and state.step not in (1, self.total_steps):
             return
         rate = self.optimizer.param_groups[0]["lr"]
-        state.history.append({"step": state.step, "loss": loss, "learning_rate": rate})
+        loss, *rest = losses.tolist()
+        parts = dict(zip(self.task.loss_names, rest, strict=True))
+        state.history.append({"step": state.step, "loss": loss, "learning_rate": rate} | parts)
         self.hooks.emit(
             "step",
             step=state.step,
@@ -243,6 +319,7 @@ class Trainer:
             useful_tokens_per_s=state.useful_tokens / max(state.train_s, 1e-9),
             memory_bytes=self.hooks.peak_bytes(),
             skipped_steps=state.skipped_steps,
+            **parts,
         )
 
     def _after_step(self, state: TrainState, *, stop: bool, due: bool) -> None:
@@ -254,9 +331,10 @@ class Trainer:
             scores = self.task.evaluate(state.step)
             state.evals.append({"step": state.step, **scores})
             self.hooks.emit("eval", step=state.step, split="valid", scores=scores)
-            is_best = scores["f1"] > state.best_f1
+            found = scores[self.task.selects_by]
+            is_best = found > state.best_score
             if is_best:
-                state.best_f1, state.best_step = scores["f1"], state.step
+                state.best_score, state.best_step = found, state.step
         save = due or done or is_best or stop or (s.save_steps and state.step % s.save_steps == 0)
         if save:
             self.hooks.save(state, is_best=is_best)
@@ -265,6 +343,46 @@ class Trainer:
                 f"Stopped on request after optimizer step {state.step} of {self.total_steps}.",
                 fix="run the same launch again: it goes on from the checkpoint",
             )
+
+
+class PhaseTimer:
+    """Seconds of data, forward, backward and optimizer; on a GPU by events, without a sync.
+
+    The kernels of a step are in order, so an event recorded after the last kernel of a phase stands
+    where the phase ends. The events are read after the step, which has synced by then.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        """Time this device; None, or a CPU: by the clock."""
+        self._cuda = device is not None and device.type == "cuda"
+        self._marks: list[tuple[str, Any]] = []
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._marks = [("", self._now())]
+
+    def mark(self, name: str) -> None:
+        """End a phase of this name where it stands."""
+        if self._marks:
+            self._marks.append((name, self._now()))
+
+    def add_to(self, seconds: dict[str, float]) -> dict[str, float]:
+        """Return the seconds by phase with this step's; the last phase waits for its kernels."""
+        found, marks = dict(seconds), self._marks
+        if self._cuda and marks:
+            marks[-1][1].synchronize()
+        for (_, one), (name, two) in pairwise(marks):
+            took = one.elapsed_time(two) / 1000 if self._cuda else two - one
+            found[name] = found.get(name, 0.0) + took
+        self._marks = []
+        return found
 
 
 def seed_everything(*parts: int) -> None:

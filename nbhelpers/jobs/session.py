@@ -35,6 +35,10 @@ def job_module(name: str) -> Any:
         from nbhelpers.jobs import finetune
 
         return finetune
+    if name == "detector":
+        from nbhelpers.jobs import detector
+
+        return detector
     from nbhelpers.jobs import clones
 
     return clones
@@ -64,6 +68,7 @@ class Session:
         self.clock = Clock(self.emit_main, earlier=phase_seconds(self.told), began=began)
         self.accelerator: Accelerator | None = None
         self.data_budget: MemoryBudget | None = None
+        self.compiled: dict[str, Any] | None = None  # what became of compiled blocks
 
     @property
     def is_main(self) -> bool:

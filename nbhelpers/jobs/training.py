@@ -13,9 +13,8 @@ import torch
 
 from nbhelpers.hardware import Hardware, detect_hardware
 from nbhelpers.jobs import checkpoint as ck
-from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
+from nbhelpers.jobs.loop import Hooks, PhaseTimer, Task, Trainer, TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
-from nbhelpers.jobs.schedule import epoch_windows
 from nbhelpers.jobs.track import emitter
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.weights import read_state_dict
@@ -43,6 +42,7 @@ def train_task(
     *,
     predict: Callable[[list[Any]], MemoryBudget | None],
     save_files: Callable[[Path], None],
+    groups: Callable[[Any], list[dict[str, Any]]] | None = None,
 ) -> Training:
     """Train a task from the newest checkpoint, or from the start; the model ends as the best one.
 
@@ -50,19 +50,27 @@ def train_task(
         model: The bare model, on the CPU.
         predict: Given the optimizer steps to come, predicts the memory of the largest micro-batch.
         save_files: Writes configuration and tokenizer into a checkpoint folder.
+        groups: Given the bare model, returns the optimizer's groups; None: all parameters alike.
     """
     session.check_disk(sum(p.numel() for p in model.parameters()))
     accelerator, s = session.accelerator, session.settings
     optimizer = torch.optim.AdamW(
-        model.parameters(),
+        model.parameters() if groups is None else groups(model),
         lr=s.learning_rate,
         weight_decay=s.weight_decay,
         eps=s.adam_epsilon,
         fused=session.plan.use_gpu,
     )
     state, resumed = _resume(session, model, optimizer)
+    task.start_epoch(state.epoch)  # what learns must be known before DDP looks
     wrapped, prepared = accelerator.prepare(model, optimizer)
     raw = accelerator.unwrap_model(wrapped)
+
+    def rewrap() -> Any:
+        """DDP knows the parameters that learn from its start: it starts anew."""
+        accelerator._models.clear()
+        return accelerator.prepare_model(accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False))
+
     _restore_scaler(session, resumed)
     meter = MemoryMeter(accelerator.device)
     saver = _Saver(session, save_files, raw, prepared)
@@ -80,6 +88,8 @@ def train_task(
             save_is_due=saver.is_due,
             peak_bytes=meter.peak_bytes,
             step_context=_counted(meter, raw, state.step),
+            phases=PhaseTimer(accelerator.device),
+            rewrap=rewrap if accelerator.num_processes > 1 else None,
         ),
     )
     session.data_budget = predict(_windows(session, task, state))
@@ -108,9 +118,7 @@ def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
     windows = [
         window
         for epoch in range(state.epoch, s.epochs)
-        for window in epoch_windows(len(task.costs), s.global_batch_size, seed=s.seed, epoch=epoch)[
-            state.window if epoch == state.epoch else 0 :
-        ]
+        for window in task.windows(epoch)[state.window if epoch == state.epoch else 0 :]
     ]
     return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
 
@@ -139,7 +147,7 @@ def _resume(
     model.to(session.accelerator.device)  # the optimizer's state follows its parameters' device
     optimizer.load_state_dict(optimizer_state)
     session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
-    return TrainState(**values["train"]), values
+    return TrainState.from_dict(values["train"]), values
 
 
 def _load_best(session: Session, model: Any) -> None:

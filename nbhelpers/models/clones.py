@@ -87,6 +87,9 @@ def pair_loss_sum(logits: Tensor, batch: PairBatch) -> Tensor:
 _DROPOUTS = {
     "gpt2": ("embd_pdrop", "attn_pdrop", "resid_pdrop"),
     "roberta": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "t5": ("dropout_rate",),
+    "modernbert": ("embedding_dropout", "mlp_dropout", "attention_dropout", "classifier_dropout"),
 }
 # What checkpoints of scripts carry beside the weights that are used: causal masks, ids of positions
 # and types, the classifier and pooler of the class that the encoder was taken from.
@@ -104,7 +107,8 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
 def head_dropout(config: Any) -> float:
     """Return the dropout of the head, which the scripts take from the encoder."""
-    return config.attn_pdrop if config.model_type == "gpt2" else config.hidden_dropout_prob
+    names = {"gpt2": "attn_pdrop", "t5": "dropout_rate", "modernbert": "classifier_dropout"}
+    return getattr(config, names.get(config.model_type, "hidden_dropout_prob"))
 
 
 def published_keys(state: dict[str, Tensor], own: set[str]) -> dict[str, Tensor]:

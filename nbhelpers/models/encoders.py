@@ -11,11 +11,12 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.models.clones import CloneModel, head_dropout, set_dropout
 from nbhelpers.models.inputs import ROBERTA_TOKENS, SPECIAL_TOKENS, train_bpe
 from nbhelpers.models.weights import Weights, find_weights
-from nbhelpers.schema import ClonesSettings
-from nbhelpers.shapes import SMOKE_MODELS
+from nbhelpers.schema import LARGEST, ClonesSettings, Settings
+from nbhelpers.shapes import SMOKE_MODELS, Shape
 
 NEW_TOKENIZER_VOCAB = 8000
 FAMILIES = ("gpt2", "roberta")
+ENDINGS = {"bert": "sep_token_id", "modernbert": "sep_token_id"}  # where there is no end token
 _FETCH_WEIGHTS = "fetch them again; weights and config.json must be of the same model"
 
 
@@ -36,9 +37,9 @@ def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tok
         ConfigError: Not an architecture that this job encodes, or seq_len exceeds its positions.
     """
     if settings.model in SMOKE_MODELS:
-        found = _smoke(settings, train_texts)
+        found = smoke_tokenizer(SMOKE_MODELS[settings.model], train_texts)
     else:
-        found = _pretrained(settings, train_texts)
+        found = read_tokenizer(settings, train_texts)
     positions = code_positions(found.config)
     if settings.seq_len > positions:
         raise ConfigError(
@@ -59,16 +60,22 @@ def code_positions(config: Any) -> int:
     """Return how many tokens of code the table of positions can number."""
     if config.model_type == "gpt2":
         return config.n_positions
+    if config.model_type == "t5":
+        return LARGEST  # its positions are relative
+    if config.model_type in ("bert", "modernbert"):
+        return config.max_position_embeddings
     # RoBERTa numbers tokens from the position after padding's.
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
-def _smoke(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
+def smoke_tokenizer(
+    shape: Shape, train_texts: Sequence[str], *, collapse: bool = True
+) -> Tokeniser:
+    """Train a tokenizer on the texts and return it with the configuration of a small model."""
     from transformers import GPT2Config, RobertaConfig
 
-    shape = SMOKE_MODELS[settings.model]
     special = SPECIAL_TOKENS if shape.family == "gpt2" else ROBERTA_TOKENS
-    tokenizer = train_bpe(train_texts, shape.vocab, special_tokens=special)
+    tokenizer = train_bpe(train_texts, shape.vocab, special_tokens=special, collapse=collapse)
     ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     if shape.family == "gpt2":
         config = GPT2Config(
@@ -96,10 +103,29 @@ def _smoke(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
     return Tokeniser(tokenizer=tokenizer, config=config, weights=None, note=note)
 
 
-def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
+def read_tokenizer(
+    settings: Settings,
+    train_texts: Sequence[str],
+    *,
+    families: tuple[str, ...] = FAMILIES,
+    weights: Weights | None = None,
+    collapse: bool = True,
+) -> Tokeniser:
+    """Return tokenizer and configuration of a hub id or a folder.
+
+    Args:
+        train_texts: A tokenizer is trained on them where the folder holds none and the weights are
+            random.
+        families: Values of `model_type` that the job encodes.
+        weights: Where they are, if that is known.
+        collapse: Read any white space as one blank.
+
+    Raises:
+        ConfigError: The folder holds no model of these families, or no tokenizer.
+    """
     from transformers import AutoConfig, AutoTokenizer
 
-    weights = find_weights(
+    weights = weights or find_weights(
         settings.model, settings.model_revision, with_weights=not settings.random_weights
     )
     if not (weights.folder / "config.json").is_file():
@@ -108,11 +134,11 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
         )
     with _reading(settings.model, "config.json", "give the folder of a Hugging Face model"):
         config = AutoConfig.from_pretrained(weights.folder)
-    if config.model_type not in FAMILIES:
+    if config.model_type not in families:
         raise ConfigError(
-            f"{settings.model} is a {config.model_type!r} model; this job encodes GPT-2 and "
-            "RoBERTa models.",
-            fix="use model=codegpt, graphcodebert or codebert, or a checkpoint of their form",
+            f"{settings.model} is a {config.model_type!r} model; this job encodes models of the "
+            f"types {', '.join(families)}.",
+            fix="use model=graphcodebert or codebert, or a checkpoint of these types",
         )
     if list(weights.folder.glob("tokenizer.json")) or (weights.folder / "vocab.json").is_file():
         with _reading(settings.model, "tokenizer", "fetch its tokenizer.json again"):
@@ -120,7 +146,9 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
         note = f"{type(tokenizer).__name__} of {weights.name}"
     elif settings.random_weights:
         special = SPECIAL_TOKENS if config.model_type == "gpt2" else ROBERTA_TOKENS
-        tokenizer = train_bpe(train_texts, NEW_TOKENIZER_VOCAB, special_tokens=special)
+        tokenizer = train_bpe(
+            train_texts, NEW_TOKENIZER_VOCAB, special_tokens=special, collapse=collapse
+        )
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
     else:
@@ -132,7 +160,14 @@ def _pretrained(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokenis
         config.pad_token_id = None
     else:
         _agree_on_padding(settings.model, config, tokenizer)
+    name_ends(tokenizer, config.model_type)
     return Tokeniser(tokenizer=tokenizer, config=config, weights=weights, note=note)
+
+
+def name_ends(tokenizer: Any, family: str) -> None:
+    """Let `[CLS]` and `[SEP]` be known as the beginning and the end, as other models call them."""
+    if family in ENDINGS and tokenizer.eos_token_id is None:
+        tokenizer.bos_token, tokenizer.eos_token = tokenizer.cls_token, tokenizer.sep_token
 
 
 @contextmanager
@@ -176,6 +211,25 @@ def build_clone_model(
     Args:
         pretrain: Given the `smoke` configuration, returns its pre-trained encoder.
     """
+    is_smoke = settings.model in SMOKE_MODELS
+    encoder = build_encoder(
+        settings,
+        found,
+        is_random=is_smoke or settings.random_weights,
+        pretrain=pretrain if is_smoke and settings.pretrain_steps else None,
+    )
+    packed = settings.padding == "dynamic"
+    return CloneModel(encoder, dropout=head_dropout(found.config), packed=packed)
+
+
+def build_encoder(
+    settings: Settings,
+    found: Tokeniser,
+    *,
+    is_random: bool,
+    pretrain: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Return the bare encoder in fp32: pretrained, random, or what `pretrain` makes."""
     import torch
 
     config = found.config
@@ -185,11 +239,10 @@ def build_clone_model(
     if attention == "sdpa" and getattr(config, "activation_function", "") == "gelu_new":
         # The same formula in one kernel; under autocast `gelu_new` computes it in fp32, in eight.
         config.activation_function = "gelu_pytorch_tanh"
-    is_smoke = settings.model in SMOKE_MODELS
-    if is_smoke and settings.pretrain_steps and pretrain is not None:
+    if pretrain is not None:
         encoder = pretrain(config)
-    elif is_smoke or settings.random_weights:
-        encoder = build(config, **options)
+    elif is_random:
+        encoder = new_encoder(config)
     else:
         with _reading(settings.model, "weights", _FETCH_WEIGHTS):
             encoder = build.from_pretrained(
@@ -199,10 +252,21 @@ def build_clone_model(
                 attn_implementation=attention,
                 **options,
             )
+        encoder = _without_alias(encoder)
     if settings.gradient_checkpointing:
         encoder.gradient_checkpointing_enable({"use_reentrant": False})
-    packed = settings.padding == "dynamic"
-    return CloneModel(encoder, dropout=head_dropout(config), packed=packed)
+    return encoder
+
+
+def new_encoder(config: Any) -> Any:
+    """Return an encoder with random weights."""
+    build, options = encoder_class(config)
+    return _without_alias(build(config, **options))
+
+
+def _without_alias(encoder: Any) -> Any:
+    """Return T5's stack itself: around it the embedding has a second name, and is saved twice."""
+    return encoder.encoder if encoder.config.model_type == "t5" else encoder
 
 
 def encoder_class(config: Any) -> tuple[Any, dict[str, Any]]:
@@ -210,8 +274,13 @@ def encoder_class(config: Any) -> tuple[Any, dict[str, Any]]:
 
     Without RoBERTa's pooler: it would never get a gradient, and DDP would wait for one.
     """
-    from transformers import GPT2Model, RobertaModel
+    import transformers
 
     if config.model_type == "gpt2":
-        return GPT2Model, {}
-    return RobertaModel, {"add_pooling_layer": False}
+        return transformers.GPT2Model, {}
+    if config.model_type == "t5":
+        return transformers.T5EncoderModel, {}
+    if config.model_type == "modernbert":
+        return transformers.ModernBertModel, {}
+    build = transformers.BertModel if config.model_type == "bert" else transformers.RobertaModel
+    return build, {"add_pooling_layer": False}

@@ -6,45 +6,91 @@ with data-flow nodes behind the code (GraphCodeBERT). Masks are made here, on th
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from nbhelpers.models.buckets import Bucket, GraphBucket, TextBucket
-from nbhelpers.models.packed import Segment, can_pack, run_blocks
+from nbhelpers.models.packed import (
+    BlockMath,
+    Ragged,
+    Segment,
+    can_pack,
+    has_ragged_kernel,
+    run_blocks,
+)
 
 # What the published checkpoints were trained with. It is finite, so a row that sees nothing stays
 # a number, and it fits fp16.
 HIDDEN = -1e4
 
 
-def encode(encoder: nn.Module, buckets: list[Bucket], *, packed: bool) -> Tensor:
+def encode(
+    encoder: nn.Module,
+    buckets: list[Bucket],
+    *,
+    packed: bool,
+    pooling: str = "token",
+    math: BlockMath | None = None,
+) -> Tensor:
     """Return (rows of all buckets, hidden): the state that stands for each function.
 
     Args:
         packed: Work on tokens without padding (see `packed`); else as the published modules do.
+        pooling: `token`: GPT-2's end token, else the first; `mean` of all tokens (plain text only).
+        math: Compiled parts of the packed blocks.
     """
     if not (packed and can_pack(encoder.config)):
-        return torch.cat([_pooled(encoder, bucket) for bucket in buckets])
+        return torch.cat([_pooled(encoder, bucket, pooling) for bucket in buckets])
     device = buckets[0].ids.device
     dtype = _compute_dtype(device, encoder)
     with torch.autocast(device.type, enabled=False):
-        return _packed_states(encoder, buckets, dtype)
+        return _packed_states(encoder, buckets, dtype, pooling=pooling, math=math)
 
 
-def _pooled(encoder: nn.Module, bucket: Bucket) -> Tensor:
+def _pooled(encoder: nn.Module, bucket: Bucket, pooling: str) -> Tensor:
     states = hidden_states(encoder, bucket)
+    if pooling == "mean":
+        return _mean(states, bucket)
     if encoder.config.model_type == "gpt2":
         return states[torch.arange(bucket.rows, device=states.device), bucket.last]
     return states[:, 0]
 
 
-def _packed_states(encoder: nn.Module, buckets: list[Bucket], dtype: torch.dtype) -> Tensor:
+def _mean(states: Tensor, bucket: TextBucket) -> Tensor:
+    """(rows, width, hidden) to (rows, hidden): the mean over tokens that are not padding."""
+    column = torch.arange(states.shape[1], device=states.device)
+    is_token = (column <= bucket.last[:, None])[..., None]
+    total = torch.where(is_token, states, 0.0).float().sum(1)
+    return total / (bucket.last + 1)[:, None]
+
+
+def _packed_mean(states: Tensor, bucket: TextBucket) -> Tensor:
+    """(T, hidden) to (rows, hidden): as `_mean`. Sums over the padded form repeat bit by bit."""
+    rows, width = bucket.ids.shape
+    padded = states.new_zeros(rows * width, states.shape[1]).index_copy(0, bucket.slots, states)
+    return padded.view(rows, width, -1).float().sum(1) / (bucket.last + 1)[:, None]
+
+
+def _packed_states(
+    encoder: nn.Module,
+    buckets: list[Bucket],
+    dtype: torch.dtype,
+    *,
+    pooling: str = "token",
+    math: BlockMath | None = None,
+) -> Tensor:
     is_causal = encoder.config.model_type == "gpt2"
+    is_text = all(isinstance(bucket, TextBucket) for bucket in buckets)
+    ragged = None
+    if is_text and not is_causal and has_ragged_kernel(buckets[0].ids.device, dtype):
+        ragged = _ragged(buckets, encoder)
     embed = _gpt2_embeddings if is_causal else _roberta_embeddings
     segments, found, pooled, first = [], [], [], 0
     for bucket in buckets:
         width = bucket.ids.shape[1]
-        bias = None if is_causal else _bias(bucket, dtype)
+        bias = None if is_causal or ragged is not None else _bias(bucket, dtype)
         segments.append(
             Segment(first=first, slots=bucket.slots, rows=bucket.rows, width=width, bias=bias)
         )
@@ -54,9 +100,19 @@ def _packed_states(encoder: nn.Module, buckets: list[Bucket], dtype: torch.dtype
         )
         pooled.append(first + start + (bucket.last if is_causal else 0))
         first += len(bucket.slots)
-    states = run_blocks(encoder, torch.cat(found), segments, dtype)
+    x = torch.cat(found) if len(found) > 1 else found[0]
+    states = run_blocks(encoder, x, ragged or segments, dtype, math=math)
+    if pooling == "mean":
+        parts = states.split([len(bucket.slots) for bucket in buckets])
+        return torch.cat([_packed_mean(p, b) for p, b in zip(parts, buckets, strict=True)])
     states = states.index_select(0, torch.cat(pooled))
     return encoder.ln_f(states) if is_causal else states
+
+
+def _ragged(buckets: list[TextBucket], encoder: nn.Module) -> Ragged:
+    lengths = torch.cat([bucket.last + 1 for bucket in buckets])
+    ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    return Ragged(ends=ends, longest=encoder.config.max_position_embeddings)
 
 
 def _gpt2_embeddings(encoder: nn.Module, bucket: TextBucket) -> Tensor:
@@ -68,7 +124,8 @@ def _gpt2_embeddings(encoder: nn.Module, bucket: TextBucket) -> Tensor:
 
 def _roberta_embeddings(encoder: nn.Module, bucket: Bucket) -> Tensor:
     """Return (T, hidden) of the packed tokens; a node's word is the mean of its code."""
-    table, pad = encoder.embeddings.word_embeddings, encoder.config.pad_token_id
+    table = encoder.embeddings.word_embeddings
+    pad = _before_first_position(encoder.config)
     found = table(bucket.ids.flatten().index_select(0, bucket.slots))
     if isinstance(bucket, GraphBucket):
         at = torch.searchsorted(bucket.slots, bucket.node_at)
@@ -80,6 +137,11 @@ def _roberta_embeddings(encoder: nn.Module, bucket: Bucket) -> Tensor:
     return encoder.embeddings(
         inputs_embeds=found[None], position_ids=positions[None], token_type_ids=types[None]
     )[0]
+
+
+def _before_first_position(config: Any) -> int:
+    """Return the position before the first token's: RoBERTa counts from after its padding."""
+    return -1 if config.model_type == "bert" else config.pad_token_id
 
 
 def _node_means(table: nn.Embedding, bucket: GraphBucket) -> Tensor:
@@ -95,7 +157,11 @@ def hidden_states(encoder: nn.Module, bucket: Bucket) -> Tensor:
         # No mask is passed: attention is causal and padding stands on the right, so no token that
         # counts ever sees padding, and the fast causal kernels stay available.
         return encoder(input_ids=bucket.ids, use_cache=False).last_hidden_state
-    return _text_states(encoder, bucket)
+    if encoder.config.model_type == "roberta":
+        return _text_states(encoder, bucket)
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    is_token = (column <= bucket.last[:, None]).long()
+    return encoder(input_ids=bucket.ids, attention_mask=is_token).last_hidden_state
 
 
 def _text_states(encoder: nn.Module, bucket: TextBucket) -> Tensor:

@@ -101,12 +101,17 @@ class TokenTable:
 
 
 def train_bpe(
-    texts: Sequence[str], vocab_size: int, *, special_tokens: Sequence[str] = SPECIAL_TOKENS
+    texts: Sequence[str],
+    vocab_size: int,
+    *,
+    special_tokens: Sequence[str] = SPECIAL_TOKENS,
+    collapse: bool = True,
 ) -> Any:
     """Return a byte-level BPE tokenizer trained on the texts.
 
     Args:
         special_tokens: `<pad>`, `<s>`, `</s>` and `<unk>`, in the order of their ids.
+        collapse: Read any white space as one blank.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -120,7 +125,7 @@ def train_bpe(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator([collapse_whitespace(text) for text in texts], trainer)
+    bpe.train_from_iterator(map(collapse_whitespace, texts) if collapse else texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token="<pad>",
@@ -138,11 +143,14 @@ def _fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _encode(texts: Sequence[str], tokenizer: Any, report: Callable[[int, int], None]) -> list[Any]:
+def _encode(
+    texts: Sequence[str], tokenizer: Any, report: Callable[[int, int], None], *, collapse: bool
+) -> list[Any]:
     """Tokenise in blocks; text that looks like a special token stays text."""
     rows: list[Any] = []
     for start in range(0, len(texts), 1000):
-        block = [collapse_whitespace(text) for text in texts[start : start + 1000]]
+        block = list(texts[start : start + 1000])
+        block = [collapse_whitespace(text) for text in block] if collapse else block
         encoded = tokenizer(
             block, add_special_tokens=False, split_special_tokens=True, verbose=False
         )
@@ -167,6 +175,8 @@ def tokenise(
     *,
     seq_len: int,
     vocab_size: int,
+    collapse: bool = True,
+    is_cached: bool = True,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> TokenTable:
     """Tokenise each distinct text once, from the cache when these texts were seen before.
@@ -176,6 +186,8 @@ def tokenise(
         tokenizer: A Hugging Face tokenizer.
         seq_len: Tokens per function at most, special tokens included.
         vocab_size: Rows of the model's embedding; an id beyond it is an error, not a GPU crash.
+        collapse: Read any white space as one blank.
+        is_cached: Keep the ids on disk for the next time.
         report: Called with (done, total) as blocks are tokenised.
 
     Raises:
@@ -183,16 +195,18 @@ def tokenise(
     """
     distinct: dict[str, int] = {}
     place = np.array([distinct.setdefault(text, len(distinct)) for text in texts], dtype=np.int64)
-    digest = hashlib.sha256(f"{CACHE_FORMAT}{_fingerprint(tokenizer)}".encode())
+    form = "" if collapse else "layout"
+    digest = hashlib.sha256(f"{CACHE_FORMAT}{form}{_fingerprint(tokenizer)}".encode())
     for text in distinct:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     path = cache_dir() / "tokens" / f"{digest.hexdigest()[:40]}.npz"
-    cached = _load_cached(path, len(distinct))
+    cached = _load_cached(path, len(distinct)) if is_cached else None
     if cached is None:
-        rows = _encode(list(distinct), tokenizer, report)
+        rows = _encode(list(distinct), tokenizer, report, collapse=collapse)
         ids = np.concatenate([*rows, np.zeros(0, dtype=np.int32)])
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-        save_in_cache(path, lambda part: np.savez(part, ids=ids, offsets=offsets))
+        if is_cached:
+            save_in_cache(path, lambda part: np.savez(part, ids=ids, offsets=offsets))
     else:
         ids, offsets = cached
     return _table(ids, offsets, place, tokenizer, seq_len=seq_len, vocab_size=vocab_size)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import dropout as drop_out
+from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 Attend = Callable[[Tensor], Tensor]  # (T, 3 * hidden) queries, keys, values -> (T, hidden)
@@ -29,7 +31,7 @@ def can_pack(config: Any) -> bool:
     if config.model_type == "gpt2":
         odd = config.scale_attn_by_inverse_layer_idx or config.reorder_and_upcast_attn
         return config.scale_attn_weights and not odd
-    return config.model_type == "roberta" and not config.is_decoder
+    return config.model_type in ("roberta", "bert") and not config.is_decoder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +52,28 @@ class Segment:
     rows: int
     width: int
     bias: Tensor | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Ragged:
+    """Rows end to end, for kernels that need no padding: every token sees all of its own row.
+
+    Args:
+        ends: (rows + 1,) int32: 0, then the token after each row.
+        longest: An upper limit on the tokens of a row; constant, so that nothing is recompiled.
+    """
+
+    ends: Tensor
+    longest: int
+
+
+def has_ragged_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether attention can run on rows end to end: flash attention, half precision, from 8.0."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    cuda = torch.backends.cuda
+    is_there = cuda.is_flash_attention_available() and cuda.flash_sdp_enabled()
+    return is_there and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class _InDtype(torch.autograd.Function):
@@ -105,15 +129,29 @@ def _weights(modules: Sequence[nn.Module], dtype: torch.dtype) -> tuple[Tensor, 
     return tuple(tensors) if tensors[0].dtype == dtype else _InDtype.apply(dtype, *tensors)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockMath:
+    """The parts of a RoBERTa block around its attention, plain or compiled."""
+
+    before: Callable[..., Tensor]
+    after: Callable[..., Tensor]
+
+
 def run_blocks(
-    encoder: nn.Module, x: Tensor, segments: list[Segment], dtype: torch.dtype
+    encoder: nn.Module,
+    x: Tensor,
+    segments: list[Segment] | Ragged,
+    dtype: torch.dtype,
+    *,
+    math: BlockMath | None = None,
 ) -> Tensor:
     """Return (T, hidden): the states after the last block, before GPT-2's last norm.
 
     Args:
         x: (T, hidden) embeddings of all tokens, in the dtype of the weights.
-        segments: Where each bucket's tokens stand.
+        segments: Where each bucket's tokens stand, or where each row ends.
         dtype: Of the matrix products.
+        math: What stands around RoBERTa's attention; None: as it is written below.
     """
     config = encoder.config
     is_causal = config.model_type == "gpt2"
@@ -121,9 +159,11 @@ def run_blocks(
     heads, drop = config.num_attention_heads, drop if encoder.training else 0.0
 
     def attend(qkv: Tensor) -> Tensor:
+        if isinstance(segments, Ragged):
+            return _attend_ragged(qkv, segments, heads=heads, dropout=drop)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
 
-    block = _gpt2_block if is_causal else _roberta_block
+    block = _gpt2_block if is_causal else partial(_roberta_block, math=math or PLAIN)
     saves_memory = encoder.training and _is_checkpointing(encoder)
     for layer in encoder.h if is_causal else encoder.encoder.layer:
         if saves_memory:
@@ -156,8 +196,52 @@ def _attend(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _roberta_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype) -> Tensor:
-    """Post-norm block. Source: RobertaLayer of transformers 5."""
+def _attend_ragged(qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float) -> Tensor:
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    # The kernel behind scaled_dot_product_attention, which itself takes padded rows only. Nested
+    # tensors reach it too, and cost the CPU more than the kernel takes.
+    found = torch.ops.aten._flash_attention_forward(
+        q, k, v, ragged.ends, ragged.ends, ragged.longest, ragged.longest, dropout, False, False
+    )
+    return found[0].flatten(1)
+
+
+def _before(x: Tensor, qw: Tensor, qb: Tensor, kw: Tensor, kb: Tensor, vw: Tensor, vb: Tensor):
+    """(T, hidden) to (T, 3 * hidden): queries, keys and values."""
+    half = x.to(qw.dtype)
+    return torch.cat([linear(half, qw, qb), linear(half, kw, kb), linear(half, vw, vb)], dim=-1)
+
+
+def _after(
+    found: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norms: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: float,
+    eps: float,
+) -> Tensor:
+    """Return (T, hidden): the attention's output through the rest of the block."""
+    tw, tb, mw, mb, ow, ob = weights
+    aw, ab, bw, bb = norms
+    size = (x.shape[-1],)
+    x = layer_norm(drop_out(linear(found, tw, tb), p) + x, size, aw, ab, eps)
+    inner = act(linear(x.to(tw.dtype), mw, mb))
+    return layer_norm(drop_out(linear(inner, ow, ob), p) + x, size, bw, bb, eps)
+
+
+PLAIN = BlockMath(_before, _after)
+
+
+def compiled_math() -> BlockMath:
+    """Return the block's parts compiled once for any number of tokens."""
+    return BlockMath(torch.compile(_before, dynamic=True), torch.compile(_after, dynamic=True))
+
+
+def _roberta_block(
+    x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
+) -> Tensor:
+    """Post-norm block. Source: RobertaLayer and BertLayer of transformers 5."""
     seen, told, middle, out = (
         layer.attention.self,
         layer.attention.output,
@@ -165,12 +249,18 @@ def _roberta_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dty
         layer.output,
     )
     modules = (seen.query, seen.key, seen.value, told.dense, middle.dense, out.dense)
-    qw, qb, kw, kb, vw, vb, tw, tb, mw, mb, ow, ob = _weights(modules, dtype)
-    half = x.to(dtype)
-    qkv = torch.cat([linear(half, qw, qb), linear(half, kw, kb), linear(half, vw, vb)], dim=-1)
-    x = told.LayerNorm(told.dropout(linear(attend(qkv), tw, tb)) + x)
-    inner = middle.intermediate_act_fn(linear(x.to(dtype), mw, mb))
-    return out.LayerNorm(out.dropout(linear(inner, ow, ob)) + x)
+    weights = _weights(modules, dtype)
+    norm, last = told.LayerNorm, out.LayerNorm
+    p = out.dropout.p if layer.training else 0.0
+    return math.after(
+        attend(math.before(x, *weights[:6])),
+        x,
+        weights[6:],
+        (norm.weight, norm.bias, last.weight, last.bias),
+        middle.intermediate_act_fn,
+        p,
+        norm.eps,
+    )
 
 
 def _gpt2_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype) -> Tensor:

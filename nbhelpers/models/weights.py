@@ -163,3 +163,25 @@ def _bare_names(state: dict[str, Any]) -> dict[str, Any]:
             key = key.partition(".")[2]
         found[key] = value
     return found
+
+
+def raise_unlike(model: Any, state: dict[str, Any], source: str) -> None:
+    """Do nothing where a state dict belongs to a model.
+
+    Raises:
+        ConfigError: Keys or shapes differ; the first are named.
+    """
+    own = model.state_dict()
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    shapes = [
+        f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}"
+        for k in sorted(own.keys() & state.keys())
+        if own[k].shape != state[k].shape
+    ]
+    if missing or unknown or shapes:
+        facts = {"missing": missing, "unknown": unknown, "other shape": shapes}
+        told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
+        raise ConfigError(
+            f"{source} does not belong to this model. {told}",
+            fix="give --model the architecture that the checkpoint was trained from",
+        )

@@ -1,0 +1,163 @@
+"""Tags: words, lines or signs whose mere presence tells the label."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .audit_rows import CLASSES, Row
+from .audit_text import units
+
+PLACES = (
+    "first line",
+    "comment",
+    "last line",
+    "line",
+    "start",
+    "end",
+    "word",
+    "character",
+)
+FIXED = {"first line", "last line", "start", "end"}
+# Words that say who wrote something; with those of the rows' own generators.
+LABEL_WORDS = {"ai", "human", "humans", "gpt", "chatgpt", "llm", "generated", "synthetic", "label"}
+LABEL_WORDS |= {"machine", "copilot", "gemini", "claude", "llama", "codex", "detection"}
+
+MIN_COUNT = 10  # rows that hold it
+PURE = 0.98  # share of the class among its holders, both classes weighing alike
+TOLD_SHARE = 0.1  # of the rows of a class; less is not told
+# A leak at these shares: the more a text looks like a tag by its place or its words, the fewer.
+LEAK_SHARE = {"label": 0.2, "fixed": 0.4, "any": 0.8}
+SAME_ROWS = 0.7  # Jaccard similarity of the rows of two texts that are one tag
+KEPT = 6
+
+
+class Tag(NamedTuple):
+    """A text that tells the label: shares are of the rows of each class that hold it."""
+
+    text: str
+    place: str
+    label: str
+    share: float
+    other_share: float
+    is_leak: bool
+    names_label: bool
+    example: str
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve of the mere presence."""
+        return 0.5 + abs(self.share - self.other_share) / 2
+
+    def sentence(self) -> str:
+        """Say where the tag stands and in how many rows."""
+        where = {"start": "at the start", "end": "at the end", "word": "(a word)"}
+        place = where.get(self.place, f"({self.place})")
+        other = CLASSES[1 - CLASSES.index(self.label)]
+        return (
+            f"{self.text!r} {place} stands in {self.share:.1%} of the {self.label} rows and in "
+            f"{self.other_share:.1%} of the {other} rows"
+        )
+
+
+def find_tags(
+    human: Sequence[Row], ai: Sequence[Row], *, words: Iterable[str] = (), only_named: bool = False
+) -> list[Tag]:
+    """Return the texts that tell the label, the strongest first, one for each set of rows.
+
+    Args:
+        human: Human rows.
+        ai: AI rows, best in the same languages.
+        words: Further words that name a label, such as generators.
+        only_named: Tell only texts that name a label: the classes differ in other ways anyhow.
+    """
+    named = LABEL_WORDS | {word.lower() for word in words if len(word) > 1}
+    rows = {"human": list(human), "ai": list(ai)}
+    if min(map(len, rows.values())) < MIN_COUNT:
+        return []
+    sets = {label: [units(row.code) for row in found] for label, found in rows.items()}
+    counts = {label: Counter(unit for one in found for unit in one) for label, found in sets.items()}
+    found = [
+        (*unit, label)
+        for label in CLASSES
+        for unit in counts[label]
+        if _is_told(counts, rows, unit, label)
+    ]
+    if only_named:
+        found = [one for one in found if _names_label(one[1], named)]
+    found.sort(key=lambda one: _order(one, counts, rows))
+    return [_tag(one, counts, rows, sets, named) for one in _distinct(found, sets)]
+
+
+def without_tags(code: str, tags: Sequence[Tag]) -> str:
+    """Return a program without the texts of tags (words that are also code may go as well)."""
+    for tag in tags:
+        if tag.place in ("first line", "last line", "line", "comment"):
+            code = "\n".join(line for line in code.split("\n") if tag.text not in line)
+        else:
+            code = code.replace(tag.text, " ")
+    return code
+
+
+def _is_told(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> bool:
+    n, share, other = _shares(counts, rows, unit, label)
+    return n >= MIN_COUNT and share >= TOLD_SHARE and share >= PURE * (share + other)
+
+
+def _shares(
+    counts: Any, rows: Any, unit: tuple[str, str], label: str
+) -> tuple[int, float, float]:
+    against = CLASSES[1 - CLASSES.index(label)]
+    n = counts[label][unit]
+    return n, n / len(rows[label]), counts[against][unit] / len(rows[against])
+
+
+def _order(one: tuple[str, str, str], counts: Any, rows: Any) -> tuple[float, int, int, str]:
+    place, text, label = one
+    _, share, other = _shares(counts, rows, (place, text), label)
+    return -round(share - other, 2), PLACES.index(place), -len(text), text
+
+
+def _distinct(found: list[tuple[str, str, str]], sets: Any) -> list[tuple[str, str, str]]:
+    """Leave out texts that stand in nearly the same rows as one that is kept."""
+    kept: list[tuple[tuple[str, str, str], set[int]]] = []
+    for one in found:
+        place, text, label = one
+        rows = {at for at, held in enumerate(sets[label]) if (place, text) in held}
+        if not any(
+            other[2] == label and len(rows & held) >= SAME_ROWS * len(rows | held)
+            for other, held in kept
+        ):
+            kept.append((one, rows))
+        if len(kept) == KEPT:
+            break
+    return [one for one, _ in kept]
+
+
+def _tag(one: tuple[str, str, str], counts: Any, rows: Any, sets: Any, named: set[str]) -> Tag:
+    place, text, label = one
+    _, share, other = _shares(counts, rows, (place, text), label)
+    holder = next(
+        row for row, held in zip(rows[label], sets[label], strict=True) if (place, text) in held
+    )
+    names_label = _names_label(text, named)
+    needed = LEAK_SHARE["label" if names_label else "fixed" if place in FIXED else "any"]
+    shown = _as_written(text, place, holder.code)
+    is_leak = share - other >= needed
+    return Tag(shown, place, label, share, other, is_leak, names_label, holder.place)
+
+
+def _names_label(text: str, named: set[str]) -> bool:
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
+    return not named.isdisjoint(words)
+
+
+def _as_written(text: str, place: str, code: str) -> str:
+    """The text with its own white space, where tokens were joined by blanks."""
+    if place not in ("start", "end"):
+        return text
+    spaced = r"\s*".join(re.escape(token) for token in text.split(" "))
+    found = list(re.finditer(spaced, code))
+    return found[0 if place == "start" else -1][0] if found else text

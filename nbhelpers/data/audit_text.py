@@ -1,0 +1,115 @@
+"""What an audit compares of a program: its words, its fixed places, and its masked statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from .audit_rows import CHARACTERS_READ
+
+PREFIX_TOKENS = 8
+LINES_SHOWN = 80  # characters of a line that are kept to name it
+
+# Words that stay when names are masked: they carry the shape of a statement.
+_KEPT = frozenset(
+    ["async", "await", "bool", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue", "def", "default", "do", "double", "elif", "else", "end", "enum", "except", "extends", "false", "final", "finally", "float", "fn", "for", "foreach", "from", "func", "function", "if", "implements", "import", "in", "include", "int", "interface", "is", "lambda", "let", "local", "long", "namespace", "new", "none", "not", "null", "package", "pass", "private", "protected", "public", "raise", "return", "self", "short", "signed", "static", "str", "string", "struct", "switch", "template", "then", "this", "throw", "throws", "true", "try", "typedef", "unsigned", "using", "var", "void", "while", "with", "yield"]
+)
+_STRING = (
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""|' + r"'''(?:[^'\\]|\\.|'(?!''))*'''|"
+    r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'|`[^`\n]*`"
+)
+_REST = r"|(?P<number>\d[\w.]*)|(?P<word>[^\W\d]\w*)|(?P<sign>[^\w\s])|(?P<end>\n)"
+_HASH = re.compile(rf"(?P<comment>\#[^\n]*)|(?P<string>{_STRING}){_REST}", re.DOTALL)
+_SLASH = re.compile(
+    rf"(?P<comment>//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)|(?P<string>{_STRING}){_REST}", re.DOTALL
+)
+_HASH_LANGUAGES = {"python", "ruby", "perl", "r", "bash", "shell", "sh", "julia", "elixir", "nim"}
+_OPERATORS = re.compile(r"(?:[+\-*/%<>!&|^~?] )+(?:= )*|(?:= ){2,}")
+_RUN = re.compile(r"(?<!\S)[v0](?: [,.o] [v0](?!\S))+")
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_DIGITS = re.compile(r"\d+")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_COMMENT = re.compile(r"(?:(?<=\s)|^)(?:\#+|//+|--)[ \t]*([^\n]+)|/\*+\s*([^\n*]+)", re.MULTILINE)
+
+
+def statements(code: str, language: str) -> list[str]:
+    r"""Return a program's statements with names as `v`, numbers and texts as `0`, operators as `o`.
+
+    Comments are left out, and runs of names or numbers count once, so that what fills a template
+    (names, numbers, operators, texts, lists) does not show.
+
+    >>> statements("total = price + 3  # sum\nf([1, 2])", "python")
+    ['v = v', 'v ( [ 0 ] )']
+    """
+    parts, line = [], []
+    pattern = _HASH if language in _HASH_LANGUAGES else _SLASH
+    for found in pattern.finditer(code, 0, CHARACTERS_READ):
+        kind, text = found.lastgroup, found[0]
+        if kind == "end" or text in ";{}":
+            parts.append(" ".join(line))
+            line = []
+        elif kind == "word":
+            line.append(text if text.lower() in _KEPT else "v")
+        elif kind in ("number", "string"):
+            line.append("0")
+        elif kind == "sign":
+            line.append(text)
+    parts.append(" ".join(line))
+    return [masked for part in parts if part and (masked := _masked(part)) not in ("", "0")]
+
+
+@lru_cache(maxsize=200_000)
+def _masked(line: str) -> str:
+    return _RUN.sub(lambda run: run[0][0], _OPERATORS.sub("o ", f"{line} ").rstrip())
+
+
+def units(code: str) -> set[tuple[str, str]]:
+    r"""Return what could be a tag, as (place, text): words, lines, comments, first and last tokens.
+
+    Digits also count as 0, so that a tag with a number of its own is one tag.
+
+    >>> found = units("# Task: 17\nx = 1\n")
+    >>> ("first line", "# Task: 17") in found, ("word", "Task") in found
+    (True, True)
+    >>> ("start", "# Task : 0") in found
+    True
+    """
+    text = code[:CHARACTERS_READ]
+    words = _WORD.findall(text)
+    found = {("word", part) for word in set(words) for part in _word_parts(word)}
+    lines = [kept for line in text.splitlines() if (kept := line.strip())]
+    found |= {("line", both) for line in set(lines) for both in _both(line[:LINES_SHOWN])}
+    for comment in {(one or other).strip() for one, other in _COMMENT.findall(text)}:
+        found |= {("comment", both) for both in _both(comment[:LINES_SHOWN])}
+    if lines:
+        found |= {("first line", both) for both in _both(lines[0][:LINES_SHOWN])}
+        found |= {("last line", both) for both in _both(lines[-1][:LINES_SHOWN])}
+    found.update(_ends(words))
+    return found | {("character", sign) for sign in set(code) - _PLAIN}
+
+
+_PLAIN = {chr(number) for number in range(0x20, 0x7F)} | {"\n"}
+
+
+def _ends(words: list[str]) -> Iterator[tuple[str, str]]:
+    for length in range(1, min(PREFIX_TOKENS, len(words)) + 1):
+        for both in _both(" ".join(words[:length])):
+            yield "start", both
+        for both in _both(" ".join(words[-length:])):
+            yield "end", both
+
+
+def _both(text: str) -> tuple[str, ...]:
+    masked = _DIGITS.sub("0", text)
+    return (text,) if masked == text else (text, masked)
+
+
+@lru_cache(maxsize=200_000)
+def _word_parts(word: str) -> tuple[str, ...]:
+    """The word, it with digits as 0, and what camelCase and underscores join, in lower case."""
+    parts = {word, _DIGITS.sub("0", word), word.lower()}
+    if len(word) > 1:
+        parts.update(part.lower() for part in _PARTS.findall(word))
+    return tuple(parts)

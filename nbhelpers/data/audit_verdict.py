@@ -1,0 +1,283 @@
+"""From the facts of an audit to a verdict: what makes the data hopeless, and what is to be known.
+
+Every limit stands here, with why it is where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .audit_rows import CLASSES
+
+HOPELESS, WARNED, USABLE = "hopeless", "usable with warnings", "usable"
+
+TINY = 30  # distinct rows of a class: fewer say nothing about any share
+TELLING = 0.99  # area under the ROC curve of one feature: no model is needed, none is measured
+STRONG = 0.9  # told, because a model may learn nothing but it
+COPIED = 0.2  # share of the AI rows that are human code; a wrong label in five spoils any score
+REPEATED = 0.5  # share of a class that repeats other rows but for white space
+MANY_REPEATS = 0.02
+NOTHING_TOLD = 0.6  # area of a count of words; real sets of like tasks have 0.8 and more
+UNEVEN = 10  # rows of one class for each of the other
+# Humans without one false positive that promise at most 1 % with 95 % confidence: 0.99^299 < 0.05.
+HUMANS_FOR_ONE_PERCENT = 299
+SHARED_TASKS = 0.5
+Facts = Mapping[str, Any]
+
+
+class Finding(NamedTuple):
+    """One thing that was found: its kind in one word or two, and a sentence for a person."""
+
+    kind: str
+    text: str
+    is_reason: bool = False
+
+
+def judge(facts: Facts) -> tuple[str, list[Finding], list[Finding]]:
+    """Return the verdict, the reasons why the data are hopeless, and the warnings."""
+    found = [finding for rule in RULES for finding in rule(facts)]
+    reasons = [one for one in found if one.is_reason]
+    warnings = [one for one in found if not one.is_reason]
+    verdict = HOPELESS if reasons else WARNED if warnings else USABLE
+    return verdict, reasons, warnings
+
+
+def _classes(facts: Facts) -> Iterator[Finding]:
+    n, distinct = facts["classes"], facts["distinct"]
+    if not facts["n_rows"]:
+        yield Finding("no rows", "There are no rows.", True)
+        return
+    if not n["human"] and not n["ai"]:
+        yield Finding("no labels", f"None of the {facts['n_rows']:,} rows has a label.", True)
+        return
+    for label, other in zip(CLASSES, CLASSES[::-1], strict=True):
+        if not n[label]:
+            text = f"The class {label} is empty: all {n[other]:,} labelled rows are {other}."
+            yield Finding("empty class", text, True)
+        elif distinct[label] < TINY:
+            text = f"The class {label} is tiny: {n[label]:,} rows, {distinct[label]:,} of them "
+            yield Finding("tiny class", f"{text}distinct; {TINY} are the least.", True)
+        elif 1 - distinct[label] / n[label] >= REPEATED:
+            text = f"{n[label] - distinct[label]:,} of the {n[label]:,} {label} rows repeat another"
+            yield Finding("repeated rows", f"{text} but for white space.", True)
+    low, high = sorted((n["human"], n["ai"]))
+    if low and high >= UNEVEN * low:
+        yield Finding("uneven classes", f"There are {high / low:.0f} rows of one class for each of "
+                      f"the other ({n['human']:,} human, {n['ai']:,} ai).")  # fmt: skip
+    if n["unlabelled"]:
+        yield Finding("unlabelled rows", f"{n['unlabelled']:,} rows have no label.")
+    if facts["left_out"]:
+        yield Finding("rows left out", facts["left_out"])
+
+
+def _templates(facts: Facts) -> Iterator[Finding]:
+    for label, found in facts["templates"].items():
+        if not found["is_collapsed"]:
+            continue
+        n, rows = found["templates"], facts["classes"][label]
+        behind = "1 template stands" if n == 1 else f"About {n:,} templates stand"
+        yield Finding(
+            "templates",
+            f"{behind} behind most of the {rows:,} {label} rows, with other names, numbers and "
+            f"texts filled in: {found['shapes_of_half']:,} shapes make up half of the rows, and "
+            f"{found['covered_share']:.0%} consist of the same {found['statements_of_most']:,} "
+            f"statements. First: {_first_line(found['examples'][0]['code'])!r} "
+            f"({found['examples'][0]['place']}).",
+            True,
+        )
+
+
+def _first_line(code: str) -> str:
+    return next((line.strip()[:60] for line in code.splitlines() if line.strip()), "")
+
+
+def _tags(facts: Facts) -> Iterator[Finding]:
+    has_templates = any(found["is_collapsed"] for found in facts["templates"].values())
+    leaks = [tag for tag in facts["tags"] if tag["is_leak"]]
+    for tag in leaks:
+        names = " and names the label" if tag["names_label"] else ""
+        text = f"A tag tells the label{names}: {tag['sentence']} ({tag['example']})."
+        yield Finding("tag", text, True)
+    for tag in facts["tags"]:
+        if not tag["is_leak"] and not has_templates and not leaks:
+            yield Finding("telling text", f"A text tells part of the labels: {tag['sentence']}.")
+
+
+def _features(facts: Facts) -> Iterator[Finding]:
+    form = facts["canonical"]
+    for one in facts["features"]:
+        name, raw, clean = one["feature"].replace("_", " "), one["raw"], one["canonical"]
+        if min(raw, clean) > TELLING:
+            yield Finding("single feature", f"One feature tells the label: {name} has an area under"
+                          f" the ROC curve of {raw:.3f} raw and {clean:.3f} in the form {form} "
+                          f"(mean {one['human']:.3g} human, {one['ai']:.3g} ai).", True)  # fmt: skip
+        elif one["slice_share"] >= 0.5:
+            yield Finding("single feature", f"One feature tells the label in {one['slice']}: {name}"
+                          f" has an area of {one['slice_raw']:.3f} raw and "
+                          f"{one['slice_canonical']:.3f} in the form {form}.", True)  # fmt: skip
+        elif (one["slice_canonical"] or 0) >= STRONG or clean >= STRONG:
+            worst = max(clean, one["slice_canonical"] or 0)
+            where = f" in {one['slice']}" if worst > clean else ""
+            yield Finding("strong feature", f"The feature {name} has an area of {worst:.3f}{where} "
+                          f"in the form {form}.")  # fmt: skip
+        elif raw >= STRONG or (one["slice_raw"] or 0) >= STRONG:
+            yield Finding("raw feature", f"The feature {name} has an area of "
+                          f"{max(raw, one['slice_raw'] or 0):.3f} raw; in the form {form} it has "
+                          f"{clean:.3f}. Never train on the raw text.")  # fmt: skip
+
+
+def _wrong_labels(facts: Facts) -> Iterator[Finding]:
+    copies, claims = facts["duplicates"]["ai_like_human"], facts["claims"]
+    known, words = facts["known_humans"], facts["told_apart"]
+    start = "Human code is labelled ai: "
+    if copies["rows"]:
+        text = f"{copies['rows']:,} of {copies['of']:,} ai rows equal or nearly equal a human row"
+        text = f"{text} ({'; '.join(copies['examples'][:2])})."
+        yield _doubt("human code labelled ai", start, text, copies["share"])
+    if known and known["rows"]:
+        text = f"{known['rows']:,} ai rows equal or nearly equal known human code"
+        text = f"{text} ({'; '.join(known['examples'][:3])})."
+        yield _doubt("human code labelled ai", start, text, known["share"])
+    if claims["generator_human"]:
+        text = f"{claims['generator_human']:,} ai rows name a human as their generator."
+        yield _doubt("human code labelled ai", start, text, claims["generator_human"] / claims["rows"])
+    if claims["too_early"]:
+        text = f"{claims['too_early']:,} ai rows have a date before there was a model to write them."
+        yield _doubt("human code labelled ai", start, text, claims["too_early"] / claims["dated"])
+    if words and words["auc"] < NOTHING_TOLD:
+        has_tag = any(tag["is_leak"] for tag in facts["tags"])
+        text = "without the tag, the words" if has_tag else "the words"
+        text = f"{text} of the two classes cannot be told apart (area {words['auc']:.2f}; chance is"
+        text += " 0.5), as when people's code was given both labels."
+        first = start if has_tag else ""
+        text = f"{first}{text}" if first else text[0].upper() + text[1:]
+        yield Finding("classes alike", text, has_tag)
+
+
+def _doubt(kind: str, start: str, text: str, share: float) -> Finding:
+    is_reason = share >= COPIED
+    return Finding(kind, f"{start}{text}" if is_reason else text[0].upper() + text[1:], is_reason)
+
+
+def _duplicates(facts: Facts) -> Iterator[Finding]:
+    found, n = facts["duplicates"], facts["classes"]["human"] + facts["classes"]["ai"]
+    mixed, splits = found["across_labels"], found["across_splits"]
+    if mixed["texts"]:
+        yield Finding("label conflict", f"{mixed['texts']:,} texts stand under both labels "
+                      f"({'; '.join(mixed['examples'][:2])}).")  # fmt: skip
+    if found["equal_but_blanks"]:
+        yield Finding("equal rows", f"{found['equal_but_blanks']:,} of {n:,} rows repeat another "
+                      f"but for white space ({found['equal']:,} wholly).")  # fmt: skip
+    if found["near"] > MANY_REPEATS * max(found["rows_compared"], 1):
+        yield Finding("near duplicates", f"{found['near']:,} of {found['rows_compared']:,} rows are"
+                      f" near duplicates of another (Jaccard {found['threshold']:g}).")  # fmt: skip
+    if splits and splits["equal"] + splits["near"]:
+        yield Finding("code in two splits", f"{splits['equal']:,} train rows equal a held-out row, "
+                      f"and {splits['near']:,} nearly do "
+                      f"({'; '.join(splits['examples'][:2]) or 'equal'}).")  # fmt: skip
+    for what in ("tasks", "authors"):
+        shared = facts[what]["shared_by_splits"]
+        if shared and shared["groups"]:
+            yield Finding(f"{what} in two splits", f"{shared['groups']:,} {what} stand in train "
+                          f"and in a held-out split ({shared['held_rows']:,} held-out "
+                          "rows).")  # fmt: skip
+
+
+def _groups(facts: Facts) -> Iterator[Finding]:
+    tasks, n = facts["tasks"], facts["classes"]["human"] + facts["classes"]["ai"]
+    if n and not facts["authors"]["groups"]:
+        yield Finding("no authors", "No row names its author: rows of one person cannot be kept in "
+                      "one split.")  # fmt: skip
+    if n and not tasks["groups"]:
+        yield Finding("no tasks", "No row names its task: splits cannot be drawn by task.")
+    elif tasks["rows_without"]:
+        yield Finding("rows without task", f"{tasks['rows_without']:,} rows name no task.")
+    if tasks["rows"] and tasks["rows_of_both"] < SHARED_TASKS * tasks["rows"]:
+        yield Finding("tasks of one class", f"{tasks['groups'] - tasks['groups_of_both']:,} of "
+                      f"{tasks['groups']:,} tasks have one class only: a model may learn the task "
+                      "instead of the writer.")  # fmt: skip
+    spelt = facts["spellings"]
+    if spelt["tasks"]:
+        yield Finding("task spellings", f"{spelt['tasks']:,} tasks are spelt in several ways "
+                      f"({'; '.join(' = '.join(names) for names in spelt['examples'][:2])}): they "
+                      "are one task only after normalisation.")  # fmt: skip
+    if spelt["names"]:
+        yield Finding("task names", f"{spelt['names']:,} tasks go by like names under several ids "
+                      f"({'; '.join(' = '.join(names) for names in spelt['name_examples'][:2])}), "
+                      f"{spelt['names_in_two_splits']:,} of them in train and in a held-out "
+                      "split.")  # fmt: skip
+
+
+def _origins(facts: Facts) -> Iterator[Finding]:
+    for one in facts["confounding"]:
+        column, single = one["column"], one["single"]
+        if column == "language" and one["auc"] is not None and one["auc"] > TELLING:
+            yield Finding("language tells the label", "The language alone tells the label: "
+                          f"{_named(single)}.", True)  # fmt: skip
+        elif column != "split" and (one["auc"] or 0) >= STRONG:
+            yield Finding(f"{column} tells the label", f"The {column} alone tells the label with an"
+                          f" area of {one['auc']:.3f}: a model may learn it instead.")  # fmt: skip
+        elif single and facts["classes"]["human"] and facts["classes"]["ai"]:
+            yield Finding(f"{column}s of one class", f"A {column} has one class only: "
+                          f"{_named(single)}.")  # fmt: skip
+    yield from _of_one(facts)
+    if facts["people"] and not any(one["first_date"] for one in facts["people"]):
+        yield Finding("no dates", "No human row has a date: whether the code is older than the "
+                      "models cannot be checked.")  # fmt: skip
+    valid = [one["human"] for one in facts["counts"]["split"] if one["value"] == "valid"]
+    if valid and valid[0] < HUMANS_FOR_ONE_PERCENT:
+        yield Finding("few validation humans", f"The validation split has {valid[0]:,} human rows;"
+                      f" a promise of 1 % needs {HUMANS_FOR_ONE_PERCENT}.")  # fmt: skip
+
+
+def _named(single: list[dict[str, Any]]) -> str:
+    told = [f"{one['value'] or 'none named'} ({one['rows']:,} {one['label']})" for one in single]
+    return ", ".join(told[:4]) + (f" and {len(told) - 4} more" if told[4:] else "")
+
+
+def _of_one(facts: Facts) -> Iterator[Finding]:
+    """Classes from one source, sources with one generator, and what is not named."""
+    sources, made = facts["counts"]["source"], facts["generators"]
+    for label in CLASSES:
+        own = [one["value"] or "none named" for one in sources if one[label]]
+        if len(own) == 1:
+            yield Finding("one source", f"All {label} rows are from one source ({own[0]}): nothing "
+                          "says how a detector does on others.")  # fmt: skip
+    of: dict[str, list[str]] = {}
+    for one in made:
+        for source in one["sources"]:
+            of.setdefault(source, []).append(one["generator"])
+    lone = [f"{source or 'none named'} ({names[0] or 'unnamed'})" for source, names in of.items()
+            if len(names) == 1]  # fmt: skip
+    if lone and facts["classes"]["ai"]:
+        yield Finding("one generator", f"Sources whose ai rows are of one generator: "
+                      f"{', '.join(sorted(lone)[:6])}.")  # fmt: skip
+    if facts["claims"]["no_generator"]:
+        yield Finding("no generator", f"{facts['claims']['no_generator']:,} ai rows do not name "
+                      "their generator.")  # fmt: skip
+    unknown = [one for one in facts["counts"]["licence"] if _is_unstated(one["value"])]
+    if unknown:
+        n = sum(one["human"] + one["ai"] for one in unknown)
+        parts = sorted({source for one in unknown for source in one["sources"]})
+        yield Finding("licences", f"{n:,} rows have no licence, or one for a part only "
+                      f"({', '.join(parts[:6]) or 'no source named'}).")  # fmt: skip
+
+
+def _is_unstated(licence: str) -> bool:
+    words = licence.lower()
+    return not words or any(
+        text in words for text in ("none stated", "not stated", "unknown", "no licen", "unlicen")
+    )
+
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    _classes,
+    _templates,
+    _wrong_labels,
+    _tags,
+    _features,
+    _duplicates,
+    _groups,
+    _origins,
+)

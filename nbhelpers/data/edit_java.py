@@ -1,0 +1,242 @@
+"""A Java program set out anew in a given style; where its lines broke before does not matter.
+
+Statements and members begin lines, braces stand where the style has them, blank lines are drawn.
+Comments stay on lines of their own or behind the code, as they were.
+"""
+
+from __future__ import annotations
+
+import random
+
+from .edit_java_blanks import between
+from .edit_lines import Item, columns, join, wrapped
+from .edit_styles import Style
+from .edit_tree import COMMENTS, Syntax
+
+BODIES = frozenset(
+    ["block", "class_body", "constructor_body", "enum_body", "interface_body", "annotation_type_body", "switch_block", "module_body"]
+)
+_PLACES = BODIES | {"program", "switch_block_statement_group", "enum_body_declarations"}
+_UNBRACED = frozenset(
+    ["if_statement", "for_statement", "enhanced_for_statement", "while_statement", "do_statement"]
+)
+_BODY_FIELDS = frozenset({"consequence", "alternative", "body"})
+_TYPES = frozenset(
+    ["class_declaration", "interface_declaration", "enum_declaration", "record_declaration", "annotation_type_declaration"]
+)
+_METHODS = frozenset(
+    ["method_declaration", "constructor_declaration", "compact_constructor_declaration", "static_initializer"]
+)
+_LARGER = frozenset(
+    ["if_statement", "for_statement", "enhanced_for_statement", "while_statement", "do_statement", "try_statement", "try_with_resources_statement", "switch_expression", "return_statement"]
+)
+_INLINE_BRACE = frozenset({"lambda_expression", "object_creation_expression", "enum_constant"})
+CONTINUED = 2  # steps of indentation for a line that goes on
+
+
+class _Line:
+    """A line under construction: its depth, its leaves, the node that it begins."""
+
+    def __init__(self, depth: int, node: int) -> None:
+        self.depth, self.node = depth, node
+        self.leaves: list[int] = []
+        self.comment = ""
+
+
+def reformat_java(syntax: Syntax, style: Style, draw: random.Random) -> str:
+    """Return the program in the style."""
+    lines = _lines(syntax, style)
+    out: list[str] = []
+    before: _Line | None = None
+    for line in lines:
+        chance = draw.random()
+        if before is not None:
+            out.extend([""] * _blanks(syntax, before, line, style, chance))
+        out.append(_written(syntax, line, style))
+        before = line
+    return "\n".join(out) + "\n" if out else ""
+
+
+def _lines(syntax: Syntax, style: Style) -> list[_Line]:
+    depths, breaks = _depths(syntax, style), _breaks(syntax, style)
+    lines: list[_Line] = []
+    end, must, was_comment = 0, True, False
+    for number, leaf in enumerate(syntax.leaves):
+        kind = syntax.kinds[leaf]
+        is_apart = b"\n" in syntax.source[end : syntax.starts[leaf]]
+        end = syntax.stops[leaf]
+        if kind in COMMENTS:
+            follows = syntax.leaves[number + 1] if number + 1 < len(syntax.leaves) else -1
+            if is_apart or (must and not was_comment and not lines):
+                depth = _comment_depth(syntax, leaf, depths, follows)
+                lines.append(_Line(depth, leaf))
+                lines[-1].leaves.append(leaf)
+                must = was_comment = True
+            elif kind == "line_comment" or must or follows in breaks:
+                text = _comment(syntax.text(leaf), "")
+                lines[-1].comment = f"{lines[-1].comment} {text}".strip()
+                must = True
+            else:
+                lines[-1].leaves.append(leaf)
+            continue
+        if must or leaf in breaks or not lines:
+            node = breaks.get(leaf, -1)
+            lines.append(_Line(depths[leaf] + (0 if node >= 0 or not lines else CONTINUED), node))
+        lines[-1].leaves.append(leaf)
+        must = was_comment = False
+    return lines
+
+
+def _comment_depth(syntax: Syntax, leaf: int, depths: list[int], follows: int) -> int:
+    """Comments stand as deep as what follows, and behind the last statement as deep as that."""
+    if follows >= 0 and syntax.kinds[follows] not in COMMENTS | {"}"}:
+        return min(depths[leaf], depths[follows]) if depths[leaf] else depths[follows]
+    return depths[leaf]
+
+
+def _depths(syntax: Syntax, style: Style) -> list[int]:
+    """Steps of indentation of every node."""
+    depths: list[int] = []
+    kinds, parents = syntax.kinds, syntax.parents
+    for node, kind in enumerate(kinds):
+        parent = parents[node]
+        if parent < 0:
+            depths.append(0)
+            continue
+        above, more = kinds[parent], 0
+        if above in BODIES:
+            is_inner = kind not in ("{", "}") and syntax.starts[parent] >= 0
+            more = int(is_inner and (above != "switch_block" or style.case))
+        elif above in _UNBRACED:
+            more = int(_is_unbraced_body(syntax, node))
+        elif above == "switch_block_statement_group":
+            more = int(kind not in ("switch_label", ":"))
+        depths.append(depths[parent] + more)
+    return depths
+
+
+def _is_unbraced_body(syntax: Syntax, node: int) -> bool:
+    kind, field = syntax.kinds[node], syntax.fields[node]
+    if field not in _BODY_FIELDS or kind in ("block", ";"):
+        return False
+    return not (field == "alternative" and kind == "if_statement")
+
+
+def _breaks(syntax: Syntax, style: Style) -> dict[int, int]:
+    """The leaves that begin a line, each with the outermost node that begins with it."""
+    breaks: dict[int, int] = {}
+    at = {syntax.starts[leaf]: leaf for leaf in syntax.leaves}
+    previous = dict(zip(syntax.leaves[1:], syntax.leaves, strict=False))
+    for node, kind in enumerate(syntax.kinds):
+        if syntax.starts[node] < 0 or kind in COMMENTS or node == 0:
+            continue
+        if _begins_line(syntax, node, previous, style):
+            leaf = at.get(syntax.starts[node])
+            if leaf is not None:
+                breaks.setdefault(leaf, node)
+    return breaks
+
+
+def _begins_line(syntax: Syntax, node: int, previous: dict[int, int], style: Style) -> bool:
+    kind, above = syntax.kinds[node], syntax.parent_kind(node)
+    if kind == "{" and above in BODIES:
+        owner = syntax.parent_kind(syntax.parents[node])
+        return style.brace == "own" and owner not in _INLINE_BRACE
+    if kind == "}" and above in BODIES:
+        before = previous.get(node, -1)
+        is_empty = before >= 0 and syntax.kinds[before] == "{"
+        return not is_empty or style.empty == "\n" or style.brace == "own"
+    if kind in ("else", "catch_clause", "finally_clause") or (
+        kind == "while" and above == "do_statement"
+    ):
+        before = previous.get(node if kind in ("else", "while") else node + 1, -1)
+        return not (before >= 0 and syntax.kinds[before] == "}" and style.cuddle)
+    if above in _PLACES:
+        return _begins_member(syntax, node)
+    if above in _UNBRACED and _is_unbraced_body(syntax, node):
+        return not style.short_bodies
+    return _follows_annotation(syntax, node)
+
+
+def _begins_member(syntax: Syntax, node: int) -> bool:
+    kind, above = syntax.kinds[node], syntax.parent_kind(node)
+    if kind in (";", ",", ":", "enum_body_declarations"):
+        return False
+    if kind == "enum_constant":
+        siblings = list(syntax.children(syntax.parents[node]))
+        first = next(c for c in siblings if syntax.kinds[c] == "enum_constant")
+        has_body = any(syntax.field(c, "body") is not None for c in siblings)
+        return node == first or has_body
+    return not (above == "program" and kind in ("{", "}"))
+
+
+def _follows_annotation(syntax: Syntax, node: int) -> bool:
+    """Is this what an annotation of a type or a method stands before?"""
+    parent = syntax.parents[node]
+    if parent < 0 or node == 0:
+        return False
+    if syntax.kinds[parent] == "modifiers":
+        owner, before = syntax.parents[parent], _sibling_before(syntax, node)
+    else:
+        owner, before = parent, _sibling_before(syntax, node)
+        if before is None or syntax.kinds[before] != "modifiers":
+            return False
+        before = list(syntax.children(before))[-1]
+    if owner < 0 or syntax.kinds[owner] not in _TYPES | _METHODS or before is None:
+        return False
+    return syntax.kinds[before] in ("marker_annotation", "annotation")
+
+
+def _sibling_before(syntax: Syntax, node: int) -> int | None:
+    before = None
+    for child in syntax.children(syntax.parents[node]):
+        if child == node:
+            return before
+        if syntax.kinds[child] not in COMMENTS:
+            before = child
+    return None
+
+
+def _blanks(syntax: Syntax, before: _Line, line: _Line, style: Style, chance: float) -> int:
+    """Blank lines between two lines."""
+    kind = syntax.kinds[line.node] if line.node >= 0 else ""
+    last = syntax.kinds[before.leaves[-1]]
+    if kind in ("", "{", "}") or last == "{" or last in COMMENTS or line.depth > before.depth:
+        return 0
+    if kind in ("else", "catch_clause", "finally_clause", "while"):
+        return 0
+    was = syntax.kinds[before.node] if before.node >= 0 else ""
+    in_type = syntax.parent_kind(line.node) in ("class_body", "interface_body", "program", "")
+    if kind in _TYPES | _METHODS or (was == "}" and in_type):
+        return max(style.inner_blanks, int(line.depth == 0))
+    if "import" in was + kind or "package" in was + kind:
+        return int(was != kind and not (kind in COMMENTS and not was))
+    if in_type and kind in COMMENTS:
+        return style.inner_blanks
+    is_larger = kind in _LARGER or kind in COMMENTS or was == "}"
+    return int(is_larger and chance < style.blank_chance)
+
+
+def _written(syntax: Syntax, line: _Line, style: Style) -> str:
+    first = style.indent * line.depth
+    if len(line.leaves) == 1 and syntax.kinds[line.leaves[0]] in COMMENTS:
+        text = first + _comment(syntax.text(line.leaves[0]), first)
+        return text + (" " + line.comment) * bool(line.comment)
+    items = []
+    for at, leaf in enumerate(line.leaves):
+        blank = between(syntax, line.leaves[at - 1], leaf, style) if at else ""
+        items.append(Item(blank, _comment(syntax.text(leaf), first)))
+    text = first + join(items)
+    if style.width and columns(text) > style.width:
+        text = wrapped(items, first, style)
+    return text + ((style.comment or " ") + line.comment) * bool(line.comment)
+
+
+def _comment(text: str, first: str) -> str:
+    """A comment of several lines moves with its first one where its lines begin with a star."""
+    if not text.startswith("/*"):
+        return text.rstrip() if text.startswith("//") else text
+    lines = [line.strip() for line in text.split("\n")]
+    if all(line.startswith("*") for line in lines[1:]):
+        return f"\n{first} ".join(lines)
+    return text

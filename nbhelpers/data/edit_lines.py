@@ -1,0 +1,144 @@
+"""Tokens with the blanks between them, joined into lines no longer than a style allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from .edit_styles import Style
+
+OPEN, CLOSE = frozenset("([{"), frozenset(")]}")
+JOINTS = frozenset({"and", "or", "&&", "||"})  # a line may break before them
+TAB_COLUMNS = 4
+WIDE = 0.5  # share of a statement that a bracket must hold for the statement to break in it
+
+
+class Item(NamedTuple):
+    """A token with what stands before it on its line."""
+
+    blank: str
+    text: str
+    is_comment: bool = False
+
+
+def join(items: Sequence[Item]) -> str:
+    """All items on one line, without the blank before the first."""
+    return "".join(item.blank + item.text for item in items)[len(items[0].blank) :] if items else ""
+
+
+def columns(text: str) -> int:
+    """How far the last line of a text reaches."""
+    return len(text[text.rfind("\n") + 1 :].expandtabs(TAB_COLUMNS))
+
+
+def wrapped(items: Sequence[Item], first: str, style: Style, mark: str = "") -> str:
+    """A statement that is too long for one line, broken inside of its brackets.
+
+    `mark` is what a line ends with that goes on outside of brackets: a backslash in Python.
+    """
+    pair = _widest(items)
+    whole = len(join(items))
+    if pair is None or len(join(items[pair[0] : pair[1]])) < whole * WIDE:
+        pieces = list(_pieces(items))
+        if len(pieces) > 1:
+            return _continued(pieces, first, style, mark)
+    if pair is None:
+        return first + join(items)
+    start, end = _narrowed(items, pair) if style.wrap == "visual" else pair
+    head, body = list(items[: start + 1]), items[start + 1 : end]
+    tail = [items[end]._replace(blank=""), *items[end + 1 :]]
+    begin = first + join(head)
+    if style.wrap == "visual":
+        under = " " * columns(begin)
+        return _filled(body, begin, under, style) + items[end].blank + join(tail)
+    inner = first + style.indent
+    text, has_comma = begin, any(True for _ in _pieces(body))
+    for piece in _pieces(body) if has_comma else ():
+        line = inner + join(piece)
+        is_long = style.width and columns(line) > style.width
+        text += "\n" + (wrapped(piece, inner, style) if is_long else line)
+    last = "\n" + first + join(tail)
+    is_long = len(tail) > 1 and style.width and columns(last) > style.width
+    return text + ("\n" + wrapped(tail, first, style, mark) if is_long else last)
+
+
+def _narrowed(items: Sequence[Item], pair: tuple[int, int]) -> tuple[int, int]:
+    """The pair of brackets inside of this one where lines can break, as in `print(join(a, b))`."""
+    start, end = pair
+    while True:
+        body = items[start + 1 : end]
+        inner = _widest(body) if len(list(_pieces(body))) < 2 else None
+        if inner is None:
+            return start, end
+        start, end = start + 1 + inner[0], start + 1 + inner[1]
+
+
+def _continued(pieces: Sequence[Sequence[Item]], first: str, style: Style, mark: str) -> str:
+    """A statement whose commas, `and` and `or` stand in no bracket."""
+    text = first + join(pieces[0])
+    for piece in pieces[1:]:
+        line = join(piece)
+        if style.width and columns(text) + len(mark) + 1 + len(line) > style.width:
+            text += f"{mark}\n{first}{style.indent * 2}{line}"
+        else:
+            text += piece[0].blank + line
+    return text
+
+
+def _filled(body: Sequence[Item], begin: str, under: str, style: Style) -> str:
+    text = begin
+    for number, piece in enumerate(_pieces(body)):
+        line = join(piece)
+        is_long = style.width and columns(text) + 1 + len(line) > style.width
+        if number and is_long:
+            text += "\n" + under + line
+        else:
+            text += (piece[0].blank if number else "") + line
+    return text
+
+
+def _pieces(body: Sequence[Item]) -> Iterator[list[Item]]:
+    """What a bracket holds, split behind its own commas and before its own `and`, `or`."""
+    depth, piece = 0, []
+    for item in body:
+        if item.text in JOINTS and not depth and piece:
+            yield piece
+            piece = []
+        piece.append(item)
+        depth += (item.text in OPEN) - (item.text in CLOSE)
+        if item.text == "," and not depth:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _widest(items: Sequence[Item]) -> tuple[int, int] | None:
+    """The outermost pair of brackets that holds most, by the numbers of its brackets."""
+    best, found, opened, depth = 0, None, 0, 0
+    for at, item in enumerate(items):
+        if item.text in OPEN:
+            if not depth:
+                opened = at
+            depth += 1
+        elif item.text in CLOSE and depth:
+            depth -= 1
+            if not depth:
+                size = len(join(items[opened + 1 : at]))
+                if size > best:
+                    best, found = size, (opened, at)
+    return found
+
+
+def bracketed(items: Sequence[Item], first: str, style: Style) -> str:
+    """A statement with comments in its brackets: a line ends where a comment does."""
+    text, depth, fresh = first, 0, True
+    for number, item in enumerate(items):
+        depth -= item.text in CLOSE
+        if fresh and number:
+            text += "\n" + first + style.indent * max(depth, 0)
+        blank = (style.comment or " ") if item.is_comment else item.blank
+        text += item.text if fresh else blank + item.text
+        fresh = item.is_comment
+        depth += item.text in OPEN
+    return text

@@ -1,0 +1,278 @@
+"""Many files at once: a table ranked by score, what was left out, and the accusations to expect."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.detect_calls import AI, NO_EVIDENCE, Judge, Verdict, threshold_facts
+from nbhelpers.detect_facts import Rate, percent
+from nbhelpers.detect_files import CodeFile, Skipped
+from nbhelpers.errors import ConfigError
+from nbhelpers.tables import left
+
+SHOWN = 50  # rows of a table on the screen; the files hold all
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n")
+COLUMNS = ("rank", "file", "p_ai", "logit", "call", "reasons", "language", "lines", "tokens")
+COLUMNS += ("truncated_share", "size_bytes", "sha256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A scored file, without its text; `rank` 1 has the highest score."""
+
+    rank: int
+    name: str
+    language: str
+    n_lines: int
+    size_bytes: int
+    sha256: str
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, in the order of `COLUMNS`."""
+        told = {"rank": self.rank, "file": self.name, **self.verdict.to_dict()}
+        told |= {"language": self.language, "lines": self.n_lines}
+        told |= {"size_bytes": self.size_bytes, "sha256": self.sha256}
+        return {name: told[name] for name in COLUMNS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The scores of many files, highest first, and what must be known to read them.
+
+    `ms_per_file`: of reading, scoring and the talk with the model's process, without its start.
+    """
+
+    place: str
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...]
+    judge: Judge
+    seconds: float
+    device: str
+
+    @property
+    def ms_per_file(self) -> float | None:
+        """Milliseconds for one scored file; None without any."""
+        return 1000 * self.seconds / len(self.rows) if self.rows else None
+
+    @property
+    def n_callable(self) -> int:
+        """Files on which no reason but the score itself forbids a call."""
+        if not self.judge.can_call:
+            return len(self.rows)
+        doubted = (row.verdict for row in self.rows if row.verdict.call == "undecided")
+        in_band = sum(self.judge.called(each.logit)[0] == "undecided" for each in doubted)
+        n_doubted = sum(row.verdict.call == "undecided" for row in self.rows)
+        return len(self.rows) - n_doubted + in_band
+
+    def expected_false_accusations(self) -> list[dict[str, Any]]:
+        """How many of these files would be called AI if people had written them all.
+
+        One entry for each rate that is known: `expected`, `interval` (95 %), and on whom the rate
+        was measured. The first is the one to expect; without a calibration each holds only for the
+        people that it was measured on.
+        """
+        n = self.n_callable
+        return [_accusations(rate, n) for rate in self.judge.rates]
+
+    def summary(self) -> list[str]:
+        """What must be read before the table, as sentences."""
+        counts = Counter(row.verdict.call for row in self.rows)
+        lines = [f"{len(self.rows)} files scored, {len(self.skipped)} left out."]
+        if self.judge.can_call:
+            lines[0] += f" Called AI: {counts[AI]}; undecided: {counts['undecided']}."
+            lines.append(f"{self.judge.calibration.promise}.")  # type: ignore[union-attr]
+        else:
+            lines.append(f"Nothing is called AI: {self.judge.no_call}.")
+        lines += [_accusation_words(each, self.judge) for each in self.expected_false_accusations()]
+        lines.append(NO_EVIDENCE)
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {
+            "format": 1,
+            "notice": NO_EVIDENCE,
+            "place": self.place,
+            "summary": self.summary(),
+            "model": self.judge.facts.to_dict(),
+            "threshold": threshold_facts(self.judge),
+            "expected_false_accusations": self.expected_false_accusations(),
+            "rows": [row.to_dict() for row in self.rows],
+            "skipped": [each.to_dict() for each in self.skipped],
+            "inference": {
+                "n_files": len(self.rows),
+                "seconds": self.seconds,
+                "ms_per_file": self.ms_per_file,
+                "device": self.device,
+            },
+        }
+
+    def csv(self) -> str:
+        """Return the rows as CSV; a text that a spreadsheet would run begins with an apostrophe."""
+        rows = [row.to_dict() for row in self.rows]
+        for row in rows:
+            row["reasons"] = "; ".join(row["reasons"])
+            row["call"] = row["call"] or "no call"
+        blank = dict.fromkeys(COLUMNS, "")
+        for each in self.skipped:
+            why = f"{each.reason}: {each.detail}"
+            rows.append(blank | {"file": each.name, "call": "left out", "reasons": why})
+        return csv_text(COLUMNS, rows)
+
+    def save(self, place: str | Path) -> Path:
+        """Write the table as .csv or .json, by the ending.
+
+        Raises:
+            ConfigError: Another ending, or the place cannot be written.
+        """
+        path = checked_output(place)
+        text = self.csv() if path.suffix.lower() == ".csv" else _json(self.to_dict())
+        return write_text(path, text)
+
+    def text(self, top: int = SHOWN) -> str:
+        """Return the summary and the highest rows as text."""
+        lines = ["", *(_line(row) for row in self.rows[:top])] if self.rows else []
+        if len(self.rows) > top:
+            lines.append(f"... and {len(self.rows) - top} more with lower scores")
+        if self.skipped:
+            kinds = Counter(each.reason for each in self.skipped)
+            told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            lines += ["", f"Left out: {told}."]
+            lines += [f"  {each.name}: {each.reason} ({each.detail})" for each in self.skipped[:10]]
+        if self.ms_per_file is not None:
+            lines += ["", f"{self.ms_per_file:.1f} ms a file on {self.device}."]
+        return "\n".join([*self.summary(), *lines])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        counts = Counter(row.verdict.call for row in self.rows)
+        called = f"{counts[AI]} called AI" if self.judge.can_call else "no calls"
+        left_out = f"{len(self.skipped)} left out"
+        return f"Batch({self.place}: {len(self.rows)} files scored, {called}, {left_out})"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("", "file", "score", "call", "why"))
+        body = "".join(_html_row(row) for row in self.rows[:SHOWN])
+        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self.summary())
+        more = len(self.rows) - SHOWN
+        notes += f"<p>{more} more rows with lower scores are not shown.</p>" if more > 0 else ""
+        items = "".join(
+            f"<li>{html.escape(f'{each.name}: {each.reason} ({each.detail})')}</li>"
+            for each in self.skipped[:SHOWN]
+        )
+        out = f"<p>Left out: {len(self.skipped)}</p><ul>{items}</ul>" if items else ""
+        return left(f"<table><tr>{head}</tr>{body}</table>") + notes + out
+
+
+def ranked(found: list[tuple[CodeFile, Verdict]]) -> tuple[Row, ...]:
+    """Return the rows of scored files, highest score first, then by name."""
+    order = sorted(found, key=lambda each: (-each[1].logit, each[0].name))
+    return tuple(
+        Row(
+            rank=rank,
+            name=file.name,
+            language=file.language,
+            n_lines=file.n_lines,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
+            verdict=verdict,
+        )
+        for rank, (file, verdict) in enumerate(order, 1)
+    )
+
+
+def _accusations(rate: Rate, n: int) -> dict[str, Any]:
+    interval = None if rate.interval is None else [n * edge for edge in rate.interval]
+    told = {"files": n, "expected": n * rate.fpr, "interval": interval}
+    return told | {"rate": rate.to_dict()}
+
+
+def _accusation_words(told: dict[str, Any], judge: Judge) -> str:
+    edges = told["interval"]
+    spread = f" [{edges[0]:.1f}, {edges[1]:.1f}]" if edges else ""
+    rate = told["rate"]
+    words = (
+        f"{told['expected']:.1f}{spread} of {told['files']} files at {percent(rate['fpr'])} %, "
+        f"measured on {rate['n']} {rate['on']}"
+    )
+    if judge.calibration is not None:
+        return f"False accusations to expect if people wrote them all: {words}."
+    return f"At the run's own threshold, for people like those alone: {words}."
+
+
+def _line(row: Row) -> str:
+    found = row.verdict
+    call = found.call or "-"
+    why = "; ".join(found.reasons) if found.call == "undecided" else ""
+    return f"{row.rank:>5}  {found.p_ai:.4f}  {call:<9}  {row.name}{f'  ({why})' if why else ''}"
+
+
+def _html_row(row: Row) -> str:
+    found = row.verdict
+    why = "; ".join(found.reasons) if found.call else ""
+    cells = (str(row.rank), row.name, f"{found.p_ai:.4f}", found.call or "no call", why)
+    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def csv_text(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
+    """Return rows as CSV under their names, safe to open in a spreadsheet.
+
+    >>> csv_text(("file", "score"), [{"file": "=cmd()", "score": -1.5}])
+    "file,score\\r\\n'=cmd(),-1.5\\r\\n"
+    """
+    made = io.StringIO()
+    writer = csv.writer(made)
+    writer.writerow(columns)
+    writer.writerows([_cell(row[name]) for name in columns] for row in rows)
+    return made.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A text that begins like a formula gets an apostrophe before it; numbers stay numbers."""
+    if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA_SIGNS):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+def checked_output(place: str | Path) -> Path:
+    """Return a file to write a table to, checked before the work is done.
+
+    Raises:
+        ConfigError: Its ending is none of .csv and .json, or its folder is not there.
+    """
+    path = Path(place).expanduser()
+    if path.suffix.lower() not in (".csv", ".json"):
+        text = f"A table is written as .csv or .json, not as {path.name!r}."
+        raise ConfigError(text, fix="name another ending")
+    if not path.parent.is_dir() or path.is_dir():
+        what = "is a folder" if path.is_dir() else "lies in a folder that does not exist"
+        raise ConfigError(f"{path} {what}.", fix="name a file in a folder that exists")
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file of UTF-8 as it is.
+
+    Raises:
+        ConfigError: The place cannot be written.
+    """
+    try:
+        path.write_bytes(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        text = f"{path} cannot be written: {error.strerror or error}."
+        raise ConfigError(text, fix="name another file") from error
+    return path
+
+
+def _json(told: dict[str, Any]) -> str:
+    return json.dumps(told, indent=1, allow_nan=False) + "\n"

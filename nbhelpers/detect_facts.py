@@ -1,0 +1,256 @@
+"""What is known of a detector before it is loaded: its threshold, its test, its weights' hash.
+
+Read from the JSON files that the run or the exported folder holds; a damaged one costs only itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.files import read_json
+from nbhelpers.forms import ANY, EDGES, INTERVALS, NUMBER, NUMBERS, PLAIN, TEXT, fitted
+from nbhelpers.results import RESULT_NAME
+from nbhelpers.runs import Run
+from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
+
+WEIGHTS = "model.safetensors"
+CALIBRATION = "calibration.json"
+MIN_ROWS = 20  # train rows in a language, before a call is given in it
+_SPLIT = {"*": ANY, "n_human": NUMBER, "metrics": NUMBERS, "intervals": INTERVALS}
+_POINT = {"*": ANY, "abstain": EDGES}
+_POINT |= dict.fromkeys(("threshold", "threshold_logit", "temperature", "target_fpr"), NUMBER)
+_PREDICTION = {"*": ANY, "split": TEXT, "label": TEXT, "logit": NUMBER}
+_COUNTS = {"*": {"*": ANY, "languages": {"*": NUMBERS}}}
+_RESULT = {
+    "*": ANY,
+    **dict.fromkeys(("run_id", "git_commit"), TEXT),
+    "operating_point": _POINT,
+    "scores": {"*": _SPLIT},
+    "model": {"*": ANY, "name": TEXT, "revision": PLAIN},
+    "data": {"*": ANY, "splits": _COUNTS},
+    "similarity": {"*": ANY, "pairs": {"*": ANY, "threshold": NUMBER, "roc_auc": NUMBER}},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A false-positive rate that was measured: on whom, how many, and its 95 % interval."""
+
+    on: str
+    n: int
+    fpr: float
+    interval: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        edges = f" [{percent(self.interval[0])}, {percent(self.interval[1])}]"
+        return f"{percent(self.fpr)} %{edges if self.interval else ''} of {self.n} {self.on}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        edges = None if self.interval is None else list(self.interval)
+        return {"on": self.on, "n": self.n, "fpr": self.fpr, "interval": edges}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorFacts:
+    """A detector as its files describe it.
+
+    `threshold_logit`: above it the run called a program AI; `band_logit`: below it the run did not
+    abstain; both None for a detector without a threshold. `rates`: false-positive rates measured at
+    that threshold. `languages`: those it was trained on; () where that is not known.
+    """
+
+    place: TrainedDetector
+    run_id: str
+    model: str
+    objective: str
+    canonical: str
+    seq_len: int
+    temperature: float = 1.0
+    threshold_logit: float | None = None
+    band_logit: float | None = None
+    target_fpr: float | None = None
+    rates: tuple[Rate, ...] = ()
+    languages: tuple[str, ...] = ()
+    pair_threshold: float | None = None
+    sha256: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def weights_sha256(self) -> str:
+        """Hash of the file of weights, as `sha256sum` prints it; computed once."""
+        if "weights" not in self.sha256:
+            self.sha256["weights"] = file_sha256(self.place.folder / WEIGHTS)
+        return self.sha256["weights"]
+
+    @property
+    def home(self) -> Path:
+        """Where a calibration is kept: beside the run, or in the exported folder."""
+        return self.place.run or self.place.folder
+
+    def probability(self, logit: float) -> float:
+        """Return `p_ai` of a logit, in (0, 1)."""
+        return sigmoid(logit / self.temperature)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What an evidence sheet says about the model."""
+        return {
+            "name": self.place.name,
+            "run_id": self.run_id,
+            "encoder": self.model,
+            "weights_sha256": self.weights_sha256,
+            "canonical": self.canonical,
+            "seq_len": self.seq_len,
+            "temperature": self.temperature,
+        }
+
+
+def detector_facts(place: TrainedDetector) -> DetectorFacts:
+    """Return what the files of a detector say.
+
+    Raises:
+        DataError: `detector.json` lacks what scoring needs.
+    """
+    told = read_json(place.folder / FACTS_FILE) or {}
+    result = _result(place)
+    point = result.get("operating_point") or {}
+    temperature = point.get("temperature") or 1.0
+    return DetectorFacts(
+        place=place,
+        run_id=result.get("run_id") or (place.run.name if place.run else place.name),
+        model=(result.get("model") or {}).get("name") or "unknown",
+        **_settings(told, place.folder),
+        temperature=temperature,
+        threshold_logit=_logit(point, temperature),
+        band_logit=_band(point, temperature),
+        target_fpr=point.get("target_fpr"),
+        rates=tuple(_rates(result.get("scores") or {})),
+        languages=tuple(_languages(result)),
+        pair_threshold=((result.get("similarity") or {}).get("pairs") or {}).get("threshold"),
+    )
+
+
+def _result(place: TrainedDetector) -> dict[str, Any]:
+    for folder in (place.run, place.folder):
+        if folder is not None and (found := read_json(folder / RESULT_NAME, _RESULT)):
+            return found
+    return {}
+
+
+def _settings(told: dict[str, Any], folder: Path) -> dict[str, Any]:
+    form = {"objective": TEXT, "canonical": TEXT, "seq_len": NUMBER}
+    found = fitted({name: told.get(name) for name in form}, form) or {}
+    lacking = [name for name in form if not found.get(name)]
+    if lacking:
+        text = f"{folder / FACTS_FILE} does not say {', '.join(lacking)}."
+        raise DataError(text, fix="copy the whole folder again, or name another checkpoint")
+    return {**found, "seq_len": int(found["seq_len"])}
+
+
+def _logit(point: dict[str, Any], temperature: float) -> float | None:
+    told = point.get("threshold_logit")
+    if told is not None:
+        return float(told)
+    return logit(point["threshold"], temperature) if point.get("threshold") else None
+
+
+def _band(point: dict[str, Any], temperature: float) -> float | None:
+    edges = point.get("abstain")
+    return logit(edges[0], temperature) if edges and edges[0] is not None else None
+
+
+def _rates(scores: dict[str, Any]) -> list[Rate]:
+    people = {
+        "test": "human programs of the run's own test",
+        "held_out": "human programs that the run left out of training",
+        "unseen_humans": "programs by people that the run had never seen",
+    }
+    rates = []
+    for split, on in people.items():
+        told = scores.get(split) or {}
+        fpr, n = (told.get("metrics") or {}).get("fpr"), told.get("n_human")
+        if fpr is not None and n:
+            edges = (told.get("intervals") or {}).get("fpr")
+            interval = (edges[0], edges[1]) if edges and None not in edges else None
+            rates.append(Rate(on=on, n=int(n), fpr=float(fpr), interval=interval))
+    return rates
+
+
+def _languages(result: dict[str, Any]) -> list[str]:
+    """Languages with enough train rows to have been learnt."""
+    splits = (result.get("data") or {}).get("splits") or {}
+    counts = (splits.get("train") or {}).get("languages") or {}
+    rows = {name: sum(each or 0 for each in (told or {}).values()) for name, told in counts.items()}
+    return sorted(name for name, n in rows.items() if n >= MIN_ROWS and name != "unknown")
+
+
+def sigmoid(value: float) -> float:
+    """Return 1 / (1 + exp(-value)) without overflow.
+
+    >>> sigmoid(0.0), sigmoid(-1000.0)
+    (0.5, 0.0)
+    """
+    if value >= 0:
+        return 1.0 / (1.0 + math.exp(-value))
+    grown = math.exp(value)
+    return grown / (1.0 + grown)
+
+
+def logit(probability: float, temperature: float = 1.0) -> float:
+    """Return the logit whose `p_ai` this is; infinite at 0 and 1.
+
+    >>> logit(0.5), logit(0.0)
+    (0.0, -inf)
+    """
+    if probability <= 0:
+        return -math.inf
+    if probability >= 1:
+        return math.inf
+    return temperature * math.log(probability / (1.0 - probability))
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        text = f"{path} cannot be read: {error.strerror or error}."
+        raise ConfigError(text, fix="check its permissions, or copy the folder again") from error
+
+
+def percent(share: float) -> str:
+    """Write a share as a percentage with at most two digits behind the point.
+
+    >>> percent(0.0123), percent(0.0)
+    ('1.23', '0')
+    """
+    return f"{100 * share:.2f}".rstrip("0").rstrip(".")
+
+
+def ai_test_logits(place: TrainedDetector) -> list[float]:
+    """Return the logits of the AI programs in the run's own test; [] where that is not known."""
+    if place.run is None:
+        return []
+    try:
+        lines = Run(place.run).predictions_path.read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            told = fitted(json.loads(line), _PREDICTION) or {}
+        except (ValueError, RecursionError):
+            continue
+        if told.get("split") == "test" and told.get("label") == "ai":
+            found.append(told.get("logit"))
+    return [float(value) for value in found if value is not None]

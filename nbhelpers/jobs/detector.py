@@ -1,0 +1,133 @@
+"""Detection of AI-written code and similarity: check, build_data, build_model, train, evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbhelpers.jobs.detector_budget import largest_batch_budget
+from nbhelpers.jobs.detector_compile import CompiledTask
+from nbhelpers.jobs.detector_inputs import Inputs, read_inputs
+from nbhelpers.jobs.detector_pretrain import pretrained
+from nbhelpers.jobs.detector_scores import score_run
+from nbhelpers.jobs.detector_task import DetectorTask
+from nbhelpers.jobs.loop import seed_everything
+from nbhelpers.jobs.training import Training, train_task
+from nbhelpers.models.detector import DetectorModel
+from nbhelpers.models.detector_build import FACTS_FILE, build_detector, facts_of
+from nbhelpers.models.weights import raise_unlike, read_state_dict
+from nbhelpers.schema import DetectorSettings
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.session import Session
+
+HEAD = 1  # a stream of random numbers of its own
+
+
+def check(settings: DetectorSettings) -> list[str]:
+    """Return what is wrong with the settings for this job; empty when nothing is."""
+    return []
+
+
+def build_data(session: Session) -> Inputs:
+    """Read, audit, edit and tokenise the programs."""
+    return read_inputs(session)
+
+
+def build_model(session: Session, inputs: Inputs) -> DetectorModel:
+    """Return the model in fp32 on the CPU; the caller seeds before."""
+
+    def pretrain(config: Any) -> Any:
+        encoder = pretrained(session, inputs, config)
+        # The heads must start the same whether the encoder was trained just now or cached.
+        seed_everything(session.settings.seed, HEAD)
+        return encoder
+
+    model = build_detector(session.settings, inputs.found, pretrain=pretrain)
+    if session.checkpoint:
+        state = read_state_dict(session.checkpoint)
+        raise_unlike(model, state, str(session.checkpoint))
+        model.load_state_dict(state)
+    return model
+
+
+def train(session: Session, inputs: Inputs, model: DetectorModel) -> Training:
+    """Train; the model ends as the checkpoint with the best score on valid."""
+    from nbhelpers.jobs.checkpoint import write_json
+
+    def save_files(folder: Path) -> None:
+        inputs.found.config.save_pretrained(folder)
+        inputs.found.tokenizer.save_pretrained(folder)
+        write_json(folder / FACTS_FILE, facts_of(session.settings))
+
+    task = _task(session, inputs, model)
+    training = train_task(
+        session,
+        task,
+        model,
+        predict=lambda windows: largest_batch_budget(session, task, windows),
+        save_files=save_files,
+        groups=lambda bare: parameter_groups(bare, session.settings, task),
+    )
+    session.compiled = task.facts() if isinstance(task, CompiledTask) else None
+    model.freeze(False)
+    model.compile_blocks(False)
+    return training
+
+
+def parameter_groups(
+    model: DetectorModel, settings: DetectorSettings, task: DetectorTask
+) -> list[dict[str, Any]]:
+    """Return the optimizer's groups: encoder and heads, each with and without weight decay.
+
+    The heads come first: theirs is the rate that is shown. The encoder's schedule begins with its
+    first step, warm-up included. Biases and norms do not decay.
+    """
+    steps = -(-task.examples // settings.global_batch_size)
+    first = min(settings.freeze_epochs, settings.epochs) * steps
+    found = []
+    for is_encoder in (False, True):
+        for decays in (True, False):
+            picked = [
+                p
+                for name, p in model.named_parameters()
+                if name.startswith("encoder.") == is_encoder and (p.dim() > 1) == decays
+            ]
+            group: dict[str, Any] = {"params": picked}
+            group["weight_decay"] = settings.weight_decay if decays else 0.0
+            group["peak"] = settings.encoder_learning_rate if is_encoder else settings.learning_rate
+            group["first_step"] = first if is_encoder else 0
+            found.append(group)
+    return [group for group in found if group["params"]]
+
+
+def _task(session: Session, inputs: Inputs, model: DetectorModel) -> DetectorTask:
+    s = session.settings
+    if session.checkpoint is None and wants_compiling(session, inputs, model):
+        return CompiledTask(s, inputs, session.accelerator, model)
+    return DetectorTask(s, inputs, session.accelerator, model)
+
+
+LONG_RUN_TOKENS = 20_000_000  # compiling and proving it take about half a minute
+
+
+def wants_compiling(session: Session, inputs: Inputs, model: DetectorModel) -> bool:
+    """Whether the blocks are compiled: as the settings say, or where the run is long enough."""
+    s = session.settings
+    if s.compile_layers == "off" or not model.can_compile:
+        return False
+    if s.compile_layers == "on":
+        return True
+    train = inputs.data.splits.get("train", np.zeros(0, dtype=np.int64))
+    epochs = max(0, s.epochs - s.freeze_epochs)
+    tokens = int(inputs.table.lengths[inputs.rows[train]].sum()) * epochs
+    return session.plan.use_gpu and session.precision != "fp32" and tokens > LONG_RUN_TOKENS
+
+
+def evaluate(
+    session: Session, inputs: Inputs, model: DetectorModel, training: Training | None
+) -> None:
+    """Score every split, write predictions and the result; all ranks score, rank 0 writes."""
+    score_run(session, inputs, DetectorTask(session.settings, inputs, session.accelerator, model))

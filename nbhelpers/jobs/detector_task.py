@@ -1,0 +1,267 @@
+"""Programs as a task of the training loop: windows by task, two losses, validation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nbhelpers.detector_points import threshold_at_fpr
+from nbhelpers.errors import JobFailed
+from nbhelpers.jobs.detector_batches import Batches
+from nbhelpers.jobs.detector_inputs import ABSENT, Inputs
+from nbhelpers.jobs.loop import PlainTask
+from nbhelpers.models.contrastive import anchors, cached_gradient
+from nbhelpers.models.detector import DetectorModel, ProgramBatch, class_weights, label_loss
+from nbhelpers.ranking import Ranking
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import DetectorSettings
+
+NO_TASK = ""
+
+
+class DetectorTask(PlainTask):
+    """Batches, losses and validation of the detector, as `loop.Task` wants them.
+
+    A row that a window names is `form * examples + example`: which form of a program is read, as it
+    is (form 0) or edited, is drawn with the window, so that it is the same however it is split.
+    """
+
+    def __init__(
+        self, settings: DetectorSettings, inputs: Inputs, accelerator: Any, model: DetectorModel
+    ) -> None:
+        """Prepare the train rows; `model` is the bare model."""
+        self.settings, self.inputs, self.raw = settings, inputs, model
+        self.accelerator = accelerator
+        self.batches = Batches(settings, inputs.table, accelerator)
+        train = inputs.data.splits.get("train", np.zeros(0, dtype=np.int64))
+        self._train = train
+        plain = inputs.rows[train]
+        self.forms = np.stack([plain, *inputs.forms.values()])  # (1 + edits, examples)
+        self._has_form = self.forms != ABSENT
+        self.forms = np.where(self._has_form, self.forms, plain)
+        self.costs = inputs.table.lengths[self.forms.reshape(-1)]
+        self.labels = inputs.labels("train") if len(train) else np.zeros(0, dtype=np.int64)
+        self.tasks = number_tasks([inputs.data.rows[row].task for row in train])
+        balanced = settings.class_weights == "balanced"
+        self._weights = class_weights(self.labels) if balanced else (1.0, 1.0)
+        is_similar = settings.objective == "similar"
+        self.selects_by = "mrr" if is_similar else "roc_auc"
+        self.weight = 1.0 if is_similar else settings.contrastive_weight
+        self.contrasts = settings.objective != "detect" and self.weight > 0
+        self.loss_names = ("classification_loss", "contrastive_loss")
+        self._window = np.zeros(0, dtype=np.int64)
+        self._cached: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._groups: torch.Tensor | None = None
+        self._anchors = 0
+        self._is_whole = False
+        self._before: torch.Tensor | None = None
+
+    @property
+    def examples(self) -> int:
+        """Training programs of an epoch."""
+        return len(self._train)
+
+    def windows(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of each optimizer step: each program once, those of a task together."""
+        s = self.settings
+        draw = np.random.default_rng([s.seed, epoch])
+        order = task_order(self.tasks, s.members_per_task, draw)
+        form = self._drawn_forms(draw)
+        rows = form[order] * self.examples + order
+        size = s.global_batch_size
+        return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+    def _drawn_forms(self, draw: np.random.Generator) -> np.ndarray:
+        """Return (examples,) the form in which each program is read; 0 is as it is."""
+        n = self.examples
+        edited = self._has_form[1:]
+        if not len(edited):
+            return np.zeros(n, dtype=np.int64)
+        ticket = np.where(edited, draw.random(edited.shape), -1.0)
+        chosen = ticket.argmax(0) + 1
+        is_edited = (draw.random(n) < self.settings.augment_share) & edited.any(0)
+        return np.where(is_edited, chosen, 0)
+
+    def start_epoch(self, epoch: int) -> bool:
+        """Freeze or unfreeze the encoder; True when that changed."""
+        is_frozen = epoch < self.settings.freeze_epochs
+        if is_frozen == self.raw.is_frozen:
+            return False
+        self.raw.freeze(is_frozen)
+        self._before = None if is_frozen else _fingerprint(self.raw.encoder)
+        return True
+
+    def after_step(self, *, is_skipped: bool) -> None:
+        """After the first step with a learning encoder: its weights must have moved."""
+        if self._before is None or is_skipped:
+            return
+        moved = not torch.equal(self._before, _fingerprint(self.raw.encoder))
+        self._before = None
+        if not moved:
+            raise JobFailed(
+                "The encoder was unfrozen, and its weights did not move in the next step.",
+                fix="raise encoder_learning_rate; with compile_layers=on try off",
+            )
+
+    def start_window(
+        self, window: np.ndarray, parts: list[np.ndarray], seed: Callable[[int], None]
+    ) -> None:
+        """Gather the vectors of the whole optimizer step before its micro-steps are differentiated.
+
+        With one micro-step that happens inside it (`loss_sum`), without a second forward pass.
+        """
+        self._window, self._is_whole = window, len(parts) == 1
+        self._cached = []
+        if not self.contrasts:
+            return
+        device = self.accelerator.device
+        groups = self.tasks[self._window % self.examples]
+        self._anchors = anchors(groups)
+        self._groups = torch.from_numpy(groups).to(device)
+        if self._is_whole:
+            return
+        whole = torch.zeros(len(self._window), self.settings.projection_size, device=device)
+        placed = []
+        with torch.no_grad(), self.accelerator.autocast():
+            for number, rows in enumerate(parts):
+                seed(number)
+                batch = self.batch(rows)
+                _, vectors = self.raw(batch)
+                placed.append(batch.positions)
+                whole[batch.positions] = vectors.float()[: len(batch.positions)]
+        gradient, losses = self._differentiated(whole)
+        self._cached = [(gradient[at], losses[at]) for at in placed]
+
+    def _differentiated(self, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return gradient and losses of the whole step, given this rank's vectors in their places.
+
+        Both are times the rows of the step: the loop divides by them.
+        """
+        whole = self.accelerator.reduce(own, "sum")
+        gradient, losses = cached_gradient(
+            whole, self._groups, self.settings.temperature, self._anchors
+        )
+        n = len(self._window)
+        return gradient * n, losses * (n / max(1, self._anchors))
+
+    def batch(self, rows: np.ndarray) -> ProgramBatch:
+        """Return the programs of these rows on the device; none: a stand-in of weight 0."""
+        is_real = len(rows) > 0
+        used = rows if is_real else np.array([int(np.argmin(self.costs[: self.examples]))])
+        example, form = used % self.examples, used // self.examples
+        labels = self.labels[example]
+        weights = np.where(labels == 1, self._weights[1], self._weights[0])
+        weights = np.where((labels >= 0) & is_real, weights, 0.0)
+        order = np.argsort(self._window, kind="stable")
+        at = order[np.searchsorted(self._window, rows, sorter=order)] if is_real else rows
+        return self.batches.make(
+            self.forms[form, example], labels=labels, weights=weights, positions=at
+        )
+
+    def loss_sum(self, model: Any, batch: ProgramBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is differentiated, and the loss with its two parts, summed over the rows."""
+        logits, vectors = model(batch)
+        zero = torch.zeros((), device=self.accelerator.device)
+        told_label = label = zero if logits is None else label_loss(logits.float(), batch)
+        surrogate = told_similar = zero
+        if self.contrasts:
+            rows = len(batch.positions)
+            gradient, losses = self._next_gradient(batch, vectors)
+            # A stand-in row adds 0, and takes part in the collectives of the backward pass.
+            inner = (vectors.float()[:rows] * gradient).sum() + 0.0 * vectors.float().sum()
+            surrogate, told_similar = self.weight * inner, losses.sum()
+        elif vectors is not None:
+            surrogate = 0.0 * vectors.float().sum()  # DDP waits for every head
+        total = told_label + self.weight * told_similar
+        told = torch.stack([total, told_label, told_similar]).detach()
+        return label + surrogate, told
+
+    def _next_gradient(
+        self, batch: ProgramBatch, vectors: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self._is_whole:
+            return self._cached.pop(0)
+        own = torch.zeros(len(self._window), vectors.shape[1], device=vectors.device)
+        own[batch.positions] = vectors.detach().float()[: len(batch.positions)]
+        gradient, losses = self._differentiated(own)
+        return gradient[batch.positions], losses[batch.positions]
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return scores on valid: areas and TPR at the promised FPR, and retrieval."""
+        logits, vectors = self.batches.predict(self.raw, self.inputs.rows[self._valid])
+        found: dict[str, float] = {}
+        if self.settings.objective != "similar":
+            labels = self.inputs.labels("valid")
+            line = threshold_at_fpr(logits[labels == 0], self.settings.target_fpr)
+            counts = Ranking(labels, logits.astype(np.float64), line).counts(None)
+            found |= {"roc_auc": float(counts[4]), "pr_auc": float(counts[5])}
+            found["tpr"] = float(counts[0] / max(1.0, counts[0] + counts[2]))
+        if self.settings.objective != "detect":
+            tasks = [row.task for row in self.inputs.split_rows("valid")]
+            found["mrr"] = mean_reciprocal_rank(vectors, tasks, self.settings.seed)
+        return found
+
+    @property
+    def _valid(self) -> np.ndarray:
+        return self.inputs.data.splits["valid"]
+
+    def describe(self, rows: np.ndarray) -> str:
+        """Name programs by their place in the data."""
+        places = [self.inputs.data.rows[self._train[row % self.examples]].place for row in rows]
+        more = f" and {len(places) - 8} more" if len(places) > 8 else ""
+        return "train programs " + ", ".join(places[:8]) + more
+
+
+def mean_reciprocal_rank(vectors: np.ndarray, tasks: Sequence[str], seed: int) -> float:
+    """Return the MRR of programs that look for others of their task; 0 where none has one."""
+    from nbhelpers.retrieval_metrics import retrieval
+
+    found = retrieval(vectors, tasks, vectors, tasks, is_same=True, resamples=0, seed=seed)
+    return float(found["mrr"] or 0.0)
+
+
+def number_tasks(tasks: Sequence[str]) -> np.ndarray:
+    """Return (rows,) int64: equal numbers for equal tasks; a row without one has its own.
+
+    >>> number_tasks(["a", "", "a", ""]).tolist()
+    [0, 1, 0, 2]
+    """
+    numbers: dict[str, int] = {}
+    found = np.empty(len(tasks), dtype=np.int64)
+    for at, task in enumerate(tasks):
+        found[at] = numbers.setdefault(task or f"\0{at}", len(numbers))
+    return found
+
+
+def task_order(tasks: np.ndarray, members: int, draw: np.random.Generator) -> np.ndarray:
+    """Return a random order of all rows in which `members` rows of a task stand together.
+
+    The last group of a task may be smaller; a lone row joins the group before it.
+
+    >>> order = task_order(np.array([0, 1, 0, 1, 0, 2]), 2, np.random.default_rng(0))
+    >>> sorted(order.tolist())
+    [0, 1, 2, 3, 4, 5]
+    """
+    by_task: dict[int, list[int]] = defaultdict(list)
+    for row in draw.permutation(len(tasks)).tolist():
+        by_task[int(tasks[row])].append(row)
+    groups: list[list[int]] = []
+    for rows in by_task.values():
+        cuts = list(range(0, len(rows), members))
+        if len(cuts) > 1 and len(rows) - cuts[-1] == 1:
+            cuts.pop()
+        ends = [*cuts[1:], len(rows)]
+        groups += [rows[one:two] for one, two in zip(cuts, ends, strict=True)]
+    shuffled = [groups[at] for at in draw.permutation(len(groups))]
+    return np.array([row for group in shuffled for row in group], dtype=np.int64)
+
+
+def _fingerprint(encoder: Any) -> torch.Tensor:
+    """Return some weights of the encoder, copied: enough to see whether it moved."""
+    moving = [p for p in encoder.parameters() if p.dim() == 2]
+    return moving[-1].detach().flatten()[:4096].clone()

@@ -1,0 +1,120 @@
+"""The process that holds a detector: it answers with scores, over the pipes of `serve`."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.errors import OutOfMemory, Stopped
+from nbhelpers.jobs.serve import Line, serve
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.detector_model import Loaded
+
+PART = 512  # programs whose tokens are held at once
+
+
+def operations(line: Line) -> dict[str, Callable[..., dict[str, Any]]]:
+    """Return the operations of one process by name; `load` comes before `score`."""
+    held: dict[str, Loaded] = {}
+
+    def load(folder: str, device: str) -> dict[str, Any]:
+        from nbhelpers.jobs.adapters import choose_device
+        from nbhelpers.jobs.detector_model import load_detector
+
+        used = choose_device(device)
+        held["model"] = load_detector(Path(folder), device=used)
+        return {"device": str(used), "settings": held["model"].settings}
+
+    def score(codes: list[str], batch_size: int, vectors: bool) -> dict[str, Any]:
+        """Logits, token counts, and unit vectors as base64 of float32, (programs, dimensions)."""
+        return scores(held["model"], line, codes, batch_size=batch_size, with_vectors=vectors)
+
+    return {"load": load, "score": score, "export": _export(line)}
+
+
+def _export(line: Line) -> Callable[..., dict[str, Any]]:
+    def export(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
+        from nbhelpers.jobs.detector_export import export_detector
+        from nbhelpers.trained_detector import TrainedDetector
+
+        options["out"] = Path(options["out"])
+        given = TrainedDetector.from_dict(trained)
+        return export_detector(given, report=line.report, **options)
+
+    return export
+
+
+def scores(
+    loaded: Loaded, line: Line, codes: list[str], *, batch_size: int, with_vectors: bool
+) -> dict[str, Any]:
+    """Return what a detector says of programs, in their order.
+
+    Raises:
+        Stopped: It was cancelled.
+        OutOfMemory: A batch does not fit.
+    """
+    logits: list[float] = []
+    rows: list[Any] = []
+    for start in range(0, len(codes), PART):
+        part = codes[start : start + PART]
+        found, vectors = _scored(loaded, line, part, batch_size)
+        logits += [float(each) for each in found]
+        if with_vectors:
+            rows.append(vectors)
+    told = {"logits": logits, "tokens": token_counts(loaded, codes)}
+    return told | (_packed(rows) if with_vectors else {})
+
+
+def _scored(loaded: Loaded, line: Line, codes: list[str], batch_size: int) -> tuple[Any, Any]:
+    def stop(done: int, total: int) -> None:
+        if line.is_cancelled():
+            raise Stopped("Scoring was stopped.", fix="ask again")
+
+    try:
+        return loaded.score(codes, batch_size=batch_size, report=stop)
+    except Exception as error:
+        if "out of memory" not in str(error).lower() and not isinstance(error, MemoryError):
+            raise
+        raise OutOfMemory(
+            f"Scoring {batch_size} programs at once needs more memory than there is.",
+            fix="give a smaller batch_size, close other models, or load with device='cpu'",
+            details=str(error)[:2000],
+        ) from None  # the frames of the error hold the batch
+
+
+def token_counts(loaded: Loaded, codes: list[str]) -> list[int]:
+    """Return the tokens of each program as the model reads it, special ones too, none cut off."""
+    counts: list[int] = []
+    for start in range(0, len(codes), PART):
+        table = loaded.table(codes[start : start + PART])
+        special = 1 if table.bos_id is None else 2
+        counts += [int(end - begin) + special for begin, end in pairwise(table.offsets)]
+    return counts
+
+
+def _packed(rows: list[Any]) -> dict[str, Any]:
+    import numpy as np
+
+    table = np.ascontiguousarray(np.concatenate(rows) if rows else np.zeros((0, 0)), "<f4")
+    packed = base64.b64encode(table.tobytes()).decode("ascii")
+    return {"vectors": packed, "dimensions": table.shape[1]}
+
+
+def main(requests: int, replies: int) -> None:
+    """Serve until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook cancels by a message
+    line = Line(requests, replies)
+    from nbhelpers.jobs.worker import quiet_libraries
+
+    quiet_libraries()
+    serve(line, operations(line))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

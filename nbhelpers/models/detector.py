@@ -1,0 +1,176 @@
+"""The detector: one encoder, a head that says who wrote the code, a head that says what it does.
+
+The two heads share nothing but the encoder. Whether code is human or AI never enters the
+similarity head, and the task never enters the classifier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize
+
+from nbhelpers.models.buckets import TextBucket
+from nbhelpers.models.encoding import encode
+from nbhelpers.models.packed import BlockMath, can_pack, compiled_math
+
+HEADS = {"both": ("classifier", "projector"), "detect": ("classifier",), "similar": ("projector",)}
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgramBatch:
+    """A micro-batch on the device.
+
+    Args:
+        buckets: Programs by length; together they hold each row once.
+        place: (rows,) int64: where each row's state stands among those of the buckets.
+        labels: (rows,) float: 1 for AI, 0 for human.
+        weights: (rows,) float: of a row in the cross-entropy; 0: it has no label, or is a stand-in.
+        positions: (rows,) int64: of the rows in their optimizer step; empty for a stand-in.
+        useful_tokens: Tokens that are not padding.
+        padded_tokens: Tokens computed, padding included.
+    """
+
+    buckets: list[TextBucket]
+    place: Tensor
+    labels: Tensor
+    weights: Tensor
+    positions: Tensor
+    useful_tokens: int
+    padded_tokens: int
+
+
+class ClassifierHead(nn.Module):
+    """One logit from a program's state: AI against human."""
+
+    def __init__(self, hidden: int, dropout: float) -> None:
+        """Make the head for states of size `hidden`."""
+        super().__init__()
+        self.dense = nn.Linear(hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.out_proj = nn.Linear(hidden, 1)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map (rows, hidden) to (rows,)."""
+        inner = torch.tanh(self.dense(self.dropout(states)))
+        return self.out_proj(self.dropout(inner)).squeeze(-1)
+
+
+class ProjectionHead(nn.Module):
+    """A unit vector from a program's state."""
+
+    def __init__(self, hidden: int, size: int) -> None:
+        """Make the head for states of size `hidden` and vectors of `size`."""
+        super().__init__()
+        self.dense = nn.Linear(hidden, hidden)
+        self.out_proj = nn.Linear(hidden, size)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map (rows, hidden) to (rows, size), each of length 1, in fp32."""
+        return normalize(self.out_proj(nn.functional.gelu(self.dense(states))).float(), dim=-1)
+
+
+class DetectorModel(nn.Module):
+    """An encoder with the heads of an objective."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        *,
+        dropout: float,
+        projection_size: int,
+        pooling: str,
+        objective: str = "both",
+        packed: bool = True,
+    ) -> None:
+        """Wrap an encoder.
+
+        Args:
+            dropout: The classifier's.
+            projection_size: Dimensions of the similarity space.
+            pooling: `mean` over the tokens, or the `first` one.
+            objective: Which heads there are; see `HEADS`.
+            packed: Work without padding where the encoder's blocks are known.
+        """
+        super().__init__()
+        hidden = encoder.config.hidden_size
+        self.encoder, self.packed = encoder, packed
+        self.pooling = "token" if pooling == "first" else pooling
+        heads = HEADS[objective]
+        self.classifier = ClassifierHead(hidden, dropout) if "classifier" in heads else None
+        self.projector = ProjectionHead(hidden, projection_size) if "projector" in heads else None
+        self.is_frozen = False
+        self._math: BlockMath | None = None
+
+    def freeze(self, is_frozen: bool) -> None:
+        """Leave the encoder as it is, without gradients and dropout, or let it learn."""
+        self.is_frozen = is_frozen
+        self.encoder.requires_grad_(not is_frozen)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> DetectorModel:
+        """Set the mode; a frozen encoder has no dropout in either."""
+        super().train(mode)
+        if self.is_frozen:
+            self.encoder.eval()
+        return self
+
+    @property
+    def can_compile(self) -> bool:
+        """Whether the encoder's blocks are known, so that they can be compiled."""
+        return self.packed and can_pack(self.encoder.config)
+
+    def compile_blocks(self, is_on: bool) -> None:
+        """Use compiled blocks, or plain ones; the modules and their names stay as they are."""
+        self._math = compiled_math() if is_on else None
+
+    def states(self, buckets: list[TextBucket]) -> Tensor:
+        """Return (rows of all buckets, hidden)."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+            return encode(
+                self.encoder, buckets, packed=self.packed, pooling=self.pooling, math=self._math
+            )
+
+    def logits(self, states: Tensor) -> Tensor | None:
+        """Map (rows, hidden) to (rows,) fp32: AI against human; None without a classifier."""
+        return None if self.classifier is None else self.classifier(states).float()
+
+    def project(self, states: Tensor) -> Tensor:
+        """Map (rows, hidden) to unit vectors; without a projector, those of the states."""
+        if self.projector is None:
+            return normalize(states.float(), dim=-1)
+        return self.projector(states)
+
+    def forward(self, batch: ProgramBatch) -> tuple[Tensor | None, Tensor | None]:
+        """Return (rows,) logits and (rows, size) vectors of the heads that there are."""
+        states = self.states(batch.buckets)[batch.place]
+        vectors = self.projector(states) if self.projector is not None else None
+        return self.logits(states), vectors
+
+
+def label_loss(logits: Tensor, batch: ProgramBatch) -> Tensor:
+    """Return the summed, weighted cross-entropy; the caller divides by the global batch."""
+    losses = binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
+    return (losses * batch.weights).sum()
+
+
+def class_weights(labels: Any) -> tuple[float, float]:
+    """Return the weights of human and AI rows that make both classes count alike.
+
+    Their mean over the labelled rows is 1.
+
+    Args:
+        labels: (rows,) numbers: 0 human, 1 AI, -1 without a label.
+
+    >>> class_weights([0, 0, 0, 1])
+    (0.6666666666666666, 2.0)
+    """
+    values = [int(label) for label in labels if label >= 0]
+    ai = sum(values)
+    human = len(values) - ai
+    if not ai or not human:
+        return 1.0, 1.0
+    return len(values) / (2 * human), len(values) / (2 * ai)

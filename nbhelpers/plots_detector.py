@@ -1,0 +1,318 @@
+"""The figures of a detector's report; colours and style are of `plots`.
+
+Scores of single programs come from `predictions.jsonl`, everything else from the result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbhelpers.errors import DataError
+from nbhelpers.plots import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, panels, thinned
+from nbhelpers.report_detector_base import (
+    EDIT_NAMES,
+    FLOOR_NAMES,
+    MODEL,
+    edges,
+    number,
+    part,
+    rows,
+    split_said,
+    splits,
+)
+from nbhelpers.report_facts import RunFacts, dig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CAPTIONS = {
+    "loss": "The two parts of the training loss per logged step, each before its weight, and "
+    "scores on valid while training.",
+    "roc": "ROC curve on a logarithmic axis: what counts is the left end. Marks: model and floors "
+    "at their frozen thresholds.",
+    "scores": "Scores by label with threshold and band of abstention, and how often a program of a "
+    "given probability is AI.",
+    "edits": "After each edit, at the frozen threshold; ticks: the same programs before it.",
+    "slices": "TPR and FPR by slice with 95 % intervals; dashed: the promised FPR.",
+}
+MARKS = {MODEL: "o", "length": "s", "layout": "^", "tfidf": "D"}
+CURVES = ("test", "held_out")
+MOST_SLICES = 24
+LOWEST_FPR = 1e-3
+SHARES = ("tpr", "fpr", "roc_auc", "mrr")  # of an evaluation while training, as far as it has them
+
+
+class Scored(NamedTuple):
+    """The scored programs of one split: labels as 0 (human) and 1 (AI), both (n,)."""
+
+    labels: np.ndarray
+    p: np.ndarray
+
+
+def figures(facts: RunFacts) -> dict[str, Figure | None]:
+    """Return every figure by name, None where there is nothing to draw."""
+    scored = read_scored(facts.run.predictions_path) if facts.get("scores") else {}
+    return {
+        "loss": loss_figure(facts),
+        "roc": roc_figure(facts, scored),
+        "scores": scores_figure(facts, scored.get("test")),
+        "edits": edits_figure(facts),
+        "slices": slices_figure(facts),
+    }
+
+
+def read_scored(path: Path) -> dict[str, Scored]:
+    """Return labels and probabilities of the labelled programs by split.
+
+    Raises:
+        DataError: A line is not a prediction.
+    """
+    import numpy as np
+
+    if not path.is_file():
+        return {}
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for at, line in enumerate(file, start=1):
+            row = _prediction(line, f"{path}, line {at}")
+            if row is not None:
+                labels, p = found.setdefault(row[0], ([], []))
+                labels.append(row[1])
+                p.append(row[2])
+    return {name: Scored(np.array(y), np.array(p)) for name, (y, p) in found.items()}
+
+
+def _prediction(line: str, where: str) -> tuple[str, int, float] | None:
+    """Return split, label and probability of a line; None for an unlabelled program."""
+    if not line.strip():
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    split, label, p = dig(row, "split"), dig(row, "label"), number(row, "p_ai")
+    is_label = label is None or label in ("human", "ai")
+    if not isinstance(split, str) or not is_label or p is None or not 0 <= p <= 1:
+        raise DataError(
+            f"{where}: not a prediction: it needs split, label (human, ai or null) and p_ai from "
+            "0 to 1",
+            fix="Evaluate the run again, or remove the file: the report does without it.",
+        )
+    return None if label is None else (split, int(label == "ai"), float(p))
+
+
+def loss_figure(facts: RunFacts) -> Figure | None:
+    """Draw both parts of the loss apart, or the whole where there is one part; scores on valid."""
+    history = rows(facts.data, "training", "history")
+    curves = {
+        "classification_loss": ("classification loss (nats)", BLUE),
+        "contrastive_loss": ("contrastive loss (nats)", ORANGE),
+    }
+    drawn = [(*look, _points(history, key)) for key, look in curves.items()]
+    drawn = [each for each in drawn if each[2]]
+    if not drawn and (whole := _points(history, "loss")):
+        drawn = [("loss (nats)", BLUE, whole)]
+    evals = [row | dict(part(row, "scores")) for row in rows(facts.data, "training", "evals")]
+    valid = {name: points for name in SHARES if (points := _points(evals, name))}
+    if not drawn and not valid:
+        return None
+    figure, axes = panels(len(drawn) + bool(valid), columns=3)
+    for axis, (title, colour, points) in zip(axes, drawn, strict=False):
+        axis.plot(*zip(*points, strict=True), color=colour)
+        axis.set(xlabel="optimizer step", ylabel=title)
+        axis.set_ylim(bottom=0)
+    names = {"tpr": "TPR", "fpr": "FPR", "roc_auc": "ROC-AUC", "mrr": "MRR"}
+    for at, (name, points) in enumerate(valid.items()):
+        style = {"color": CYCLE[at], "marker": "o", "markersize": 4, "label": names[name]}
+        axes[-1].plot(*zip(*points, strict=True), linestyle=("-", "--", ":", "-.")[at], **style)
+    if valid:
+        axes[-1].set(xlabel="optimizer step", ylabel="score on valid", ylim=(0, 1.02))
+        axes[-1].legend(fontsize=7.5, loc="lower right")
+    return figure
+
+
+def _points(lines: Iterable[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
+    found = ((number(line, "step"), number(line, name)) for line in lines)
+    return [(step, v) for step, v in found if step is not None and v is not None and step >= 0]
+
+
+def roc_figure(facts: RunFacts, scored: Mapping[str, Scored]) -> Figure | None:
+    """Draw the ROC curve at low FPR of the splits that have both classes."""
+    from sklearn.metrics import roc_curve
+
+    curves = {
+        name: scored[name]
+        for name in CURVES
+        if name in scored and 0 < scored[name].labels.sum() < len(scored[name].labels)
+    }
+    if not curves:
+        return None
+    figure, (axis,) = panels(1, height=3.8)
+    lowest = 1.0
+    for at, (name, (labels, p)) in enumerate(curves.items()):
+        fpr, tpr, _ = roc_curve(labels, p)
+        step = 1 / (len(labels) - labels.sum())
+        lowest = min(lowest, max(step / 2, LOWEST_FPR / 2))
+        fpr, tpr = thinned(fpr.clip(min=step / 2), tpr)
+        style = {"color": CYCLE[at], "linestyle": ("-", "--")[at]}
+        axis.plot(fpr, tpr, drawstyle="steps-post", label=split_said(facts, name), **style)
+    target = number(facts.data, "operating_point", "target_fpr")
+    if target:
+        axis.axvline(target, color=BLACK, linestyle=":", linewidth=1, label="promised FPR")
+    if "test" in curves:
+        _mark_scorers(axis, part(facts.data, "scores", "test"), lowest)
+    axis.set(xscale="log", xlim=(lowest, 1), ylim=(0, 1.02))
+    axis.set(xlabel="false-positive rate", ylabel="true-positive rate")
+    handles = axis.get_legend_handles_labels()
+    figure.legend(*handles, fontsize=7.5, ncols=3, loc="outside lower left")
+    return figure
+
+
+def _mark_scorers(axis: Axes, scores: Mapping[str, Any], lowest: float) -> None:
+    for at, (name, values) in enumerate({MODEL: scores, **part(scores, "floors")}.items()):
+        fpr, tpr = (number(values, "metrics", metric) for metric in ("fpr", "tpr"))
+        if fpr is not None and tpr is not None:
+            colour = BLACK if name == MODEL else CYCLE[(at + 1) % len(CYCLE)]
+            style = {"color": colour, "marker": MARKS.get(name, "x"), "linestyle": "none"}
+            title = f"{FLOOR_NAMES.get(name, name)}, test"
+            axis.plot([max(fpr, lowest)], [tpr], label=title, **style)
+
+
+def scores_figure(facts: RunFacts, test: Scored | None) -> Figure | None:
+    """Draw the scores of test by label, with threshold and band; and the reliability by split."""
+    bins = [(name, rows(scores, "reliability")) for name, scores in splits(facts)]
+    curves = {name: found for name, each in bins if (found := _reliability(each))}
+    has_scores = test is not None and len(test.p) > 0
+    if not has_scores and not curves:
+        return None
+    figure, axes = panels(int(has_scores) + bool(curves))
+    if has_scores:
+        _histogram(facts, axes[0], test)
+    if curves:
+        axis = axes[-1]
+        axis.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfectly calibrated")
+        for at, (name, found) in enumerate(curves.items()):
+            style = {"color": CYCLE[at % len(CYCLE)], "marker": "o", "markersize": 4}
+            axis.plot(*zip(*found, strict=True), label=split_said(facts, name), **style)
+        axis.set(xlabel="probability of AI", ylabel="share that are AI", xlim=(0, 1))
+        axis.set_ylim(-0.02, 1.02)
+        axis.legend(fontsize=7.5, loc="upper left")
+    return figure
+
+
+def _reliability(bins: list[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    found = [(number(each, "mean_p"), number(each, "share_ai")) for each in bins]
+    return [(x, y) for x, y in found if x is not None and y is not None]
+
+
+def _histogram(facts: RunFacts, axis: Axes, test: Scored) -> None:
+    import numpy as np
+
+    bins = np.linspace(0, 1, 26)
+    for label, name, colour, hatch in ((1, "AI", BLUE, ""), (0, "human", ORANGE, "//")):
+        style = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
+        axis.hist(test.p[test.labels == label], bins=bins, label=name, **style)
+    threshold = number(facts.data, "operating_point", "threshold")
+    band = edges(facts.data, "operating_point", "abstain")
+    if band is not None:
+        axis.axvspan(*band, color=GREY, alpha=0.2, label="undecided")
+    if threshold is not None:
+        axis.axvline(threshold, color=BLACK, linestyle="--", linewidth=1, label="threshold")
+    axis.set(xlabel="probability of AI", ylabel="test programs", yscale="log", xlim=(0, 1))
+    axis.legend(fontsize=7.5)
+
+
+def edits_figure(facts: RunFacts) -> Figure | None:
+    """Draw TPR on edited AI programs and FPR on edited human programs, floors beside the model."""
+    edits = part(facts.data, "scores", "test", "edits")
+    edits = {name: values for name, values in edits.items() if isinstance(values, Mapping)}
+    floors = [
+        name
+        for values in edits.values()
+        for name, of in part(values, "floors").items()
+        if number(of, "tpr") is not None or number(of, "fpr") is not None
+    ]
+    scorers = list(dict.fromkeys([MODEL, *floors]))
+    bars = {rate: _bars(edits, scorers, rate) for rate in ("tpr", "fpr")}
+    if not any(bars.values()):
+        return None
+    figure, axes = panels(2, height=1.6 + 0.35 * max(3, len(edits)))
+    width = 0.8 / len(scorers)
+    titles = {"tpr": "TPR, AI programs edited", "fpr": "FPR, human programs edited"}
+    for axis, (rate, title) in zip(axes, titles.items(), strict=True):
+        for place, slot, value, before in bars[rate]:
+            y = place + (slot - (len(scorers) - 1) / 2) * width
+            axis.barh(y, value, height=width * 0.9, color=CYCLE[slot % len(CYCLE)])
+            if before is not None:
+                axis.plot([before, before], [y - width / 2, y + width / 2], color=BLACK)
+        axis.set_yticks(range(len(edits)), [EDIT_NAMES.get(e, e[:30]) for e in edits], fontsize=8)
+        axis.set_ylim(len(edits) - 0.5, -0.5)
+        axis.set(xlabel=title)
+        axis.set_xlim(left=0)
+    axes[1].set_yticklabels([])
+    for slot, name in enumerate(scorers):
+        axes[0].barh([0], [0], color=CYCLE[slot % len(CYCLE)], label=FLOOR_NAMES.get(name, name))
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, fontsize=7.5, ncols=4, loc="outside lower left")
+    return figure
+
+
+def _bars(
+    edits: Mapping[str, Any], scorers: list[str], rate: str
+) -> list[tuple[int, int, float, float | None]]:
+    """Return (place of the edit, place of the scorer, rate after it, rate before it)."""
+    found = []
+    for place, values in enumerate(edits.values()):
+        for slot, name in enumerate(scorers):
+            of = values if name == MODEL else part(values, "floors", name)
+            value = number(of, rate)
+            if value is not None:
+                found.append((place, slot, value, number(of, f"{rate}_unedited")))
+    return found
+
+
+def slices_figure(facts: RunFacts) -> Figure | None:
+    """Draw TPR and FPR of the slices of test, the crossed ones left out."""
+    found = [
+        one
+        for one in rows(facts.data, "scores", "test", "slices")
+        if " x " not in str(one.get("by")) and _has_rate(one)
+    ][:MOST_SLICES]
+    if not found:
+        return None
+    figure, axes = panels(2, height=1.0 + 0.22 * max(5, len(found)))
+    for axis, rate, colour in zip(axes, ("tpr", "fpr"), (BLUE, GREEN), strict=True):
+        for at, one in enumerate(found):
+            value, between = number(one, rate), edges(one, f"{rate}_interval")
+            if between:
+                axis.plot(between, [at, at], color=colour, linewidth=2, solid_capstyle="butt")
+            if value is not None:
+                axis.plot([value], [at], color=BLACK, marker="o", markersize=4)
+        axis.set(xlabel=rate.upper(), ylim=(len(found) - 0.5, -0.5), xlim=(0, 1.02))
+    target = number(facts.data, "operating_point", "target_fpr")
+    if target is not None:
+        axes[1].axvline(target, color=BLACK, linestyle="--", linewidth=1)
+        axes[1].set_xlim(0, 1.02 if _highest(found) > 0.3 else 0.32)
+    names = [_plain(f"{one.get('by')}: {one.get('value')}") for one in found]
+    axes[0].set_yticks(range(len(found)), names, fontsize=7.5)
+    axes[1].set_yticks(range(len(found)), [""] * len(found))
+    return figure
+
+
+def _has_rate(one: Mapping[str, Any]) -> bool:
+    return number(one, "tpr") is not None or number(one, "fpr") is not None
+
+
+def _highest(found: list[Mapping[str, Any]]) -> float:
+    ends = [(edges(one, "fpr_interval") or [0, 0])[1] for one in found]
+    return max([*ends, *(number(one, "fpr") or 0 for one in found)])
+
+
+def _plain(text: str) -> str:
+    """Return a text that a figure shows as it is, and no longer than its axis."""
+    return "".join(c if c.isprintable() else "?" for c in text[:36]).replace("$", r"\$")

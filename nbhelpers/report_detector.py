@@ -1,0 +1,297 @@
+"""What the report of a detector concludes: headline, alarms, verdicts, and what to hold against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nbhelpers.catalog import MODELS
+from nbhelpers.report_detector_base import (
+    AHEAD,
+    BEHIND,
+    EDIT_NAMES,
+    FLOOR_NAMES,
+    LEVEL,
+    METRIC_NAMES,
+    Beside,
+    beside_said,
+    floors_of,
+    is_beaten,
+    metric_said,
+    number,
+    part,
+    rate_said,
+    split_said,
+    splits,
+    texts,
+)
+from nbhelpers.report_detector_similarity import similarity_headline, similarity_verdicts
+from nbhelpers.report_detector_words import (
+    BROKEN,
+    audit_said,
+    point_said,
+    precision_said,
+    promise_said,
+    promises,
+    worst_said,
+)
+from nbhelpers.report_facts import RunFacts, count, score
+from nbhelpers.report_findings import standing
+
+NO_EVIDENCE = (
+    "Not evidence of misconduct: the detector measures how a program is written, and people write "
+    "like that too; a call is a reason to look and to ask, never a finding."
+)
+NO_EVIDENCE_SIMILAR = (
+    "Not evidence of misconduct: programs for the same task are alike by themselves; a high "
+    "similarity is a reason to look, never a finding."
+)
+FEW = 100  # programs of one class
+LARGE_LOSS = 0.5  # of the TPR, under an edit
+COMPARED = ("test", "held_out")
+
+
+def headline(facts: RunFacts) -> str:
+    """Return the finding in one sentence, and the first thing to hold against it."""
+    main = next(splits(facts), None)
+    if main is not None:
+        found = _detection_said(facts, *main)
+    else:
+        found = similarity_headline(facts) or _unscored(facts)
+    return f"{found} {_caveat(facts)}".strip()
+
+
+def _unscored(facts: RunFacts) -> str:
+    if facts.status != "finished":
+        return standing(facts)
+    said, steps = (
+        "Not evaluated: no split has scores",
+        number(facts.data, "training", "optimizer_steps"),
+    )
+    if steps:
+        loss = score(number(facts.data, "training", "last_loss"))
+        said += f"; trained for {count(steps)} optimizer steps, loss {loss}"
+    return f"{said}."
+
+
+def _detection_said(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> str:
+    """Return ROC-AUC, TPR and realised FPR of a split, beside its best floor."""
+    where, n_human, n_ai = split_said(facts, name), scores.get("n_human"), scores.get("n_ai")
+    if n_ai == 0 or n_human == 0:
+        return _one_class(where, scores, "AI" if n_ai == 0 else "human")
+    target = number(facts.data, "operating_point", "target_fpr")
+    promised = "" if target is None else f", promised {100 * target:.3g} %"
+    fpr = rate_said(number(scores, "metrics", "fpr"), _edges_of(scores, "fpr"))
+    said = f"ROC-AUC {metric_said(scores, 'roc_auc')} on {where}, and TPR "
+    said += f"{metric_said(scores, 'tpr')} at a realised false-positive rate of {fpr}{promised}"
+    return f"{said}{_best_floor(scores)}."
+
+
+def _edges_of(scores: Mapping[str, Any], metric: str) -> list[float] | None:
+    found = part(scores, "intervals").get(metric)
+    return found if isinstance(found, list) else None
+
+
+def _one_class(where: str, scores: Mapping[str, Any], missing: str) -> str:
+    metric, title = ("fpr", "false-positive rate") if missing == "AI" else ("tpr", "TPR")
+    rate = rate_said(number(scores, "metrics", metric), _edges_of(scores, metric))
+    return f"No ROC-AUC on {where}, which has no {missing} program: {title} {rate}."
+
+
+def _best_floor(scores: Mapping[str, Any]) -> str:
+    floors = floors_of(scores)
+    if not floors:
+        return ""
+    name, beside = next(iter(floors.items()))
+    values = ", ".join(f"{METRIC_NAMES[each.metric]} {score(each.other)}" for each in beside)
+    title = f"the best floor, {FLOOR_NAMES.get(name, name)} ({values})"
+    if is_beaten(beside):
+        return f"; it beats {title}" + (", in both" if len(beside) > 1 else "")
+    by_standing = "; ".join(_joined(beside))
+    verb = (
+        "does not beat" if not any(each.standing == AHEAD for each in beside) else "beats in part"
+    )
+    return f"; it {verb} {title}: {by_standing}"
+
+
+def _joined(beside: list[Beside]) -> list[str]:
+    """Return `ahead in TPR`, `level in ROC-AUC`: what stands alike together."""
+    found: dict[str, list[str]] = {}
+    for each in beside:
+        found.setdefault(each.standing, []).append(METRIC_NAMES[each.metric])
+    return [f"{standing} in {' and '.join(names)}" for standing, names in found.items()]
+
+
+def _caveat(facts: RunFacts) -> str:
+    if facts.is_sample:
+        note = str(facts.get("data", "note") or "")
+        last = note.rstrip(".").rpartition(". ")[2]
+        return f"The data is a sample: {last[:1].lower()}{last[1:]}." if last else ""
+    return next(iter([*_elsewhere(facts), *_random_start(facts)]), "")
+
+
+def alarms(facts: RunFacts) -> list[str]:
+    """Return what a reader must not miss: broken promises, and data that the audit rejects."""
+    said = [promise_said(facts, each) for each in promises(facts) if each.verdict == BROKEN]
+    said.sort(key=lambda text: not text.startswith("The promise is broken on unseen humans"))
+    if facts.get("audit", "verdict") == "hopeless":
+        said.append(audit_said(facts))
+    return said
+
+
+def verdicts(facts: RunFacts) -> list[str]:
+    """Return what the detector is no evidence of, the audit, and the model beside its floors."""
+    has_scores = next(splits(facts), None) is not None
+    said = [NO_EVIDENCE] if has_scores or not part(facts.data, "similarity") else []
+    said = said or [NO_EVIDENCE_SIMILAR]
+    said += [audit_said(facts)] if facts.get("audit", "verdict") != "hopeless" else []
+    for name, scores in splits(facts):
+        if name in COMPARED:
+            said += _against_floors(split_said(facts, name), scores)
+    return [text for text in [*said, *similarity_verdicts(facts)] if text]
+
+
+def _against_floors(where: str, scores: Mapping[str, Any]) -> list[str]:
+    """Return a line per floor, TF-IDF first: whether it is beaten, and by how much."""
+    floors = floors_of(scores)
+    lines = []
+    for name in sorted(floors, key=lambda each: each != "tfidf"):
+        beside, title = floors[name], FLOOR_NAMES.get(name, name)
+        standings = {each.standing for each in beside}
+        verb = "does not beat"
+        if is_beaten(beside):
+            verb = "beats"
+        elif AHEAD in standings and not standings & {LEVEL, BEHIND}:
+            verb = "beats in part"
+        elif AHEAD in standings:
+            verb = "does not beat in everything"
+        lines.append(f"On {where} it {verb} {title}: {beside_said(beside)}.")
+    return lines
+
+
+def details(facts: RunFacts) -> str:
+    """Return what the scores rest on: programs, threshold, precision at named shares of AI code."""
+    main = next(splits(facts), None)
+    said = []
+    if main is not None:
+        name, scores = main
+        text = f"The {name} split: {count(number(scores, 'n_human'))} human and "
+        text += f"{count(number(scores, 'n_ai'))} AI programs"
+        tasks = number(scores, "n_tasks")
+        said.append(text + (f" of {count(tasks)} tasks." if tasks is not None else "."))
+        said += [point_said(facts), *precision_said(scores), *worst_said(scores)]
+    return " ".join(text for text in said if text)
+
+
+def glossary(facts: RunFacts) -> list[str]:
+    """Return one line for each term that the head of the report uses."""
+    found, said = dict(splits(facts)), []
+    if found:
+        said.append(
+            "TPR: the share of AI programs that are called AI. False-positive rate (FPR): that of "
+            "human programs. Promised: on the humans that the threshold was "
+            "chosen on; realised: on others, with a Clopper-Pearson interval."
+        )
+    if any(floors_of(scores) for scores in found.values()):
+        said.append(
+            "Floors: cheap scorers that a trained model should beat, each with its own threshold, "
+            "frozen at the same promise. Ahead or behind: the 95 % interval of the difference (in "
+            "brackets) leaves out 0; level: it holds 0."
+        )
+    if part(facts.data, "similarity"):
+        said.append(
+            "MRR: the mean of 1 / rank of the first program of the same task. MAP@R: the mean "
+            "precision over the first R ranks, R being the number of such programs."
+        )
+    return said
+
+
+def cautions(facts: RunFacts) -> list[str]:
+    """Return what a reader should hold against the scores, the sample's own note first."""
+    note = facts.get("data", "note")
+    said = [str(note)] if facts.is_sample and note else []
+    first = headline(facts)
+    for doubts in DOUBTS:
+        said += [text for text in doubts(facts) if text not in first]
+    return said + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
+
+
+def _promises(facts: RunFacts) -> Iterator[str]:
+    for each in promises(facts):
+        if each.verdict != BROKEN:
+            yield promise_said(facts, each)
+    yield from (
+        f"Operating point: {text}" for text in texts(facts.data, "operating_point", "warnings")
+    )
+
+
+def _elsewhere(facts: RunFacts) -> Iterator[str]:
+    """Tell how the detector does on data of another kind, beside test."""
+    found = dict(splits(facts))
+    test, other = found.get("test"), found.get("held_out")
+    if test and other and number(other, "metrics", "roc_auc") is not None:
+        yield (
+            f"On {split_said(facts, 'held_out')} ROC-AUC is {metric_said(other, 'roc_auc')} and "
+            f"TPR {metric_said(other, 'tpr')}."
+        )
+
+
+def _few_programs(facts: RunFacts) -> Iterator[str]:
+    for name, scores in splits(facts):
+        where = split_said(facts, name)
+        for key, title in (("n_human", "human"), ("n_ai", "AI")):
+            few = number(scores, key)
+            if few is None or few >= FEW or (not few and name == "unseen_humans"):
+                continue
+            if not few:
+                yield f"No {title} program in {where}: what needs both classes is undefined."
+            else:
+                yield f"Only {count(few)} {title} programs in {where}: its intervals are rough."
+
+
+def _edits(facts: RunFacts) -> Iterator[str]:
+    """Name the edit that costs most of the detected programs, where it is half of them."""
+    for name, scores in splits(facts):
+        losses = {
+            edit: (number(values, "tpr_unedited"), number(values, "tpr"))
+            for edit, values in part(scores, "edits").items()
+        }
+        known = {e: (b, a) for e, (b, a) in losses.items() if b and a is not None}
+        worst = max(known, key=lambda e: known[e][0] - known[e][1], default=None)
+        if worst is not None and known[worst][0] - known[worst][1] >= LARGE_LOSS * known[worst][0]:
+            before, after = known[worst]
+            yield (
+                f"AI programs that are {EDIT_NAMES.get(worst, worst)} ({name}): TPR falls from "
+                f"{score(before)} to {score(after)}, so an edit hides them."
+            )
+
+
+def _audit(facts: RunFacts) -> list[str]:
+    return [f"Audit of the data: {text}" for text in texts(facts.data, "audit", "warnings")]
+
+
+def _truncated(facts: RunFacts) -> list[str]:
+    cut, length = number(facts.data, "data", "truncated"), facts.get("settings", "seq_len")
+    if not cut or number({"n": length}, "n") is None:
+        return []
+    return [f"{count(cut)} programs are longer than {count(length)} tokens and cut there."]
+
+
+def _random_start(facts: RunFacts) -> list[str]:
+    is_random = facts.get("model", "random_weights") is True and not facts.is_evaluation
+    if not is_random or facts.get("settings", "model") in MODELS["detector"].embedded:
+        return []
+    return ["The model started from random weights, not from pretrained ones."]
+
+
+def _skipped(facts: RunFacts) -> list[str]:
+    skipped = number(facts.data, "training", "skipped_steps")
+    return (
+        [f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."]
+        if skipped
+        else []
+    )
+
+
+DOUBTS = (_promises, _elsewhere, _few_programs, _edits, _audit, _truncated, _random_start)
+DOUBTS += (_skipped,)

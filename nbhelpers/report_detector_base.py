@@ -1,0 +1,187 @@
+"""What a detector's report is made from: typed looks into a result, and its model beside floors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nbhelpers.forms import LARGEST
+from nbhelpers.report_facts import RunFacts, dig, score, share
+from nbhelpers.targets_detector import DETECTOR_SPLITS, LEADS
+
+FLOOR_NAMES = {
+    "length": "length",
+    "layout": "layout features",
+    "tfidf": "TF-IDF",
+    "raw_encoder": "raw encoder",
+}
+EDIT_NAMES = {
+    "reformat": "reformatted",
+    "strip_comments": "comments stripped",
+    "rename": "renamed",
+    "rename_reformat": "renamed and reformatted",
+}
+METRIC_NAMES = {"roc_auc": "ROC-AUC", "tpr": "TPR"}
+MODEL = "this model"
+AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
+
+
+def number(data: Any, *keys: str) -> float | None:
+    """Return a nested number, or None where there is no number that can be written.
+
+    >>> number({"a": {"b": 0.5}}, "a", "b"), number({"a": "x"}, "a"), number({"a": True}, "a")
+    (0.5, None, None)
+    """
+    found = dig(data, *keys)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return found if is_number and -LARGEST < found < LARGEST else None
+
+
+def edges(data: Any, *keys: str) -> list[float] | None:
+    """Return a nested interval, or None where it is not two numbers."""
+    found = dig(data, *keys)
+    if not isinstance(found, list) or len(found) != 2:
+        return None
+    both = [number({"edge": edge}, "edge") for edge in found]
+    return None if None in both else both
+
+
+def part(data: Any, *keys: str) -> Mapping[str, Any]:
+    """Return a nested mapping, an empty one where there is none."""
+    found = dig(data, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
+def rows(data: Any, *keys: str) -> list[Mapping[str, Any]]:
+    """Return the mappings of a nested list."""
+    found = dig(data, *keys)
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+
+
+def texts(data: Any, *keys: str) -> list[str]:
+    """Return the texts of a nested list."""
+    found = dig(data, *keys)
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+
+
+def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield name and scores of each scored split: test, held-out, unseen humans, valid, others."""
+    scores = part(facts.data, "scores")
+    known = [name for name in DETECTOR_SPLITS if name in scores]
+    for name in [*known, *sorted(set(scores) - set(known))]:
+        if part(scores, name, "metrics"):
+            yield name, scores[name]
+
+
+def split_said(facts: RunFacts, name: str) -> str:
+    """Return a split in words: what was held out is named."""
+    if name == "held_out":
+        kept = facts.get("settings", "hold_out")
+        return f"held-out data ({kept})" if isinstance(kept, str) else "held-out data"
+    return name.replace("_", " ")
+
+
+def with_edges(value: float | None, between: list[float] | None) -> str:
+    """Write a score with its interval.
+
+    >>> with_edges(0.5, [0.41, 0.6]), with_edges(None, None)
+    ('0.500 (0.410 to 0.600)', 'undefined')
+    """
+    said = score(value)
+    return (
+        said if value is None or not between else f"{said} ({between[0]:.3f} to {between[1]:.3f})"
+    )
+
+
+def metric_said(scores: Mapping[str, Any], metric: str) -> str:
+    """Write a score of a split with its interval."""
+    return with_edges(number(scores, "metrics", metric), edges(scores, "intervals", metric))
+
+
+def rate_said(value: float | None, between: list[float] | None) -> str:
+    """Write a rate in per cent with its interval.
+
+    >>> rate_said(0.012, [0.006, 0.021])
+    '1.2 % (0.6 % to 2.1 %)'
+    """
+    if value is None:
+        return "undefined"
+    return share(value) + (f" ({share(between[0])} to {share(between[1])})" if between else "")
+
+
+def lead_said(lead: Any) -> str:
+    """Write a difference with its interval, or nothing.
+
+    >>> lead_said([0.02, 0.01, 0.03]), lead_said([0.02, None, None])
+    ('+0.020 (+0.010 to +0.030)', '+0.020')
+    """
+    first, low, high = lead_of(lead)
+    if first is None:
+        return ""
+    return f"{first:+.3f}" + (
+        "" if low is None or high is None else f" ({low:+.3f} to {high:+.3f})"
+    )
+
+
+def lead_of(lead: Any) -> tuple[float | None, float | None, float | None]:
+    """Return difference, low and high of a lead, as far as they are numbers."""
+    parts = lead if isinstance(lead, list) and len(lead) == 3 else [None] * 3
+    first, low, high = (number({"x": each}, "x") for each in parts)
+    return first, low, high
+
+
+class Beside(NamedTuple):
+    """One metric of the model beside a floor: `standing` is one of the words above."""
+
+    metric: str
+    ours: float | None
+    other: float
+    lead: Any
+    standing: str
+
+
+def standing_of(ours: float | None, other: float | None, lead: Any) -> str:
+    """Say how a score stands to a floor's: settled by the interval of the lead where there is one.
+
+    >>> standing_of(0.9, 0.8, [0.1, 0.05, 0.15]), standing_of(0.9, 0.8, [0.1, -0.05, 0.2])
+    ('ahead', 'level')
+    >>> standing_of(0.9, 0.8, None)
+    'above'
+    """
+    _, low, high = lead_of(lead)
+    if low is not None and high is not None:
+        return AHEAD if low > 0 else BEHIND if high < 0 else LEVEL
+    if ours is None or other is None:
+        return ""
+    return ABOVE if ours > other else NOT_ABOVE
+
+
+def floors_of(scores: Mapping[str, Any]) -> dict[str, list[Beside]]:
+    """Return by floor how the model stands in each of `LEADS` that both have; best floor first."""
+    found = {}
+    for name, floor in part(scores, "floors").items():
+        beside = []
+        for metric in LEADS:
+            ours, other = number(scores, "metrics", metric), number(floor, "metrics", metric)
+            lead = dig(floor, "lead", metric)
+            if ours is not None and other is not None:
+                stands = standing_of(ours, other, lead)
+                beside.append(Beside(metric, ours, other, lead, stands))
+        if beside:
+            found[name] = beside
+    order = sorted(found, key=lambda name: [-each.other for each in found[name]])
+    return {name: found[name] for name in order}
+
+
+def is_beaten(beside: list[Beside]) -> bool:
+    """Say whether the model is ahead of a floor in every metric that was compared."""
+    return all(each.standing == AHEAD for each in beside)
+
+
+def beside_said(beside: list[Beside]) -> str:
+    """Write how the model stands to a floor, metric by metric."""
+    said = []
+    for each in beside:
+        lead = lead_said(each.lead) or f"{each.ours - each.other:+.3f}, no interval"
+        said.append(f"{METRIC_NAMES[each.metric]} {lead}, {each.standing}")
+    return "; ".join(said)

@@ -1,0 +1,281 @@
+"""Sentences of a detector's report: the promise of its threshold, precision, worst slices, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbhelpers.report_detector_base import (
+    edges,
+    number,
+    part,
+    rate_said,
+    split_said,
+    splits,
+    texts,
+    with_edges,
+)
+from nbhelpers.report_facts import RunFacts, count, duration, interval, known, score, share
+from nbhelpers.targets_detector import DETECTOR_TITLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEPT, OPEN, BROKEN = "kept", "open", "broken"
+MFU = (
+    "of the GPUs' half-precision peak, for useful tokens at 6 FLOPs per matrix parameter (2 while "
+    "the encoder is frozen), attention left out"
+)
+
+
+class Promise(NamedTuple):
+    """The false-positive rate of a split beside the promised one.
+
+    `verdict`: broken, where the whole interval lies above the promise; kept, where it lies below;
+    else open.
+    """
+
+    split: str
+    humans: float | None
+    promised: float
+    realised: float
+    interval: list[float] | None
+    verdict: str
+
+
+def promises(facts: RunFacts) -> list[Promise]:
+    """Return the promise of the threshold beside what each split realised, but for valid."""
+    target, found = number(facts.data, "operating_point", "target_fpr"), []
+    for name, scores in splits(facts):
+        realised, between = number(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr")
+        if target is None or realised is None or name == "valid":
+            continue  # the threshold was chosen on valid: there it holds by construction
+        verdict = OPEN
+        if between:
+            verdict = BROKEN if between[0] > target else KEPT if between[1] <= target else OPEN
+        humans = number(scores, "n_human")
+        found.append(Promise(name, humans, target, realised, between, verdict))
+    return found
+
+
+def promise_said(facts: RunFacts, promise: Promise) -> str:
+    """Say what a split did to the promise of the threshold."""
+    where, verdict = split_said(facts, promise.split), promise.verdict
+    humans = f" of {count(promise.humans)}" if promise.humans is not None else ""
+    rate = rate_said(promise.realised, promise.interval)
+    realised = f"{rate}{humans} human programs are called AI, promised {_percent(promise.promised)}"
+    if verdict == BROKEN:
+        return (
+            f"The promise is broken on {where}: {realised}. Flag nobody like them with this "
+            "threshold; `nbhelpers calibrate` fixes one on their own human code."
+        )
+    if verdict == KEPT:
+        return f"The promise is kept on {where}: {realised}."
+    return f"Whether the promise is kept on {where} is open: {realised}."
+
+
+def _percent(value: float | None) -> str:
+    return "an unknown rate" if value is None else f"{100 * value:.3g} %"
+
+
+def point_said(facts: RunFacts) -> str:
+    """Return the threshold, what it was chosen on, and what it does not decide."""
+    point = part(facts.data, "operating_point")
+    threshold = number(point, "threshold")
+    if threshold is None:
+        return ""
+    humans, on = number(point, "n_humans"), point.get("chosen_on")
+    said = f"The threshold {threshold:.4g} was chosen"
+    said += f" on {count(humans)} human programs" if humans is not None else ""
+    said += f" ({on})" if isinstance(on, str) and on else ""
+    said += f" for a false-positive rate of at most {_percent(number(point, 'target_fpr'))}"
+    rate = number(point, "valid_fpr")
+    if rate is not None:
+        said += f", there {rate_said(rate, edges(point, 'valid_fpr_interval'))}"
+    said += ", and frozen."
+    promised = number(point, "promised_fpr")
+    if promised is not None:
+        said += f" So many humans promise at most {share(promised)}, with 95 % confidence."
+    return said
+
+
+def abstain_said(facts: RunFacts) -> str:
+    """Return the band in which the detector says nothing, and how often that is."""
+    point = part(facts.data, "operating_point")
+    band = edges(point, "abstain")
+    if band is None:
+        return "There is no band of abstention." if point else ""
+    said = f"From p {band[0]:.4g} to {band[1]:.4g} the detector says undecided: at most "
+    said += (
+        f"{_percent(number(point, 'target_miss_rate'))} of validation's AI programs score lower."
+    )
+    for name, scores in splits(facts):
+        undecided = number(scores, "metrics", "abstain_share")
+        if undecided is None:
+            continue
+        said += f" On {split_said(facts, name)} {share(undecided)} of the programs are undecided"
+        right = number(scores, "metrics", "accuracy_decided")
+        said += "." if right is None else f", and {share(right)} of the others are called rightly."
+    return said
+
+
+def calibration_said(facts: RunFacts) -> str:
+    """Return how far a probability can be read as one."""
+    temperature, said = number(facts.data, "operating_point", "temperature"), []
+    if temperature is not None:
+        said.append(f"Logits are divided by a temperature of {temperature:.3g}, fitted on valid.")
+    for name, scores in splits(facts):
+        ece, brier = (number(scores, "metrics", metric) for metric in ("ece", "brier"))
+        if ece is not None:
+            text = f"On {split_said(facts, name)} the calibration error (ECE) is "
+            text += with_edges(ece, edges(scores, "intervals", "ece"))
+            said.append(text + ("." if brier is None else f", the Brier score {score(brier)}."))
+    return " ".join(said)
+
+
+def precision_said(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Say of 100 programs that are called AI how many are, at each named share of AI code."""
+    for name, values in part(scores, "at_prevalence").items():
+        precision = number(values, "precision")
+        if precision is None:
+            continue
+        between = edges(values, "precision_interval")
+        about = f" ({100 * between[0]:.0f} to {100 * between[1]:.0f})" if between else ""
+        yield f"Of 100 flagged programs {100 * precision:.0f}{about} are AI when {odds(name)} is."
+
+
+def odds(prevalence: str) -> str:
+    """Write a share in words.
+
+    >>> odds("0.05"), odds("0.5"), odds("0.3"), odds("x")
+    ('one program in 20', 'one program in 2', '30 % of all programs', 'a share x of all programs')
+    """
+    try:
+        value = float(prevalence)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        return f"a share {prevalence} of all programs"
+    times = 1 / value
+    if abs(times - round(times)) < 1e-6:
+        return f"one program in {round(times):,}"
+    return f"{100 * value:.3g} % of all programs"
+
+
+def worst_said(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Name the slices where the detector does worst."""
+    titles = {"tpr": "TPR", "fpr": "false-positive rate", "roc_auc": "ROC-AUC"}
+    found = []
+    for metric, title in titles.items():
+        worst = part(scores, "worst", metric)
+        value = number(worst, metric)
+        if value is not None:
+            said = with_edges(value, edges(worst, f"{metric}_interval"))
+            found.append(f"{title} {said} at {slice_said(worst)}")
+    if found:
+        yield f"Worst slices: {'; '.join(found)}."
+
+
+def slice_said(one: Mapping[str, Any]) -> str:
+    """Write which programs a slice holds."""
+    return f"{one.get('by', 'slice')} = {one.get('value', 'unknown')}"
+
+
+def audit_said(facts: RunFacts) -> str:
+    """Return the verdict of the audit with its reasons."""
+    verdict, reasons = facts.get("audit", "verdict"), texts(facts.data, "audit", "reasons")
+    if not isinstance(verdict, str):
+        return ""
+    went_on = facts.get("settings", "on_failed_audit") == "go_on" and verdict == "hopeless"
+    said = f"Audit of the data: {verdict}" + (
+        ", and the run went on as it was told" if went_on else ""
+    )
+    why = "; ".join(reason.rstrip(".") for reason in reasons)
+    return f"{said}: {why}." if why else f"{said}."
+
+
+def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Return the table of scores as lines for a terminal."""
+    if "scores" not in tables:
+        return []
+    table, lines = tables["scores"], [""]
+    for split in table["split"].unique():
+        lines.append(f"{split[:21]:<22}score    95 % interval")
+        found = table[table["split"] == split].to_dict("records")
+        for row in (row for row in found if known(row["value"]) is not None):
+            title = DETECTOR_TITLES.get(row["metric"], row["metric"])
+            value, low, high = (known(row[key]) for key in ("value", "low", "high"))
+            lines.append(f"  {title:<20}{score(value):<9}{interval([low, high])}".rstrip())
+        is_whole = all(known(row["value"]) is not None for row in found)
+        lines += [""] if is_whole else ["  the others          undefined", ""]
+    return lines
+
+
+def cost_lines(facts: RunFacts) -> list[str]:
+    """Return the sentences on speed, recompiles, and the time to score a file."""
+    found = (speed_said(facts), phases_said(facts), compile_said(facts), inference_said(facts))
+    return [said for said in found if said]
+
+
+def speed_said(facts: RunFacts) -> str:
+    """Return the speed of training, and MFU with its convention."""
+    speed = part(facts.data, "throughput")
+    programs, useful = number(speed, "programs_per_s"), number(speed, "useful_tokens_per_s")
+    padded, mfu = number(speed, "padded_tokens_per_s"), number(speed, "mfu_6n")
+    said = [f"{programs:,.1f} programs/s"] if programs is not None else []
+    if useful is not None:
+        with_padding = f" of {count(padded)} with padding" if padded is not None else ""
+        said.append(f"{count(useful)} useful tokens/s{with_padding}")
+    said += [f"MFU {share(mfu)} {MFU}"] if mfu is not None else []
+    return f"Speed of training: {'; '.join(said)}." if said else ""
+
+
+def compile_said(facts: RunFacts) -> str:
+    """Return how often layers were compiled anew, and whether their gradients were checked."""
+    found = part(facts.data, "compile")
+    if not found:
+        return ""
+    if found.get("is_on") is not True:
+        why = part(found, "self_test").get("reason")
+        return "torch.compile was off" + (f" ({why})." if isinstance(why, str) else ".")
+    recompiles = number(found, "recompiles")
+    said = "torch.compile was on"
+    said += f", {count(recompiles)} recompiles" if recompiles is not None else ""
+    checked = [
+        f"{str(name).replace('_', ' ')} {value:.3g}"
+        if isinstance(value, float)
+        else f"{str(name).replace('_', ' ')} {value}"
+        for name, value in part(found, "self_test").items()
+        if name != "is_on"
+        if isinstance(value, str | bool) or number({"x": value}, "x") is not None
+    ]
+    return said + (f"; compiled beside eager: {', '.join(checked)}." if checked else ".")
+
+
+def inference_said(facts: RunFacts) -> str:
+    """Return the time to score one file."""
+    found = part(facts.data, "inference")
+    each, files = number(found, "ms_per_file"), number(found, "n_files")
+    if each is None:
+        return ""
+    said = f"Scoring takes {each:.3g} ms per file"
+    per_s, size = number(found, "files_per_s"), number(found, "batch_size")
+    said += f", {per_s:,.1f} files per second" if per_s is not None else ""
+    said += f", in batches of {count(size)}" if size is not None else ""
+    said += f", over {count(files)} files" if files is not None else ""
+    alone = number(found, "ms_alone")
+    return said + (f"; of one file at a time {alone:.3g} ms." if alone is not None else ".")
+
+
+def phases_said(facts: RunFacts) -> str:
+    """Return where the time of training went."""
+    phases = {name: number(part(facts.data, "phases"), name) for name in part(facts.data, "phases")}
+    total = sum(value for value in phases.values() if value)
+    if not total:
+        return ""
+    said = [
+        f"{name.removesuffix('_s')} {duration(value)} ({share(value / total)})"
+        for name, value in phases.items()
+        if value
+    ]
+    return f"Training by phase: {', '.join(said)}."

@@ -1,0 +1,79 @@
+"""Tiny detectors with random weights, as checkpoints of a made-up run."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from detector_on_disk import write_detector
+
+from nbhelpers.samples.styles import load_style_rows
+
+STEP = "step-00000200"
+SEQ_LEN, WORDS, SIZE = 60, 300, 16
+
+
+@cache
+def tokenizer() -> Any:
+    """A tokenizer of a few words, trained on the sample."""
+    from nbhelpers.models.inputs import ROBERTA_TOKENS, train_bpe
+
+    texts = [row["code"] for row in load_style_rows()[:60]]
+    return train_bpe(texts, WORDS, special_tokens=ROBERTA_TOKENS, collapse=False)
+
+
+def tiny_config(family: str) -> Any:
+    """The configuration of an encoder of two layers (ModernBERT: local and global ones)."""
+    import transformers as tf
+
+    sizes = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "intermediate_size": 64, "pad_token_id": 1}
+    if family == "t5":
+        inner = {"d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 64}
+        return tf.T5Config(vocab_size=WORDS, pad_token_id=1, eos_token_id=2, **inner)
+    if family == "modernbert":
+        ends = {"bos_token_id": 0, "cls_token_id": 0, "eos_token_id": 2, "sep_token_id": 2}
+        local = {"local_attention": 8, "global_attn_every_n_layers": 2}
+        return tf.ModernBertConfig(max_position_embeddings=SEQ_LEN, **sizes, **ends, **local)
+    if family == "bert":
+        return tf.BertConfig(max_position_embeddings=SEQ_LEN, **sizes)
+    return tf.RobertaConfig(max_position_embeddings=SEQ_LEN + 2, type_vocab_size=1, **sizes)
+
+
+def make_detector(
+    folder: Path, family: str = "roberta", *, objective: str = "both", pooling: str = "mean"
+) -> Path:
+    """Write a folder that `load_detector` reads."""
+    import torch
+    from safetensors.torch import save_file
+
+    from nbhelpers.models.detector import HEADS, DetectorModel
+    from nbhelpers.models.encoders import new_encoder
+
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    config = tiny_config(family)
+    heads = {"dropout": 0.1, "projection_size": SIZE, "pooling": pooling, "objective": objective}
+    model = DetectorModel(new_encoder(config), **heads)
+    with torch.no_grad():
+        for parameter in model.parameters():  # logits of a size that trained models have
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    state = {name: value.contiguous().clone() for name, value in model.state_dict().items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    config.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    told = {"format": 1, "canonical": "text", "seq_len": SEQ_LEN, "heads": list(HEADS[objective])}
+    told |= {"pooling": pooling, "objective": objective, "projection_size": SIZE}
+    (folder / "detector.json").write_text(json.dumps(told))
+    return folder
+
+
+def make_run(folder: Path, family: str = "roberta", **options: Any) -> Path:
+    """Write a finished run with one checkpoint."""
+    write_detector(folder)
+    make_detector(folder / "checkpoints" / STEP, family, **options)
+    index = json.dumps({"last": STEP, "best": STEP})
+    (folder / "checkpoints" / "index.json").write_text(index)
+    return folder

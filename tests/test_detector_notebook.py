@@ -1,0 +1,107 @@
+"""Promise: the detector's notebook audits, trains, reports and tries on `smoke`, without a GPU and
+in a kernel without torch; data that cannot train a detector stop it before anything is launched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from nbhelpers.errors import DataError
+from nbhelpers.runs import Run, list_runs
+from nbhelpers.samples.styles import load_style_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOK = ROOT / "notebooks" / "02_detect_ai_code.ipynb"
+LIMIT_S = 420
+# The worker may use every core here, as in `make notebooks`.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+pytestmark = pytest.mark.slow
+
+
+def play(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the notebook headless on `smoke`; its run lies in `folder`."""
+    entry = [sys.executable, "-m", "nbhelpers", "run", str(NOTEBOOK), "-p", "preset=smoke"]
+    entry += ["-p", f"run_dir={folder / 'runs'}", "--output", str(folder / "executed.ipynb")]
+    return subprocess.run(
+        [*entry, *options],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one play, for all tests of this file."""
+    folder = tmp_path_factory.mktemp("detector")
+    done = play(folder, "--require", "roc_auc>=0.75", "--require", "fpr<=0.15")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    (run,) = list_runs(folder / "runs")
+    return run
+
+
+def outputs(folder: Path) -> dict[str, str]:
+    """The outputs of each code cell of the executed notebook as one text, by the cell's name."""
+    notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
+    return {c.id: json.dumps(c.outputs) for c in notebook.cells if c.cell_type == "code"}
+
+
+def test_every_cell_ran_and_no_widget_is_left(folder: Path) -> None:
+    notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code) and "widgets" not in notebook.metadata
+    assert not [o for cell in code for o in cell.outputs if o.output_type == "error"]
+
+
+def test_the_audit_stands_before_the_plan_and_passes_the_sample_with_warnings(
+    folder: Path,
+) -> None:
+    shown = outputs(folder)
+    assert "usable with warnings" in shown["audit"]
+    assert list(shown).index("audit") < list(shown).index("plan") < list(shown).index("launch")
+
+
+def test_the_result_is_of_the_whole_sample_at_a_frozen_threshold(run: Run) -> None:
+    data = run.result().data
+    rows = load_style_rows()
+    assert data["scores"]["test"]["n_samples"] == sum(row["split"] == "test" for row in rows)
+    point = data["operating_point"]
+    assert point["n_humans"] == data["scores"]["valid"]["n_human"] == 72
+    assert set(data["scores"]["test"]["floors"]) == {"length", "layout", "tfidf"}
+    assert data["similarity"]["headline"]["mrr"] > 0
+
+
+def test_the_report_and_the_tries_say_what_a_score_is_worth(folder: Path, run: Run) -> None:
+    shown = outputs(folder)
+    assert "no evidence of misconduct" in shown["try"].replace("no <b>evidence", "no evidence")
+    assert "no call" in shown["try"] and "calibrate" in shown["try"]
+    assert "similarity" in shown["similar"] and "-terse.py" in shown["similar"]
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "evidence of misconduct" in page and "TF-IDF" in page
+
+
+def test_data_without_machine_written_rows_stop_the_notebook_before_the_launch(
+    tmp_path: Path,
+) -> None:
+    humans = [row for row in load_style_rows() if row["label"] == "human"]
+    file = tmp_path / "humans.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in humans), encoding="utf-8")
+    done = play(tmp_path, "-p", f"data={file}")
+    assert done.returncode == DataError.exit_code, (done.stdout + done.stderr)[-4000:]
+    assert "The class ai is empty" in done.stderr
+    assert not list((tmp_path / "runs").glob("*/run.json"))

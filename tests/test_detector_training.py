@@ -1,0 +1,219 @@
+"""Promise: how a global batch is split changes neither loss nor gradient, contrastive or not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from detector_probe import made_up_inputs, make_trainer
+
+from nbhelpers.errors import JobFailed
+from nbhelpers.jobs.detector_task import number_tasks, task_order
+from nbhelpers.models.contrastive import anchors, cached_gradient, contrastive_losses
+
+PROBE = Path(__file__).with_name("detector_probe.py")
+SETTINGS = {
+    "seed": 3,
+    "epochs": 2,
+    "global_batch_size": 16,
+    "learning_rate": 1e-3,
+    "encoder_learning_rate": 1e-3,
+    "lr_schedule": "linear",
+    "warmup_ratio": 0.1,
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+    "max_skipped_steps": 5,
+    "logging_steps": 1,
+    "eval_steps": None,
+    "save_steps": None,
+    "padding": "dynamic",
+    "attention": "auto",
+    "per_device_eval_batch_size": 4,
+    "objective": "both",
+    "projection_size": 8,
+    "contrastive_weight": 0.5,
+    "temperature": 0.07,
+    "members_per_task": 3,
+    "class_weights": "balanced",
+    "freeze_epochs": 0,
+    "augment_share": 0.5,
+    "target_fpr": 0.1,
+}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    own = {k: changes.pop(k) for k in list(changes) if k in SETTINGS}
+    given = {"settings": SETTINGS | own, "optimizer": "adamw", "per_device": 16, "programs": 60}
+    return given | changes
+
+
+def play(folder: Path, name: str, world: int, given: dict[str, Any]) -> tuple[dict, dict]:
+    """Run the probe; return (tensors, facts)."""
+    from safetensors.numpy import load_file
+
+    out = folder / f"{name}.safetensors"
+    file = folder / f"{name}.config.json"
+    file.write_text(json.dumps(given | {"out": str(out)}))
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    command = [sys.executable, *(start if world > 1 else []), str(PROBE), str(file)]
+    cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    env = os.environ | cpu
+    roots = [str(PROBE.parent.parent), str(PROBE.parent), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(roots)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return load_file(out), json.loads(out.with_suffix(".json").read_text())
+
+
+def distance(a: dict, b: dict) -> float:
+    """Largest norm of the difference over the norm, over all tensors."""
+    assert a.keys() == b.keys()
+    whole = math.sqrt(sum(float((a[k].astype(np.float64) ** 2).sum()) for k in a))
+    gaps = (((a[k].astype(np.float64) - b[k]) ** 2).sum() for k in a)
+    return math.sqrt(float(sum(gaps))) / whole
+
+
+@pytest.mark.slow
+def test_gradients_of_256_programs_do_not_depend_on_the_split(tmp_path: Path):
+    given = {"programs": 400, "global_batch_size": 256, "only_gradients": True, "unlabelled": 40}
+    runs = {
+        name: play(tmp_path, name, world, config(per_device=size, **given))
+        for name, world, size in (("1x256", 1, 256), ("2x128", 2, 128), ("1x64x4", 1, 64))
+    }
+    reference, facts = runs["1x256"]
+    assert len(reference) > 30 and facts["losses"][2] > 1.0
+    assert facts["losses"][0] == pytest.approx(facts["losses"][1] + 0.5 * facts["losses"][2])
+    for name, (gradients, other) in runs.items():
+        assert distance(reference, gradients) <= 1e-5, name
+        assert np.allclose(other["losses"], facts["losses"], rtol=1e-5), name
+
+
+@pytest.mark.slow
+def test_weights_do_not_depend_on_the_split_through_the_unfreeze(tmp_path: Path):
+    given = {"programs": 52, "freeze_epochs": 1, "dtype": "float64", "global_batch_size": 12}
+    runs = {
+        name: play(tmp_path, name, world, config(per_device=size, **given))
+        for name, world, size in (("1x12", 1, 12), ("1x4x3", 1, 4), ("2x3x2", 2, 3))
+    }
+    reference, facts = runs["1x12"]
+    assert facts["state"]["step"] == 8 and facts["state"]["examples"] == 78
+    for name, (weights, other) in runs.items():
+        assert distance(reference, weights) <= 1e-8, name
+        for one, two in zip(facts["state"]["history"], other["state"]["history"], strict=True):
+            assert one["contrastive_loss"] == pytest.approx(two["contrastive_loss"], rel=1e-6)
+
+
+def loss_by_hand(vectors: torch.Tensor, groups: list[int], temperature: float) -> list[float]:
+    """Khosla et al., equation 2, as a sum written out."""
+    n, found = len(groups), []
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        scores = {j: float(vectors[i] @ vectors[j]) / temperature for j in others}
+        total = math.log(sum(math.exp(s) for s in scores.values()))
+        positive = [j for j in others if groups[j] == groups[i]]
+        terms = [total - scores[j] for j in positive]
+        found.append(sum(terms) / len(positive) if positive else 0.0)
+    return found
+
+
+def test_the_contrastive_loss_is_the_sum_written_out():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(9, 5, generator=draw, dtype=torch.float64), dim=1)
+    groups = [0, 0, 0, 1, 1, 2, 3, 3, 3]
+    found = contrastive_losses(x, torch.tensor(groups), 0.07)
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx(loss_by_hand(x, groups, 0.07), rel=1e-4, abs=1e-5)
+    assert anchors(np.array(groups)) == 8
+
+
+def test_two_tight_groups_cannot_go_below_the_minimum_of_the_loss():
+    """128 rows in two groups: the mean log of the 63 positives that share the probability."""
+    groups = torch.arange(128) % 2
+    x = torch.nn.functional.one_hot(groups, 4).float()
+    found = contrastive_losses(x, groups, 0.07)
+    assert found.mean().item() == pytest.approx(math.log(63), abs=1e-4)
+
+
+def test_rows_without_a_positive_get_no_loss_and_no_gradient_of_their_own():
+    x = torch.nn.functional.normalize(torch.eye(3, 4) + 0.1, dim=1)
+    gradient, losses = cached_gradient(x, torch.tensor([0, 1, 2]), 0.07, 0)
+    assert not gradient.any() and not losses.any()
+
+
+def test_each_program_is_read_once_an_epoch_and_tasks_stand_together():
+    trainer, _ = make_trainer(config(programs=200))
+    task = trainer.task
+    for epoch in (0, 1):
+        rows = np.concatenate(task.windows(epoch))
+        assert sorted((rows % task.examples).tolist()) == list(range(task.examples))
+        edited = rows // task.examples
+        assert 0.25 < edited.mean() < 0.6  # half of those that can be edited
+        alone = [anchors(task.tasks[w % task.examples]) / len(w) for w in task.windows(epoch)]
+        assert min(alone[:-1]) > 0.8
+    assert not np.array_equal(task.windows(0)[0], task.windows(1)[0])
+    assert np.array_equal(task.windows(1)[0], task.windows(1)[0])
+
+
+def test_a_lone_row_of_a_task_joins_the_group_before_it():
+    order = task_order(np.zeros(5, dtype=np.int64), 2, np.random.default_rng(0))
+    assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
+    assert number_tasks(["", "", "a"]).tolist() == [0, 1, 2]
+
+
+def test_a_frozen_encoder_stays_and_learns_after_the_unfreeze():
+    trainer, model = make_trainer(config(freeze_epochs=1, epochs=2, dropout=0.1))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    seen: list[bool] = []
+    after_step = trainer.task.after_step
+
+    def watch(*, is_skipped: bool) -> None:
+        state = model.state_dict()
+        seen.append(all(torch.equal(before[k], state[k]) for k in before if "encoder." in k))
+        after_step(is_skipped=is_skipped)
+
+    trainer.task.after_step = watch  # type: ignore[method-assign]
+    from nbhelpers.jobs.loop import TrainState
+
+    trainer.fit(TrainState())
+    steps = trainer.windows_per_epoch
+    assert seen == [True] * steps + [False] * steps
+    assert not torch.equal(before["classifier.dense.weight"], model.classifier.dense.weight)
+
+
+def test_an_encoder_that_does_not_move_after_the_unfreeze_stops_the_run():
+    trainer, _ = make_trainer(config(freeze_epochs=1))
+    trainer.task.start_epoch(1)
+    with pytest.raises(JobFailed, match="did not move"):
+        trainer.task.after_step(is_skipped=False)
+    trainer.task.after_step(is_skipped=False)  # asked once
+
+
+def test_the_encoders_schedule_begins_at_the_unfreeze():
+    trainer, _ = make_trainer(config(freeze_epochs=1, epochs=4, warmup_ratio=0.25))
+    first = trainer.windows_per_epoch
+    rates = []
+    for step in range(trainer.total_steps):
+        trainer._set_learning_rate(step)
+        rates.append([group["lr"] for group in trainer.optimizer.param_groups])
+    heads, encoder = [r[0] for r in rates], [r[-1] for r in rates]
+    assert heads.index(max(heads)) == trainer.total_steps // 4 - 1
+    assert encoder.index(max(encoder[first:])) > first and encoder[first] < encoder[first + 1]
+
+
+def test_objectives_have_the_heads_they_need():
+    for objective, heads in (("detect", {"classifier"}), ("similar", {"projector"})):
+        _, model = make_trainer(config(objective=objective))
+        assert {k.split(".")[0] for k in model.state_dict()} == {"encoder", *heads}
+
+
+def test_made_up_inputs_have_forms_that_cannot_be_edited():
+    inputs = made_up_inputs(40)
+    assert (inputs.forms["rename"] == -1).any()
