@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nbhelpers.cli_audit import audit
 from nbhelpers.cli_detect import calibrate, detect, similar
 from nbhelpers.cli_legacy import legacy_launcher, patch_legacy
 from nbhelpers.cli_study import study
@@ -250,7 +251,7 @@ def evaluate(
 
 app.command("patch-legacy")(patch_legacy)
 app.command("legacy-launcher")(legacy_launcher)
-for _command in (ask, merge, export, calibrate, detect, similar):
+for _command in (ask, merge, export, audit, calibrate, detect, similar):
     app.command()(_command)
 app.command("study")(study)
 

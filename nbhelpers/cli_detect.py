@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nbhelpers.cli_text import typed_path
-from nbhelpers.errors import ConfigError, RequirementMissed
+from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="A run, a checkpoint, or an exported folder.")
@@ -97,6 +97,8 @@ def detect(
     typer.echo(batch.text(top))
     for path in outputs:
         typer.echo(f"Written to {batch.save(path)}.")
+    if not batch.rows:
+        raise DataError(f"No file of {place} could be scored.", fix="see why each was left out")
     if evidence is not None:
         typer.echo(f"Sheets written to {evidence}.")
 

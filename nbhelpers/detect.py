@@ -18,12 +18,13 @@ from nbhelpers.data.detection_words import language_of, language_of_ending
 from nbhelpers.detect_batch import Batch, checked_output, ranked
 from nbhelpers.detect_calibrate import (
     Calibration,
+    came_with_export,
     fix_threshold,
     load_calibration,
     require_same_model,
     require_shares,
 )
-from nbhelpers.detect_calls import Judge, Scored
+from nbhelpers.detect_calls import OF_OTHERS, Judge, Scored
 from nbhelpers.detect_evidence import Evidence, code_file, evidence_of, sheet_name
 from nbhelpers.detect_facts import CALIBRATION, DetectorFacts, detector_facts
 from nbhelpers.detect_files import (
@@ -252,6 +253,8 @@ class Detector:
         elif not is_file(place):
             return Judge(facts=self.facts, calibration=None)
         found = require_same_model(load_calibration(place), self.facts, place)
+        if calibration is None and came_with_export(found, self.facts.place):
+            return Judge(facts=self.facts, calibration=None, why_none=OF_OTHERS)
         return Judge(facts=self.facts, calibration=found)
 
     def close(self) -> None:

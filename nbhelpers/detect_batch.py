@@ -89,6 +89,7 @@ class Batch:
         if self.judge.can_call:
             lines[0] += f" Called AI: {counts[AI]}; undecided: {counts['undecided']}."
             lines.append(f"{self.judge.calibration.promise}.")  # type: ignore[union-attr]
+            lines.append(f"It was fixed on {self.judge.fixed_on}.")
         else:
             lines.append(f"Nothing is called AI: {self.judge.no_call}.")
         lines += [_accusation_words(each, self.judge) for each in self.expected_false_accusations()]

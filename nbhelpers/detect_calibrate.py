@@ -24,6 +24,7 @@ from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json, write_json
 from nbhelpers.forms import EDGES, NUMBER, NUMBERS, TEXT
 from nbhelpers.tables import left
+from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
 
 FORMAT = 1
 MAX_FPR = 0.2  # a promise of more protects nobody
@@ -224,6 +225,15 @@ def require_same_model(found: Calibration, facts: DetectorFacts, place: str | Pa
         f"{facts.weights_sha256[:12]}. Scores of two models do not compare.",
         fix="calibrate this model: nbhelpers calibrate --humans FOLDER --model RUN",
     )
+
+
+def came_with_export(found: Calibration, place: TrainedDetector) -> bool:
+    """Whether a calibration was put into an exported folder by the one who exported it."""
+    told = (read_json(place.folder / FACTS_FILE) or {}).get("calibration")
+    if place.kind != "export" or not isinstance(told, dict):
+        return False
+    names = ("created", "source", "threshold_logit", "n")
+    return all(told.get(name) == getattr(found, name) for name in names)
 
 
 def allowed_above(n: int, target_fpr: float, confidence: float) -> int | None:

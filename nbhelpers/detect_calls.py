@@ -31,6 +31,13 @@ NO_EVIDENCE = (
 )
 
 
+OF_OTHERS = (
+    "the calibration in this folder came with it: it was fixed by the one who exported the model, "
+    "on other people. If they are yours too, name it: --calibration FILE; else fix a threshold on "
+    "your own people's code: nbhelpers calibrate --humans FOLDER"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """What the model said of one program: `tokens` are all of its tokens, special ones too."""
@@ -63,10 +70,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """A model with the calibration that is in force, if any."""
+    """A model with the calibration that is in force, if any, and why there is none."""
 
     facts: DetectorFacts
     calibration: Calibration | None
+    why_none: str = NO_CALIBRATION
 
     @property
     def can_call(self) -> bool:
@@ -77,8 +85,16 @@ class Judge:
     def no_call(self) -> str:
         """Why nothing is called; "" where calls are given."""
         if self.calibration is None:
-            return NO_CALIBRATION
+            return self.why_none
         return f"the calibration is too small: {self.calibration.lack}" if not self.can_call else ""
+
+    @property
+    def fixed_on(self) -> str:
+        """On whose code the threshold in force was fixed, and when."""
+        if self.calibration is None:
+            return "the run's validation"
+        told = self.calibration
+        return f"{told.n} known-human programs ({told.source}, {told.created[:10]})"
 
     @property
     def rates(self) -> tuple[Rate, ...]:

@@ -139,8 +139,7 @@ class Evidence:
         if self.reasons:
             rows["because"] = "; ".join(self.reasons)
         if limit["p_ai"] is not None:
-            kind = "your own people" if limit["kind"] == "calibration" else "the run's validation"
-            rows["threshold"] = f"{limit['p_ai']:.6g}, fixed on {kind}"
+            rows["threshold"] = f"{limit['p_ai']:.6g}, fixed on {self.judge.fixed_on}"
         if limit["promise"]:
             rows["promise"] = f"{limit['promise']}."
         rows["false positives at it"] = "; ".join(map(str, self.judge.rates)) or "not measured"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.detect_calls import Scored
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("auto", "cpu", "cuda")
 MODULE = "nbhelpers.jobs.serve_detector"
-PART = 1024  # programs sent at once
+PART, PART_CHARACTERS = 1024, 8_000_000  # programs sent at once
 
 
 class Scorer:
@@ -55,8 +55,8 @@ class Scorer:
         import numpy as np
 
         found = []
-        for start in range(0, len(codes), PART):
-            told = self._call(codes[start : start + PART], vectors=True)
+        for part in _parts(codes):
+            told = self._call(part, vectors=True)
             flat = np.frombuffer(base64.b64decode(told["vectors"]), dtype="<f4")
             found.append(flat.reshape(-1, told["dimensions"]))
         table = np.concatenate(found)
@@ -66,18 +66,17 @@ class Scorer:
 
     def _asked(self, codes: Sequence[str]) -> list[Scored]:
         found: list[Scored] = []
-        for start in range(0, len(codes), PART):
-            told = self._call(codes[start : start + PART], vectors=False)
+        for part in _parts(codes):
+            told = self._call(part, vectors=False)
             for logit, tokens in zip(told["logits"], told["tokens"], strict=True):
                 if logit is None or not math.isfinite(logit):
                     raise _not_finite(self.facts)
                 found.append(Scored(logit=float(logit), tokens=int(tokens)))
         return found
 
-    def _call(self, codes: Sequence[str], *, vectors: bool) -> dict[str, Any]:
-        return self._ready().call(
-            "score", codes=list(codes), batch_size=self.batch_size, vectors=vectors
-        )
+    def _call(self, codes: list[str], *, vectors: bool) -> dict[str, Any]:
+        options = {"batch_size": self.batch_size, "vectors": vectors}
+        return self._ready().call("score", codes=codes, **options)
 
     def _ready(self) -> Child:
         """The process, started anew where the last one was lost."""
@@ -100,6 +99,20 @@ class Scorer:
         self.is_closed = True
         if self._child is not None:
             self._child.close()
+
+
+def _parts(codes: Sequence[str]) -> Iterator[list[str]]:
+    """Split programs into parts that fit into one message."""
+    part: list[str] = []
+    size = 0
+    for code in codes:
+        if part and (len(part) >= PART or size + len(code) > PART_CHARACTERS):
+            yield part
+            part, size = [], 0
+        part.append(code)
+        size += len(code)
+    if part:
+        yield part
 
 
 def _wants_gpu(device: str) -> bool:

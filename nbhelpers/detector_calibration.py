@@ -1,14 +1,71 @@
-"""Whether a probability means what it says: reliability in bins of equal mass, and their error."""
+"""Whether a probability means what it says: temperature, reliability, and the error left over."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from nbhelpers.detector_rows import checked_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 100.0
+MAX_SCALED_LOGIT = 30.0  # beyond about 36 a float64 probability is exactly 1 and orders nothing
 BINS = 15
 MIN_BIN_ROWS = 10
+
+
+def probabilities(logits: Sequence[float] | np.ndarray, temperature: float) -> np.ndarray:
+    """Return sigmoid(logit / temperature), (n,) float64, without overflow.
+
+    >>> probabilities([-800.0, 0.0, 800.0], 1.0).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    import numpy as np
+    from scipy.special import expit
+
+    return expit(np.asarray(logits, dtype=np.float64) / temperature)
+
+
+def fit_temperature(
+    labels: Sequence[Any] | np.ndarray, logits: Sequence[float] | np.ndarray
+) -> float:
+    """Return the temperature of least cross-entropy; 1.0 when there is one class alone.
+
+    Labels are softened by one pseudo-row of each class, so that rows without a single error have a
+    finite optimum too. The result keeps `MIN_TEMPERATURE` and `MAX_TEMPERATURE`, and no row's
+    logit is scaled above `MAX_SCALED_LOGIT`, where probabilities would no longer order rows. The
+    cross-entropy is convex in 1 / temperature: its slope is bisected.
+
+    Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2; soft labels as
+    in Platt 1999, Probabilistic Outputs for Support Vector Machines, equation 4.
+    """
+    import numpy as np
+    from scipy.special import expit
+
+    y, z = checked_rows(labels, logits)
+    n_ai, n_human = int(y.sum()), int((1 - y).sum())
+    if not n_ai or not n_human or not np.any(z):
+        return 1.0
+    soft = np.where(y == 1, (n_ai + 1) / (n_ai + 2), 1 / (n_human + 2))
+    least = max(MIN_TEMPERATURE, float(np.abs(z).max()) / MAX_SCALED_LOGIT)
+    if least >= MAX_TEMPERATURE:
+        return least
+    cold, hot = 1 / least, 1 / MAX_TEMPERATURE  # of 1 / temperature: highest and lowest
+
+    def slope(inverse: float) -> float:
+        return float(((expit(inverse * z) - soft) * z).sum())
+
+    if slope(cold) <= 0:
+        return least
+    if slope(hot) >= 0:
+        return MAX_TEMPERATURE
+    for _ in range(60):
+        middle = math.sqrt(cold * hot)
+        cold, hot = (middle, hot) if slope(middle) > 0 else (cold, middle)
+    return 1 / math.sqrt(cold * hot)
 
 
 def equal_bins(p: np.ndarray) -> np.ndarray:

@@ -13,9 +13,10 @@ from nbhelpers.detector_metrics import (
     ranking_of,
     rate_interval,
     resampled_sums,
-    task_groups,
 )
-from nbhelpers.detector_points import OperatingPoint, checked_rows, clopper_pearson
+from nbhelpers.detector_points import OperatingPoint
+from nbhelpers.detector_promises import clopper_pearson
+from nbhelpers.detector_rows import checked_rows, task_groups
 from nbhelpers.errors import DataError
 from nbhelpers.ranking import is_positive
 

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.detector_metrics import Floor
 from nbhelpers.detector_ngrams import NgramVectors
-from nbhelpers.detector_points import checked_rows, threshold_at_fpr
+from nbhelpers.detector_points import threshold_at_fpr
+from nbhelpers.detector_rows import checked_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
 FLOORS = ("length", "layout", "tfidf")
-MAX_COLUMNS = 200_000
-STRENGTHS = (3.0, 30.0, 300.0)  # of the fit (C): the best on valid is taken
+SIZES, MIN_TEXTS = (1, 2, 3, 4, 5, 6), 3
+STRENGTHS = (3.0, 10.0, 30.0)  # of the fit (C): the best on valid is taken
+MAX_CHOICE_ROWS = 12_000  # that the strength is chosen on
+MAX_TRAIN_ROWS = 40_000  # of the last fit: memory and minutes grow with them
 
 Features = Callable[[str], Mapping[str, float]]
 
@@ -92,7 +95,7 @@ def fit_floors(
             report(name)
         start = time.perf_counter()
         if name == "tfidf":
-            scorers[name], scores = _fit_tfidf(train[0], y, valid[0], y_valid)
+            scorers[name], scores = _fit_tfidf(train[0], y, valid[0], y_valid, seed)
         else:
             numbers = _lengths if name == "length" else features
             scorers[name] = _fit_numbers(train[0], y, numbers, seed)
@@ -113,7 +116,11 @@ def _fit_numbers(
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     model = HistGradientBoostingClassifier(
-        max_iter=200, learning_rate=0.05, max_leaf_nodes=15, l2_regularization=1.0, random_state=seed
+        max_iter=200,
+        learning_rate=0.05,
+        max_leaf_nodes=15,
+        l2_regularization=1.0,
+        random_state=seed,
     )
     model.fit(_table(codes, features), y)
 
@@ -132,28 +139,43 @@ def _table(codes: Sequence[str], features: Features) -> np.ndarray:
 
 
 def _fit_tfidf(
-    codes: Sequence[str], y: np.ndarray, valid: Sequence[str], y_valid: np.ndarray
+    codes: Sequence[str], y: np.ndarray, valid: Sequence[str], y_valid: np.ndarray, seed: int
 ) -> tuple[Callable[[Sequence[str]], np.ndarray], np.ndarray]:
-    """Fit logistic regression on character n-grams; return it and its scores of valid."""
+    """Fit logistic regression on character n-grams; return it and its scores of valid.
+
+    The strength is chosen on valid. With more than `MAX_CHOICE_ROWS` train rows it is chosen on a
+    draw of as many, then fitted once on all of them, `MAX_TRAIN_ROWS` at most.
+    """
+    import numpy as np
+
+    drawn = np.random.default_rng(seed).permutation(len(codes))
+    strengths, model = STRENGTHS, None
+    for limit in sorted({min(MAX_CHOICE_ROWS, len(codes)), min(MAX_TRAIN_ROWS, len(codes))}):
+        rows = np.sort(drawn[:limit])
+        vectors = NgramVectors(sizes=SIZES, min_texts=MIN_TEXTS)
+        matrix = vectors.fit_transform([codes[row] for row in rows])
+        held = vectors.transform(valid)
+        tried = [_regression(matrix, y[rows], strength) for strength in strengths]
+        model = max(tried, key=lambda each: _quality(y_valid, each.decision_function(held)))
+        strengths = (model.C,)
+
+    def score(codes: Sequence[str]) -> np.ndarray:
+        found = model.decision_function(vectors.transform(codes)) if len(codes) else np.zeros(0)
+        return found.astype(np.float64)
+
+    return score, model.decision_function(held).astype(np.float64)
+
+
+def _regression(matrix: Any, y: np.ndarray, strength: float) -> Any:
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    vectors = NgramVectors(max_columns=MAX_COLUMNS)
-    matrix, held = vectors.fit_transform(codes), vectors.transform(valid)
-    best = None
-    for strength in STRENGTHS:
-        with warnings.catch_warnings():
-            # the number of iterations is a budget here, not a promise to converge
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=strength, max_iter=200).fit(matrix, y)
-        scores = model.decision_function(held)
-        quality = _quality(y_valid, scores)
-        if best is None or quality > best[0]:
-            best = (quality, model, scores)
-    model = best[1]
-    return (lambda codes: model.decision_function(vectors.transform(codes))), best[2]
+    with warnings.catch_warnings():
+        # the number of iterations is a budget here, not a promise to converge
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return LogisticRegression(C=strength, max_iter=200).fit(matrix, y)
 
 
 def _quality(y: np.ndarray, scores: np.ndarray) -> float:

@@ -7,19 +7,19 @@ only applies it. What needs both classes is None where there is one: never 0.5.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.detector_calibration import calibration_error, equal_bins, reliability
 from nbhelpers.detector_points import (
     OperatingPoint,
-    checked_rows,
     choose_operating_point,
-    clopper_pearson,
-    humans_needed,
-    promised_fpr,
     recalibrate,
 )
+from nbhelpers.detector_promises import clopper_pearson, humans_needed, promised_fpr
+from nbhelpers.detector_rows import checked_rows, task_groups
+from nbhelpers.detector_tpr import TprAtFpr
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.ranking import Ranking, is_positive
 from nbhelpers.resampling import drawn_counts, resampled_counts
@@ -51,13 +51,14 @@ METRICS = (
     "fpr",
     "specificity",
     "tpr",
+    "tpr_at_fpr",
     "balanced_accuracy",
     "ece",
     "brier",
     "abstain_share",
     "accuracy_decided",
 )
-LEADS = ("roc_auc", "tpr")
+LEADS = ("roc_auc", "tpr", "tpr_at_fpr")
 LEVEL = 0.95
 BLOCK = 200  # resamples whose weights are held together
 
@@ -79,8 +80,9 @@ def score_detection(
     """Return the scores of one split, as `result.json` holds them.
 
     FPR and specificity have Clopper-Pearson intervals, which take human programs as independent;
-    the others come from resampling tasks, all scorers on the same resamples. The calibration error
-    has none: resampling moves it upwards. Where every AI row is called, or none, resamples cannot
+    the others come from resampling tasks (`tpr_at_fpr`: see
+    `detector_tpr`), all scorers on the same resamples. The calibration error has none: resampling
+    moves it upwards. Where every AI row is called, or none, resamples cannot
     vary and the interval of the TPR is that of as many independent rows as there are tasks.
 
     Args:
@@ -101,56 +103,121 @@ def score_detection(
         raise DataError("there are no rows to score", fix="Check that the split is not empty.")
     groups = task_groups(tasks, len(y))
     known = {name: value for name, value in (floors or {}).items() if not isinstance(value, str)}
-    rankings = [ranking_of(y, z, point.is_ai(z))]
-    rankings += [ranking_of(y, s, is_positive(s, t)) for s, t in known.values()]
-    counts = resampled_counts(groups, groups, rankings, resamples, seed)
-    once = [ranking.counts(None)[None, :] for ranking in rankings]
+    scorers = [(z, point.is_ai(z))]
+    scorers += [(checked_rows(y, s)[1], is_positive(s, t)) for s, t in known.values()]
+    resampler = _Resampler(y, scorers, groups, point.target_fpr, resamples, seed)
+    ours = resampler.scored(0)
     extras = _extras(y, z, point)
-    values = rates(once[0]) | _extra_rates(once[0], extras.sum(axis=0)[None, :])
-    spread = rates(counts[0])
-    spread |= _extra_rates(counts[0], resampled_sums(groups, extras, resamples, seed))
+    ours.values |= _extra_rates(ours.counts, extras.sum(axis=0)[None, :])
+    sums = resampled_sums(groups, extras, resamples, seed)
+    ours.spread |= _extra_rates(resampler.counts[0], sums)
+    n_ai, n_ai_tasks = int(y.sum()), len(set(groups[y == 1].tolist()))
     found: dict[str, Any] = {
         "n_samples": len(y),
-        "n_human": int((y == 0).sum()),
-        "n_ai": int(y.sum()),
+        "n_human": len(y) - n_ai,
+        "n_ai": n_ai,
         "n_tasks": int(groups.max()) + 1,
-        "metrics": {name: plain(values[name][0]) for name in METRICS if name != "ece"},
     }
-    bins = equal_bins(point.probabilities(z))
-    is_mixed = found["n_human"] > 0 and found["n_ai"] > 0
-    found["metrics"]["ece"] = calibration_error(y, point.probabilities(z), bins) if is_mixed else None
-    found["metrics"] = {name: found["metrics"][name] for name in METRICS}
-    found["intervals"] = _intervals(once[0][0], spread, groups, y)
-    n_ai_tasks = len(set(groups[y == 1].tolist()))
+    found |= _with_calibration(y, point.probabilities(z), ours)
+    found["intervals"] = ours.intervals(n_ai_tasks)
     found["at_prevalence"] = {
-        f"{share:g}": precision_at(once[0][0], spread["tpr"], n_ai_tasks, share)
+        f"{share:g}": precision_at(ours.counts[0], ours.spread["tpr"], n_ai_tasks, share)
         for share in prevalences
     }
-    found["reliability"] = reliability(y, point.probabilities(z), bins) if is_mixed else []
-    found["floors"] = {
-        name: {"skipped": value} for name, value in (floors or {}).items() if isinstance(value, str)
+    compared = {
+        name: _floor(ours, resampler.scored(at), n_ai_tasks) | {"threshold": float(known[name][1])}
+        for at, name in enumerate(known, start=1)
     }
-    for at, (name, (_, threshold)) in enumerate(known.items(), start=1):
-        found["floors"][name] = _floor(once, counts, at, groups, y) | {"threshold": float(threshold)}
+    found["floors"] = {
+        name: {"skipped": value} if isinstance(value, str) else compared[name]
+        for name, value in (floors or {}).items()
+    }
     return found
 
 
-def _floor(
-    once: list[np.ndarray], counts: list[np.ndarray], at: int, groups: np.ndarray, y: np.ndarray
-) -> dict[str, Any]:
-    """Return the scores of one floor and our lead over it, on the same resamples."""
-    ours, theirs = rates(once[0]), rates(once[at])
-    our_spread, their_spread = rates(counts[0]), rates(counts[at])
-    lead = {}
-    for name in LEADS:
-        middle = plain(ours[name][0] - theirs[name][0])
-        edges = interval(our_spread[name] - their_spread[name])
-        lead[name] = None if middle is None or edges is None else [middle, *edges]
+def _with_calibration(y: np.ndarray, p: np.ndarray, ours: _Scored) -> dict[str, Any]:
+    """Return `metrics` and `reliability`; calibration needs both classes."""
+    bins = equal_bins(p)
+    is_mixed = 0 < int(y.sum()) < len(y)
+    metrics = {name: plain(ours.values[name][0]) for name in METRICS if name != "ece"}
+    metrics["ece"] = calibration_error(y, p, bins) if is_mixed else None
     return {
-        "metrics": {name: plain(value[0]) for name, value in theirs.items()},
-        "intervals": _intervals(once[at][0], their_spread, groups, y),
-        "lead": lead,
+        "metrics": {name: metrics[name] for name in METRICS},
+        "reliability": reliability(y, p, bins) if is_mixed else [],
     }
+
+
+def _floor(ours: _Scored, floor: _Scored, n_ai_tasks: int) -> dict[str, Any]:
+    return {
+        "metrics": {name: plain(value[0]) for name, value in floor.values.items()},
+        "intervals": floor.intervals(n_ai_tasks),
+        "lead": ours.lead_over(floor),
+    }
+
+
+class _Resampler:
+    """All scorers of a split on the same resamples of its tasks."""
+
+    def __init__(
+        self,
+        y: np.ndarray,
+        scorers: Sequence[tuple[np.ndarray, np.ndarray]],
+        groups: np.ndarray,
+        target_fpr: float,
+        resamples: int,
+        seed: int,
+    ) -> None:
+        """Count once.
+
+        Args:
+            y: (n,) 0 or 1.
+            scorers: (n,) scores and (n,) whether a row is called AI, of each.
+            groups: (n,) number of each row's task.
+            target_fpr: Of `tpr_at_fpr`.
+            resamples: Number of resamples.
+            seed: Of the resamples.
+        """
+        self._rankings = [ranking_of(y, scores, called) for scores, called in scorers]
+        self.counts = resampled_counts(groups, groups, self._rankings, resamples, seed)
+        self._ranked = [TprAtFpr(y, scores, groups, target_fpr) for scores, _ in scorers]
+        self._draws = (int(groups.max()) + 1, resamples, seed)
+
+    def scored(self, at: int) -> _Scored:
+        """Return one scorer's metrics, as they are and resampled."""
+        import numpy as np
+
+        counts = self._rankings[at].counts(None)[None, :]
+        values, spread = rates(counts), rates(self.counts[at])
+        values["tpr_at_fpr"] = self._ranked[at].rates([np.ones((1, self._draws[0]))])
+        spread["tpr_at_fpr"] = self._ranked[at].rates(_blocks(*self._draws))
+        return _Scored(counts, values, spread)
+
+
+@dataclass
+class _Scored:
+    """One scorer: its counts (1, 6), its metrics (1,) each, and these resampled (r,) each."""
+
+    counts: np.ndarray
+    values: dict[str, np.ndarray]
+    spread: dict[str, np.ndarray]
+
+    def intervals(self, n_ai_tasks: int) -> dict[str, list[float] | None]:
+        """Return the interval of every metric."""
+        tp, fp, fn, tn = (round(float(value)) for value in self.counts[0, :4])
+        found = {name: interval(self.spread[name]) for name in METRICS if name in self.spread}
+        found["tpr"] = found["recall"] = rate_interval(tp, tp + fn, self.spread["tpr"], n_ai_tasks)
+        found["fpr"] = list(clopper_pearson(fp, fp + tn)) if fp + tn else None
+        found["specificity"] = found["fpr"] and [1 - found["fpr"][1], 1 - found["fpr"][0]]
+        return found
+
+    def lead_over(self, other: _Scored) -> dict[str, list[float] | None]:
+        """Return of each of `LEADS` ours minus theirs, with the interval of the difference."""
+        lead: dict[str, list[float] | None] = {}
+        for name in LEADS:
+            middle = plain(self.values[name][0] - other.values[name][0])
+            edges = interval(self.spread[name] - other.spread[name])
+            lead[name] = None if middle is None or edges is None else [middle, *edges]
+        return lead
 
 
 def ranking_of(y: np.ndarray, scores: np.ndarray, called: np.ndarray) -> Ranking:
@@ -203,20 +270,6 @@ def _extra_rates(counts: np.ndarray, sums: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _intervals(
-    counts: np.ndarray, spread: Mapping[str, np.ndarray], groups: np.ndarray, y: np.ndarray
-) -> dict[str, list[float] | None]:
-    import numpy as np
-
-    tp, fp, fn, tn = (round(float(value)) for value in counts[:4])
-    found = {name: interval(spread[name]) for name in METRICS if name in spread}
-    found["tpr"] = rate_interval(tp, tp + fn, spread["tpr"], len(np.unique(groups[y == 1])))
-    found["recall"] = found["tpr"]
-    found["fpr"] = list(clopper_pearson(fp, fp + tn)) if fp + tn else None
-    found["specificity"] = found["fpr"] and [1 - found["fpr"][1], 1 - found["fpr"][0]]
-    return found
-
-
 def rate_interval(
     k: int, n: int, spread: np.ndarray, n_tasks: int, level: float = LEVEL
 ) -> list[float] | None:
@@ -257,21 +310,6 @@ def precision_at(
         edges = [bayes(sensitivity[0], false_rate[1]), bayes(sensitivity[1], false_rate[0])]
         edges = None if None in edges else edges
     return {"precision": bayes(tp / (tp + fn), fp / (fp + tn)), "precision_interval": edges}
-
-
-def task_groups(tasks: Sequence[str], n: int) -> np.ndarray:
-    """Return (n,) numbers of the tasks from 0; a row without a task is a task of its own.
-
-    >>> task_groups(["a", "", "a", ""], 4).tolist()
-    [0, 1, 0, 2]
-    """
-    import numpy as np
-
-    if len(tasks) != n:
-        raise DataError(f"{len(tasks)} tasks for {n} rows", fix="Give one to each; '' for none.")
-    numbers: dict[Any, int] = {}
-    keys = [task if task else (row,) for row, task in enumerate(tasks)]
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def resampled_sums(

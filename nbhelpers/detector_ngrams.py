@@ -25,7 +25,11 @@ class NgramVectors:
     """
 
     def __init__(
-        self, *, sizes: Sequence[int] = (1, 2, 3, 4, 5), min_texts: int = 2, max_columns: int
+        self,
+        *,
+        sizes: Sequence[int] = (1, 2, 3, 4, 5),
+        min_texts: int = 2,
+        max_columns: int = 400_000,
     ) -> None:
         """Prepare.
 
@@ -64,6 +68,17 @@ class NgramVectors:
     def transform(self, texts: Sequence[str]) -> Any:
         """Return the vectors of texts; one without a known n-gram is all zeros."""
         return self._vectors(self._counted(texts))
+
+    def counts(self, texts: Sequence[str]) -> Any:
+        """Return log counts of all n-grams, unweighted: sparse (texts, 2**BITS) float32.
+
+        Needs no fit; columns are buckets.
+        """
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        ends, buckets, times = self._counted(texts)
+        return csr_matrix((1 + np.log(times), buckets, ends), shape=(len(texts), 1 << BITS))
 
     def _vectors(self, counted: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
         import numpy as np

@@ -7,21 +7,31 @@ those it was chosen on, and for nobody else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.detector_calibration import (
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+    fit_temperature,
+    probabilities,
+)
+from nbhelpers.detector_promises import (
+    CONFIDENCE,
+    allowed_above,
+    check_share,
+    clopper_pearson,
+    count_of,
+    humans_needed,
+    promised_fpr,
+)
+from nbhelpers.detector_rows import checked_rows
+from nbhelpers.errors import DataError
 from nbhelpers.ranking import is_positive
 
 if TYPE_CHECKING:
     import numpy as np
-
-LABELS = ("human", "ai")
-CONFIDENCE = 0.95
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 100.0
-MAX_SCALED_LOGIT = 30.0  # beyond about 36 a float64 probability is exactly 1 and orders nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,155 +275,11 @@ def threshold_at_fpr(
     return float(scores[len(scores) - 1 - allowed_above(len(scores), target_fpr, confidence)])
 
 
-def allowed_above(n: int, target_fpr: float, confidence: float | None = None) -> int:
-    """Return how many of n humans may lie above a threshold for a false-positive rate.
-
-    Without `confidence`, floor(target_fpr n): the rate holds on these rows. With it, the largest
-    number whose upper limit (`promised_fpr`) keeps the target; 0 where even that is too many.
-
-    >>> allowed_above(1000, 0.01), allowed_above(1000, 0.01, 0.95), allowed_above(50, 0.01)
-    (10, 4, 0)
-    """
-    _share(target_fpr, "target_fpr")
-    allowed = _floor(target_fpr, n)
-    while confidence is not None and allowed and promised_fpr(n, allowed, confidence) > target_fpr:
-        allowed -= 1
-    return allowed
-
-
 def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float | None:
     """Return the highest probability below which at most `rate` of the AI rows score."""
     import numpy as np
 
-    _share(rate, "target_miss_rate")
+    check_share(rate, "target_miss_rate")
     if not len(machines):
         return None
-    return float(probabilities(np.sort(machines), temperature)[_floor(rate, len(machines))])
-
-
-def _floor(share: float, n: int) -> int:
-    return math.floor(share * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
-
-
-def _share(value: float, name: str) -> None:
-    if not isinstance(value, int | float) or not 0 < value < 1:
-        raise ConfigError(f"{name}={value!r} is not between 0 and 1", fix="Give one such as 0.01.")
-
-
-def probabilities(logits: Sequence[float] | np.ndarray, temperature: float) -> np.ndarray:
-    """Return sigmoid(logit / temperature), (n,) float64, without overflow.
-
-    >>> probabilities([-800.0, 0.0, 800.0], 1.0).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    import numpy as np
-    from scipy.special import expit
-
-    return expit(np.asarray(logits, dtype=np.float64) / temperature)
-
-
-def fit_temperature(
-    labels: Sequence[Any] | np.ndarray, logits: Sequence[float] | np.ndarray
-) -> float:
-    """Return the temperature of least cross-entropy; 1.0 when there is one class alone.
-
-    Labels are softened by one pseudo-row of each class, so that rows without a single error have a
-    finite optimum too. The result keeps `MIN_TEMPERATURE` and `MAX_TEMPERATURE`, and no row's
-    logit is scaled above `MAX_SCALED_LOGIT`, where probabilities would no longer order rows. The
-    cross-entropy is convex in 1 / temperature: its slope is bisected.
-
-    Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2; soft labels as
-    in Platt 1999, Probabilistic Outputs for Support Vector Machines, equation 4.
-    """
-    import numpy as np
-    from scipy.special import expit
-
-    y, z = checked_rows(labels, logits)
-    n_ai, n_human = int(y.sum()), int((1 - y).sum())
-    if not n_ai or not n_human or not np.any(z):
-        return 1.0
-    soft = np.where(y == 1, (n_ai + 1) / (n_ai + 2), 1 / (n_human + 2))
-    least = max(MIN_TEMPERATURE, float(np.abs(z).max()) / MAX_SCALED_LOGIT)
-    if least >= MAX_TEMPERATURE:
-        return least
-    cold, hot = 1 / least, 1 / MAX_TEMPERATURE  # of 1 / temperature: highest and lowest
-
-    def slope(inverse: float) -> float:
-        return float(((expit(inverse * z) - soft) * z).sum())
-
-    if slope(cold) <= 0:
-        return least
-    if slope(hot) >= 0:
-        return MAX_TEMPERATURE
-    for _ in range(60):
-        middle = math.sqrt(cold * hot)
-        cold, hot = (middle, hot) if slope(middle) > 0 else (cold, middle)
-    return 1 / math.sqrt(cold * hot)
-
-
-def clopper_pearson(k: int, n: int, level: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the exact two-sided interval of a rate of k in n independent rows.
-
-    Source: Clopper and Pearson 1934, The Use of Confidence or Fiducial Limits.
-
-    >>> [round(edge, 4) for edge in clopper_pearson(0, 100)]
-    [0.0, 0.0362]
-    """
-    tail = (1 - level) / 2
-    return 1 - promised_fpr(n, n - k, 1 - tail), promised_fpr(n, k, 1 - tail)
-
-
-def promised_fpr(n: int, exceed: int = 0, confidence: float = CONFIDENCE) -> float:
-    """Return the upper limit of the rate when `exceed` of n humans lie above the threshold.
-
-    One-sided and exact for independent programs; many programs of few authors promise less.
-
-    >>> round(promised_fpr(300), 4), round(promised_fpr(300, 3), 4), promised_fpr(0)
-    (0.0099, 0.0256, 1.0)
-    """
-    from scipy.special import betaincinv
-
-    if not 0 <= exceed <= n:
-        raise ConfigError(f"{exceed} of {n} is no count", fix="Give a count from 0 to n.")
-    return 1.0 if exceed == n else float(betaincinv(exceed + 1, n - exceed, confidence))
-
-
-def humans_needed(target_fpr: float, confidence: float = CONFIDENCE) -> int:
-    """Return how many human programs, none above the threshold, promise `target_fpr`.
-
-    >>> humans_needed(0.05), humans_needed(0.01), humans_needed(0.001)
-    (59, 299, 2995)
-    """
-    _share(target_fpr, "target_fpr")
-    _share(confidence, "confidence")
-    return math.ceil(math.log(1 - confidence) / math.log1p(-target_fpr))
-
-
-def checked_rows(
-    labels: Sequence[Any] | np.ndarray, scores: Sequence[float] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (n,) labels as 0 (human) and 1 (ai), and (n,) float64 scores.
-
-    Raises:
-        DataError: Lengths differ, a label is another one, or a score is not finite (rows count
-            from 1).
-    """
-    import numpy as np
-
-    numbers = {"human": 0, "ai": 1, 0: 0, 1: 1}
-    try:
-        y = np.array([numbers[label] for label in labels], dtype=np.int64)
-        z = np.asarray(scores, dtype=np.float64)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"a label or a score cannot be used: {error}", fix='Labels are "human" or "ai".'
-        ) from error
-    if y.shape != z.shape:
-        raise DataError(f"{len(y)} labels for scores {z.shape}", fix="Give one score to each row.")
-    bad = np.flatnonzero(~np.isfinite(z))
-    if len(bad):
-        raise DataError(
-            f"score {z[bad[0]]} in row {bad[0] + 1} is not finite ({len(bad)} such rows)",
-            fix="Look for non-finite weights: the model has not produced a score there.",
-        )
-    return y, z
+    return float(probabilities(np.sort(machines), temperature)[count_of(rate, len(machines))])

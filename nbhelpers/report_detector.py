@@ -196,7 +196,8 @@ def glossary(facts: RunFacts) -> list[str]:
         said.append(
             "Floors: cheap scorers that a trained model should beat, each with its own threshold, "
             "frozen at the same promise. Ahead or behind: the 95 % interval of the difference (in "
-            "brackets) leaves out 0; level: it holds 0."
+            "brackets) leaves out 0; level: it holds 0. TPR at promised FPR: with a threshold that "
+            "gives this rate on the split itself, so that scorers can be compared."
         )
     if part(facts.data, "similarity"):
         said.append(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nbhelpers.forms import LARGEST
 from nbhelpers.report_facts import RunFacts, dig, score, share
-from nbhelpers.targets_detector import DETECTOR_SPLITS, LEADS
+from nbhelpers.targets_detector import DETECTOR_SPLITS
 
 FLOOR_NAMES = {
     "length": "length",
@@ -21,7 +21,7 @@ EDIT_NAMES = {
     "rename": "renamed",
     "rename_reformat": "renamed and reformatted",
 }
-METRIC_NAMES = {"roc_auc": "ROC-AUC", "tpr": "TPR"}
+METRIC_NAMES = {"roc_auc": "ROC-AUC", "tpr_at_fpr": "TPR at promised FPR", "tpr": "TPR"}
 MODEL = "this model"
 AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
 
@@ -157,11 +157,16 @@ def standing_of(ours: float | None, other: float | None, lead: Any) -> str:
 
 
 def floors_of(scores: Mapping[str, Any]) -> dict[str, list[Beside]]:
-    """Return by floor how the model stands in each of `LEADS` that both have; best floor first."""
+    """Return by floor how the model stands in each score that both have; best floor first.
+
+    Frozen thresholds realise different false-positive rates, so TPRs are compared at one rate, and
+    at the frozen thresholds only where nothing else is known.
+    """
     found = {}
     for name, floor in part(scores, "floors").items():
         beside = []
-        for metric in LEADS:
+        at_one_rate = number(scores, "metrics", "tpr_at_fpr") is not None
+        for metric in ("roc_auc", "tpr_at_fpr" if at_one_rate else "tpr"):
             ours, other = number(scores, "metrics", metric), number(floor, "metrics", metric)
             lead = dig(floor, "lead", metric)
             if ours is not None and other is not None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.report_detector_base import (
     EDIT_NAMES,
-    METRIC_NAMES,
     lead_said,
     rate_said,
     with_edges,
@@ -71,14 +70,13 @@ def floor_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     rows = []
     for row in _records(table):
         cells = {"split": row["split"], "scorer": row["scorer"]}
-        for metric in ("roc_auc", "tpr", "fpr"):
-            is_known = row[metric] is not None
+        for metric in ("roc_auc", "tpr_at_fpr", "tpr", "fpr"):
+            is_known, title = row[metric] is not None, DETECTOR_TITLES[metric]
             said = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
-            cells[DETECTOR_TITLES[metric]] = said
-        for metric, title in METRIC_NAMES.items():
-            cells[f"lead in {title}"] = lead_said(row[f"{metric} lead"])
-        cells |= _skipped(row, "ROC-AUC")
-        rows.append(cells)
+            cells[title] = said
+            if metric in ("roc_auc", "tpr_at_fpr"):
+                cells[f"lead in {title}"] = lead_said(row[f"{metric} lead"])
+        rows.append(cells | _skipped(row, "ROC-AUC"))
     return _frame(rows)
 
 
@@ -120,18 +118,29 @@ def macro_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     return _frame(rows)
 
 
-def edit_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write rates before and after the edit, and their difference."""
+def ai_edited_cells(table: pd.DataFrame | None) -> pd.DataFrame:
+    """Write the TPR before and after an edit of AI programs, and what is lost."""
     rows = []
     for row in _records(table):
-        cells = {"split": row["split"], "edit": EDIT_NAMES.get(row["edit"], row["edit"])}
-        cells |= {"scorer": row["scorer"], "AI": count(row["n_ai"])}
-        cells |= {"TPR": _before_after(row, "tpr")}
-        cells |= {"TPR lost": _signed(row["tpr lost"], row["tpr lost interval"])}
-        cells |= {"human": count(row["n_human"]), "FPR": _before_after(row, "fpr")}
-        cells |= {"FPR gained": _signed(row["fpr gained"], None)} | _skipped(row, "TPR")
-        rows.append(cells)
+        cells = _edit(row) | {"AI programs": count(row["n_ai"]), "TPR": _before_after(row, "tpr")}
+        cells["TPR lost"] = _signed(row["tpr lost"], row["tpr lost interval"])
+        rows.append(cells | _skipped(row, "TPR"))
     return _frame(rows)
+
+
+def human_edited_cells(table: pd.DataFrame | None) -> pd.DataFrame:
+    """Write the FPR before and after an edit of human programs, and what is gained."""
+    rows = []
+    for row in _records(table):
+        cells = _edit(row) | {"human programs": count(row["n_human"])}
+        cells |= {"FPR": _before_after(row, "fpr"), "FPR gained": _signed(row["fpr gained"], None)}
+        rows.append(cells | _skipped(row, "FPR"))
+    return _frame(rows)
+
+
+def _edit(row: Mapping[str, Any]) -> dict[str, str]:
+    edit = EDIT_NAMES.get(row["edit"], row["edit"])
+    return {"split": row["split"], "edit": edit, "scorer": row["scorer"]}
 
 
 def _skipped(row: Mapping[str, Any], column: str) -> dict[str, str]:
@@ -160,7 +169,9 @@ def retrieval_cells(table: pd.DataFrame | None) -> pd.DataFrame:
         for metric, title in (("mrr", "MRR"), ("map_at_r", "MAP@R")):
             is_known = row[metric] is not None
             cells[title] = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
-        rows.append(cells | {"lead in MRR": lead_said(row["lead"])} | _skipped(row, "MRR"))
+            if metric == "mrr":
+                cells["lead in MRR"] = lead_said(row["lead"])
+        rows.append(cells | _skipped(row, "MRR"))
     return _frame(rows)
 
 

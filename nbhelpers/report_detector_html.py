@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from nbhelpers.plots import caption
 from nbhelpers.report_detector import cautions
 from nbhelpers.report_detector_base import part, splits, texts
 from nbhelpers.report_detector_cells import (
-    edit_cells,
+    ai_edited_cells,
     floor_cells,
+    human_edited_cells,
     macro_cells,
     pair_cells,
     prevalence_cells,
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 
 Tables = Mapping[str, "pd.DataFrame"]
 Plots = Mapping[str, Path]
-SHOWN_SLICES = 40  # the others are folded away
-MOST_SLICES = 400  # on the page; the table of the report has all
+Cells = Callable[["pd.DataFrame"], "pd.DataFrame"]
+SHOWN_ROWS = 40  # of a long table; the others are folded away
+MOST_ROWS = 400  # of those, on the page; the table of the report has all
 MOST_PARTS = 300
 MOST_LINES, MOST_CHARACTERS, DEPTH = 60, 400, 3  # of what the checks of the data found
 
@@ -87,7 +89,8 @@ def _scores(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     )
     beside = (
         "Floors: cheap scorers trained on the same rows, each with its own threshold, frozen on "
-        "validation humans at the same promise. Leads: ours minus the floor's, on the same "
+        "validation humans at the same promise. TPR at promised FPR compares them at one rate, "
+        "with a threshold read from the split itself. Leads: ours minus the floor's, on the same "
         "resamples."
     )
     return (
@@ -127,28 +130,38 @@ def _parts(facts: RunFacts, tables: Tables, plots: Plots) -> str:
         for said in worst_said(scores)
     )
     return (
-        section("Edits", _lines(edit_cells(tables.get("edits"))), edits)
+        section("Edits", _edits(tables), edits)
         + _figure(facts, plots, "edits")
         + section("Slices", worst + _slices(tables) + _figure(facts, plots, "slices"))
     )
 
 
+def _edits(tables: Tables) -> str:
+    table = tables.get("edits")
+    return _lines(ai_edited_cells(table)) + _lines(human_edited_cells(table))
+
+
 def _slices(tables: Tables) -> str:
-    """Return the slices, crossed kinds and what is beyond the first ones folded away."""
-    table = tables.get("slices")
-    if table is None:
-        return table_of(macro_cells(tables.get("macro")))
-    is_crossed = table["by"].str.contains(" x ", regex=False)
-    plain, crossed = table[~is_crossed], table[is_crossed]
-    rest = [plain[SHOWN_SLICES:], crossed]
-    shown = _lines(slice_cells(plain[:SHOWN_SLICES]))
-    for more in rest:
-        if len(more):
-            title = f"{count(len(more))} more slices" + (" (crossed)" if more is crossed else "")
-            cells = _lines(slice_cells(more[:MOST_SLICES]))
-            shown += f"<details><summary>{title}</summary>{cells}</details>"
-    macro = table_of(macro_cells(tables.get("macro")))
+    """Return the slices, the crossed kinds folded away."""
+    table, macro = tables.get("slices"), table_of(macro_cells(tables.get("macro")))
+    shown = ""
+    if table is not None:
+        is_crossed = table["by"].str.contains(" x ", regex=False)
+        shown = _folded(table[~is_crossed], slice_cells, "slices")
+        shown += _folded(table[is_crossed], slice_cells, "slices (crossed)", first=0)
     return shown + (paragraph("Mean over slices, each counted once:") + macro if macro else "")
+
+
+def _folded(table: pd.DataFrame | None, cells: Cells, what: str, *, first: int = SHOWN_ROWS) -> str:
+    """Return the first rows of a table, and the others folded away."""
+    if table is None:
+        return ""
+    shown, rest = _lines(cells(table[:first])), table[first:]
+    if not len(rest):
+        return shown
+    more = _lines(cells(rest[:MOST_ROWS]))
+    title = f"{count(len(rest))} {'more ' if first else ''}{what}"
+    return f"{shown}<details><summary>{title}</summary>{more}</details>"
 
 
 def _similarity(tables: Tables) -> str:
@@ -162,9 +175,16 @@ def _similarity(tables: Tables) -> str:
     )
     return section(
         "Similarity: finding programs of the same task",
-        _lines(retrieval_cells(tables.get("retrieval"))),
+        _folded(_whole_first(tables.get("retrieval")), retrieval_cells, "rows"),
         retrieval,
     ) + section("Similarity: pairs", _lines(pair_cells(tables.get("pairs"))), pairs)
+
+
+def _whole_first(table: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Put retrieval among all languages above that from one language to another."""
+    if table is None:
+        return None
+    return table.sort_values("query", key=lambda names: names != "all", kind="stable")
 
 
 def _lines(table: pd.DataFrame) -> str:

@@ -26,12 +26,12 @@ from nbhelpers.report_tables import (
     training_table,
 )
 from nbhelpers.targets import available, is_reached, is_target
-from nbhelpers.targets_detector import DETECTOR_METRICS, is_upper_bound
+from nbhelpers.targets_detector import DETECTOR_METRICS, LEADS, is_upper_bound
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BESIDE = ("roc_auc", "tpr", "fpr", "f1")  # of the model and its floors
+BESIDE = ("roc_auc", "tpr_at_fpr", "tpr", "fpr", "f1")  # of the model and its floors
 MOST_FEATURES = 8
 
 
@@ -106,7 +106,7 @@ def floors_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
             for metric in BESIDE:
                 row[metric] = number(values, "metrics", metric)
                 row[f"{metric} interval"] = edges(values, "intervals", metric)
-            for metric in ("roc_auc", "tpr"):
+            for metric in LEADS:
                 row[f"{metric} lead"] = None if name == MODEL else dig(values, "lead", metric)
             skipped = dig(values, "skipped")
             yield row | {"note": skipped if isinstance(skipped, str) else ""}

@@ -18,10 +18,11 @@ from typing import Any
 from nbhelpers.errors import ConfigError, RequirementMissed
 from nbhelpers.targets_detector import (
     DETECTOR_BESIDE,
-    DETECTOR_SPLITS,
+    OTHER_NAMES,
     all_detector_names,
     available_of_detector,
     detector_names,
+    is_score,
     is_upper_bound,
     may_be_detector,
 )
@@ -357,15 +358,18 @@ def score_names(job: str | None = None) -> list[str]:
         names += [*target_names("finetune"), *counts]
     if job in (None, "detector"):
         names += all_detector_names()
-    return names + [f"{group}.{name}" for group, beside in _beside(job).items() for name in beside]
+    names += [f"{group}.{name}" for group, beside in _beside(job).items() for name in beside]
+    return list(dict.fromkeys(names))
 
 
 def _listed(known: list[str] | Mapping[str, Any]) -> str:
     names, is_of_finetune = f"Names: {', '.join(_short(known))}", "bleu" in known
     if is_of_finetune and "f1" not in known:
         return f"{names}."
-    splits = DETECTOR_SPLITS if "tpr" in known and not is_of_finetune else SPLITS
-    return f"{names}; scores also as SPLIT.NAME, SPLIT: {', '.join(splits)}."
+    if "tpr" in known and not is_of_finetune:
+        scores = [name for name in detector_names() if name in known and is_score(name)]
+        return f"Names: {', '.join(scores)}; {OTHER_NAMES}."
+    return f"{names}; scores also as SPLIT.NAME, SPLIT: {', '.join(SPLITS)}."
 
 
 def _short(known: list[str] | Mapping[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ DETECTOR_METRICS = (
     "precision",
     "recall",
     "tpr",
+    "tpr_at_fpr",
     "fpr",
     "specificity",
     "ece",
@@ -36,6 +37,7 @@ DETECTOR_TITLES = {
     "precision": "precision",
     "recall": "recall",
     "tpr": "TPR (recall)",
+    "tpr_at_fpr": "TPR at promised FPR",
     "fpr": "FPR",
     "specificity": "specificity",
     "ece": "ECE",
@@ -49,9 +51,9 @@ DETECTOR_EDITS = ("reformat", "strip_comments", "rename", "rename_reformat")
 EDIT_SCORES = ("roc_auc", "tpr", "tpr_unedited", "tpr_loss", "fpr", "fpr_unedited")
 SIMILARITY_SCORES = ("mrr", "map_at_r", "pair_roc_auc", "pair_accuracy", "pair_f1")
 COUNTS = ("n_samples", "n_human", "n_ai", "n_tasks")
-LEADS = ("roc_auc", "tpr")
+LEADS = ("roc_auc", "tpr", "tpr_at_fpr")
 _PHASES = ("start", "check", "data", "audit", "model", "pretrain", "train", "evaluate", "floors")
-_PHASES += ("scores",)
+_PHASES += ("scores", "similarity")
 DETECTOR_BESIDE = {
     "operating_point": ("threshold", "temperature", "n_humans", "valid_fpr"),
     "memory": ("predicted_bytes", "measured_bytes", "error_percent"),
@@ -75,6 +77,10 @@ DETECTOR_BESIDE = {
         "best_step",
     ),
 }
+OTHER_NAMES = (
+    f"scores also as SPLIT.NAME, SPLIT: {', '.join(DETECTOR_SPLITS)}; what was measured beside "
+    f"them as GROUP.NAME, such as timing.total_s, GROUP: {', '.join(DETECTOR_BESIDE)}"
+)
 _LOWER = {"fpr", "fpr_unedited", "valid_fpr", "ece", "brier", "abstain_share", "tpr_loss"}
 _LOWER |= {"ms_per_file", "ms_alone", "recompiles", "skipped_steps", "first_loss", "last_loss"}
 _LOWER_GROUPS = ("memory.", "timing.", "phases.")
@@ -96,6 +102,15 @@ def detector_names() -> list[str]:
     """Return the names by which a message lists the scores, those of the test split first."""
     names = [*DETECTOR_METRICS, *(f"similarity.{name}" for name in SIMILARITY_SCORES)]
     return names + [f"{group}.{n}" for group, inner in DETECTOR_BESIDE.items() for n in inner]
+
+
+def is_score(name: str) -> bool:
+    """Say whether a name is of a score, not of what was measured beside the scores.
+
+    >>> is_score("similarity.mrr"), is_score("timing.total_s")
+    (True, False)
+    """
+    return name.partition(".")[0] not in DETECTOR_BESIDE
 
 
 def all_detector_names() -> list[str]:

@@ -25,18 +25,19 @@ def tokenizer() -> Any:
 
 
 def tiny_config(family: str) -> Any:
-    """The configuration of an encoder of two layers (ModernBERT: local and global ones)."""
+    """The configuration of an encoder of one layer (ModernBERT: a global and a local one)."""
     import transformers as tf
 
-    sizes = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2}
+    sizes = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 4, "intermediate_size": 64, "pad_token_id": 1}
     if family == "t5":
-        inner = {"d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 64}
+        inner = {"d_model": 32, "d_kv": 8, "num_layers": 1, "num_heads": 4, "d_ff": 64}
         return tf.T5Config(vocab_size=WORDS, pad_token_id=1, eos_token_id=2, **inner)
     if family == "modernbert":
         ends = {"bos_token_id": 0, "cls_token_id": 0, "eos_token_id": 2, "sep_token_id": 2}
         local = {"local_attention": 8, "global_attn_every_n_layers": 2}
-        return tf.ModernBertConfig(max_position_embeddings=SEQ_LEN, **sizes, **ends, **local)
+        sizes |= {"num_hidden_layers": 2, "max_position_embeddings": SEQ_LEN}
+        return tf.ModernBertConfig(**sizes, **ends, **local)
     if family == "bert":
         return tf.BertConfig(max_position_embeddings=SEQ_LEN, **sizes)
     return tf.RobertaConfig(max_position_embeddings=SEQ_LEN + 2, type_vocab_size=1, **sizes)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,27 @@ def test_it_abstains_and_says_why(
     sheet = calibrated.score_code(code, language=language, edits=False)
     assert sheet.call == "undecided" and words in "; ".join(sheet.reasons)
     assert words in sheet.text()
+
+
+def test_a_calibration_that_came_with_an_export_is_of_other_people(
+    detector: Detector, humans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(detect_process, "MODULE", "fake_detector")
+    found = detector.calibrate(humans, target_fpr=0.05, out=tmp_path / "c.json", progress=False)
+    folder = tmp_path / "exported"
+    shutil.copytree(detector.facts.place.folder, folder)
+    told = json.loads((folder / "detector.json").read_text())
+    theirs = replace(found, source="code of the one who exported this")
+    (folder / "detector.json").write_text(json.dumps(told | {"calibration": theirs.to_dict()}))
+    place = theirs.save(folder / "calibration.json")
+    with load_detector(folder, device="cpu") as exported:
+        options = {"language": "python", "edits": False}
+        sheet = exported.score_code(program(9), **options)
+        assert sheet.call is None and "on other people" in sheet.reasons[0]
+        assert exported.score_code(program(9), calibration=place, **options).call == "ai"
+        exported.calibrate(humans, target_fpr=0.05, progress=False)
+        assert exported.score_code(program(9), **options).call == "ai"
 
 
 def test_a_batch_says_how_many_false_accusations_to_expect(

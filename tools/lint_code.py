@@ -34,9 +34,10 @@ LAYERS: dict[str, set[str]] = {
     "code": CODE,
     "detect": KERNEL | CODE,  # reads people's files as the training reads its data
     "data": DATA,
+    "audit": KERNEL | DATA,  # shows what `data` measured
     "samples": DATA,
     **dict.fromkeys(("models", "jobs"), PLAN | RUNS | CODE | {"models", "jobs", "supervise"}),
-    "cli": KERNEL | {"code"},
+    "cli": KERNEL | {"code", "audit"},
     "__main__": {"cli"},
     "__init__": KERNEL,
 }
@@ -56,15 +57,19 @@ def row_of(name: str) -> str:
     return name if name in LAYERS else name.partition("_")[0]
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
-    """Every imported name with its line, and whether it is imported with the module itself."""
+def imports(tree: ast.Module, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, int, bool]]:
+    """Every imported name with its line, and whether it is imported with the module itself.
+
+    `inside` names the folders of the package that the module stands in.
+    """
     top = {node for statement in _executed(tree.body) for node in ast.walk(statement)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno, node in top
         elif isinstance(node, ast.ImportFrom):
-            base = ("nbhelpers." if node.level else "") + (node.module or "")
+            above = ["nbhelpers", *inside[: len(inside) + 1 - node.level], ""] if node.level else []
+            base = ".".join(above) + (node.module or "")
             names = [f"{base}.{alias.name}" for alias in node.names]
             for name in names if base in ("nbhelpers", "nbhelpers.") else [base]:
                 yield name.replace("..", "."), node.lineno, node in top
@@ -99,7 +104,7 @@ def layer_problems(path: Path, package: Path) -> list[str]:
     if module not in LAYERS:
         return [f"{path.name}: the module {module} has no row in LAYERS of tools/lint_code.py"]
     problems = []
-    for name, line, at_import in imports(tree):
+    for name, line, at_import in imports(tree, path.relative_to(package).parts[:-1]):
         first, _, rest = name.partition(".")
         where = f"{path.relative_to(package.parent)}:{line}"
         ours = row_of(rest.split(".")[0])

@@ -93,8 +93,7 @@ def _ai_like_human(rows: Sequence[Row], kept: Sequence[int], index: ShingleIndex
 
 def _examples(rows: Sequence[Row], found: list[Match], at_of: dict[int, int]) -> list[str]:
     return [
-        f"{rows[at_of[match.row]].place} and {rows[at_of[match.of]].place}"
-        f" ({match.similarity:.2f})"
+        f"{rows[at_of[match.row]].place} and {rows[at_of[match.of]].place} ({match.similarity:.2f})"
         for match in found[:EXAMPLES]
     ]
 

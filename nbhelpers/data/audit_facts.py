@@ -56,13 +56,17 @@ def collect(rows: Sequence[Row], *, form: str, known: Sequence[str] = ()) -> dic
         "canonical": form,
         "classes": {label: len(own) for label, own in of.items()}
         | {"unlabelled": len(rows) - len(labelled)},
-        "distinct": {label: len({" ".join(row.code.split()) for row in own}) for label, own in of.items()},
+        "distinct": {
+            label: len({" ".join(row.code.split()) for row in own}) for label, own in of.items()
+        },
         "counts": _counts(labelled),
         "people": people(labelled),
         "generators": generators(labelled),
         "claims": ai_claims(labelled),
         "templates": templates,
-        "tags": [tag._asdict() | {"auc": round(tag.auc, 4), "sentence": tag.sentence()} for tag in tags],
+        "tags": [
+            tag._asdict() | {"auc": round(tag.auc, 4), "sentence": tag.sentence()} for tag in tags
+        ],
         "features": feature_table(labelled, form=form) if has_both else [],
         "told_apart": told_apart(drawn["human"], drawn["ai"], clean) if has_both else None,
         "duplicates": duplicate_facts(labelled, compared, clean),
@@ -121,5 +125,3 @@ def _compared(rows: Sequence[Row], templates: dict[str, Any], draw: random.Rando
         limit = DRAWN_OF_TEMPLATES if found["is_collapsed"] else MAX_COMPARED // 2
         kept += draw.sample(own, min(limit, len(own)))
     return sorted(kept)
-
-

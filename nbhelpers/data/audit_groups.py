@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from .audit_duplicates import HELD
@@ -22,7 +23,7 @@ FIRST_MODEL = (2020, 6)
 
 def count_tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
     """Return rows of each class per value of each column, most rows first."""
-    return {column: counts(rows, lambda row: getattr(row, column)) for column in COLUMNS}
+    return {column: counts(rows, attrgetter(column)) for column in COLUMNS}
 
 
 def counts(rows: Iterable[Row], key: Callable[[Row], str]) -> list[dict[str, Any]]:
@@ -183,11 +184,15 @@ def confounding(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """
     found = []
     for column in ("language", "source", "split"):
-        table = counts(rows, lambda row, name=column: getattr(row, name))
+        table = counts(rows, attrgetter(column))
         if len(table) == 1 and not table[0]["value"]:
             continue
         single = [
-            {"value": one["value"], "label": CLASSES[one["ai"] > 0], "rows": one["human"] + one["ai"]}
+            {
+                "value": one["value"],
+                "label": CLASSES[one["ai"] > 0],
+                "rows": one["human"] + one["ai"],
+            }
             for one in table
             if min(one["human"], one["ai"]) == 0 and one["human"] + one["ai"] >= FEW_ROWS
         ]

@@ -103,7 +103,9 @@ def _groups(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _counts(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if [one["value"] for one in found] == [""]:
         return []
-    return [{"value": one["value"] or "none named", **{k: one[k] for k in CLASSES}} for one in found]
+    return [
+        {"value": one["value"] or "none named", **{k: one[k] for k in CLASSES}} for one in found
+    ]
 
 
 def _confounding(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .audit_rows import CLASSES, Row
-from .audit_text import units
+from .audit_text import ANY_NUMBER, units
 
 PLACES = (
     "first line",
@@ -31,7 +31,9 @@ TOLD_SHARE = 0.1  # of the rows of a class; less is not told
 # A leak at these shares: the more a text looks like a tag by its place or its words, the fewer.
 LEAK_SHARE = {"label": 0.2, "fixed": 0.4, "any": 0.8}
 SAME_ROWS = 0.7  # Jaccard similarity of the rows of two texts that are one tag
+FOLLOWS = 0.9
 KEPT = 6
+NUMBER_SHOWN = "<number>"
 
 
 class Tag(NamedTuple):
@@ -78,7 +80,9 @@ def find_tags(
     if min(map(len, rows.values())) < MIN_COUNT:
         return []
     sets = {label: [units(row.code) for row in found] for label, found in rows.items()}
-    counts = {label: Counter(unit for one in found for unit in one) for label, found in sets.items()}
+    counts = {
+        label: Counter(unit for one in found for unit in one) for label, found in sets.items()
+    }
     found = [
         (*unit, label)
         for label in CLASSES
@@ -88,16 +92,16 @@ def find_tags(
     if only_named:
         found = [one for one in found if _names_label(one[1], named)]
     found.sort(key=lambda one: _order(one, counts, rows))
-    return [_tag(one, counts, rows, sets, named) for one in _distinct(found, sets)]
+    return [_tag(one, counts, rows, sets, named) for one in _distinct(found, counts, rows, sets)]
 
 
 def without_tags(code: str, tags: Sequence[Tag]) -> str:
-    """Return a program without the texts of tags (words that are also code may go as well)."""
+    """Return a program without the texts of tags: their lines, or themselves within a line."""
     for tag in tags:
+        text = re.escape(tag.text).replace(NUMBER_SHOWN, r"\d+")
         if tag.place in ("first line", "last line", "line", "comment"):
-            code = "\n".join(line for line in code.split("\n") if tag.text not in line)
-        else:
-            code = code.replace(tag.text, " ")
+            text = rf"^[^\n]*{text}[^\n]*\n?"
+        code = re.sub(text, "", code, flags=re.MULTILINE)
     return code
 
 
@@ -106,9 +110,7 @@ def _is_told(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> bool:
     return n >= MIN_COUNT and share >= TOLD_SHARE and share >= PURE * (share + other)
 
 
-def _shares(
-    counts: Any, rows: Any, unit: tuple[str, str], label: str
-) -> tuple[int, float, float]:
+def _shares(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> tuple[int, float, float]:
     against = CLASSES[1 - CLASSES.index(label)]
     n = counts[label][unit]
     return n, n / len(rows[label]), counts[against][unit] / len(rows[against])
@@ -120,20 +122,35 @@ def _order(one: tuple[str, str, str], counts: Any, rows: Any) -> tuple[float, in
     return -round(share - other, 2), PLACES.index(place), -len(text), text
 
 
-def _distinct(found: list[tuple[str, str, str]], sets: Any) -> list[tuple[str, str, str]]:
-    """Leave out texts that stand in nearly the same rows as one that is kept."""
+def _distinct(
+    found: list[tuple[str, str, str]], counts: Any, rows: Any, sets: Any
+) -> list[tuple[str, str, str]]:
+    """Leave out what only repeats, lengthens or follows from a text that is kept."""
     kept: list[tuple[tuple[str, str, str], set[int]]] = []
+    first = 0.0  # share of the strongest tag that stands at a fixed place
     for one in found:
         place, text, label = one
-        rows = {at for at, held in enumerate(sets[label]) if (place, text) in held}
-        if not any(
-            other[2] == label and len(rows & held) >= SAME_ROWS * len(rows | held)
-            for other, held in kept
-        ):
-            kept.append((one, rows))
+        share = _shares(counts, rows, (place, text), label)[1]
+        # A tag at the start moves what stood there: `class` then starts human programs only.
+        if place in FIXED and share < FOLLOWS * first:
+            continue
+        holders = {at for at, held in enumerate(sets[label]) if (place, text) in held}
+        if not any(_is_same(one, holders, *other) for other in kept):
+            kept.append((one, holders))
+            first = max(first, share if place in FIXED else 0.0)
         if len(kept) == KEPT:
             break
     return [one for one, _ in kept]
+
+
+def _is_same(
+    one: tuple[str, str, str], holders: set[int], other: tuple[str, str, str], held: set[int]
+) -> bool:
+    if one[2] != other[2]:
+        return False
+    short, long = (re.sub(r"[\W_]+", "", text) for text in (other[1], one[1]))
+    is_part = min(len(short), len(long)) > 1 and (short in long or long in short)
+    return is_part or len(holders & held) >= SAME_ROWS * len(holders | held)
 
 
 def _tag(one: tuple[str, str, str], counts: Any, rows: Any, sets: Any, named: set[str]) -> Tag:
@@ -156,8 +173,8 @@ def _names_label(text: str, named: set[str]) -> bool:
 
 def _as_written(text: str, place: str, code: str) -> str:
     """The text with its own white space, where tokens were joined by blanks."""
-    if place not in ("start", "end"):
-        return text
+    if place not in ("start", "end") or ANY_NUMBER in text:
+        return text.replace(ANY_NUMBER, NUMBER_SHOWN)
     spaced = r"\s*".join(re.escape(token) for token in text.split(" "))
     found = list(re.finditer(spaced, code))
     return found[0 if place == "start" else -1][0] if found else text

@@ -10,10 +10,91 @@ from .audit_rows import CHARACTERS_READ
 
 PREFIX_TOKENS = 8
 LINES_SHOWN = 80  # characters of a line that are kept to name it
+ANY_NUMBER = "\ue000"  # stands for digits: a private character, which no program holds by chance
 
 # Words that stay when names are masked: they carry the shape of a statement.
 _KEPT = frozenset(
-    ["async", "await", "bool", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue", "def", "default", "do", "double", "elif", "else", "end", "enum", "except", "extends", "false", "final", "finally", "float", "fn", "for", "foreach", "from", "func", "function", "if", "implements", "import", "in", "include", "int", "interface", "is", "lambda", "let", "local", "long", "namespace", "new", "none", "not", "null", "package", "pass", "private", "protected", "public", "raise", "return", "self", "short", "signed", "static", "str", "string", "struct", "switch", "template", "then", "this", "throw", "throws", "true", "try", "typedef", "unsigned", "using", "var", "void", "while", "with", "yield"]
+    [
+        "async",
+        "await",
+        "bool",
+        "boolean",
+        "break",
+        "byte",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "const",
+        "continue",
+        "def",
+        "default",
+        "do",
+        "double",
+        "elif",
+        "else",
+        "end",
+        "enum",
+        "except",
+        "extends",
+        "false",
+        "final",
+        "finally",
+        "float",
+        "fn",
+        "for",
+        "foreach",
+        "from",
+        "func",
+        "function",
+        "if",
+        "implements",
+        "import",
+        "in",
+        "include",
+        "int",
+        "interface",
+        "is",
+        "lambda",
+        "let",
+        "local",
+        "long",
+        "namespace",
+        "new",
+        "none",
+        "not",
+        "null",
+        "package",
+        "pass",
+        "private",
+        "protected",
+        "public",
+        "raise",
+        "return",
+        "self",
+        "short",
+        "signed",
+        "static",
+        "str",
+        "string",
+        "struct",
+        "switch",
+        "template",
+        "then",
+        "this",
+        "throw",
+        "throws",
+        "true",
+        "try",
+        "typedef",
+        "unsigned",
+        "using",
+        "var",
+        "void",
+        "while",
+        "with",
+        "yield",
+    ]
 )
 _STRING = (
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|' + r"'''(?:[^'\\]|\\.|'(?!''))*'''|"
@@ -68,12 +149,13 @@ def _masked(line: str) -> str:
 def units(code: str) -> set[tuple[str, str]]:
     r"""Return what could be a tag, as (place, text): words, lines, comments, first and last tokens.
 
-    Digits also count as 0, so that a tag with a number of its own is one tag.
+    Each also stands with `ANY_NUMBER` for its digits, so that a tag with a number of its own in
+    each row is one tag.
 
     >>> found = units("# Task: 17\nx = 1\n")
     >>> ("first line", "# Task: 17") in found, ("word", "Task") in found
     (True, True)
-    >>> ("start", "# Task : 0") in found
+    >>> ("start", f"# Task : {ANY_NUMBER}") in found
     True
     """
     text = code[:CHARACTERS_READ]
@@ -102,14 +184,14 @@ def _ends(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _both(text: str) -> tuple[str, ...]:
-    masked = _DIGITS.sub("0", text)
+    masked = _DIGITS.sub(ANY_NUMBER, text)
     return (text,) if masked == text else (text, masked)
 
 
 @lru_cache(maxsize=200_000)
 def _word_parts(word: str) -> tuple[str, ...]:
-    """The word, it with digits as 0, and what camelCase and underscores join, in lower case."""
-    parts = {word, _DIGITS.sub("0", word), word.lower()}
+    """The word, also without its digits, and what camelCase and underscores join, in lower case."""
+    parts = {*_both(word), word.lower()}
     if len(word) > 1:
         parts.update(part.lower() for part in _PARTS.findall(word))
     return tuple(parts)

@@ -29,10 +29,11 @@ def told_apart(
     if min(len(human), len(ai)) < MIN_ROWS:
         return None
     rows = [*human[:MAX_ROWS], *ai[:MAX_ROWS]]
-    words = [_words(clean(row.code[:CHARACTERS_READ])) for row in rows]
+    texts = [clean(row.code[:CHARACTERS_READ]) for row in rows]
+    words = [_words(text) for text in texts]
     halves: tuple[list[int], list[int]] = ([], [])
     for at, row in enumerate(rows):
-        name = (row.task or row.code).encode("utf-8", "replace")
+        name = (row.task or " ".join(texts[at].split())).encode("utf-8", "replace")
         halves[zlib.crc32(name) % 2].append(at)
     areas = [
         area

@@ -116,7 +116,8 @@ def read_rows(
         revision: Branch, tag or commit on the hub.
         on_bad_rows: `stop` raises with the whole report; `drop` leaves out exactly the bad rows.
         log: Collects what is found; its policy is used in place of `on_bad_rows`.
-        label_is_task: A column `label` without known labels names the task where no other does.
+        label_is_task: A column `label` names the task where no other does, unless all its values
+            are labels.
 
     Raises:
         DataError: Nothing is there, it cannot be read, or rows are bad and the policy is `stop`.
@@ -189,6 +190,7 @@ def load_detection_data(
     )
     if hold_out is not None:
         splits, how["hold_out"] = hold_out_rows(pool, splits, hold_out)
+    overlap = overlap_of(pool, splits)  # holds for any part of train as well
     splits["train"] = _train(pool, splits["train"], train_fraction, max_train_samples, seed)
     _check_classes(pool, splits)
     return DetectionData(
@@ -201,7 +203,7 @@ def load_detection_data(
         note=raw.note,
         canonical=canonical,
         problems=log.freeze().to_dict() | counts | {"split": how},
-        overlap=overlap_of(pool, splits),
+        overlap=overlap,
     )
 
 
@@ -235,7 +237,7 @@ def _pool(
     rows, given = [raw.rows[at] for at in keep], [raw.given[at] for at in keep]
     if labelled:
         _check_both(rows, raw.source)
-    found = distinct_rows(rows, given, form, log)
+    found = distinct_rows(rows, given, form, log, labelled=labelled)
     log.stop_if_needed()
     counts = {
         "rows_usable": len(raw.rows),

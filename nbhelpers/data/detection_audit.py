@@ -132,7 +132,7 @@ def audit(
     given = _given(data, revision)
     known = [] if known_humans is None else [row.code for row in _given(known_humans, None).rows]
     facts = {"source": given.source, "revision": given.revision, "licence": given.licence}
-    facts |= {"left_out": given.left_out, "notes": given.notes}
+    facts |= {"left_out": given.left_out, "notes": list(given.notes)}
     facts |= collect(given.rows, form=canonical, known=known)
     verdict, reasons, warnings = judge(facts)
     facts["seconds"] = round(time.perf_counter() - start, 2)
@@ -151,7 +151,7 @@ class _Given(NamedTuple):
     revision: str | None = None
     licence: str = ""
     left_out: str = ""
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
 
 
 def _given(data: Any, revision: str | None) -> _Given:
@@ -173,11 +173,12 @@ def _read(source: str, revision: str | None) -> _Given:
     raw = read_source(source, revision, log)
     problems = log.freeze()
     rows = [
-        row._replace(split=split)
-        for row, split in zip(rows_of(raw.rows), raw.given, strict=True)
+        row._replace(split=split) for row, split in zip(rows_of(raw.rows), raw.given, strict=True)
     ]
     rows = _with_tasks_as_written(rows, source)
-    return _Given(rows, raw.source, raw.revision, raw.licence, problems.left_out(), problems.rest())
+    return _Given(
+        rows, raw.source, raw.revision, raw.licence, problems.left_out(), tuple(problems.rest())
+    )
 
 
 def _with_tasks_as_written(rows: list[Row], source: str) -> list[Row]:
@@ -204,8 +205,6 @@ def _task_of(record: Mapping[str, Any]) -> str:
 
 def _loaded(data: Any) -> _Given:
     split = {int(at): name for name, rows in data.splits.items() for at in rows}
-    rows = [
-        row._replace(split=split.get(at, "")) for at, row in enumerate(rows_of(data.rows))
-    ]
+    rows = [row._replace(split=split.get(at, "")) for at, row in enumerate(rows_of(data.rows))]
     left_out = str((data.problems or {}).get("left_out", ""))
     return _Given(rows, data.source, data.revision, data.licence, left_out)

@@ -42,24 +42,33 @@ def digest(text: str) -> bytes:
 
 
 def distinct_rows(
-    rows: Sequence[CodeRow], given: Sequence[str], form: str, log: ProblemLog
+    rows: Sequence[CodeRow],
+    given: Sequence[str],
+    form: str,
+    log: ProblemLog,
+    *,
+    labelled: bool = True,
 ) -> Distinct:
     """One row of each text in canonical form, in file order.
 
     The copy in test is kept before one in valid and that before one in train. A text with both
-    labels teaches nothing and is left out altogether.
+    labels teaches nothing and is left out altogether, where labels count. One that the canonical
+    form leaves nothing of is a problem.
     """
     members: dict[bytes, list[int]] = {}
     texts: dict[int, str] = {}
     for at, row in enumerate(rows):
         text = canonical(row.code, form)
+        if not text.strip():
+            log.add("empty_code", *split_place(row.place), f"nothing is left in the form {form}")
+            continue
         same = members.setdefault(digest(text), [])
         same.append(at)
         if len(same) == 1:
             texts[at] = text
     kept, n_same, n_conflicts = [], 0, 0
     for same in members.values():
-        if len(same) > 1 and len({rows[at].label for at in same} - {None}) > 1:
+        if labelled and len({rows[at].label for at in same} - {None}) > 1:
             n_conflicts += len(same)
             _tell(log, "both_classes", rows, same, len(same))
             continue
@@ -74,9 +83,7 @@ def distinct_rows(
 
 
 def _tell(log: ProblemLog, kind: str, rows: Sequence[CodeRow], same: list[int], n: int) -> None:
-    first, other = rows[same[0]], rows[same[-1]]
-    file, line = split_place(first.place)
-    log.add(kind, file, line, f"as {other.place}" if other is not first else "", n=n)
+    log.add(kind, *split_place(rows[same[0]].place), f"as {rows[same[-1]].place}", n=n)
 
 
 def split_place(place: str) -> tuple[str, int | None]:

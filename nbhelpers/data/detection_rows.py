@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .bigclonebench import shorten
@@ -52,7 +53,7 @@ class Known(NamedTuple):
     no such thing); the others stand for what its rows do not tell.
     """
 
-    columns: dict[str, str | None] = {}
+    columns: Mapping[str, str | None] = MappingProxyType({})
     label: str | None = None
     language: str = ""
     task_prefix: str = ""
@@ -97,7 +98,7 @@ class RowReader:
     Args:
         log: Collects findings.
         known: What is known of the data set.
-        label_is_task: A column `label` without known labels names the task where no other does.
+        label_is_task: A column `label` names the task where no other does.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class RowReader:
             column = next((names[word] for word in words if word in names), None)
             if column is not None:
                 found[what] = column
-        if found.get("task") == found.get("label"):
-            found.pop("label", None)
+        if self.label_is_task and "label" in found and "task" not in found:
+            found["task"] = found.pop("label")
         self._of[keys] = found
         odd = [f"{column} as {what}" for what, column in found.items() if column != what]
         if odd:
@@ -168,9 +169,7 @@ class RowReader:
             self.log.add(fault[0], file, line, fault[1])
             return
         label, task = label_of(cell("label")), cell("task")
-        if cell("label") and label is None and self.label_is_task and "task" not in columns:
-            task = cell("label")
-        elif cell("label") and label is None:
+        if cell("label") and label is None:
             detail = f"{shorten(cell('label'))} in the column {columns['label']}"
             self.log.add("unknown_label", file, line, detail)
             return

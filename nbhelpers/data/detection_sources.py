@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..paths import expanded, kind_of
 from .detection_code_files import code_names, read_code_file, read_code_folder
 from .detection_rows import CodeRow, Known, Place, RowReader
-from .detection_words import COLUMNS, label_of, language_of_ending
+from .detection_words import AI, COLUMNS, HUMAN, label_of
 from .instruction_files import ENDINGS, read_records
 from .instruction_sources import LOCAL_LICENCE, Files, find_files, is_data, split_name
 from .problems import ProblemLog
@@ -111,9 +111,10 @@ def _read_code(path: Path, source: str, revision: str | None, log: ProblemLog) -
 def _read_files(files: Files, log: ProblemLog, label_is_task: bool) -> RawRows:
     known = KNOWN.get(files.source.lower()) if files.revision else None
     reader = RowReader(log, known, label_is_task=label_is_task)
-    many = len(files.names) > 1
-    for name in files.names:
-        reader.read(read_records(files.folder / name, name, log), name, _place(name, many))
+    for name, place in _places(files.names).items():
+        reader.read(read_records(files.folder / name, name, log), name, place)
+    if label_is_task and all(label_of(row.task) for row in reader.rows):  # labels after all
+        reader.rows = [r._replace(label=label_of(r.task), task="") for r in reader.rows]
     licence = files.licence
     if any(row.licence for row in reader.rows):
         told = Counter(row.licence or "not stated" for row in reader.rows).most_common()
@@ -122,14 +123,24 @@ def _read_files(files: Files, log: ProblemLog, label_is_task: bool) -> RawRows:
     return RawRows(reader.rows, reader.given, files.source, files.revision, licence, reader.columns)
 
 
-def _place(name: str, many: bool) -> Place:
-    """What a file's name tells: a split, a label, or, among several files, a source."""
+def _places(names: list[str]) -> dict[str, Place]:
+    """What the files' names tell: splits, labels where both classes are named, else sources."""
+    labels = {name: _label_in(name) for name in names}
+    if not {HUMAN, AI} <= set(labels.values()):
+        labels = {}
+    splits = {name: split_name(name) or "" for name in names}
+    found = {}
+    for name in names:
+        is_source = len(names) > 1 and not splits[name] and not labels.get(name)
+        source = PurePosixPath(name).stem if is_source else ""
+        found[name] = Place(labels.get(name), splits[name], source)
+    return found
+
+
+def _label_in(name: str) -> str | None:
     path = PurePosixPath(name)
-    split = split_name(name) or ""
-    words = [path.stem, *reversed(path.parent.parts)]
-    label = next((x for word in words if not word.isdigit() and (x := label_of(word))), None)
-    is_source = many and not split and label_of(path.stem) is None
-    return Place(label, split, path.stem if is_source else "")
+    words = [word for word in (path.stem, *reversed(path.parent.parts)) if not word.isdigit()]
+    return next(filter(None, map(label_of, words)), None)
 
 
 def _read_sample(name: str, log: ProblemLog) -> RawRows:
@@ -150,17 +161,17 @@ def _read_sample(name: str, log: ProblemLog) -> RawRows:
     )
 
 
-def is_code_file(path: Path) -> bool:
-    """Whether a file is code by its ending."""
-    return language_of_ending(path.suffix) is not None
-
-
 def missing(raw: RawRows, what: str, fix: str) -> DataError:
     """The error for rows that all lack something: where it was looked for, and what to do."""
     first = raw.rows[0].place
-    names = ", ".join(COLUMNS[what])
-    if raw.columns:
+    column = next((c for c in raw.columns if c.strip().lower() in COLUMNS[what]), None)
+    if column is not None:
+        said = f"the column {column} is empty in every row"
+    elif raw.columns:
+        names = ", ".join(COLUMNS[what])
         said = f"no column is called {names}; the columns are {', '.join(raw.columns[:12])}"
-    else:
+    elif what == "label":
         said = "code files have one where they lie in two folders, human and ai"
+    else:
+        said = "code files have one where each task is a folder"
     return DataError(f"The rows of {raw.source} have no {what}: {first}: {said}.", fix=fix)

@@ -73,7 +73,12 @@ def split_rows(
         return draw(pool, np.arange(len(pool.rows)), shares, seed)
     splits = {n: np.flatnonzero(np.array(pool.given) == n) for n in NAMES}
     lacking = [n for n in ("valid", "test") if not len(splits[n])]
-    how: dict[str, Any] = {"how": "given", "unnamed": there[""]}
+    unnamed = len(pool.rows) - sum(map(len, splits.values()))
+    if unnamed:
+        at = next(n for n, name in enumerate(pool.given) if name not in NAMES)
+        detail = "rows without a split, left out"
+        pool.log.add("unknown_split", *split_place(pool.rows[at].place), detail, n=unnamed)
+    how: dict[str, Any] = {"how": "given", "unnamed": unnamed}
     if lacking:
         part = {n: shares[n] for n in lacking}
         drawn, told = draw(pool, splits["train"], part, seed)
@@ -120,7 +125,7 @@ def draw(
             f"by {', '.join(names)}: the largest group holds {size:,} of {len(rows):,} rows (that "
             f"of {rows[first].place}), and {fault}"
         )
-    raise _no_split(pool, rows, tried)
+    raise _no_split(pool, at, tried)
 
 
 def _fault(pool: Pool, splits: Splits, n_rows: int, shares: dict[str, float]) -> str | None:
@@ -143,22 +148,45 @@ def _tell_drawn(pool: Pool, splits: Splits, names: tuple[str, ...], tried: list[
         pool.log.add("split_weaker", *split_place(place), f"drawn by {', '.join(names)}")
 
 
-def _no_split(pool: Pool, rows: Sequence[CodeRow], tried: list[str]) -> DataError:
-    tasks = Counter(row.task for row in rows if row.task)
-    task, n = tasks.most_common(1)[0] if tasks else ("", 0)
+def _no_split(pool: Pool, at: NDArray[np.int64], tried: list[str]) -> DataError:
+    rows = [pool.rows[n] for n in at.tolist()]
     labels = Counter(row.label for row in rows)
-    message = f"No split of the {len(rows):,} rows is possible in which nothing is shared."
+    few = min(labels.values()) if pool.labelled else len(rows)
+    n_tasks = len({row.task for row in rows if row.task})
+    fix = f"give more rows (the rarer class has {few:,}) or more tasks ({n_tasks:,} here)."
+    ties = {what: _most(getattr(pool.ties, what)[at]) for what in ("task", "author", "code")}
+    many = max(1, len(rows) / 10)
+    n, first = ties["task"]
     if pool.labelled and len(labels) < 2:
         fix = f"give rows of both classes: all of these are {next(iter(labels))}."
     elif n > len(rows) / 2:
         fix = (
-            f"{n:,} rows have the task {task!r}: give finer task ids, or leave the column out where "
-            "it does not name what a program solves; or give splits of your own."
+            f"{n:,} rows have the task {rows[first].task!r}: give finer task ids, or leave the "
+            "column out where it does not name what a program solves; or give splits of your own."
         )
-    else:
-        few = min(labels.values()) if pool.labelled else len(rows)
-        fix = f"give more rows (the rarer class has {few:,}) or more tasks ({len(tasks):,} here)."
+    elif ties["code"][0] > many:
+        n, first = ties["code"]
+        fix = (
+            f"{n:,} rows nearly repeat {rows[first].place}: leave out all but a few of what looks "
+            "drawn from one template."
+        )
+    elif ties["author"][0] > many:
+        n, first = ties["author"]
+        fix = (
+            f"{n:,} rows are by {rows[first].author}: give code of more people, or leave the "
+            "column author out where it does not name people."
+        )
+    message = f"No split of the {len(rows):,} rows is possible in which nothing is shared."
     return DataError(message, fix=fix, details="\n".join(tried))
+
+
+def _most(numbers: NDArray[np.int64]) -> tuple[int, int]:
+    """How many rows the most frequent number has, and the first of them; -1 is no number."""
+    counts = Counter(number for number in numbers.tolist() if number >= 0)
+    if not counts:
+        return 0, 0
+    number, n = counts.most_common(1)[0]
+    return n, numbers.tolist().index(number)
 
 
 def without_overlap(
@@ -166,9 +194,10 @@ def without_overlap(
 ) -> tuple[Splits, dict[str, Any]]:
     """Leave out rows of train that share something with valid or test, and of valid with test."""
     splits, told = dict(splits), {}
-    for name, others in (("valid", ("test",)), ("train", ("test", "valid"))):
+    there = [name for name in ("test", "valid", "train") if name in splits]
+    for n, name in enumerate(there[1:], 1):
         bad: dict[int, tuple[str, int]] = {}
-        for other in others:
+        for other in there[:n]:
             for at, found in shared_rows(pool, splits[name], splits[other]).items():
                 bad.setdefault(at, found)
         splits[name] = _apart(splits[name], bad)

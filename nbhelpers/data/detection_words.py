@@ -13,12 +13,16 @@ from typing import Any
 
 # What a row holds, and the names that its column goes by, the first that is there is read.
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "code": ("code", "source_code", "program", "snippet", "solution", "func", "function")
-    + ("content", "text"),
+    "code": (
+        *("code", "source_code", "program", "snippet", "solution", "func", "function"),
+        *("content", "text"),
+    ),
     "label": ("label", "target", "class", "is_ai", "is_generated", "ai", "written_by", "writer"),
     "language": ("language", "lang", "language_name", "programming_language", "prog_lang"),
-    "task": ("task", "task_id", "task_name", "problem_id", "problem", "problem_name")
-    + ("question_id", "title"),
+    "task": (
+        *("task", "task_id", "task_name", "problem_id", "problem", "problem_name"),
+        *("question_id", "title"),
+    ),
     "author": ("author", "author_id", "user", "user_id", "username", "student", "coder"),
     "generator": ("generator", "model", "model_name", "llm", "generated_by"),
     "source": ("source", "dataset", "origin", "corpus"),
@@ -29,20 +33,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 HUMAN, AI = "human", "ai"
 LABELS: dict[str, tuple[str, ...]] = {
-    HUMAN: ("human", "humans", "human_written", "human_code", "person", "people", "student")
-    + ("real", "original", "0", "false", "no"),
-    AI: ("ai", "ai_generated", "ai_written", "ai_code", "machine", "machine_generated", "bot")
-    + (
-        "machine_written",
-        "generated",
-        "llm",
-        "llm_generated",
-        "llms",
-        "gpt",
-        "chatgpt",
-        "synthetic",
-    )
-    + ("model", "1", "true", "yes"),
+    HUMAN: (
+        *("human", "humans", "human_written", "human_code", "person", "people", "student"),
+        *("real", "original", "0", "false", "no"),
+    ),
+    AI: (
+        *("ai", "ai_generated", "ai_written", "ai_code", "machine", "machine_generated"),
+        *("machine_written", "generated", "llm", "llm_generated", "llms", "gpt", "chatgpt"),
+        *("synthetic", "bot", "model", "1", "true", "yes"),
+    ),
 }
 SPLITS: dict[str, tuple[str, ...]] = {
     "train": ("train", "training"),
@@ -182,7 +181,7 @@ def task_id(value: Any) -> str:
     shaped = _AROUND_SIGN.sub(r"\1", shaped).strip("-") or " ".join(text.casefold().split())
     if len(shaped) <= LONGEST_TASK:
         return shaped
-    return f"{shaped[:LONGEST_TASK]}-{hashlib.sha256(shaped.encode()).hexdigest()[:12]}"
+    return f"{shaped[: LONGEST_TASK - 13]}-{hashlib.sha256(shaped.encode()).hexdigest()[:12]}"
 
 
 def _plain_letter(letter: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ..cache import cache_dir, save_in_cache
 from .dataflow_processes import run_chunks, serve_with, start_child
+from .edit_program import edited
 
 # Part of the cache's key: raise it when the same program and seed give another result than before.
 FORMAT = 1
@@ -50,8 +51,6 @@ def edit_all(
 
 def edit_chunk(pairs: Sequence[Sequence[str]], edit: str, seed: int) -> list[str | None]:
     """Edit a few programs in this process."""
-    from .code_edits import edited
-
     return [edited(code, language, edit, seed=seed) for code, language in pairs]
 
 

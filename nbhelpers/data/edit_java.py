@@ -9,26 +9,33 @@ from __future__ import annotations
 import random
 
 from .edit_java_blanks import between
-from .edit_lines import Item, columns, join, wrapped
+from .edit_lines import Item, columns, join, moved_comment, wrapped
 from .edit_styles import Style
 from .edit_tree import COMMENTS, Syntax
+from .edit_words import words
 
-BODIES = frozenset(
-    ["block", "class_body", "constructor_body", "enum_body", "interface_body", "annotation_type_body", "switch_block", "module_body"]
+BODIES = words(
+    "block class_body constructor_body enum_body interface_body annotation_type_body "
+    "switch_block module_body"
 )
 _PLACES = BODIES | {"program", "switch_block_statement_group", "enum_body_declarations"}
-_UNBRACED = frozenset(
-    ["if_statement", "for_statement", "enhanced_for_statement", "while_statement", "do_statement"]
-)
+_UNBRACED = words("if_statement for_statement enhanced_for_statement while_statement do_statement")
 _BODY_FIELDS = frozenset({"consequence", "alternative", "body"})
-_TYPES = frozenset(
-    ["class_declaration", "interface_declaration", "enum_declaration", "record_declaration", "annotation_type_declaration"]
+_TYPES = words(
+    "class_declaration interface_declaration enum_declaration record_declaration "
+    "annotation_type_declaration"
 )
 _METHODS = frozenset(
-    ["method_declaration", "constructor_declaration", "compact_constructor_declaration", "static_initializer"]
+    [
+        "method_declaration",
+        "constructor_declaration",
+        "compact_constructor_declaration",
+        "static_initializer",
+    ]
 )
-_LARGER = frozenset(
-    ["if_statement", "for_statement", "enhanced_for_statement", "while_statement", "do_statement", "try_statement", "try_with_resources_statement", "switch_expression", "return_statement"]
+_LARGER = words(
+    "if_statement for_statement enhanced_for_statement while_statement do_statement "
+    "try_statement try_with_resources_statement switch_expression return_statement"
 )
 _INLINE_BRACE = frozenset({"lambda_expression", "object_creation_expression", "enum_constant"})
 CONTINUED = 2  # steps of indentation for a line that goes on
@@ -73,7 +80,7 @@ def _lines(syntax: Syntax, style: Style) -> list[_Line]:
                 lines[-1].leaves.append(leaf)
                 must = was_comment = True
             elif kind == "line_comment" or must or follows in breaks:
-                text = _comment(syntax.text(leaf), "")
+                text = moved_comment(syntax.text(leaf), "")
                 lines[-1].comment = f"{lines[-1].comment} {text}".strip()
                 must = True
             else:
@@ -163,26 +170,21 @@ def _begins_member(syntax: Syntax, node: int) -> bool:
     if kind in (";", ",", ":", "enum_body_declarations"):
         return False
     if kind == "enum_constant":
-        siblings = list(syntax.children(syntax.parents[node]))
-        first = next(c for c in siblings if syntax.kinds[c] == "enum_constant")
-        has_body = any(syntax.field(c, "body") is not None for c in siblings)
-        return node == first or has_body
+        return node == syntax.parents[node] + 2 or syntax.field(node, "body") is not None
     return not (above == "program" and kind in ("{", "}"))
 
 
 def _follows_annotation(syntax: Syntax, node: int) -> bool:
     """Is this what an annotation of a type or a method stands before?"""
     parent = syntax.parents[node]
-    if parent < 0 or node == 0:
+    is_modifier = syntax.kinds[parent] == "modifiers"
+    owner = syntax.parents[parent] if is_modifier else parent
+    if owner < 0 or syntax.kinds[owner] not in _TYPES | _METHODS:
         return False
-    if syntax.kinds[parent] == "modifiers":
-        owner, before = syntax.parents[parent], _sibling_before(syntax, node)
-    else:
-        owner, before = parent, _sibling_before(syntax, node)
-        if before is None or syntax.kinds[before] != "modifiers":
-            return False
+    before = _sibling_before(syntax, node)
+    if not is_modifier and before is not None and syntax.kinds[before] == "modifiers":
         before = list(syntax.children(before))[-1]
-    if owner < 0 or syntax.kinds[owner] not in _TYPES | _METHODS or before is None:
+    if before is None:
         return False
     return syntax.kinds[before] in ("marker_annotation", "annotation")
 
@@ -220,23 +222,13 @@ def _blanks(syntax: Syntax, before: _Line, line: _Line, style: Style, chance: fl
 def _written(syntax: Syntax, line: _Line, style: Style) -> str:
     first = style.indent * line.depth
     if len(line.leaves) == 1 and syntax.kinds[line.leaves[0]] in COMMENTS:
-        text = first + _comment(syntax.text(line.leaves[0]), first)
+        text = first + moved_comment(syntax.text(line.leaves[0]), first)
         return text + (" " + line.comment) * bool(line.comment)
     items = []
     for at, leaf in enumerate(line.leaves):
         blank = between(syntax, line.leaves[at - 1], leaf, style) if at else ""
-        items.append(Item(blank, _comment(syntax.text(leaf), first)))
+        items.append(Item(blank, moved_comment(syntax.text(leaf), first)))
     text = first + join(items)
     if style.width and columns(text) > style.width:
         text = wrapped(items, first, style)
     return text + ((style.comment or " ") + line.comment) * bool(line.comment)
-
-
-def _comment(text: str, first: str) -> str:
-    """A comment of several lines moves with its first one where its lines begin with a star."""
-    if not text.startswith("/*"):
-        return text.rstrip() if text.startswith("//") else text
-    lines = [line.strip() for line in text.split("\n")]
-    if all(line.startswith("*") for line in lines[1:]):
-        return f"\n{first} ".join(lines)
-    return text

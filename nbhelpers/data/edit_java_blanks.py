@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from .edit_styles import Style
 from .edit_tree import Syntax
+from .edit_words import words
 
 _TYPE_BRACKETS = frozenset({"type_arguments", "type_parameters"})
-_CONTROL = frozenset(["if", "for", "while", "switch", "catch", "synchronized", "try"])
-_ASSIGNED = frozenset(
-    ["assignment_expression", "variable_declarator", "element_value_pair", "resource"]
-)
+_CONTROL = words("if for while switch catch synchronized try")
+_ASSIGNED = words("assignment_expression variable_declarator element_value_pair resource")
 _COMPARE = frozenset({"<", ">", "<=", ">=", "==", "!="})
 _PRODUCTS = frozenset({"*", "/", "%"})
 _TIGHT = frozenset({".", "::", "@"})
 # Pairs of characters that read as one sign.
-_ONE_SIGN = frozenset(
-    ["++", "--", "&&", "||", "==", "!=", "<=", ">=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<", ">>", "->", "::", "//", "/*", "*/", "..", "<-"]
-)
+_ONE_SIGN = words("++ -- && || == != <= >= += -= *= /= %= &= |= ^= << >> -> :: // /* */ .. <-")
 
 
 def between(syntax: Syntax, a: int, b: int, style: Style) -> str:

@@ -1,9 +1,9 @@
 """New names for the variables, parameters, private fields, methods and classes of a Java program.
 
 The program means the same afterwards. One old name becomes one new name wherever it stands for the
-same kind of thing (variable, method, class), or stays: what is inherited, what others may call, what
-is reached through a receiver whose class this program does not define. Methods and classes that
-nothing in the program uses stay, as do public classes at the top and those with a `main`.
+same kind of thing (variable, method, class), or stays: what is inherited, what others may call,
+what is reached through a receiver whose class this program does not define. Methods and classes
+that nothing in the program uses stay, as do public classes at the top and those with a `main`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from collections.abc import Iterator
 from .edit_names import JAVA_WORDS, kind_of_variable, new_names
 from .edit_python_rename import replaced
 from .edit_tree import Syntax, Unsure
+from .edit_words import words
 
-_TYPES = frozenset(
-    ["class_declaration", "interface_declaration", "enum_declaration", "record_declaration", "annotation_type_declaration"]
+_TYPES = words(
+    "class_declaration interface_declaration enum_declaration record_declaration "
+    "annotation_type_declaration"
 )
-_BODIES = frozenset(["class_body", "interface_body", "enum_body", "annotation_type_body"])
+_BODIES = words("class_body interface_body enum_body annotation_type_body")
 # What holds a declaration, and so ends where the name is known.
-_EXTENTS = frozenset(
-    ["block", "constructor_body", "for_statement", "enhanced_for_statement", "lambda_expression", "catch_clause", "method_declaration", "constructor_declaration", "compact_constructor_declaration", "try_with_resources_statement", "switch_block_statement_group", "switch_rule", "switch_block", "program", "static_initializer", "if_statement", "while_statement", "do_statement"]
+_EXTENTS = words(
+    "block constructor_body for_statement enhanced_for_statement lambda_expression "
+    "catch_clause method_declaration constructor_declaration compact_constructor_declaration "
+    "try_with_resources_statement switch_block_statement_group switch_rule switch_block "
+    "program static_initializer if_statement while_statement do_statement"
 )
-_LOCALS = frozenset(
-    ["formal_parameter", "catch_formal_parameter", "enhanced_for_statement", "resource", "instanceof_expression", "type_pattern", "record_pattern_component"]
+_LOCALS = words(
+    "formal_parameter catch_formal_parameter enhanced_for_statement resource "
+    "instanceof_expression type_pattern record_pattern_component"
 )
 _NOT_NAMES = {  # parent -> fields of identifiers that are no variables; "" is any
     "method_invocation": ("name",),
@@ -46,11 +52,15 @@ _NOT_NAMES = {  # parent -> fields of identifiers that are no variables; "" is a
     "import_declaration": ("",),
     "module_declaration": ("",),
 }
-_REFLECTIVE = frozenset(
-    ["forName", "getMethod", "getDeclaredMethod", "getMethods", "getDeclaredMethods", "getField", "getDeclaredField", "getFields", "getDeclaredFields", "getSimpleName", "getName", "getClass", "getCanonicalName", "loadLibrary"]
+_REFLECTIVE = words(
+    "forName getMethod getDeclaredMethod getMethods getDeclaredMethods getField "
+    "getDeclaredField getFields getDeclaredFields getSimpleName getName getClass "
+    "getCanonicalName loadLibrary"
 )
-_OBJECT = frozenset(
-    ["main", "toString", "equals", "hashCode", "clone", "finalize", "getClass", "notify", "notifyAll", "wait", "values", "valueOf", "ordinal", "name", "compareTo", "run", "call", "apply", "accept", "test", "get", "close", "iterator", "next", "hasNext"]
+_OBJECT = words(
+    "main toString equals hashCode clone finalize getClass notify notifyAll wait values "
+    "valueOf ordinal name compareTo run call apply accept test get close iterator next "
+    "hasNext"
 )
 
 
@@ -82,7 +92,11 @@ class _Plan:
         self.identifiers = [
             n for n, kind in enumerate(kinds) if kind in ("identifier", "type_identifier")
         ]
-        self.extents: dict[str, list[tuple[int, int]]] = {}  # of local names: nodes from, to
+        self.by_text: dict[str, list[int]] = {}
+        for node in self.identifiers:
+            self.by_text.setdefault(syntax.text(node), []).append(node)
+        self.extents: dict[str, dict[int, int]] = {}  # name -> node that knows it -> from where
+        self.bodies: dict[str, set[int]] = {}  # the bodies whose types have a field of a name
         self.fields: dict[str, list[int]] = {}  # declarators
         self.types: dict[str, list[int]] = {}
         self.methods: dict[str, list[int]] = {}
@@ -115,7 +129,9 @@ class _Plan:
                 self.types.setdefault(name, []).append(syntax.parents[node])
             elif above == "method_declaration" and field == "name":
                 self.methods.setdefault(name, []).append(syntax.parents[node])
-            elif (above == "method_invocation" and field == "name") or (above == "method_reference" and node != syntax.parents[node] + 1):
+            elif (above == "method_invocation" and field == "name") or (
+                above == "method_reference" and node != syntax.parents[node] + 1
+            ):
                 self.calls.setdefault(name, []).append(node)
             elif self._is_variable(node, above, field):
                 self.variables.append(node)
@@ -125,7 +141,9 @@ class _Plan:
 
     def _is_variable(self, node: int, above: str, field: str) -> bool:
         fields = _NOT_NAMES.get(above, ())
-        return not ("" in fields or field in fields) or (above == "field_access" and field == "object")
+        return not ("" in fields or field in fields) or (
+            above == "field_access" and field == "object"
+        )
 
     def _declare(self, node: int, name: str, above: str, field: str) -> None:
         syntax = self.syntax
@@ -134,6 +152,7 @@ class _Plan:
             owner = syntax.parent_kind(parent)
             if owner in ("field_declaration", "constant_declaration"):
                 self.fields.setdefault(name, []).append(parent)
+                self.bodies.setdefault(name, set()).add(self._owner(parent))
                 return
             is_local = True
         else:
@@ -148,29 +167,31 @@ class _Plan:
                 self.other_words.add(name)
                 return
             if syntax.kinds[up] in _EXTENTS:
-                self._extend(name, up, above)
+                self._extend(name, node, up, above)
                 return
 
-    def _extend(self, name: str, up: int, above: str) -> None:
+    def _extend(self, name: str, node: int, up: int, above: str) -> None:
         syntax = self.syntax
         if above in ("instanceof_expression", "type_pattern", "record_pattern_component"):
             # Known as far as the test decides, which may be behind the statement too.
             while up > 0 and syntax.kinds[up] not in ("block", "constructor_body", "program"):
                 up = syntax.parents[up]
-        self.extents.setdefault(name, []).append((up, syntax.lasts[up]))
+        known = self.extents.setdefault(name, {})
+        known[up] = min(node, known.get(up, node))
 
     def _is_local(self, node: int, name: str) -> bool:
         """Is the name a local one here, and not that of a field of a class in between?"""
-        inside = [start for start, end in self.extents.get(name, ()) if start <= node < end]
-        if not inside:
-            return False
-        return not any(self._owner(field) > max(inside) for field in self._own_fields(node, name))
+        extents, bodies = self.extents.get(name, {}), self.bodies.get(name, ())
+        for up in self.syntax.above(node) if extents else ():
+            if up in extents and extents[up] <= node:
+                return True
+            if up in bodies:
+                return False
+        return False
 
-    def _own_fields(self, node: int, name: str) -> Iterator[int]:
-        for field in self.fields.get(name, ()):
-            body = self._owner(field)
-            if body <= node < self.syntax.lasts[body]:
-                yield field
+    def _is_own_field(self, node: int, name: str) -> bool:
+        bodies = self.bodies.get(name, ())
+        return any(up in bodies for up in self.syntax.above(node))
 
     def _owner(self, node: int) -> int:
         """The body of the type that something stands in."""
@@ -186,21 +207,13 @@ class _Plan:
             name = self.syntax.text(node)
             if name in self.types or not name.strip("_$"):
                 continue
-            if self._is_local(node, name) or (
-                name in fields and any(True for _ in self._own_fields(node, name))
-            ):
-                if name in self.fields and name not in fields and self._is_declared_both(name):
-                    continue
+            if self._is_local(node, name) or (name in fields and self._is_own_field(node, name)):
                 yield node, name, kind_of_variable(name)
         for node in self.identifiers:
             if self.syntax.parent_kind(node) == "field_access":
                 name = self.syntax.text(node)
                 if self.syntax.fields[node] == "field" and name in fields:
                     yield node, name, kind_of_variable(name)
-
-    def _is_declared_both(self, name: str) -> bool:
-        """A public field and a local of one name: the local may still change, the field not."""
-        return name not in self.extents
 
     def _is_private(self, declarator: int) -> bool:
         declaration = self.syntax.parents[declarator]
@@ -218,7 +231,8 @@ class _Plan:
                     continue
                 name, first = self.syntax.text(node), self.syntax.parents[node] + 1
                 is_own = self.syntax.kinds[first] == "this" or (
-                    self.syntax.text(first) in self.types and self.syntax.text(first) not in self.extents
+                    self.syntax.text(first) in self.types
+                    and self.syntax.text(first) not in self.extents
                 )
                 reached[name] = reached.get(name, True) and is_own
         return reached
@@ -310,31 +324,34 @@ class _Plan:
     def _types(self) -> Iterator[tuple[int, str, str]]:
         if self.is_reflective:
             return
-        variables = {self.syntax.text(n) for n in self.variables}
+        others = self.other_words | set(self.extents) | set(self.fields)
+        others |= set(self.methods) | set(self.calls)
         for name, nodes in self.types.items():
-            if len(nodes) > 1 or name not in self.closed or name in self.other_words:
+            node, places = nodes[0], self.by_text[name]
+            if len(nodes) > 1 or name not in self.closed or name in others:
                 continue
-            if name in self.extents or name in self.fields or self._is_public(nodes[0]):
-                continue
-            places = [n for n in self.identifiers if self.syntax.text(n) == name]
-            node = nodes[0]
-            if name in variables and not self._are_receivers(name):
+            if self._is_public(node) or not all(map(self._is_class_name, places)):
                 continue
             if any(not node <= n < self.syntax.lasts[node] for n in places):
-                for place in places:
-                    if self.syntax.parent_kind(place) not in ("labeled_statement", "type_parameter"):
-                        yield place, name, "class"
+                yield from ((place, name, "class") for place in places)
 
-    def _are_receivers(self, name: str) -> bool:
-        places = [n for n in self.variables if self.syntax.text(n) == name]
-        receivers = ("method_invocation", "field_access", "method_reference")
-        return all(self.syntax.parent_kind(n) in receivers for n in places)
+    def _is_class_name(self, node: int) -> bool:
+        """Does this stand for the class of this program, and not for one in a package?"""
+        syntax, parent = self.syntax, self.syntax.parents[node]
+        above = syntax.kinds[parent]
+        if above in ("scoped_type_identifier", "field_access") and node != parent + 1:
+            return syntax.text(parent + 1) in self.types
+        if syntax.kinds[node] == "type_identifier":
+            return above != "type_parameter"
+        is_receiver = above in ("method_invocation", "field_access", "method_reference")
+        return is_receiver or above in _TYPES or "constructor_declaration" in above
 
     def _is_public(self, node: int) -> bool:
         """Does the file bear this name, or the command that runs it?"""
         syntax = self.syntax
         at_top = syntax.kinds[syntax.parents[node]] == "program"
-        if at_top and b"public" in syntax.source[syntax.starts[node] :].split(b"{")[0].split():
+        modifiers = {syntax.text(c) for c in syntax.children(node + 1)}
+        if at_top and "public" in modifiers:
             return True
         mains = self.methods.get("main", ())
         return any(node <= main < syntax.lasts[node] for main in mains)

@@ -142,3 +142,13 @@ def bracketed(items: Sequence[Item], first: str, style: Style) -> str:
         fresh = item.is_comment
         depth += item.text in OPEN
     return text
+
+
+def moved_comment(text: str, first: str) -> str:
+    """A comment of several lines moves with its first one where its lines begin with a star."""
+    if not text.startswith("/*"):
+        return text.rstrip() if text.startswith("//") else text
+    lines = [line.strip() for line in text.split("\n")]
+    if all(line.startswith("*") for line in lines[1:]):
+        return f"\n{first} ".join(lines)
+    return text

@@ -7,18 +7,40 @@ import keyword
 import random
 from collections.abc import Iterator, Mapping
 
-_NOUNS = ["item", "value", "data", "node", "entry", "result", "total", "index", "count", "key", "text", "line", "word", "number", "step", "state", "list", "table", "group", "record", "field", "part", "pair", "point", "range", "size", "limit", "start", "end", "level", "order", "rank", "score", "weight", "cost", "sum", "buffer", "queue", "stack", "tree", "graph", "path", "edge", "row", "column", "cell", "block", "chunk", "token", "symbol", "letter", "digit", "char", "code", "flag", "mode", "type", "name", "label", "tag", "source", "target", "input", "output", "left", "right", "first", "last", "next", "prev", "current", "best", "answer", "temp", "other", "base", "offset", "width", "height"]
-_VERBS = ["get", "make", "find", "compute", "build", "check", "process", "handle", "update", "apply", "run", "load", "read", "parse", "collect", "count", "merge", "split", "reduce", "convert", "solve", "print", "show", "add", "take", "select", "search"]
-_ADJECTIVES = ["new", "old", "my", "all", "cur", "max", "min", "sub", "main", "raw", "tmp", "final", "inner", "small", "big", "the"]
-_SHORT = "abcdefghijkmnpqrstuvwxyz"
-_CLIPPED = ["val", "tmp", "res", "idx", "cnt", "num", "arr", "buf", "ptr", "cur", "lst", "str1", "obj", "acc", "ans", "aux", "dat", "elem", "out", "ret"]
+from .edit_words import words
 
-JAVA_WORDS = frozenset(
-    ["abstract", "assert", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue", "default", "do", "double", "else", "enum", "extends", "final", "finally", "float", "for", "goto", "if", "implements", "import", "instanceof", "int", "interface", "long", "native", "new", "package", "private", "protected", "public", "return", "short", "static", "strictfp", "super", "switch", "synchronized", "this", "throw", "throws", "transient", "try", "void", "volatile", "while", "var", "yield", "record", "sealed", "permits", "true", "false", "null", "when", "module"]
+_NOUNS = sorted(
+    words(
+        "item value data node entry result total index count key text line word number step state "
+        "list table group record field part pair point range size limit start end level order "
+        "rank score weight cost sum buffer queue stack tree graph path edge row column cell block "
+        "chunk token symbol letter digit char code flag mode type name label tag source target "
+        "input output left right first last next prev current best answer temp other base offset "
+        "width height"
+    )
 )
-PYTHON_WORDS = frozenset(
-    [*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "print", "exec", "self", "cls"]
-    + ["raw_input", "xrange", "unicode", "long", "reduce", "basestring", "unichr", "cmp", "file", "execfile", "reload", "buffer", "apply", "intern", "coerce", "raw"]
+_VERBS = sorted(
+    words(
+        "get make find compute build check process handle update apply run load read parse "
+        "collect count merge split reduce convert solve print show add take select search"
+    )
+)
+_ADJECTIVES = sorted(words("new old my all cur max min sub main raw tmp final inner small big the"))
+_SHORT = "abcdefghijkmnpqrstuvwxyz"
+_CLIPPED = sorted(
+    words("val tmp res idx cnt num arr buf ptr cur lst str1 obj acc ans aux dat elem out ret")
+)
+
+JAVA_WORDS = words(
+    "abstract assert boolean break byte case catch char class const continue default do "
+    "double else enum extends final finally float for goto if implements import instanceof "
+    "int interface long native new package private protected public return short static "
+    "strictfp super switch synchronized this throw throws transient try void volatile while "
+    "var yield record sealed permits true false null when module"
+)
+PYTHON_WORDS = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins)]) | words(
+    "print exec self cls raw_input xrange unicode long reduce basestring unichr cmp file "
+    "execfile reload buffer apply intern coerce raw"
 )
 
 

@@ -14,18 +14,21 @@ from typing import NamedTuple
 from .edit_lines import Item, bracketed, join, wrapped
 from .edit_styles import Style
 from .edit_tree import COMMENTS, Syntax
+from .edit_words import words
 
-_CLAUSES = frozenset(
-    ["elif_clause", "else_clause", "except_clause", "except_group_clause", "finally_clause", "case_clause"]
+_CLAUSES = words(
+    "elif_clause else_clause except_clause except_group_clause finally_clause case_clause"
 )
 _DEFINITIONS = frozenset({"function_definition", "class_definition", "decorated_definition"})
 _IMPORTS = frozenset({"import_statement", "import_from_statement", "future_import_statement"})
-_LARGER = frozenset(
-    ["if_statement", "for_statement", "while_statement", "try_statement", "with_statement", "return_statement", "match_statement"]
+_LARGER = words(
+    "if_statement for_statement while_statement try_statement with_statement return_statement "
+    "match_statement"
 )
 _ARGUMENTS = frozenset({"argument_list", "parameters", "class_pattern"})
-_SPLATS = frozenset(
-    ["list_splat", "dictionary_splat", "list_splat_pattern", "dictionary_splat_pattern", "splat_pattern", "parenthesized_list_splat", "keyword_separator", "positional_separator"]
+_SPLATS = words(
+    "list_splat dictionary_splat list_splat_pattern dictionary_splat_pattern splat_pattern "
+    "parenthesized_list_splat keyword_separator positional_separator"
 )
 _DEFAULTS = frozenset({"keyword_argument", "default_parameter", "keyword_pattern"})
 _PRODUCTS = frozenset({"*", "/", "//", "%", "**", "@"})
@@ -145,7 +148,8 @@ def _blanks_before(lines: list[_Line], number: int, style: Style, draw: random.R
     chance = draw.random()
     if before.kind == "comment" or line.kind in _CLAUSES or line.depth > before.depth:
         return 0
-    ahead = next((later for later in lines[number:] if later.kind != "comment"), line)
+    later = range(number, len(lines))
+    ahead = next((lines[n] for n in later if lines[n].kind != "comment"), line)
     if ahead.depth == line.depth and ahead.kind in _DEFINITIONS:
         is_decorated = before.kind in _DEFINITIONS and before.depth == line.depth
         if not is_decorated or before.kind != "decorated_definition":

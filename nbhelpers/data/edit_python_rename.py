@@ -15,21 +15,25 @@ import re
 from .edit_names import PYTHON_WORDS, kind_of_variable, new_names
 from .edit_python_scopes import Names, Use
 from .edit_tree import Syntax, Unsure
+from .edit_words import words
 
 # Code that is made of text, or names that are read as text: then no name is safe.
-_REFUSED = frozenset(["eval", "exec", "execfile", "locals", "globals", "vars", "dir", "compile", "__import__"])
+_REFUSED = words("eval exec execfile locals globals vars dir compile __import__")
 # Names may be looked up by the text of a string: then the words of all strings stay.
-_REFLECTIVE = frozenset(
-    ["getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller", "namedtuple", "timeit", "doctest", "__all__", "__dict__", "__main__", "__slots__", "inspect", "ctypes", "symtable", "pickle"]
+_REFLECTIVE = words(
+    "getattr setattr hasattr delattr attrgetter methodcaller namedtuple timeit doctest "
+    "__all__ __dict__ __main__ __slots__ inspect ctypes symtable pickle"
 )
 _SHOWS_NAMES = frozenset({"__name__", "__qualname__", "__class__", "__code__", "__wrapped__"})
-_SAFE_DECORATORS = frozenset(
-    ["staticmethod", "classmethod", "property", "cache", "lru_cache", "abstractmethod", "cached_property", "total_ordering"]
+_SAFE_DECORATORS = words(
+    "staticmethod classmethod property cache lru_cache abstractmethod cached_property "
+    "total_ordering"
 )
 _WORD = re.compile(r"[^\W\d]\w*")
 _BUILT_IN = (str, bytes, list, dict, set, tuple, int, float, complex, frozenset, type, object)
-_KNOWN_ATTRIBUTES = frozenset(name for kind in _BUILT_IN for name in dir(kind)) | frozenset(
-    ["close", "read", "write", "readline", "readlines", "writelines", "flush", "seek", "tell", "send", "throw", "next", "has_key", "iteritems", "itervalues", "iterkeys", "run", "start"]
+_KNOWN_ATTRIBUTES = frozenset(name for kind in _BUILT_IN for name in dir(kind)) | words(
+    "close read write readline readlines writelines flush seek tell send throw next has_key "
+    "iteritems itervalues iterkeys run start"
 )
 
 
@@ -84,6 +88,11 @@ class _Plan:
         self.functions = self._definitions("function_definition")
         self.classes = self._definitions("class_definition")
         self.own_keywords: set[int] = set()
+        self.parameters = {
+            scope.node: {name for name, how in scope.bound.items() if "param" in how}
+            for scope in names.scopes
+            if scope.kind == "function"
+        }
         self.closed = self._closed_classes()
         self.methods = self._methods()
         self.kept = names.imported | names.free | names.kept | PYTHON_WORDS
@@ -120,7 +129,9 @@ class _Plan:
         """Classes that inherit from nothing but each other."""
         closed = {n for n in self.classes if n not in self.names.imported}
         while True:
-            open_ones = {n for n in closed if not all(self._is_closed(c, closed) for c in self.classes[n])}
+            open_ones = {
+                n for n in closed if not all(self._is_closed(c, closed) for c in self.classes[n])
+            }
             if not open_ones:
                 return closed
             closed -= open_ones
@@ -154,7 +165,9 @@ class _Plan:
         found = set()
         for name, how in self.class_bound.items():
             nodes = [n for n in self.functions.get(name, ()) if self._scope_kind(n) == "class"]
-            is_plain = how == {"def"} and not name.startswith("__") and name not in _KNOWN_ATTRIBUTES
+            is_plain = (
+                how == {"def"} and not name.startswith("__") and name not in _KNOWN_ATTRIBUTES
+            )
             if is_plain and all(self._in_closed(n) and self._is_safely_decorated(n) for n in nodes):
                 found.add(name)
         instances = self._instances()
@@ -244,14 +257,16 @@ class _Plan:
         return name in self.functions and self.how.get(name) == {"def"}
 
     def _parameters(self, node: int) -> set[str]:
-        scope = next(s for s in self.names.scopes if s.node == node and s.kind == "function")
-        return {name for name, how in scope.bound.items() if "param" in how}
+        return self.parameters.get(node, set())
 
     def _unused(self) -> set[str]:
         """Names of the module and of definitions that nothing but themselves uses."""
         used: set[str] = set()
         own = {
-            name: [(n, self.syntax.lasts[n]) for n in [*self.functions.get(name, ()), *self.classes.get(name, ())]]
+            name: [
+                (n, self.syntax.lasts[n])
+                for n in [*self.functions.get(name, ()), *self.classes.get(name, ())]
+            ]
             for name in {*self.functions, *self.classes}
         }
         for use in self.names.uses:

@@ -10,12 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .edit_tree import Syntax, Unsure
+from .edit_words import words
 
-_COMPREHENSIONS = frozenset(
-    ["list_comprehension", "set_comprehension", "dictionary_comprehension", "generator_expression"]
+_COMPREHENSIONS = words(
+    "list_comprehension set_comprehension dictionary_comprehension generator_expression"
 )
-_PATTERNS = frozenset(
-    ["pattern_list", "tuple_pattern", "list_pattern", "list_splat_pattern", "dictionary_splat_pattern", "tuple", "list", "parenthesized_expression", "expression_list", "typed_parameter", "as_pattern_target", "splat_pattern", "parameters", "lambda_parameters", "default_parameter", "typed_default_parameter", "parenthesized_list_splat", "list_splat"]
+_PATTERNS = words(
+    "pattern_list tuple_pattern list_pattern list_splat_pattern dictionary_splat_pattern "
+    "tuple list parenthesized_expression expression_list typed_parameter as_pattern_target "
+    "splat_pattern parameters lambda_parameters default_parameter typed_default_parameter "
+    "parenthesized_list_splat list_splat"
 )
 _LEFT_OF = frozenset({"assignment", "augmented_assignment", "for_statement", "for_in_clause"})
 _IMPORTS = frozenset({"import_statement", "import_from_statement", "future_import_statement"})

@@ -18,6 +18,9 @@ _WHOLE = frozenset({"string", "string_literal", "template_expression"})
 COMMENTS = frozenset({"comment", "line_comment", "block_comment"})
 
 
+MAX_DEPTH = 400
+
+
 class Unsure(Exception):
     """This program cannot be edited without a guess."""
 
@@ -88,7 +91,8 @@ def parse_clean(code: str, language: str) -> Syntax:
     """Return the tree of a program in Python or Java.
 
     Raises:
-        Unsure: It does not parse, UTF-8 cannot hold it, or the grammar is not installed.
+        Unsure: It does not parse, is nested too deep, UTF-8 cannot hold it, or the grammar is not
+            installed.
     """
     try:
         source = code.encode()
@@ -125,6 +129,8 @@ def _walk(syntax: Syntax, root: Any, offset: int, names: dict[int, str]) -> None
             leaves.append(number)
         if down():
             above.append(number)
+            if len(above) > MAX_DEPTH:  # looking up from a node must stay cheap
+                raise Unsure
             continue
         if string < 0 and start < stop and inside and kind != "line_continuation":
             leaves.append(number)

@@ -130,4 +130,5 @@ def evaluate(
     session: Session, inputs: Inputs, model: DetectorModel, training: Training | None
 ) -> None:
     """Score every split, write predictions and the result; all ranks score, rank 0 writes."""
-    score_run(session, inputs, DetectorTask(session.settings, inputs, session.accelerator, model))
+    task = DetectorTask(session.settings, inputs, session.accelerator, model)
+    score_run(session, inputs, task, training)

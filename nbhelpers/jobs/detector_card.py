@@ -172,7 +172,9 @@ def _point(facts: Mapping[str, Any]) -> list[str]:
     point, calibration = mapping(facts, "point"), mapping(facts, "calibration")
     lines = _point_table(point) if point else []
     if calibration:
-        lines += ["", "Fixed anew afterwards, on known-human code (`calibration.json`):", ""]
+        lines += ["", "Fixed anew on known-human code by the one who exported this; it is used "]
+        lines[-1] += "only where it is named (`--calibration calibration.json`):"
+        lines += [""]
         lines += _calibration_table(calibration)
     if not lines:
         return ["None: this model has no threshold. It scores and ranks; it calls nothing AI."]
@@ -291,7 +293,7 @@ def _versions(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         found = [
             f"{name} {one_line(known[name])}"
             for name in _VERSIONS
-            if name in known and not known[name].startswith("not ")
+            if name in known and not known[name].startswith(("not ", "none"))
         ]
         if found:
             lines.append(f"- {title} with {', '.join(found)}.")

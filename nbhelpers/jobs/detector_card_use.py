@@ -86,7 +86,7 @@ def contest_lines() -> list[str]:
     return [
         "- Ask for the evidence sheet of the file: its hash, the model, the threshold with its "
         "false-positive rate, and the scores after each edit. Anybody with this folder can make "
-        "it again: `nbhelpers detect FILE --model FOLDER`.",
+        "it again: `nbhelpers detect FILE --model FOLDER --evidence SHEETS`.",
         "- Ask on whose code the threshold was calibrated. Without calibration on people like "
         "you there is no threshold, only a rank.",
         "- Compare: the scores of your own older code, and of the task's template, which you did "
@@ -102,7 +102,7 @@ def load_lines(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     if place:
         lines += [
-            "Fetch it: ",
+            "Fetch it:",
             "",
             "```shell",
             f"hf download {place} --local-dir {HERE}",
@@ -118,12 +118,10 @@ def load_lines(facts: Mapping[str, Any]) -> list[str]:
         "```",
         "",
         "```python",
-        "from pathlib import Path",
+        "from nbhelpers.detect import load_detector",
         "",
-        "from nbhelpers.jobs.detector_model import load_detector",
-        "",
-        f'detector = load_detector(Path("{HERE}"), device="cpu")',
-        'logits, vectors = detector.score(["print(1)\\n"], batch_size=8)',
+        f'with load_detector("{HERE}") as detector:',
+        '    print(detector.score_code("hello.py"))',
         "```",
     ]
     if facts.get("onnx"):

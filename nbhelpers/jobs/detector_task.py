@@ -17,6 +17,7 @@ from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.models.contrastive import anchors, cached_gradient
 from nbhelpers.models.detector import DetectorModel, ProgramBatch, class_weights, label_loss
 from nbhelpers.ranking import Ranking
+from nbhelpers.retrieval_metrics import rank_queries
 
 if TYPE_CHECKING:
     from nbhelpers.schema import DetectorSettings
@@ -203,7 +204,7 @@ class DetectorTask(PlainTask):
             found["tpr"] = float(counts[0] / max(1.0, counts[0] + counts[2]))
         if self.settings.objective != "detect":
             tasks = [row.task for row in self.inputs.split_rows("valid")]
-            found["mrr"] = mean_reciprocal_rank(vectors, tasks, self.settings.seed)
+            found["mrr"] = mean_reciprocal_rank(vectors, tasks)
         return found
 
     @property
@@ -217,12 +218,11 @@ class DetectorTask(PlainTask):
         return "train programs " + ", ".join(places[:8]) + more
 
 
-def mean_reciprocal_rank(vectors: np.ndarray, tasks: Sequence[str], seed: int) -> float:
+def mean_reciprocal_rank(vectors: np.ndarray, tasks: Sequence[str]) -> float:
     """Return the MRR of programs that look for others of their task; 0 where none has one."""
-    from nbhelpers.retrieval_metrics import retrieval
-
-    found = retrieval(vectors, tasks, vectors, tasks, is_same=True, resamples=0, seed=seed)
-    return float(found["mrr"] or 0.0)
+    ranks = rank_queries(vectors, tasks, vectors, tasks, same=np.arange(len(tasks)))
+    known = ranks.reciprocal_rank[~np.isnan(ranks.reciprocal_rank)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def number_tasks(tasks: Sequence[str]) -> np.ndarray:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.data.canonical import canonical
 from nbhelpers.errors import OutOfMemory, Stopped
 from nbhelpers.jobs.serve import Line, serve
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from nbhelpers.jobs.detector_model import Loaded
 
 PART = 512  # programs whose tokens are held at once
+HEAD_CHARACTERS, HEAD_CHARACTERS_PER_TOKEN = 64_000, 32
 
 
 def operations(line: Line) -> dict[str, Callable[..., dict[str, Any]]]:
@@ -60,15 +62,45 @@ def scores(
         OutOfMemory: A batch does not fit.
     """
     logits: list[float] = []
+    tokens: list[int] = []
     rows: list[Any] = []
     for start in range(0, len(codes), PART):
-        part = codes[start : start + PART]
-        found, vectors = _scored(loaded, line, part, batch_size)
+        heads, counts = read_heads(loaded, codes[start : start + PART])
+        found, vectors = _scored(loaded, line, heads, batch_size)
         logits += [float(each) for each in found]
+        tokens += counts
         if with_vectors:
             rows.append(vectors)
-    told = {"logits": logits, "tokens": token_counts(loaded, codes)}
-    return told | (_packed(rows) if with_vectors else {})
+    return {"logits": logits, "tokens": tokens} | (_packed(rows) if with_vectors else {})
+
+
+def read_heads(loaded: Loaded, codes: list[str]) -> tuple[list[str], list[int]]:
+    """Return the part of each program that has to be read, and the tokens of the whole.
+
+    A file of megabytes would take half a minute for the few hundred tokens that the model sees. Of
+    a program longer than its head the tokens are estimated from those of the head.
+    """
+    seq_len, form = loaded.settings["seq_len"], loaded.settings["canonical"]
+    limit = max(HEAD_CHARACTERS, HEAD_CHARACTERS_PER_TOKEN * seq_len)
+    texts = [canonical(code, form) for code in codes]
+    # The canonical form drops blanks at the end: a letter there keeps those that are in the middle.
+    heads = [text if len(text) <= limit else f"{text[:limit]}x" for text in texts]
+    counts = _token_counts(loaded, heads)
+    for row, text in enumerate(texts):
+        if len(text) <= limit:
+            continue
+        if counts[row] > 2 * seq_len:
+            counts[row] = round(counts[row] * len(text) / limit)
+        else:  # tokens of hundreds of characters: nothing can be left out
+            heads[row], counts[row] = text, _token_counts(loaded, [text])[0]
+    return heads, counts
+
+
+def _token_counts(loaded: Loaded, texts: list[str]) -> list[int]:
+    """Tokens of each text, special ones too, none cut off."""
+    table = loaded.table(texts)
+    special = 1 if table.bos_id is None else 2
+    return [int(end - begin) + special for begin, end in pairwise(table.offsets)]
 
 
 def _scored(loaded: Loaded, line: Line, codes: list[str], batch_size: int) -> tuple[Any, Any]:
@@ -86,16 +118,6 @@ def _scored(loaded: Loaded, line: Line, codes: list[str], batch_size: int) -> tu
             fix="give a smaller batch_size, close other models, or load with device='cpu'",
             details=str(error)[:2000],
         ) from None  # the frames of the error hold the batch
-
-
-def token_counts(loaded: Loaded, codes: list[str]) -> list[int]:
-    """Return the tokens of each program as the model reads it, special ones too, none cut off."""
-    counts: list[int] = []
-    for start in range(0, len(codes), PART):
-        table = loaded.table(codes[start : start + PART])
-        special = 1 if table.bos_id is None else 2
-        counts += [int(end - begin) + special for begin, end in pairwise(table.offsets)]
-    return counts
 
 
 def _packed(rows: list[Any]) -> dict[str, Any]:
