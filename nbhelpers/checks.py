@@ -353,6 +353,10 @@ def _pretrain_fault(job: str, values: Mapping[str, Any]) -> tuple[str, str, str]
     steps = values.get("pretrain_steps")
     if not steps or values.get("model") in MODELS[job].embedded:
         return None
+    if job == "detector":
+        text = f"pretrain_steps={steps} would throw away the weights of {values.get('model')}"
+        fault = "pretrain_steps", text, "set it to 0, or random_weights to true"
+        return None if values.get("random_weights") else fault
     text = f"pretrain_steps={steps} is for the smoke models only"
     return "pretrain_steps", text, "set pretrain_steps to 0"
 

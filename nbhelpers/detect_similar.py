@@ -25,6 +25,7 @@ from nbhelpers.paths import kind_of
 from nbhelpers.tables import left
 
 SHOWN = 50
+MAX_CHARACTERS = 200_000  # a longer one is a bundle or a table, and its n-grams take seconds
 NO_EVIDENCE = (
     "Similarity is no evidence of misconduct: people who solve the same task write alike. Read "
     "both programs before you ask anybody anything."
@@ -177,7 +178,7 @@ def read_members(
     groups = [_read(place, language, skipped, is_one=len(places) == 1) for place in places]
     handed_out = [] if starter is None else [file.code for file in _read(starter, "", [])]
     files = [file for group in groups for file in group]
-    given = given_runs(handed_out, [file.code for file in files])
+    given = given_runs(handed_out, [f.code for f in files if len(f.code) <= MAX_CHARACTERS])
     is_small = len(files) == 2
     kept = [_members(group, given, is_small, skipped) for group in groups]
     if sum(map(len, kept)) < 2 or not all(kept):
@@ -207,6 +208,10 @@ def _members(
 ) -> list[Member]:
     found = []
     for file in files:
+        if len(file.code) > MAX_CHARACTERS:
+            detail = f"{len(file.code)} characters; at most {MAX_CHARACTERS} are compared"
+            skipped.append(Skipped(name=file.name, reason="too long", detail=detail))
+            continue
         rest = strip(file.code, given)
         n_words = len(words_of(rest.code))
         if not n_words or (n_words < MIN_WORDS and not is_small):

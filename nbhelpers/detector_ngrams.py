@@ -10,7 +10,7 @@ from nbhelpers.errors import DataError
 if TYPE_CHECKING:
     import numpy as np
 
-BITS = 24  # n-grams are hashed; distinct ones of ten megabytes of code: some five million
+MIN_BITS, MAX_BITS = 16, 24  # n-grams are hashed into 2**bits buckets: for few texts, fewer
 _MIX = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio (Knuth, TAOCP 3, section 6.4)
 
 
@@ -48,8 +48,9 @@ class NgramVectors:
         """
         import numpy as np
 
+        self._bits = self._enough_bits(texts)
         counted = self._counted(texts)
-        texts_with = np.bincount(counted[1], minlength=1 << BITS)
+        texts_with = np.bincount(counted[1], minlength=1 << self._bits)
         kept = np.flatnonzero(texts_with >= self.min_texts)
         if len(kept) > self.max_columns:
             ranked = np.argsort(-texts_with[kept], kind="stable")[: self.max_columns]
@@ -59,7 +60,7 @@ class NgramVectors:
                 f"no run of characters occurs in {self.min_texts} of {len(texts)} texts",
                 fix="Give more texts.",
             )
-        self._column = np.full(1 << BITS, -1, dtype=np.int32)
+        self._column = np.full(1 << self._bits, -1, dtype=np.int32)
         self._column[kept] = np.arange(len(kept), dtype=np.int32)
         rarity = np.log((1 + len(texts)) / (1 + texts_with[kept])) + 1
         self._rarity = rarity.astype(np.float32)
@@ -70,15 +71,22 @@ class NgramVectors:
         return self._vectors(self._counted(texts))
 
     def counts(self, texts: Sequence[str]) -> Any:
-        """Return log counts of all n-grams, unweighted: sparse (texts, 2**BITS) float32.
+        """Return log counts of all n-grams, unweighted: sparse (texts, buckets) float32.
 
         Needs no fit; columns are buckets.
         """
         import numpy as np
         from scipy.sparse import csr_matrix
 
+        self._bits = self._enough_bits(texts)
         ends, buckets, times = self._counted(texts)
-        return csr_matrix((1 + np.log(times), buckets, ends), shape=(len(texts), 1 << BITS))
+        shape = (len(texts), 1 << self._bits)
+        return csr_matrix((1 + np.log(times), buckets, ends), shape=shape)
+
+    def _enough_bits(self, texts: Sequence[str]) -> int:
+        """Return bits for four buckets to each n-gram, were all of them different."""
+        ngrams = len(self.sizes) * sum(map(len, texts))
+        return min(MAX_BITS, max(MIN_BITS, (4 * ngrams).bit_length()))
 
     def _vectors(self, counted: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
         import numpy as np
@@ -126,4 +134,4 @@ class NgramVectors:
             if size in self.sizes:
                 found.append(packed | np.uint64(size << 56))
         keys = np.concatenate(found) if found else packed[:0]
-        return (keys * np.uint64(_MIX)) >> np.uint64(64 - BITS)
+        return (keys * np.uint64(_MIX)) >> np.uint64(64 - self._bits)

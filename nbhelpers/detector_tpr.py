@@ -37,6 +37,8 @@ class TprAtFpr:
         self._humans, self._machines, self._target = groups[humans], groups[machines], target_fpr
         # how many AI rows score above each human, (n_human,): the rates it could set as threshold
         self._above = np.searchsorted(-scores[machines], -scores[humans], "left")
+        size = int(groups.max()) + 1
+        self._totals = np.stack([np.bincount(groups[y == each], minlength=size) for each in (0, 1)])
 
     def rates(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the rate of each resample, NaN where one class is not drawn.
@@ -52,15 +54,26 @@ class TprAtFpr:
         import numpy as np
 
         found = np.full(len(weights), np.nan)
-        if not len(self._humans) or not len(self._machines):
+        humans, machines = (self._totals @ weights.T).astype(np.float64)  # (r,) drawn of each class
+        rows = np.flatnonzero((humans > 0) & (machines > 0))
+        if not len(rows):
             return found
-        passed = np.cumsum(np.take(weights, self._humans, axis=1), axis=1)  # (r, n_human)
-        caught = np.cumsum(np.take(weights, self._machines, axis=1), axis=1)  # (r, n_ai)
-        allowed = np.floor(self._target * passed[:, -1] + 1e-9)
-        first = (passed <= allowed[:, None]).sum(axis=1)  # the human that may not lie above
-        is_drawn = (passed[:, -1] > 0) & (caught[:, -1] > 0)
-        rows = np.flatnonzero(is_drawn)
-        above = self._above[first[rows]]
-        hits = np.where(above > 0, caught[rows, np.maximum(above, 1) - 1], 0.0)
-        found[rows] = hits / caught[rows, -1]
+        weights, allowed = weights[rows], np.floor(self._target * humans[rows] + 1e-9)
+        first = self._first_refused(weights, allowed)
+        above = self._above[first]
+        seen = np.take(weights, self._machines[: above.max()], axis=1)
+        caught = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(seen, axis=1)], axis=1)
+        found[rows] = caught[np.arange(len(rows)), above] / machines[rows]
         return found
+
+    def _first_refused(self, weights: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """Return the rank of the human that may not lie above the threshold, (r,)."""
+        import numpy as np
+
+        n = len(self._humans)
+        read = min(n, int(4 * self._target * n) + 50)  # the top ranks decide, nearly always
+        while True:
+            passed = np.cumsum(np.take(weights, self._humans[:read], axis=1), axis=1)
+            if read == n or (passed[:, -1] > allowed).all():
+                return (passed <= allowed[:, None]).sum(axis=1)
+            read = n

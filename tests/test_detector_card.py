@@ -70,7 +70,8 @@ def test_the_worst_is_told() -> None:
     assert "| local names changed | 0.733 | 0.050" in section(text, "Edited code")
     assert "after `rename` the TPR falls from 0.733 to 0.050" in section(text, "Limits")
     assert "usable with warnings" in section(text, "Audit of the data")
-    told["scores"]["test"]["floors"]["tfidf"]["lead"]["tpr"] = [0.01, -0.02, 0.04]
+    for name in ("tpr", "tpr_at_fpr"):
+        told["scores"]["test"]["floors"]["tfidf"]["lead"][name] = [0.01, -0.02, 0.04]
     assert "not clearly better than these floors: tfidf" in section(card(told), "Limits")
 
 
@@ -94,7 +95,9 @@ def test_nothing_is_claimed_where_nothing_was_recorded() -> None:
 def test_the_sample_is_said_to_detect_nothing_real() -> None:
     told = result()
     told["settings"] |= {"data": "smoke", "model": "smoke"}
-    assert "detects nothing real" in card(told).split("## ")[0]
+    text = card(told)
+    assert "detects nothing real" in text.split("## ")[0]
+    assert "| began as | random weights |" in text and "base_model" not in text
 
 
 @pytest.mark.parametrize("onnx", [True, False])

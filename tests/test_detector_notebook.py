@@ -18,7 +18,7 @@ from nbhelpers.samples.styles import load_style_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "02_detect_ai_code.ipynb"
-LIMIT_S = 420
+LIMIT_S = 600
 # The worker may use every core here, as in `make notebooks`.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 

@@ -83,3 +83,11 @@ def test_a_crowd_of_near_copies_is_compared_in_steps_not_in_pairs() -> None:
 
 def test_shingles_of_a_short_text_are_the_text() -> None:
     assert shingles("x y") == {("x", "y")} and shingles("x y z") == {("x", "y", "z")}
+
+
+def test_a_crowd_of_one_template_that_is_not_alike_enough_costs_little() -> None:
+    texts = [f"def add_{i}(a, b):\n    return a + b\n" for i in range(3000)]
+    assert jaccard(texts[0], texts[1]) < 0.8
+    began = time.process_time()
+    assert not ShingleIndex(texts).repeats(range(len(texts)))
+    assert time.process_time() - began < 1.0

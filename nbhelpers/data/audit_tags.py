@@ -127,7 +127,7 @@ def _distinct(
 ) -> list[tuple[str, str, str]]:
     """Leave out what only repeats, lengthens or follows from a text that is kept."""
     kept: list[tuple[tuple[str, str, str], set[int]]] = []
-    first = 0.0  # share of the strongest tag that stands at a fixed place
+    first = 0.0  # share of the strongest tag that may stand at a fixed place
     for one in found:
         place, text, label = one
         share = _shares(counts, rows, (place, text), label)[1]
@@ -137,7 +137,8 @@ def _distinct(
         holders = {at for at, held in enumerate(sets[label]) if (place, text) in held}
         if not any(_is_same(one, holders, *other) for other in kept):
             kept.append((one, holders))
-            first = max(first, share if place in FIXED else 0.0)
+            moves = place in FIXED or share >= LEAK_SHARE["any"]
+            first = max(first, share if moves else 0.0)
         if len(kept) == KEPT:
             break
     return [one for one, _ in kept]

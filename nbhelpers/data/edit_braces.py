@@ -19,6 +19,7 @@ from .edit_words import words
 __all__ = ["LANGUAGES", "reformat_braces", "strip_braces"]
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
+_PUNCTUATION = _OPEN | _CLOSE | {",", ";"}
 _CONTROL = words("if for while switch catch foreach lock using when")
 _HEADS = words("if for while else do foreach")
 _FOLLOWS = frozenset({"else", "catch", "finally"})
@@ -26,6 +27,7 @@ _ASSIGN = words("= += -= *= /= %= &= |= ^= <<= >>= >>>= := **= &&= ||= ??=")
 _COMPARE = words("== != <= >= === !==")
 _LOGIC = frozenset({"&&", "||"})
 _NO_OPERAND = words("return case throw in of yield await else and or not")
+_IMPORTS = words("import using use package namespace mod extern")
 _SECTION = frozenset({"public", "private", "protected"})
 
 
@@ -117,8 +119,10 @@ def _blanks(before: _Line, line: _Line, style: Style, chance: float) -> int:
         return 0
     if first.text in _CLOSE:
         return 0
-    if line.level == 0:
-        return style.top_blanks if before.last in ("}", "};") else int(chance < 0.5)
+    if line.level == 0 and before.last == "}":
+        return style.top_blanks
+    if before.tokens[0].text in _IMPORTS:
+        return int(first.text not in _IMPORTS)
     is_larger = (
         first.text in _CONTROL or first.text == "return" or before.last == "}" or line.is_note
     )
@@ -263,7 +267,8 @@ class _Layout:
         wanted = self._wanted(tokens, number)
         if wanted is None:
             return " " if had else ""
-        is_risky = a.kind == b.kind == "sign" or {a.kind, b.kind} <= {"word", "number", "literal"}
+        is_risky = a.kind == b.kind == "sign" and not {a.text, b.text} & _PUNCTUATION
+        is_risky |= {a.kind, b.kind} <= {"word", "number", "literal"}
         return " " if wanted == "" and had and is_risky else wanted
 
     def _wanted(self, tokens: list[Token], number: int) -> str | None:
@@ -279,7 +284,11 @@ class _Layout:
             return style.comma
         if a.text in _CONTROL and b.text == "(":
             return style.control
-        if b.text == "{" and (a.text == ")" or self._is_name(a)) and self.language not in ("rust",):
+        if (
+            b.text == "{"
+            and (a.text == ")" or self._is_name(a))
+            and self.language not in ("rust", "go")
+        ):
             return " " if tokens[-1] is b else None
         for sign, is_before in ((b, True), (a, False)):
             if sign.kind != "sign":

@@ -5,14 +5,14 @@ leaves few pairs to compare and misses none (prefix filtering).
 
 Source: the prefix filter is Chaudhuri, Ganti, Kaushik, "A Primitive Operator for Similarity Joins
 in Data Cleaning", ICDE 2006; the length bound is Bayardo, Ma, Srikant, "Scaling Up All Pairs
-Similarity Search", WWW 2007.
+Similarity Search", WWW 2007; the bound by position is Xiao, Wang, Lin, Yu, "Efficient Similarity
+Joins for Near Duplicate Detection", WWW 2008.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +24,11 @@ THRESHOLD = 0.8
 SHINGLE_TOKENS = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _SLACK = 1e-9  # 0.8 x 5 is a little more than 4 in binary
+
+
+# Shingle -> (size of a text, position of the shingle in it) -> texts: what cannot be alike by these
+# two numbers is passed over together, however many texts one template gave.
+Postings = dict[int, dict[tuple[int, int], list[int]]]
 
 
 class Match(NamedTuple):
@@ -80,7 +85,7 @@ class ShingleIndex:
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold={threshold} is not in (0, 1]")
         self.threshold = threshold
-        self._starts, self._ranks = _ranked_shingles(texts)
+        self._starts, self._ranks, self._n_single = _ranked_shingles(texts)
         self._sets: list[frozenset[int] | None] = [None] * len(self)
 
     def __len__(self) -> int:
@@ -88,7 +93,7 @@ class ShingleIndex:
 
     def matches(self, rows: Iterable[int], references: Iterable[int]) -> list[Match]:
         """For each row that resembles a reference, one that it resembles (not always the most)."""
-        postings: dict[int, list[int]] = {}
+        postings: Postings = {}
         for reference in references:
             self._insert(reference, postings)
         return [found for row in rows if (found := self._first(row, postings)) is not None]
@@ -98,7 +103,7 @@ class ShingleIndex:
 
         So a hundred copies of a row are 99 repeats of the first, and comparing them takes 99 steps.
         """
-        postings: dict[int, list[int]] = {}
+        postings: Postings = {}
         found = []
         for row in rows:
             match = self._first(row, postings)
@@ -111,17 +116,22 @@ class ShingleIndex:
     def _size(self, row: int) -> int:
         return self._starts[row + 1] - self._starts[row]
 
-    def _prefix(self, row: int) -> list[int]:
-        """The rarest shingles: a text that shares none of these is below the threshold."""
+    def _prefix(self, row: int) -> list[tuple[int, int]]:
+        """The rarest shingles and their positions: who shares none of these is below the threshold.
+
+        Those of one text alone are left out: nobody shares them.
+        """
         n, start = self._size(row), self._starts[row]
         n_rare = n - ceil(self.threshold * n - _SLACK) + 1 if n else 0
-        return self._ranks[start : start + n_rare].tolist()
+        rare = self._ranks[start : start + n_rare].tolist()
+        return [(at, shingle) for at, shingle in enumerate(rare) if shingle >= self._n_single]
 
-    def _insert(self, row: int, postings: dict[int, list[int]]) -> None:
-        for shingle in self._prefix(row):
-            postings.setdefault(shingle, []).append(row)
+    def _insert(self, row: int, postings: Postings) -> None:
+        n = self._size(row)
+        for at, shingle in self._prefix(row):
+            postings.setdefault(shingle, {}).setdefault((n, at), []).append(row)
 
-    def _first(self, row: int, postings: dict[int, list[int]]) -> Match | None:
+    def _first(self, row: int, postings: Postings) -> Match | None:
         for other in self._candidates(row, postings):
             shared = len(self._set(row) & self._set(other))
             similarity = shared / (self._size(row) + self._size(other) - shared)
@@ -129,13 +139,17 @@ class ShingleIndex:
                 return Match(row, other, similarity)
         return None
 
-    def _candidates(self, row: int, postings: dict[int, list[int]]) -> Iterator[int]:
-        n = self._size(row)
+    def _candidates(self, row: int, postings: Postings) -> Iterator[int]:
+        """Texts that may share enough: by the first shingle shared, all others come after it."""
+        n, share = self._size(row), self.threshold / (1 + self.threshold)
         low, high = self.threshold * n - _SLACK, n / self.threshold + _SLACK
-        seen = dict.fromkeys(
-            chain.from_iterable(postings.get(shingle, ()) for shingle in self._prefix(row))
-        )
-        yield from (other for other in seen if low <= self._size(other) <= high)
+        seen: set[int] = set()
+        for at, shingle in self._prefix(row):
+            for (size, place), others in postings.get(shingle, {}).items():
+                most = min(n - at, size - place)
+                if low <= size <= high and most >= share * (n + size) - _SLACK:
+                    yield from (other for other in others if other not in seen)
+                    seen.update(others)
 
     def _set(self, row: int) -> frozenset[int]:
         known = self._sets[row]
@@ -153,11 +167,12 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def _ranked_shingles(texts: Iterable[str]) -> tuple[list[int], NDArray[np.int64]]:
+def _ranked_shingles(texts: Iterable[str]) -> tuple[list[int], NDArray[np.int64], int]:
     """The distinct shingles of each text by their rank over all texts, the rarest first.
 
     Returns:
-        Where each text starts in the second value, and the end; ranks, ascending in each text.
+        Where each text starts in the second value, and the end; ranks, ascending in each text; how
+        many shingles stand in one text only: theirs are the ranks below that number.
     """
     import numpy as np
 
@@ -182,10 +197,11 @@ def _ranked_shingles(texts: Iterable[str]) -> tuple[list[int], NDArray[np.int64]
     owner, shingle = np.divmod(both[np.diff(both, prepend=-1) > 0], n_kinds)
     # Rarest first; the number breaks ties, so that every text is sorted by one order.
     rank = np.empty(n_kinds, dtype=np.int64)
-    rank[np.argsort(np.bincount(shingle, minlength=n_kinds), kind="stable")] = np.arange(n_kinds)
+    counts = np.bincount(shingle, minlength=n_kinds)
+    rank[np.argsort(counts, kind="stable")] = np.arange(n_kinds)
     ranks = np.sort(owner * n_kinds + rank[shingle]) - owner * n_kinds
     starts = np.searchsorted(owner, np.arange(len(words) + 1))
-    return starts.tolist(), ranks
+    return starts.tolist(), ranks, int((counts < 2).sum())
 
 
 def _joined(parts: list[NDArray[np.int32]], n_words: int) -> NDArray[np.int64]:

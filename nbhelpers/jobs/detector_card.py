@@ -111,7 +111,7 @@ def _opening(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 def _model(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     model, detector = mapping(result, "model"), mapping(facts, "detector")
-    is_random = model.get("random_weights")
+    is_random = parts.began_random(result)
     began = "pretrained weights" if is_random is False else None
     rows = {
         "encoder": _encoder_name(result, facts),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nbhelpers.catalog import MODELS
+
 METRICS = {
     "roc_auc": "ROC-AUC",
     "pr_auc": "PR-AUC",
     "tpr": "AI code that is called AI (TPR)",
     "fpr": "human code that is called AI (FPR)",
+    "tpr_at_fpr": "TPR with the FPR held on this very split",
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "precision": "precision",
@@ -71,6 +74,13 @@ def is_number(value: Any) -> bool:
     return is_plain and value == value and abs(value) != float("inf")
 
 
+def began_random(result: Mapping[str, Any]) -> bool | None:
+    """Whether the encoder had learnt nothing before the run; None where that is not recorded."""
+    told = at(result, "model", "random_weights")
+    is_own = at(result, "settings", "model") in MODELS["detector"].embedded
+    return True if is_own else told if isinstance(told, bool) else None
+
+
 def one_line(text: Any) -> str:
     """Return a text as one line that breaks no table, list or code span.
 
@@ -118,13 +128,15 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
+def scored(floors: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the floors that were scored."""
+    named = {name: floor for name, floor in floors.items() if isinstance(floor, Mapping)}
+    return {name: floor for name, floor in named.items() if "skipped" not in floor}
+
+
 def split_table(scores: Mapping[str, Any]) -> list[str]:
     """Return the scores of one split beside those of its floors, with intervals."""
-    floors = {
-        name: floor
-        for name, floor in mapping(scores, "floors").items()
-        if isinstance(floor, Mapping) and "skipped" not in floor
-    }
+    floors = scored(mapping(scores, "floors"))
     sides = [scores, *floors.values()]
     head = ["score", "this model", *(f"floor: {FLOORS.get(name, name)}" for name in floors)]
     rows = []
@@ -268,7 +280,7 @@ def pairs_table(pairs: Mapping[str, Any]) -> list[str]:
     """Return how well pairs of the same task are told from hard negatives."""
     names = {"roc_auc": "ROC-AUC", "average_precision": "average precision"}
     names |= {"accuracy": "accuracy", "f1": "F1"}
-    floors = {k: v for k, v in mapping(pairs, "floors").items() if isinstance(v, Mapping)}
+    floors = scored(mapping(pairs, "floors"))
     rows = []
     for name, title in names.items():
         values = [figure(floor.get(name)) for floor in floors.values()]

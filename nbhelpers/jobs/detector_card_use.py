@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nbhelpers.jobs.detector_card_parts import at, figure, is_number, mapping, percent
+from nbhelpers.jobs.detector_card_parts import at, began_random, figure, is_number, mapping, percent
 
 HERE = "path/to/this/folder"
 EXAMPLE = "use_detector.py"
@@ -29,7 +29,7 @@ def limit_lines(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str
     lines = []
     if not result:
         lines.append("- There is no record of a finished run: no score is known.")
-    if at(result, "model", "random_weights"):
+    if began_random(result):
         lines.append("- The encoder began with random weights.")
     if seq_len := detector.get("seq_len"):
         lines.append(f"- Only the first {seq_len} tokens of a program are read.")
@@ -50,14 +50,14 @@ def _behind(test: Mapping[str, Any]) -> list[str]:
     """Name the floors that the model does not beat by more than the interval."""
     names = []
     for name, floor in mapping(test, "floors").items():
-        lead = at(floor, "lead", "tpr")
+        lead = at(floor, "lead", "tpr_at_fpr") or at(floor, "lead", "tpr")
         if isinstance(lead, list) and len(lead) == 3 and is_number(lead[1]) and lead[1] <= 0:
             names.append(name)
     if not names:
         return []
     return [
         f"- On the test split it is not clearly better than these floors: {', '.join(names)} "
-        "(TPR at the frozen threshold). They are simpler and cheaper."
+        "(TPR at the promised false-positive rate). They are simpler and cheaper."
     ]
 
 
