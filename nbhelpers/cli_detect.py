@@ -88,13 +88,10 @@ def detect(
 
     outputs = [checked_output(path) for path in _outputs(csv, json)]
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:
-        options = {"calibration": calibration, "evidence": evidence, "language": language}
-        if is_file(place):
-            sheet = detector.score_code(place, language=language, calibration=calibration)
-            typer.echo(sheet.text())
-            typer.echo("")
-        batch = detector.detect(place, **options, progress=not quiet)
-    typer.echo(batch.text(top))
+        options = {"calibration": calibration, "language": language}
+        sheet = detector.score_code(place, **options) if is_file(place) else None
+        batch = detector.detect(place, evidence=evidence, **options, progress=not quiet)
+    typer.echo(batch.text(top) if sheet is None else sheet.text())
     for path in outputs:
         typer.echo(f"Written to {batch.save(path)}.")
     if not batch.rows:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nbhelpers.data.detection_words import language_of, language_of_ending
 from nbhelpers.detect_batch import Batch, checked_output, ranked
 from nbhelpers.detect_calibrate import (
     Calibration,
@@ -25,23 +25,20 @@ from nbhelpers.detect_calibrate import (
     require_shares,
 )
 from nbhelpers.detect_calls import OF_OTHERS, Judge, Scored
-from nbhelpers.detect_evidence import Evidence, code_file, evidence_of, sheet_name
+from nbhelpers.detect_evidence import Evidence, evidence_of, sheet_name
 from nbhelpers.detect_facts import CALIBRATION, DetectorFacts, detector_facts
 from nbhelpers.detect_files import (
     CHUNK_FILES,
     CodeFile,
-    Entry,
-    Skipped,
     chunks,
     find_files,
-    read_file,
-    shown,
+    program_of,
 )
 from nbhelpers.detect_process import Scorer
 from nbhelpers.detect_progress import progress as show_progress
 from nbhelpers.detect_similar import Similar, read_members
-from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.paths import expanded, is_file, kind_of
+from nbhelpers.errors import ConfigError
+from nbhelpers.paths import expanded, is_file
 from nbhelpers.trained_detector import find_detector
 
 BATCH_SIZE = 32
@@ -79,7 +76,7 @@ class Detector:
         """
         self._require("classifier", "score code")
         judge = self.judge(calibration)
-        file = _program(code, language)
+        file = program_of(code, language)
         return self._sheets(judge, [file], self.scorer.scored([file]), edits=edits)[0]
 
     def detect(
@@ -164,9 +161,10 @@ class Detector:
         from nbhelpers.detect_humans import read_humans
 
         known = read_humans(humans, self.facts.canonical)
-        scored = self._callable(known.files, progress)
+        left_out = Counter(each.reason for each in known.skipped)
+        scored = self._callable(known.files, left_out, progress)
         counts = {"n_files": known.n_files, "n_duplicates": known.n_duplicates}
-        counts["n_skipped"] = len(known.skipped) + len(known.files) - len(scored)
+        counts |= {"left_out": dict(left_out)}
         found = fix_threshold(
             [each.logit for _, each in scored],
             [file.language for file, _ in scored],
@@ -271,14 +269,19 @@ class Detector:
             fix="name a run of objective=both",
         )
 
-    def _callable(self, files: Sequence[CodeFile], progress: bool) -> list[tuple[CodeFile, Scored]]:
-        """Score known-human programs and leave out those on which no call is ever given."""
+    def _callable(
+        self, files: Sequence[CodeFile], left_out: Counter[str], progress: bool
+    ) -> list[tuple[CodeFile, Scored]]:
+        """Score known-human programs; those on which no call is ever given are counted apart."""
         judge = Judge(facts=self.facts, calibration=None)
         tick, found = show_progress("programs", is_on=progress), []
         for start in range(0, len(files), CHUNK_FILES):
             part = files[start : start + CHUNK_FILES]
-            pairs = zip(part, self.scorer.scored(part), strict=True)
-            found += [(file, each) for file, each in pairs if not judge.doubts(file, each)]
+            for file, each in zip(part, self.scorer.scored(part), strict=True):
+                if doubts := judge.doubts(file, each):
+                    left_out[doubts[0].partition(":")[0]] += 1
+                else:
+                    found.append((file, each))
             tick(start + len(part), len(files))
         return found
 
@@ -350,30 +353,6 @@ def load_detector(
     path = given if isinstance(given, str | os.PathLike) else getattr(given, "path", given)
     facts = detector_facts(find_detector(path, run_dir))
     return Detector(facts, Scorer(facts, device=device, batch_size=batch_size))
-
-
-def _program(code: str | os.PathLike[str], language: str) -> CodeFile:
-    """Return a program that is given as text, or as the path of a file."""
-    if isinstance(code, str) and not _is_path(code):
-        return code_file(code, language_of(language))
-    path = expanded(code, "the file")
-    if kind_of(path) != "file":
-        text = f"There is no file {shown(str(path))!r}."
-        raise ConfigError(text, fix="name a file of code, or give the program itself as text")
-    spoken = language_of(language) or language_of_ending(path.suffix) or ""
-    found = read_file(Entry(path=path, name=shown(path.name), language=spoken))
-    if isinstance(found, Skipped):
-        text = f"{found.name} cannot be scored: {found.reason} ({found.detail})."
-        raise DataError(text, fix="give a file of code below 2 MB, saved as UTF-8")
-    return found
-
-
-def _is_path(text: str) -> bool:
-    """Whether a text is the name of a file rather than a program."""
-    if "\n" in text or not text.strip():
-        return False
-    is_named = language_of_ending(Path(text).suffix) is not None and " " not in text.strip()
-    return is_named or kind_of(text) == "file"
 
 
 def _folder(place: str | os.PathLike[str]) -> Path:

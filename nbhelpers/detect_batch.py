@@ -64,13 +64,8 @@ class Batch:
 
     @property
     def n_callable(self) -> int:
-        """Files on which no reason but the score itself forbids a call."""
-        if not self.judge.can_call:
-            return len(self.rows)
-        doubted = (row.verdict for row in self.rows if row.verdict.call == "undecided")
-        in_band = sum(self.judge.called(each.logit)[0] == "undecided" for each in doubted)
-        n_doubted = sum(row.verdict.call == "undecided" for row in self.rows)
-        return len(self.rows) - n_doubted + in_band
+        """Files on which nothing but the score itself can forbid a call."""
+        return sum(not row.verdict.is_doubted for row in self.rows)
 
     def expected_false_accusations(self) -> list[dict[str, Any]]:
         """How many of these files would be called AI if people had written them all.

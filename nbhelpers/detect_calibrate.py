@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.detect_facts import DetectorFacts, Rate, ai_test_logits, percent
-from nbhelpers.detector_points import clopper_pearson, humans_needed, promised_fpr
+from nbhelpers.detector_metrics import clopper_pearson, humans_needed, promised_fpr
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json, write_json
 from nbhelpers.forms import EDGES, NUMBER, NUMBERS, TEXT
@@ -29,12 +29,12 @@ from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
 FORMAT = 1
 MAX_FPR = 0.2  # a promise of more protects nobody
 _TEXTS = ("weights_sha256", "model", "run_id", "canonical", "source", "created", "note")
-_COUNTS = ("n_files", "n_duplicates", "n_skipped", "n", "exceed", "needed")
+_COUNTS = ("n_files", "n_duplicates", "n", "exceed", "needed")
 _NUMBERS = ("target_fpr", "confidence", "threshold_logit", "threshold", "promised_fpr")
 _FORM = {
     **dict.fromkeys((*_COUNTS, *_NUMBERS, "format"), NUMBER),
     **dict.fromkeys(_TEXTS, TEXT),
-    "languages": NUMBERS,
+    **dict.fromkeys(("languages", "left_out"), NUMBERS),
     "run_ai": {"n": NUMBER, "share_above": NUMBER},
     "run_threshold": {"n": NUMBER, "exceed": NUMBER, "fpr": NUMBER, "interval": EDGES},
 }
@@ -48,7 +48,7 @@ class Calibration:
         weights_sha256: Of the model that it belongs to; another model's is refused.
         n_files: Files of code that were read.
         n_duplicates: Of these, copies and near copies of another: counted once.
-        n_skipped: Files that could not be scored, or are too short to be called anything.
+        left_out: By reason, how many files could not be scored or are never called anything.
         n: Programs that the threshold was fixed on.
         exceed: Of these, how many may lie above it.
         needed: Programs that `target_fpr` needs, where none lies above the threshold.
@@ -66,7 +66,7 @@ class Calibration:
     confidence: float
     n_files: int
     n_duplicates: int
-    n_skipped: int
+    left_out: dict[str, int]
     n: int
     exceed: int
     needed: int
@@ -117,8 +117,9 @@ class Calibration:
         spoken = ", ".join(f"{count} {name or 'unknown'}" for name, count in self.languages.items())
         rows = {
             "model": f"{self.model} ({self.run_id}), weights {self.weights_sha256[:12]}",
-            "known-human code": f"{self.source}: {self.n_files} files read, {self.n_skipped} "
-            f"left out, {self.n_duplicates} copies or near copies; {self.n} count",
+            "known-human code": f"{self.source}: {self.n_files} files read, {self.n_duplicates} "
+            f"copies or near copies; {self.n} count",
+            "left out": ", ".join(f"{n:.0f} {why}" for why, n in self.left_out.items()) or "none",
             "languages": spoken,
             "threshold": f"score above {self.threshold:.6g} (logit {self.threshold_logit:.4f}), "
             f"at most {self.exceed} of these {self.n} lie above it",
@@ -262,7 +263,7 @@ def fix_threshold(
     target_fpr: float,
     confidence: float,
     source: str,
-    counts: Mapping[str, int],
+    counts: Mapping[str, Any],
 ) -> Calibration:
     """Return the calibration of distinct known-human programs.
 
@@ -273,7 +274,7 @@ def fix_threshold(
         target_fpr: False-positive rate to promise.
         confidence: How sure the promise is to hold.
         source: Where the programs come from.
-        counts: `n_files`, `n_duplicates` and `n_skipped`.
+        counts: `n_files`, `n_duplicates` and `left_out`.
 
     Raises:
         ConfigError: A share is out of range.

@@ -52,6 +52,7 @@ class Verdict:
 
     `call`: "ai", "undecided", "human" (scores below the band, which proves no author), or None
     where no call may be given. `reasons`: why there is no call, or why it is undecided.
+    `is_doubted`: something other than the score forbids a call.
     """
 
     p_ai: float
@@ -60,6 +61,7 @@ class Verdict:
     truncated_share: float
     call: str | None
     reasons: tuple[str, ...]
+    is_doubted: bool
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -110,14 +112,15 @@ class Judge:
 
     def verdict(self, file: CodeFile, scored: Scored) -> Verdict:
         """Return what may be said of a program."""
-        cut = self._cut(scored)
+        cut, doubts = self._cut(scored), tuple(self.doubts(file, scored))
         found = Verdict(
             p_ai=self.facts.probability(scored.logit),
             logit=scored.logit,
             tokens=scored.tokens,
             truncated_share=cut,
             call=None,
-            reasons=tuple(self.doubts(file, scored)),
+            reasons=doubts,
+            is_doubted=bool(doubts),
         )
         if not self.can_call:
             return replace(found, reasons=(*found.reasons, self.no_call))

@@ -6,7 +6,6 @@ and what would change it.
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 import re
@@ -254,26 +253,10 @@ def evidence_of(
     return Evidence(file=file, verdict=verdict, edits=tuple(edits), judge=judge, created=now)
 
 
-def code_file(code: str, language: str, name: str = "code") -> CodeFile:
-    """Return a text as a program; its hash is of its UTF-8 bytes.
-
-    Raises:
-        ConfigError: It is no text, is empty, or holds half a character.
-    """
-    if not isinstance(code, str) or not code.strip():
-        raise ConfigError("The code is empty.", fix="give a program as text, or the path of a file")
-    try:
-        data = code.encode()
-    except UnicodeEncodeError as error:
-        what = f"The code holds half a character at position {error.start}."
-        raise ConfigError(what, fix="remove it: it cannot be written as UTF-8") from None
-    digest = hashlib.sha256(data).hexdigest()
-    return CodeFile(name=name, code=code, language=language, sha256=digest, size_bytes=len(data))
-
-
 def sheet_name(number: int, file: CodeFile) -> str:
     """Return a file name for a sheet that no name of a file can lead astray.
 
+    >>> from nbhelpers.detect_files import code_file
     >>> sheet_name(3, code_file("x = 1", "python", "../a b/<x>.py"))
     '00003-x-.py-8ff436de'
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nbhelpers.data.detection_code_files import decode
 from nbhelpers.data.detection_words import language_of, language_of_ending
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.paths import absence, expanded, kind_of
 
 MAX_BYTES = 2_000_000  # of one file: no program that a person wrote by hand is longer
@@ -217,3 +217,49 @@ def chunks(entries: Iterable[Entry], skipped: list[Skipped]) -> Iterator[list[Co
         size += found.size_bytes
     if chunk:
         yield chunk
+
+
+def program_of(code: str | os.PathLike[str], language: str) -> CodeFile:
+    """Return a program that is given as text, or as the path of a file.
+
+    Raises:
+        ConfigError: There is no program, or no such file.
+        DataError: The file is no program; the reason is told.
+    """
+    if isinstance(code, str) and not _is_path(code):
+        return code_file(code, language_of(language))
+    path = expanded(code, "the file")
+    if kind_of(path) != "file":
+        text = f"There is no file {shown(str(path))!r}."
+        raise ConfigError(text, fix="name a file of code, or give the program itself as text")
+    spoken = language_of(language) or language_of_ending(path.suffix) or ""
+    found = read_file(Entry(path=path, name=shown(path.name), language=spoken))
+    if isinstance(found, Skipped):
+        text = f"{found.name} cannot be scored: {found.reason} ({found.detail})."
+        raise DataError(text, fix="give a file of code below 2 MB, saved as UTF-8")
+    return found
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is the name of a file rather than a program."""
+    if "\n" in text or not text.strip():
+        return False
+    is_named = language_of_ending(Path(text).suffix) is not None and " " not in text.strip()
+    return is_named or kind_of(text) == "file"
+
+
+def code_file(code: str, language: str, name: str = "code") -> CodeFile:
+    """Return a text as a program; its hash is of its UTF-8 bytes.
+
+    Raises:
+        ConfigError: It is no text, is empty, or holds half a character.
+    """
+    if not isinstance(code, str) or not code.strip():
+        raise ConfigError("The code is empty.", fix="give a program as text, or the path of a file")
+    try:
+        data = code.encode()
+    except UnicodeEncodeError as error:
+        what = f"The code holds half a character at position {error.start}."
+        raise ConfigError(what, fix="remove it: it cannot be written as UTF-8") from None
+    digest = hashlib.sha256(data).hexdigest()
+    return CodeFile(name=name, code=code, language=language, sha256=digest, size_bytes=len(data))

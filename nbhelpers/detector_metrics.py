@@ -15,7 +15,6 @@ from nbhelpers.detector_calibration import calibration_error, equal_bins, reliab
 from nbhelpers.detector_points import (
     OperatingPoint,
     choose_operating_point,
-    recalibrate,
 )
 from nbhelpers.detector_promises import clopper_pearson, humans_needed, promised_fpr
 from nbhelpers.detector_rows import checked_rows, task_groups
@@ -36,7 +35,6 @@ __all__ = [
     "interval",
     "precision_at",
     "promised_fpr",
-    "recalibrate",
     "score_detection",
     "task_groups",
 ]

@@ -19,7 +19,6 @@ from nbhelpers.detector_calibration import (
 )
 from nbhelpers.detector_promises import (
     CONFIDENCE,
-    allowed_above,
     check_share,
     clopper_pearson,
     count_of,
@@ -175,37 +174,6 @@ def choose_operating_point(
     return replace(point, warnings=(*warnings, *point.warnings))
 
 
-def recalibrate(
-    point: OperatingPoint,
-    human_logits: Sequence[float] | np.ndarray,
-    *,
-    target_fpr: float | None = None,
-    confidence: float | None = None,
-    chosen_on: str,
-) -> OperatingPoint:
-    """Return the point with its threshold fixed anew on other people's human code.
-
-    The temperature stays, and so does the start of the band where it lies below the new threshold.
-    A higher FPR than asked for on the next programs is as likely as a lower one, unless
-    `confidence` asks for a threshold that keeps the promise.
-
-    Args:
-        point: Of the trained model.
-        human_logits: (n,) of code that is known to be human.
-        target_fpr: None keeps that of the point.
-        confidence: With which the target has to hold (see `allowed_above`); None: on these rows.
-        chosen_on: Whose code this is, for the reader.
-
-    Raises:
-        DataError: There is no row, or a logit is not finite.
-    """
-    _, z = checked_rows([0] * len(human_logits), human_logits)
-    low = None if point.abstain is None else point.abstain[0]
-    target = point.target_fpr if target_fpr is None else target_fpr
-    settings = (target, point.temperature, low, point.target_miss_rate, chosen_on)
-    return _on_humans(z, *settings, confidence=confidence)
-
-
 def _on_humans(
     humans: np.ndarray,
     target_fpr: float,
@@ -213,9 +181,8 @@ def _on_humans(
     low: float | None,
     target_miss_rate: float,
     chosen_on: str,
-    confidence: float | None = None,
 ) -> OperatingPoint:
-    threshold_logit = threshold_at_fpr(humans, target_fpr, confidence)
+    threshold_logit = threshold_at_fpr(humans, target_fpr)
     threshold = float(probabilities([threshold_logit], temperature)[0])
     exceed, n = int((probabilities(humans, temperature) > threshold).sum()), len(humans)
     promised = promised_fpr(n, exceed)
@@ -248,12 +215,11 @@ def _on_humans(
     )
 
 
-def threshold_at_fpr(
-    human_scores: Sequence[float] | np.ndarray, target_fpr: float, confidence: float | None = None
-) -> float:
-    """Return the lowest threshold above which at most `allowed_above` human scores lie.
+def threshold_at_fpr(human_scores: Sequence[float] | np.ndarray, target_fpr: float) -> float:
+    """Return the lowest threshold above which at most `target_fpr` of the human scores lie.
 
-    The highest score that is not allowed above it sets it. Equal scores stay together, below.
+    With n humans, floor(target_fpr n) of them may lie above it; the next one sets it. Equal scores
+    stay together, below.
 
     >>> threshold_at_fpr([0.1, 0.2, 0.3, 0.9], 0.25)
     0.3
@@ -266,13 +232,14 @@ def threshold_at_fpr(
     """
     import numpy as np
 
+    check_share(target_fpr, "target_fpr")
     scores = np.sort(np.asarray(human_scores, dtype=np.float64))
     if not len(scores):
         raise DataError(
             "there is no human row, so no threshold can promise a false-positive rate",
             fix="Give validation rows of human code.",
         )
-    return float(scores[len(scores) - 1 - allowed_above(len(scores), target_fpr, confidence)])
+    return float(scores[len(scores) - 1 - count_of(target_fpr, len(scores))])
 
 
 def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float | None:

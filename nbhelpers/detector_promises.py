@@ -47,22 +47,6 @@ def humans_needed(target_fpr: float, confidence: float = CONFIDENCE) -> int:
     return math.ceil(math.log(1 - confidence) / math.log1p(-target_fpr))
 
 
-def allowed_above(n: int, target_fpr: float, confidence: float | None = None) -> int:
-    """Return how many of n humans may lie above a threshold for a false-positive rate.
-
-    Without `confidence`, floor(target_fpr n): the rate holds on these rows. With it, the largest
-    number whose upper limit (`promised_fpr`) keeps the target; 0 where even that is too many.
-
-    >>> allowed_above(1000, 0.01), allowed_above(1000, 0.01, 0.95), allowed_above(50, 0.01)
-    (10, 4, 0)
-    """
-    check_share(target_fpr, "target_fpr")
-    allowed = count_of(target_fpr, n)
-    while confidence is not None and allowed and promised_fpr(n, allowed, confidence) > target_fpr:
-        allowed -= 1
-    return allowed
-
-
 def count_of(share: float, n: int) -> int:
     """Return the whole part of a share of n rows."""
     return math.floor(share * n + 1e-9)  # 0.29 * 100 is 28.999999999999996

@@ -17,7 +17,8 @@ from nbhelpers import detect_process
 from nbhelpers.cli import app
 from nbhelpers.detect import Detector, load_detector
 from nbhelpers.detect_calls import NO_EVIDENCE, Scored
-from nbhelpers.detect_evidence import code_file, evidence_of
+from nbhelpers.detect_evidence import evidence_of
+from nbhelpers.detect_files import code_file
 from nbhelpers.errors import ConfigError, DataError, NonFinite, RequirementMissed
 
 NEED = 59  # programs that promise 5 %
@@ -78,7 +79,8 @@ def test_a_calibration_counts_each_program_once_and_leaves_out_what_is_no_human_
     detector: Detector, humans: Path, tmp_path: Path
 ) -> None:
     found = detector.calibrate(humans, target_fpr=0.05, out=tmp_path / "c.json", progress=False)
-    assert (found.n, found.n_duplicates, found.n_files, found.n_skipped) == (NEED, 1, NEED + 2, 2)
+    assert (found.n, found.n_duplicates, found.n_files) == (NEED, 1, NEED + 2)
+    assert found.left_out == {"labelled AI": 1, "too short": 1}
     assert found.is_met and found.threshold_logit == 1.0
     assert found.languages == {"python": NEED}
     strict = detector.calibrate(humans, out=tmp_path / "d.json", progress=False)

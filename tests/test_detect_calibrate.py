@@ -22,7 +22,7 @@ from nbhelpers.detect_facts import DetectorFacts, detector_facts
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.trained_detector import find_detector
 
-COUNTS = {"n_files": 0, "n_duplicates": 0, "n_skipped": 0}
+COUNTS = {"n_files": 0, "n_duplicates": 0, "left_out": {"binary": 1}}
 
 
 @pytest.fixture

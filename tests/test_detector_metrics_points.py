@@ -20,10 +20,8 @@ from nbhelpers.detector_metrics import (
     clopper_pearson,
     humans_needed,
     promised_fpr,
-    recalibrate,
 )
 from nbhelpers.detector_points import threshold_at_fpr
-from nbhelpers.detector_promises import allowed_above
 from nbhelpers.errors import ConfigError, DataError
 
 
@@ -47,7 +45,7 @@ def test_no_lower_threshold_keeps_the_rate(decimals: int, target: float, n: int)
     lower = scores[scores < threshold]
     if len(lower):
         assert (scores > lower.max()).sum() > target * n
-    assert allowed_above(n, target) == int(round(target * n * 100) // 100)
+    assert n >= 1 / target or threshold == scores.max()
 
 
 def test_calls_follow_one_rule() -> None:
@@ -132,19 +130,6 @@ def test_scores_the_wrong_way_round_are_told() -> None:
     assert "read the probabilities as ranks" in point.warnings[0]
 
 
-def test_another_peoples_code_moves_the_threshold_alone() -> None:
-    y, z = drawn(8, 2000)
-    point = chosen(y, z)
-    others = np.random.default_rng(1).normal(size=1000) + 1
-    moved = recalibrate(point, others, chosen_on="code of the course of 2019")
-    assert moved.temperature == point.temperature and moved.n_humans == 1000
-    assert moved.valid_fpr == pytest.approx(0.01) and moved.threshold > point.threshold
-    assert moved.abstain == (point.abstain[0], moved.threshold)
-    assert moved.promised_fpr > 0.01
-    kept = recalibrate(point, others, confidence=0.95, chosen_on="the same")
-    assert kept.threshold > moved.threshold and kept.promised_fpr <= 0.01
-
-
 def test_a_point_survives_json_and_a_damaged_one_is_refused() -> None:
     point = chosen(*drawn(9, 900))
     again = json.loads(json.dumps(point.to_dict()))
@@ -172,14 +157,6 @@ def test_exact_intervals_equal_scipy(k: int, n: int) -> None:
 def test_humans_needed_is_the_least_number_that_promises(target: float) -> None:
     n = humans_needed(target)
     assert promised_fpr(n) <= target < promised_fpr(n - 1)
-
-
-def test_a_promise_holds_on_new_humans_as_often_as_it_says() -> None:
-    draw, kept = np.random.default_rng(11), 0
-    for _ in range(300):  # scores are uniform, so the true rate above t is 1 - t
-        threshold = threshold_at_fpr(draw.random(500), 0.05, confidence=0.9)
-        kept += 1 - threshold <= 0.05
-    assert 0.87 <= kept / 300 <= 1.0
 
 
 @pytest.mark.parametrize("target", [0, 1, -0.1, "x"])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .audit_rows import CLASSES
+from .audit_templates import FEW_SHAPES
 
 HOPELESS, WARNED, USABLE = "hopeless", "usable with warnings", "usable"
 
@@ -82,7 +83,10 @@ def _templates(facts: Facts) -> Iterator[Finding]:
         if not found["is_collapsed"]:
             continue
         n, rows = found["templates"], facts["classes"][label]
-        behind = "1 template stands" if n == 1 else f"About {n:,} templates stand"
+        # Optional parts give a template many shapes, and then the number of templates is not told.
+        is_counted = found["shapes_of_half"] <= FEW_SHAPES * found["rows_compared"]
+        behind = f"About {n:,} templates stand" if n > 1 else "1 template stands"
+        behind = behind if is_counted else "Few templates stand"
         yield Finding(
             "templates",
             f"{behind} behind most of the {rows:,} {label} rows, with other names, numbers and "
@@ -94,12 +98,16 @@ def _templates(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _collapsed(facts: Facts) -> bool:
+    return any(found["is_collapsed"] for found in facts["templates"].values())
+
+
 def _first_line(code: str) -> str:
     return next((line.strip()[:60] for line in code.splitlines() if line.strip()), "")
 
 
 def _tags(facts: Facts) -> Iterator[Finding]:
-    has_templates = any(found["is_collapsed"] for found in facts["templates"].values())
+    has_templates = _collapsed(facts)
     # Every word of a template tells its class; only one that names the label is more than that.
     leaks = [
         tag for tag in facts["tags"] if tag["is_leak"] and (tag["names_label"] or not has_templates)
@@ -171,7 +179,7 @@ def _wrong_labels(facts: Facts) -> Iterator[Finding]:
             f"{claims['too_early']:,} ai rows have a date before there was a model to write them."
         )
         yield _doubt("human code labelled ai", start, text, claims["too_early"] / claims["dated"])
-    if words and words["auc"] < NOTHING_TOLD:
+    if words and words["auc"] < NOTHING_TOLD and not _collapsed(facts):
         yield _alike(words, has_tag=any(tag["is_leak"] for tag in facts["tags"]), start=start)
 
 

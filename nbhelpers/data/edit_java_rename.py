@@ -294,10 +294,11 @@ class _Plan:
         """The declared types of all variables of a name."""
         types: dict[str, set[str]] = {}
         for node in self.variables:
-            parent = self.syntax.parents[node]
-            holder = parent if self.syntax.field(parent, "type") else self.syntax.parents[parent]
-            declared = self.syntax.field(holder, "type") if holder >= 0 else None
             if self.syntax.fields[node] == "name":
+                parent = self.syntax.parents[node]
+                typed = self.syntax.field(parent, "type") is not None
+                holder = parent if typed else self.syntax.parents[parent]
+                declared = self.syntax.field(holder, "type") if holder >= 0 else None
                 text = self.syntax.text(declared) if declared is not None else "?"
                 types.setdefault(self.syntax.text(node), set()).add(text)
             elif self.syntax.parent_kind(node) in ("inferred_parameters", "lambda_expression"):

@@ -18,7 +18,7 @@ from nbhelpers.samples.styles import load_style_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PROGRAMS = 24
+PROGRAMS = 16
 # Logits have no unit: p_ai moves by at most a quarter of a difference. Vectors have length 1.
 RELOAD_LIMIT = 1e-5  # the same weights through the same code
 ONNX_LIMIT = 1e-3  # other kernels, in fp32 as well; half precision would miss it
