@@ -129,7 +129,7 @@ def test_the_contrastive_loss_is_the_sum_written_out():
     x = torch.nn.functional.normalize(torch.randn(9, 5, generator=draw, dtype=torch.float64), dim=1)
     groups = [0, 0, 0, 1, 1, 2, 3, 3, 3]
     found = contrastive_losses(x, torch.tensor(groups), 0.07)
-    assert found.dtype == torch.float32
+    assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx(loss_by_hand(x, groups, 0.07), rel=1e-4, abs=1e-5)
     assert anchors(np.array(groups)) == 8
 
@@ -163,7 +163,8 @@ def test_each_program_is_read_once_an_epoch_and_tasks_stand_together():
 
 
 def test_a_lone_row_of_a_task_joins_the_group_before_it():
-    order = task_order(np.zeros(5, dtype=np.int64), 2, np.random.default_rng(0))
+    one = np.zeros(5, dtype=np.int64)
+    order = task_order(one, one, 2, np.random.default_rng(0))
     assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
     assert number_tasks(["", "", "a"]).tolist() == [0, 1, 2]
 
@@ -211,7 +212,8 @@ def test_the_encoders_schedule_begins_at_the_unfreeze():
 def test_objectives_have_the_heads_they_need():
     for objective, heads in (("detect", {"classifier"}), ("similar", {"projector"})):
         _, model = make_trainer(config(objective=objective))
-        assert {k.split(".")[0] for k in model.state_dict()} == {"encoder", *heads}
+        names = {k.split(".")[0] for k in model.state_dict()}
+        assert names == {"encoder", "centre", "spread", *heads}
 
 
 def test_made_up_inputs_have_forms_that_cannot_be_edited():

@@ -13,10 +13,14 @@ import unicodedata
 from ..errors import ConfigError
 
 FORMS = ("raw", "text", "flat")
+MARKS = "+marks"  # behind a form: see `marked`
 TAB_WIDTH = 4
 # What Python 2 and terminals take a tab for; needed where tabs and blanks indent one program.
 MIXED_TAB_WIDTH = 8
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+_HUMPS = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]+|[0-9]+")
+_GLUED = re.compile(r"(?<=[\w)\]])([=+*/<>,-])(?=[\w(\[])")
 _RETURNS = re.compile(r"\r+\n?")
 _FEED_AT_START = re.compile(r"^[\x0b\x0c]+", re.MULTILINE)
 _TAB_INDENT = re.compile(r"^ *\t", re.MULTILINE)
@@ -54,7 +58,8 @@ def canonical(code: str, form: str) -> str:
     and other controls, byte order marks, zero width blanks. `flat` drops these too, then makes
     every run of white space one blank.
 
-    The language is not known here: white space inside strings changes as well.
+    The language is not known here: white space inside strings changes as well. With `+marks` behind
+    the form it is what `marked` makes of it, for a tokenizer alone.
 
     Raises:
         ConfigError: `form` is none of `FORMS`.
@@ -64,6 +69,8 @@ def canonical(code: str, form: str) -> str:
     >>> canonical("int  f() {\n\treturn 1; }\n", "flat")
     'int f() { return 1; }'
     """
+    if form.endswith(MARKS):
+        return marked(canonical(code, form.removesuffix(MARKS)))
     if form not in FORMS:
         raise ConfigError(f"canonical is {form!r}.", fix=f"take one of: {', '.join(FORMS)}")
     if form == "raw":
@@ -86,3 +93,35 @@ def _text(code: str) -> str:
 def _line_ends(returns: re.Match[str]) -> str:
     r"""One line end for \r\r\n, as a file has whose line ends were converted twice."""
     return "\n" if returns[0].endswith("\n") else "\n" * len(returns[0])
+
+
+def marked(text: str) -> str:
+    r"""Return a text in which line ends, indentation and capitals are signs.
+
+    Tokenizers made for prose drop them: `isPrime` is then one unknown word, and a program one line.
+    A line begins with a sign for each four columns of its indentation, a name is cut at its
+    capitals, and an operator without blanks around it gets a sign.
+
+    >>> marked("if isPrime:\n    MAX=1\n")
+    'if is^prime: ¶ » ^^max=~1 ¶ '
+    """
+    lines = []
+    for line in text.split("\n"):
+        body = line.lstrip(" ")
+        deep, rest = divmod(len(line) - len(body), 4)
+        signs = "» " * min(deep, 8) + "· " * (rest > 0)
+        lines.append(signs + _GLUED.sub(r"\1~", _NAME.sub(_at_capitals, body)))
+    return " ¶ ".join(lines)
+
+
+def _at_capitals(name: re.Match[str]) -> str:
+    """Return a name in lower case: ^ before a capital, ^^ before a word of capitals."""
+    found = ""
+    for part in _HUMPS.findall(name[0]):
+        if part.isupper() and len(part) > 1:
+            found += "^^" + part.lower()
+        elif part[0].isupper():
+            found += "^" + part.lower()
+        else:
+            found += part
+    return found

@@ -26,7 +26,8 @@ def edited(code: str, language: str, edit: str, *, seed: int = 0) -> str | None:
     r"""Return a program after an edit, or None where it cannot be edited so.
 
     None: the language is unknown, the program does not parse, has more than `MAX_CHARACTERS`
-    characters (a second of work; four for a text that is no program) or is nested too deep, or the edit would have to guess.
+    characters (a second of work; four for a text that is no program) or is nested too deep, the
+    edit would leave nothing, or would have to guess.
     A program without comments, or without a name that may change, is returned as it is. The same
     code, edit and seed give the same result.
 

@@ -74,11 +74,12 @@ def cut_out(source: bytes, cuts: Iterable[Cut]) -> bytes:
             rest += 1
         if rest == len(source) or source[rest : rest + 1] == b"\n":
             kept = _end_line(out, rest, len(source))
-        elif out and out[-1:] not in b" \t\n(":
-            out += b" "
-        elif out.endswith((b" ", b"\t")) and out[out.rfind(b"\n") + 1 :].strip():
+        else:
             kept = rest
-    return bytes(out + source[kept:])
+            if out and out[-1:] not in b" \t\n(":
+                out += b" "
+    out += source[kept:]
+    return bytes(out if source.startswith(b"\n") else out.lstrip(b"\n"))
 
 
 def _end_line(out: bytearray, rest: int, size: int) -> int:

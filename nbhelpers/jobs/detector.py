@@ -60,9 +60,11 @@ def train(session: Session, inputs: Inputs, model: DetectorModel) -> Training:
     def save_files(folder: Path) -> None:
         inputs.found.config.save_pretrained(folder)
         inputs.found.tokenizer.save_pretrained(folder)
-        write_json(folder / FACTS_FILE, facts_of(session.settings))
+        write_json(folder / FACTS_FILE, facts_of(session.settings, inputs.form))
 
     task = _task(session, inputs, model)
+    model.to(session.accelerator.device)
+    model.standardise(task.some_states())
     training = train_task(
         session,
         task,

@@ -123,6 +123,17 @@ class Batches:
         values = self.accelerator.reduce(found, "sum").cpu().numpy()
         return values[:, 0], values[:, 1:]
 
+    def states(self, model: DetectorModel, rows: np.ndarray) -> torch.Tensor:
+        """Return (rows, hidden) without dropout and gradients."""
+        was_training = model.training
+        model.eval()
+        width = self._width(int(self.lengths[rows].max()))
+        bucket: TextBucket = self.table.bucket(rows, width).to(self._put)
+        with torch.no_grad(), self.accelerator.autocast():
+            found = model.states([bucket])
+        model.train(was_training)
+        return found
+
     def _scored(self, model: DetectorModel, rows: np.ndarray) -> torch.Tensor:
         """Return (rows, 1 + size): the logit, then the vector."""
         width = self._width(int(self.lengths[rows].max()))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbhelpers.data.canonical import canonical
+from nbhelpers.data.canonical import canonical, marked
 from nbhelpers.data.code_edits import EDITS, edit_rows
 from nbhelpers.data.detection import CodeRow, DetectionData, load_detection_data, read_rows
 from nbhelpers.data.detection_audit import audit
 from nbhelpers.errors import DataError
-from nbhelpers.models.detector_build import build_detector_tokenizer
+from nbhelpers.models.detector_build import build_detector_tokenizer, reading_form
 from nbhelpers.models.encoders import Tokeniser
 from nbhelpers.models.inputs import TokenTable, tokenise
 
@@ -37,6 +37,7 @@ class Inputs:
         edits: By edit, (test rows,) the same of the test programs.
         edited_codes: By edit, the texts of the edited test programs, for the floors.
         others: Name of further programs (`unseen_humans`, `retrieval_data`) to rows and table rows.
+        form: In which the tokenizer was given the programs.
     """
 
     data: DetectionData
@@ -48,6 +49,7 @@ class Inputs:
     edits: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     edited_codes: dict[str, list[str | None]] = field(default_factory=dict)
     others: dict[str, tuple[list[CodeRow], NDArray[np.int64]]] = field(default_factory=dict)
+    form: str = ""
 
     def labels(self, split: str) -> NDArray[np.int64]:
         """(rows of the split,) 0 human, 1 AI, -1 without a label."""
@@ -100,8 +102,9 @@ def read_inputs(session: Session) -> Inputs:
             others[name] = (found, texts.add([row.code for row in found]))
     picked = [canonical(row.code, s.canonical) for row in _train_rows(data)]
     found = build_detector_tokenizer(s, picked)
+    form = reading_form(found.tokenizer, s.canonical)
     table = tokenise(
-        texts.texts,
+        texts.texts if form == s.canonical else [marked(text) for text in texts.texts],
         found.tokenizer,
         seq_len=s.seq_len,
         vocab_size=found.config.vocab_size,
@@ -119,6 +122,7 @@ def read_inputs(session: Session) -> Inputs:
         edits=edits,
         edited_codes=edited,
         others=others,
+        form=form,
     )
 
 

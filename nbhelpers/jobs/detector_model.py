@@ -41,7 +41,7 @@ class Loaded:
             self.tokenizer,
             seq_len=s["seq_len"],
             vocab_size=self.model.encoder.config.vocab_size,
-            collapse=s["canonical"] == "flat",
+            collapse=s["canonical"] == "flat",  # a form with marks has its own blanks
             is_cached=False,
         )
 

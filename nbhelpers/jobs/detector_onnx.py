@@ -74,6 +74,7 @@ class Graph(nn.Module):
             pooled = (states * used).sum(1) / used.sum(1)
         else:
             pooled = states[:, 0]
+        pooled = self.model.scaled(pooled)
         logit, vector = self.model.logits(pooled), self.model.project(pooled)
         return (vector,) if logit is None else (logit, vector)
 

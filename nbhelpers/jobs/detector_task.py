@@ -16,13 +16,14 @@ from nbhelpers.jobs.detector_inputs import ABSENT, Inputs
 from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.models.contrastive import anchors, cached_gradient
 from nbhelpers.models.detector import DetectorModel, ProgramBatch, class_weights, label_loss
+from nbhelpers.models.packed import wide
 from nbhelpers.ranking import Ranking
 from nbhelpers.retrieval_metrics import rank_queries
 
 if TYPE_CHECKING:
     from nbhelpers.schema import DetectorSettings
 
-NO_TASK = ""
+STATES = 512  # programs whose states say how the heads' input is scaled
 
 
 class DetectorTask(PlainTask):
@@ -47,14 +48,20 @@ class DetectorTask(PlainTask):
         self.forms = np.where(self._has_form, self.forms, plain)
         self.costs = inputs.table.lengths[self.forms.reshape(-1)]
         self.labels = inputs.labels("train") if len(train) else np.zeros(0, dtype=np.int64)
-        self.tasks = number_tasks([inputs.data.rows[row].task for row in train])
+        rows = [inputs.data.rows[row] for row in train]
+        self.tasks = number_tasks([row.task for row in rows])
+        self._languages = number_tasks([row.language or "?" for row in rows])
         balanced = settings.class_weights == "balanced"
-        self._weights = class_weights(self.labels) if balanced else (1.0, 1.0)
+        groups = [f"{row.source}\0{row.language}" if balanced else "" for row in rows]
+        self._weights = class_weights(self.labels, groups) if balanced else self.labels >= 0
         is_similar = settings.objective == "similar"
         self.selects_by = "mrr" if is_similar else "roc_auc"
         self.weight = 1.0 if is_similar else settings.contrastive_weight
         self.contrasts = settings.objective != "detect" and self.weight > 0
         self.loss_names = ("classification_loss", "contrastive_loss")
+        self.first_full_step = min(settings.freeze_epochs, settings.epochs - 1) * -(
+            -self.examples // settings.global_batch_size
+        )
         self._window = np.zeros(0, dtype=np.int64)
         self._cached: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._groups: torch.Tensor | None = None
@@ -71,7 +78,7 @@ class DetectorTask(PlainTask):
         """Return the rows of each optimizer step: each program once, those of a task together."""
         s = self.settings
         draw = np.random.default_rng([s.seed, epoch])
-        order = task_order(self.tasks, s.members_per_task, draw)
+        order = task_order(self.tasks, self._languages, s.members_per_task, draw)
         form = self._drawn_forms(draw)
         rows = form[order] * self.examples + order
         size = s.global_batch_size
@@ -127,6 +134,7 @@ class DetectorTask(PlainTask):
         if self._is_whole:
             return
         whole = torch.zeros(len(self._window), self.settings.projection_size, device=device)
+        whole = whole.to(next(self.raw.parameters()).dtype)
         placed = []
         with torch.no_grad(), self.accelerator.autocast():
             for number, rows in enumerate(parts):
@@ -134,7 +142,7 @@ class DetectorTask(PlainTask):
                 batch = self.batch(rows)
                 _, vectors = self.raw(batch)
                 placed.append(batch.positions)
-                whole[batch.positions] = vectors.float()[: len(batch.positions)]
+                whole[batch.positions] = wide(vectors)[: len(batch.positions)]
         gradient, losses = self._differentiated(whole)
         self._cached = [(gradient[at], losses[at]) for at in placed]
 
@@ -156,8 +164,7 @@ class DetectorTask(PlainTask):
         used = rows if is_real else np.array([int(np.argmin(self.costs[: self.examples]))])
         example, form = used % self.examples, used // self.examples
         labels = self.labels[example]
-        weights = np.where(labels == 1, self._weights[1], self._weights[0])
-        weights = np.where((labels >= 0) & is_real, weights, 0.0)
+        weights = self._weights[example] * float(is_real)
         order = np.argsort(self._window, kind="stable")
         at = order[np.searchsorted(self._window, rows, sorter=order)] if is_real else rows
         return self.batches.make(
@@ -168,16 +175,16 @@ class DetectorTask(PlainTask):
         """Return what is differentiated, and the loss with its two parts, summed over the rows."""
         logits, vectors = model(batch)
         zero = torch.zeros((), device=self.accelerator.device)
-        told_label = label = zero if logits is None else label_loss(logits.float(), batch)
+        told_label = label = zero if logits is None else label_loss(wide(logits), batch)
         surrogate = told_similar = zero
         if self.contrasts:
             rows = len(batch.positions)
             gradient, losses = self._next_gradient(batch, vectors)
             # A stand-in row adds 0, and takes part in the collectives of the backward pass.
-            inner = (vectors.float()[:rows] * gradient).sum() + 0.0 * vectors.float().sum()
+            inner = (wide(vectors)[:rows] * gradient).sum() + 0.0 * wide(vectors).sum()
             surrogate, told_similar = self.weight * inner, losses.sum()
         elif vectors is not None:
-            surrogate = 0.0 * vectors.float().sum()  # DDP waits for every head
+            surrogate = 0.0 * wide(vectors).sum()  # DDP waits for every head
         total = told_label + self.weight * told_similar
         told = torch.stack([total, told_label, told_similar]).detach()
         return label + surrogate, told
@@ -187,10 +194,21 @@ class DetectorTask(PlainTask):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self._is_whole:
             return self._cached.pop(0)
-        own = torch.zeros(len(self._window), vectors.shape[1], device=vectors.device)
-        own[batch.positions] = vectors.detach().float()[: len(batch.positions)]
+        own = wide(vectors.detach())
+        own = own.new_zeros(len(self._window), own.shape[1])
+        own[batch.positions] = wide(vectors.detach())[: len(batch.positions)]
         gradient, losses = self._differentiated(own)
         return gradient[batch.positions], losses[batch.positions]
+
+    def some_states(self) -> torch.Tensor:
+        """Return (rows, hidden) states of some train programs as they are, the same on all ranks."""
+        draw = np.random.default_rng(self.settings.seed)
+        rows = draw.permutation(self.examples)[:STATES]
+        found = [
+            self.batches.states(self.raw, self.forms[0, part])
+            for part in np.array_split(rows, max(1, len(rows) // 64))
+        ]
+        return torch.cat(found)
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return scores on valid: areas and TPR at the promised FPR, and retrieval."""
@@ -238,17 +256,29 @@ def number_tasks(tasks: Sequence[str]) -> np.ndarray:
     return found
 
 
-def task_order(tasks: np.ndarray, members: int, draw: np.random.Generator) -> np.ndarray:
+def task_order(
+    tasks: np.ndarray, languages: np.ndarray, members: int, draw: np.random.Generator
+) -> np.ndarray:
     """Return a random order of all rows in which `members` rows of a task stand together.
 
-    The last group of a task may be smaller; a lone row joins the group before it.
+    They are of as many languages as there are: what two languages share of a task is not its
+    spelling. The last group of a task may be smaller; a lone row joins the group before it.
 
-    >>> order = task_order(np.array([0, 1, 0, 1, 0, 2]), 2, np.random.default_rng(0))
-    >>> sorted(order.tolist())
-    [0, 1, 2, 3, 4, 5]
+    >>> tasks, languages = np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1, 1, 0])
+    >>> order = task_order(tasks, languages, 2, np.random.default_rng(0)).tolist()
+    >>> sorted(order)
+    [0, 1, 2, 3, 4]
     """
     by_task: dict[int, list[int]] = defaultdict(list)
-    for row in draw.permutation(len(tasks)).tolist():
+    turn: dict[tuple[int, int], int] = defaultdict(int)
+    turns = np.empty(len(tasks), dtype=np.int64)
+    shuffled = draw.permutation(len(tasks))
+    for row in shuffled.tolist():
+        key = int(tasks[row]), int(languages[row])
+        turns[row] = turn[key]
+        turn[key] += 1
+    # The first program of every language, then the second of each, and so on.
+    for row in shuffled[np.argsort(turns[shuffled], kind="stable")].tolist():
         by_task[int(tasks[row])].append(row)
     groups: list[list[int]] = []
     for rows in by_task.values():
@@ -257,8 +287,8 @@ def task_order(tasks: np.ndarray, members: int, draw: np.random.Generator) -> np
             cuts.pop()
         ends = [*cuts[1:], len(rows)]
         groups += [rows[one:two] for one, two in zip(cuts, ends, strict=True)]
-    shuffled = [groups[at] for at in draw.permutation(len(groups))]
-    return np.array([row for group in shuffled for row in group], dtype=np.int64)
+    mixed = [groups[at] for at in draw.permutation(len(groups))]
+    return np.array([row for group in mixed for row in group], dtype=np.int64)
 
 
 def _fingerprint(encoder: Any) -> torch.Tensor:

@@ -32,6 +32,7 @@ class Task(Protocol):
     examples: int  # training examples of an epoch
     selects_by: str  # the validation score that picks the best checkpoint: the highest
     loss_names: tuple[str, ...]  # of the parts that are told beside the loss
+    first_full_step: int  # from here on all parameters learn: memory peaks there
 
     def windows(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of each optimizer step of an epoch."""
@@ -70,6 +71,7 @@ class PlainTask:
     costs: np.ndarray
     selects_by = "f1"
     loss_names: tuple[str, ...] = ()
+    first_full_step = 0
 
     @property
     def examples(self) -> int:

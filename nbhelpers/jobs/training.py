@@ -87,7 +87,7 @@ def train_task(
             wants_stop=session.wants_stop,
             save_is_due=saver.is_due,
             peak_bytes=meter.peak_bytes,
-            step_context=_counted(meter, raw, state.step),
+            step_context=_counted(meter, raw, max(state.step, task.first_full_step)),
             phases=PhaseTimer(accelerator.device),
             rewrap=rewrap if accelerator.num_processes > 1 else None,
         ),
@@ -107,9 +107,10 @@ def train_task(
 def _counted(
     meter: MemoryMeter, model: Any, first: int
 ) -> Callable[[int], AbstractContextManager[Any]]:
-    """Count live bytes around the first steps that this process makes (on a CPU)."""
+    """Count live bytes around some steps (on a CPU): the first that this process makes at full."""
     mode = meter.watch_steps(model)
-    return lambda step: mode if mode and step < first + COUNTED_STEPS else nullcontext()
+    counted = range(first, first + COUNTED_STEPS)
+    return lambda step: mode if mode and step in counted else nullcontext()
 
 
 def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
@@ -120,7 +121,8 @@ def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
         for epoch in range(state.epoch, s.epochs)
         for window in task.windows(epoch)[state.window if epoch == state.epoch else 0 :]
     ]
-    return windows if session.plan.use_gpu else windows[:COUNTED_STEPS]
+    first = max(0, task.first_full_step - state.step)
+    return windows if session.plan.use_gpu else windows[first : first + COUNTED_STEPS]
 
 
 def watched_gpus(session: Session) -> dict[int, str]:

@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nbhelpers.models.packed import wide
+
 
 def contrastive_losses(vectors: Tensor, groups: Tensor, temperature: float) -> Tensor:
-    """Return (n,) fp32: the loss of each row, 0 for a row without a positive.
+    """Return (n,) at least fp32: the loss of each row, 0 for a row without a positive.
 
     A positive of a row is another row of its group; every other row is in the denominator. The row
     itself is in neither.
@@ -32,13 +34,14 @@ def contrastive_losses(vectors: Tensor, groups: Tensor, temperature: float) -> T
     >>> contrastive_losses(x, torch.tensor([0, 0, 1]), 1.0)
     tensor([0.6931, 0.6931, 0.0000])
     """
-    scores = vectors.float() @ vectors.float().T / temperature  # (n, n)
+    vectors = wide(vectors)
+    scores = vectors @ vectors.T / temperature  # (n, n)
     itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
     total = scores.masked_fill(itself, float("-inf")).logsumexp(1)  # (n,)
     positive = (groups[:, None] == groups[None, :]) & ~itself
     count = positive.sum(1)
     ratio = torch.where(positive, scores - total[:, None], 0.0)
-    return -ratio.sum(1) / count.clamp(min=1)
+    return ratio.sum(1).abs() / count.clamp(min=1)  # a sum of logarithms: never above 0
 
 
 def anchors(groups: np.ndarray) -> int:
@@ -61,9 +64,9 @@ def cached_gradient(
         count: Rows with a positive (`anchors`), known on the CPU: nothing waits for the GPU here.
 
     Returns:
-        (n, d) fp32 gradient and (n,) fp32 losses; without anchors all are zero.
+        (n, d) gradient and (n,) losses, at least fp32; without anchors all are zero.
     """
-    leaf = vectors.detach().float().requires_grad_()
+    leaf = wide(vectors.detach()).requires_grad_()
     with torch.enable_grad():
         losses = contrastive_losses(leaf, groups, temperature)
         (gradient,) = torch.autograd.grad(losses.sum() / max(1, count), leaf)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from nbhelpers.models.buckets import TextBucket
 from nbhelpers.models.encoding import encode
-from nbhelpers.models.packed import BlockMath, can_pack, compiled_math
+from nbhelpers.models.packed import BlockMath, can_pack, compiled_math, wide
 
 HEADS = {"both": ("classifier", "projector"), "detect": ("classifier",), "similar": ("projector",)}
 
@@ -70,7 +71,7 @@ class ProjectionHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Map (rows, hidden) to (rows, size), each of length 1, in fp32."""
-        return normalize(self.out_proj(nn.functional.gelu(self.dense(states))).float(), dim=-1)
+        return normalize(wide(self.out_proj(nn.functional.gelu(self.dense(states)))), dim=-1)
 
 
 class DetectorModel(nn.Module):
@@ -102,8 +103,23 @@ class DetectorModel(nn.Module):
         heads = HEADS[objective]
         self.classifier = ClassifierHead(hidden, dropout) if "classifier" in heads else None
         self.projector = ProjectionHead(hidden, projection_size) if "projector" in heads else None
+        self.register_buffer("centre", torch.zeros(hidden))
+        self.register_buffer("spread", torch.ones(hidden))
         self.is_frozen = False
         self._math: BlockMath | None = None
+
+    @torch.no_grad()
+    def standardise(self, states: Tensor) -> None:
+        """Let the heads see states with mean 0 and deviation 1, as these have them now.
+
+        An encoder's mean states all point in nearly one direction, and cosines between them tell
+        nothing: a contrastive loss then stays where it began. Set once, before training.
+
+        Args:
+            states: (rows, hidden) as `states` gives them of some training programs, before this.
+        """
+        self.centre.copy_(states.mean(0))
+        self.spread.copy_(states.std(0, correction=0).clamp(min=1e-4))
 
     def freeze(self, is_frozen: bool) -> None:
         """Leave the encoder as it is, without gradients and dropout, or let it learn."""
@@ -130,18 +146,23 @@ class DetectorModel(nn.Module):
     def states(self, buckets: list[TextBucket]) -> Tensor:
         """Return (rows of all buckets, hidden)."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
-            return encode(
+            found = encode(
                 self.encoder, buckets, packed=self.packed, pooling=self.pooling, math=self._math
             )
+            return self.scaled(found)
+
+    def scaled(self, states: Tensor) -> Tensor:
+        """Return (rows, hidden) fp32 as the heads see them; see `standardise`."""
+        return (wide(states) - self.centre) / self.spread
 
     def logits(self, states: Tensor) -> Tensor | None:
         """Map (rows, hidden) to (rows,) fp32: AI against human; None without a classifier."""
-        return None if self.classifier is None else self.classifier(states).float()
+        return None if self.classifier is None else wide(self.classifier(states))
 
     def project(self, states: Tensor) -> Tensor:
         """Map (rows, hidden) to unit vectors; without a projector, those of the states."""
         if self.projector is None:
-            return normalize(states.float(), dim=-1)
+            return normalize(wide(states), dim=-1)
         return self.projector(states)
 
     def forward(self, batch: ProgramBatch) -> tuple[Tensor | None, Tensor | None]:
@@ -157,20 +178,27 @@ def label_loss(logits: Tensor, batch: ProgramBatch) -> Tensor:
     return (losses * batch.weights).sum()
 
 
-def class_weights(labels: Any) -> tuple[float, float]:
-    """Return the weights of human and AI rows that make both classes count alike.
+def class_weights(labels: Any, groups: Any) -> np.ndarray:
+    """Return (rows,) the weight of each row that makes both classes count alike in each group.
 
-    Their mean over the labelled rows is 1.
+    So where a program comes from says nothing of its label. A group with one class keeps weight 1:
+    nothing can balance it. The mean over the labelled rows is 1.
 
     Args:
         labels: (rows,) numbers: 0 human, 1 AI, -1 without a label.
+        groups: (rows,) such as source and language.
 
-    >>> class_weights([0, 0, 0, 1])
-    (0.6666666666666666, 2.0)
+    >>> class_weights([0, 0, 0, 1], ["a"] * 4).round(2).tolist()
+    [0.67, 0.67, 0.67, 2.0]
     """
-    values = [int(label) for label in labels if label >= 0]
-    ai = sum(values)
-    human = len(values) - ai
-    if not ai or not human:
-        return 1.0, 1.0
-    return len(values) / (2 * human), len(values) / (2 * ai)
+    y = np.asarray(labels)
+    found = np.zeros(len(y))
+    found[y >= 0] = 1.0
+    names = np.asarray(groups, dtype=object)
+    for group in sorted(set(groups)):
+        own = [np.flatnonzero((names == group) & (y == label)) for label in (0, 1)]
+        total = sum(map(len, own))
+        for rows in own:
+            if 0 < len(rows) < total:
+                found[rows] = total / (2 * len(rows))
+    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.catalog import MODELS
+from nbhelpers.data.canonical import MARKS
 from nbhelpers.errors import ConfigError
 from nbhelpers.models.clones import head_dropout, set_dropout
 from nbhelpers.models.detector import HEADS, DetectorModel
@@ -50,6 +51,17 @@ def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[s
         )
     set_dropout(found.config, settings.dropout)
     return found
+
+
+def reading_form(tokenizer: Any, form: str) -> str:
+    """Return the form in which a tokenizer is given programs: with marks where it drops capitals.
+
+    A tokenizer that makes one of `aB` and `ab` was made for prose; it drops line ends too.
+    """
+    is_blind = tokenizer("aB", add_special_tokens=False)["input_ids"] == tokenizer(
+        "ab", add_special_tokens=False
+    )["input_ids"]
+    return form + MARKS if is_blind and form != "raw" else form
 
 
 def packaged(model: str) -> Weights:
@@ -97,13 +109,17 @@ def build_detector(
     )
 
 
-def facts_of(settings: DetectorSettings) -> dict[str, Any]:
-    """Return what a checkpoint's folder must tell so that its weights can be used."""
+def facts_of(settings: DetectorSettings, form: str) -> dict[str, Any]:
+    """Return what a checkpoint's folder must tell so that its weights can be used.
+
+    Args:
+        form: In which the tokenizer is given programs (`reading_form`).
+    """
     return {
         "format": 1,
         "objective": settings.objective,
         "pooling": settings.pooling,
-        "canonical": settings.canonical,
+        "canonical": form,
         "seq_len": settings.seq_len,
         "projection_size": settings.projection_size,
         "heads": list(HEADS[settings.objective]),

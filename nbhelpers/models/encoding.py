@@ -19,6 +19,7 @@ from nbhelpers.models.packed import (
     can_pack,
     has_ragged_kernel,
     run_blocks,
+    wide,
 )
 
 # What the published checkpoints were trained with. It is finite, so a row that sees nothing stays
@@ -62,7 +63,7 @@ def _mean(states: Tensor, bucket: TextBucket) -> Tensor:
     """(rows, width, hidden) to (rows, hidden): the mean over tokens that are not padding."""
     column = torch.arange(states.shape[1], device=states.device)
     is_token = (column <= bucket.last[:, None])[..., None]
-    total = torch.where(is_token, states, 0.0).float().sum(1)
+    total = wide(torch.where(is_token, states, 0.0)).sum(1)
     return total / (bucket.last + 1)[:, None]
 
 
@@ -70,7 +71,7 @@ def _packed_mean(states: Tensor, bucket: TextBucket) -> Tensor:
     """(T, hidden) to (rows, hidden): as `_mean`. Sums over the padded form repeat bit by bit."""
     rows, width = bucket.ids.shape
     padded = states.new_zeros(rows * width, states.shape[1]).index_copy(0, bucket.slots, states)
-    return padded.view(rows, width, -1).float().sum(1) / (bucket.last + 1)[:, None]
+    return wide(padded.view(rows, width, -1)).sum(1) / (bucket.last + 1)[:, None]
 
 
 def _packed_states(

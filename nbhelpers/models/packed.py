@@ -24,6 +24,11 @@ from torch.utils.checkpoint import checkpoint
 Attend = Callable[[Tensor], Tensor]  # (T, 3 * hidden) queries, keys, values -> (T, hidden)
 
 
+def wide(x: Tensor) -> Tensor:
+    """Return half precision as fp32; other dtypes stay."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def can_pack(config: Any) -> bool:
     """Whether the blocks of this configuration are the plain ones that stand below."""
     if config._attn_implementation != "sdpa" or getattr(config, "add_cross_attention", False):
