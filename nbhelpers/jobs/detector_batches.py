@@ -113,7 +113,7 @@ class Batches:
                 part = order[start : start + size]
                 scored = self._scored(model, rows[part])
                 if found is None:  # every rank scores the first batch: now the sizes are known
-                    found = torch.zeros(total, scored.shape[1], device=self.device)
+                    found = scored.new_zeros(total, scored.shape[1])
                 if number % world == rank:
                     found[torch.from_numpy(part).to(self.device)] = scored
                 report(min(start + size, total), total)
@@ -142,5 +142,5 @@ class Batches:
             states = model.states([bucket])
             logits, vectors = model.logits(states), model.project(states)
         if logits is None:
-            logits = torch.full((len(rows),), float("nan"), device=vectors.device)
-        return torch.cat([logits.float()[:, None], vectors.float()], dim=1)
+            logits = vectors.new_full((len(rows),), float("nan"))
+        return torch.cat([logits[:, None], vectors], dim=1)
