@@ -81,7 +81,9 @@ def score_detection(
     the others come from resampling tasks (`tpr_at_fpr`: see
     `detector_tpr`), all scorers on the same resamples. The calibration error has none: resampling
     moves it upwards. Where every AI row is called, or none, resamples cannot
-    vary and the interval of the TPR is that of as many independent rows as there are tasks.
+    vary and the interval of the TPR is that of as many independent rows as there are tasks; that
+    of the precision likewise, where every call is right, or none. Another score that no resample
+    moves has no interval: a width of 0 would say that it is certain.
 
     Args:
         labels: (n,) "human" or "ai" (or 0 and 1).
@@ -178,6 +180,7 @@ class _Resampler:
         self._rankings = [ranking_of(y, scores, called) for scores, called in scorers]
         self.counts = resampled_counts(groups, groups, self._rankings, resamples, seed)
         self._ranked = [TprAtFpr(y, scores, groups, target_fpr) for scores, _ in scorers]
+        self._called_tasks = [len(set(groups[called].tolist())) for _, called in scorers]
         self._draws = (int(groups.max()) + 1, resamples, seed)
 
     def scored(self, at: int) -> _Scored:
@@ -188,21 +191,29 @@ class _Resampler:
         values, spread = rates(counts), rates(self.counts[at])
         values["tpr_at_fpr"] = self._ranked[at].rates([np.ones((1, self._draws[0]))])
         spread["tpr_at_fpr"] = self._ranked[at].rates(_blocks(*self._draws))
-        return _Scored(counts, values, spread)
+        return _Scored(counts, values, spread, self._called_tasks[at])
 
 
 @dataclass
 class _Scored:
-    """One scorer: its counts (1, 6), its metrics (1,) each, and these resampled (r,) each."""
+    """One scorer: its counts (1, 6), its metrics (1,) each, and these resampled (r,) each.
+
+    `n_called_tasks`: tasks of the rows that it calls AI.
+    """
 
     counts: np.ndarray
     values: dict[str, np.ndarray]
     spread: dict[str, np.ndarray]
+    n_called_tasks: int
 
     def intervals(self, n_ai_tasks: int) -> dict[str, list[float] | None]:
         """Return the interval of every metric."""
         tp, fp, fn, tn = (round(float(value)) for value in self.counts[0, :4])
-        found = {name: interval(self.spread[name]) for name in METRICS if name in self.spread}
+        found = {name: moved_interval(self.spread[name]) for name in METRICS if name in self.spread}
+        if found["precision"] is None and fn + tp and fp + tn:
+            found["precision"] = rate_interval(
+                tp, tp + fp, self.spread["precision"], self.n_called_tasks
+            )
         found["tpr"] = found["recall"] = rate_interval(tp, tp + fn, self.spread["tpr"], n_ai_tasks)
         found["fpr"] = list(clopper_pearson(fp, fp + tn)) if fp + tn else None
         found["specificity"] = found["fpr"] and [1 - found["fpr"][1], 1 - found["fpr"][0]]
@@ -276,7 +287,7 @@ def rate_interval(
         return None
     if k in (0, n):
         return list(clopper_pearson(n_tasks if k else 0, n_tasks, level))
-    return interval(spread, level)
+    return moved_interval(spread, level)
 
 
 def precision_at(
@@ -338,6 +349,12 @@ def interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
         return None
     tail = (1 - level) / 2
     return [float(edge) for edge in np.quantile(known, [tail, 1 - tail])]
+
+
+def moved_interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
+    """Return the percentile interval of resamples; None where all of them are alike."""
+    edges = interval(values, level)
+    return None if edges is None or edges[0] == edges[1] else edges
 
 
 def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:

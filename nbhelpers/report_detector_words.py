@@ -253,12 +253,12 @@ def compile_said(facts: RunFacts) -> str:
 
 
 def inference_said(facts: RunFacts) -> str:
-    """Return the time to score one file."""
+    """Return the time to score one file; reading it and making tokens of it are not in it."""
     found = part(facts.data, "inference")
     each, files = number(found, "ms_per_file"), number(found, "n_files")
     if each is None:
         return ""
-    said = f"Scoring takes {each:.3g} ms per file"
+    said = f"Scoring takes {each:.3g} ms per file, its tokens at hand"
     per_s, size = number(found, "files_per_s"), number(found, "batch_size")
     said += f", {per_s:,.1f} files per second" if per_s is not None else ""
     said += f", in batches of {count(size)}" if size is not None else ""

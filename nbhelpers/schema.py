@@ -254,6 +254,10 @@ class DetectorSettings(Settings):
     pooling: Literal["mean", "first"] = Field(
         description="what stands for a program: the mean of its token states, or the first"
     )
+    similarity_pooling: Literal["rarity", "same"] = Field(
+        description="what stands for it in the similarity space: a mean in which a token weighs by "
+        "its rarity in the train programs, or the same as above"
+    )
     contrastive_weight: Annotated[float, Field(ge=0, le=100)] = Field(
         description="weight of the contrastive loss beside the cross-entropy"
     )

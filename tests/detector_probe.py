@@ -85,6 +85,7 @@ def make_trainer(config: dict[str, Any]) -> tuple[Trainer, DetectorModel]:
         dropout=dropout,
         projection_size=settings.projection_size,
         pooling="mean",
+        similarity_pooling=config.get("similarity_pooling", "rarity"),
         objective=settings.objective,
     )
     inputs = made_up_inputs(config["programs"], unlabelled=config.get("unlabelled", 0))

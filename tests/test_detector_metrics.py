@@ -156,7 +156,7 @@ def test_rows_of_one_task_are_one_piece_of_evidence() -> None:
 
 
 def test_precision_follows_bayes_and_a_clean_sample_is_not_certain() -> None:
-    spread = np.full(50, 0.6)
+    spread = np.linspace(0.599, 0.601, 50)
     found = precision_at(np.array([60, 2, 40, 98]), spread, 100, 0.05)
     assert found["precision"] == pytest.approx(0.05 * 0.6 / (0.05 * 0.6 + 0.95 * 0.02))
     clean = precision_at(np.array([60, 0, 40, 100]), spread, 100, 0.05)

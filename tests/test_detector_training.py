@@ -213,7 +213,8 @@ def test_objectives_have_the_heads_they_need():
     for objective, heads in (("detect", {"classifier"}), ("similar", {"projector"})):
         _, model = make_trainer(config(objective=objective))
         names = {k.split(".")[0] for k in model.state_dict()}
-        assert names == {"encoder", "centre", "spread", *heads}
+        rarity = {"rarity"} if objective == "similar" else set()
+        assert names == {"encoder", "centre", "spread", *heads, *rarity}
 
 
 def test_made_up_inputs_have_forms_that_cannot_be_edited():

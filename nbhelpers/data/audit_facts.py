@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .audit_duplicates import MAX_COMPARED, duplicate_facts, known_human_facts
 from .audit_features import feature_table
@@ -21,6 +21,7 @@ from .audit_groups import (
 from .audit_rows import CLASSES, Row
 from .audit_tags import Tag, find_tags, without_tags
 from .audit_templates import template_facts
+from .audit_twins import twin_facts
 from .audit_words import told_apart
 from .canonical import canonical
 
@@ -43,10 +44,14 @@ def collect(rows: Sequence[Row], *, form: str, known: Sequence[str] = ()) -> dic
     draw = random.Random(SEED)
     drawn = {label: draw.sample(own, min(DRAWN, len(own))) for label, own in of.items()}
     templates = {label: template_facts(own) for label, own in drawn.items() if own}
-    tags = _tags(of, draw, form)
+    alike = _alike(of, draw, form)
+    tags = _tags(alike)
 
     def clean(code: str) -> str:
         return without_tags(code, strong) if strong else code
+
+    def bare(code: str) -> str:
+        return without_tags(code, tags) if tags else code
 
     strong = [tag for tag in tags if tag.is_leak]
     compared = _compared(labelled, templates, draw)
@@ -68,8 +73,9 @@ def collect(rows: Sequence[Row], *, form: str, known: Sequence[str] = ()) -> dic
             tag._asdict() | {"auc": round(tag.auc, 4), "sentence": tag.sentence()} for tag in tags
         ],
         "features": feature_table(labelled, form=form) if has_both else [],
-        "told_apart": told_apart(drawn["human"], drawn["ai"], clean) if has_both else None,
+        "told_apart": told_apart(alike.human, alike.ai, bare) if has_both else None,
         "duplicates": duplicate_facts(labelled, compared, clean),
+        "twins": twin_facts(of["human"], drawn["ai"], clean) if has_both else None,
         "known_humans": known_human_facts(labelled, compared, known, clean) if known else None,
         "tasks": group_facts(labelled, "task"),
         "authors": group_facts(labelled, "author"),
@@ -89,10 +95,18 @@ def _counts(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
     return tables
 
 
-def _tags(of: dict[str, list[Row]], draw: random.Random, form: str) -> list[Tag]:
-    """Look for tags among as many human as AI rows of each language; words of every language count
-    where no language has both, but then only those that name a label.
+class _Alike(NamedTuple):
+    """Rows in the form that is trained on, as many human as AI ones of each language.
+
+    Where no language has both (`is_apart`): rows of every language.
     """
+
+    human: list[Row]
+    ai: list[Row]
+    is_apart: bool
+
+
+def _alike(of: dict[str, list[Row]], draw: random.Random, form: str) -> _Alike:
     drawn: dict[str, list[Row]] = {label: [] for label in CLASSES}
     by: dict[str, dict[str, list[Row]]] = {label: {} for label in CLASSES}
     for label, own in of.items():
@@ -102,14 +116,19 @@ def _tags(of: dict[str, list[Row]], draw: random.Random, form: str) -> list[Tag]
         n = min(len(by[label][language]) for label in CLASSES)
         for label in CLASSES:
             drawn[label] += draw.sample(by[label][language], n)
-    only_named = not drawn["human"]
-    drawn = of if only_named else drawn
+    is_apart = not drawn["human"]
+    drawn = of if is_apart else drawn
     rows = {
         label: [_in_form(row, form) for row in draw.sample(own, min(DRAWN, len(own)))]
         for label, own in drawn.items()
     }
-    words = {row.generator for row in rows["ai"]}
-    return find_tags(rows["human"], rows["ai"], words=words, only_named=only_named)
+    return _Alike(rows["human"], rows["ai"], is_apart)
+
+
+def _tags(rows: _Alike) -> list[Tag]:
+    """Look for tags; where no language has both classes, only for those that name a label."""
+    words = {row.generator for row in rows.ai}
+    return find_tags(rows.human, rows.ai, words=words, only_named=rows.is_apart)
 
 
 def _in_form(row: Row, form: str) -> Row:

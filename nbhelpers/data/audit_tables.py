@@ -78,6 +78,9 @@ def _duplicates(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"repeats": f"near, Jaccard {found['threshold']:g}", "rows": found["near"]}
     yield {"repeats": "of one text under both labels", "rows": found["across_labels"]["rows"]}
     yield {"repeats": "ai rows like a human row", "rows": found["ai_like_human"]["rows"]}
+    if facts["twins"]:
+        name = "ai rows with a human row's statements, or part of one (of those looked at)"
+        yield {"repeats": name, "rows": facts["twins"]["rows"]}
     if facts["known_humans"]:
         yield {"repeats": "ai rows like known human code", "rows": facts["known_humans"]["rows"]}
     if splits:

@@ -15,12 +15,15 @@ MIN_ROWS = 50
 ROWS_PER_TASK = 3  # several answers to one question may be alike; only that
 MANY_TASKS = 30  # a class with fewer tasks gets no such allowance: the tasks are the templates
 MIN_STATEMENTS = 4  # shorter programs are alike by nature
+MIN_SHORT = 200  # rows of a class of short programs, so many of one shape are no chance
+SHORT_SHAPES = 5
 # Natural sets of 500 to 9,000 rows: half the rows need at least 38 % as many shapes, and the
 # statements below cover 2 to 20 % of the rows, 43 % where programs have five statements.
 FEW_SHAPES = 0.05
 STATEMENTS_PER_LENGTH = 20
 COVERED = 0.6
 SHAPES_COMPARED = 300
+TEMPLATE_SHARE = 0.01
 ONE_TEMPLATE = 0.6  # Jaccard similarity of masked texts that come from one template
 EXAMPLES = 5
 
@@ -39,13 +42,17 @@ def template_facts(rows: Sequence[Row]) -> dict[str, Any]:
     found = [(row, masked) for row in kept if len(masked := statements(row.code, row.language))]
     long = [(row, masked) for row, masked in found if len(masked) >= MIN_STATEMENTS]
     facts: dict[str, Any] = {"rows": len(kept), "rows_compared": len(long), "is_collapsed": False}
+    few = FEW_SHAPES
     if len(long) < max(MIN_ROWS, len(kept) // 2):
-        return facts | {"skipped": "too few rows of enough statements"}
+        if len(found) < MIN_SHORT:
+            return facts | {"skipped": "too few rows of enough statements"}
+        long, few = found, SHORT_SHAPES / len(found)
     shapes = Counter("\n".join(masked) for _, masked in long)
     half = _rows_for_half(shapes, len(long))
     covered, used = _covered([masked for _, masked in long])
-    is_collapsed = half <= FEW_SHAPES * len(long) or covered >= COVERED
+    is_collapsed = half <= few * len(long) or (long is not found and covered >= COVERED)
     facts |= {
+        "rows_compared": len(long),
         "shapes": len(shapes),
         "shapes_of_half": half,
         "statements_of_most": used,
@@ -96,7 +103,10 @@ def _templates(shapes: Counter[str], long: list[tuple[Row, list[str]]]) -> dict[
     for at, shape in enumerate(frequent):
         rows[of.get(at, at)] += shapes[shape]
     shown = {"\n".join(masked): row for row, masked in reversed(long)}
-    needed = _rows_for_half(Counter({str(at): n for at, n in rows.items()}), int(1.8 * len(long)))
+    named = Counter({str(at): n for at, n in rows.items()})
+    most, half = _rows_for_half(named, int(1.8 * len(long))), _rows_for_half(named, len(long))
+    # Beside other code a template stands for more than a hundredth of the rows, that code does not.
+    needed = min(most, max(half, sum(n >= TEMPLATE_SHARE * len(long) for n in rows.values())))
     examples = [
         {
             "rows": n,

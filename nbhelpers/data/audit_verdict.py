@@ -1,41 +1,28 @@
 """From the facts of an audit to a verdict: what makes the data hopeless, and what is to be known.
 
-Every limit stands here, with why it is where it is.
+Every limit stands here or in `audit_labels`, with why it is where it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from .audit_labels import TINY, Facts, Finding, is_chance, is_collapsed, wrong_labels
 from .audit_rows import CLASSES
 from .audit_templates import FEW_SHAPES
 
 HOPELESS, WARNED, USABLE = "hopeless", "usable with warnings", "usable"
 
-TINY = 30  # distinct rows of a class: fewer say nothing about any share
 TELLING = 0.99  # area under the ROC curve of one feature: no model is needed, none is measured
 STRONG = 0.9  # told, because a model may learn nothing but it
-COPIED = 0.2  # share of the AI rows that are human code; a wrong label in five spoils any score
 REPEATED = 0.5  # share of a class that repeats other rows but for white space
 MANY_REPEATS = 0.02
-# Area of the words; seven generators against the people of their sources have 0.81 and more.
-NOTHING_TOLD = 0.6
-NO_MORE_THAN_CHANCE = 0.55
-SURE_ROWS = 500  # of each class: then the area's standard error is below 0.02
+TAGGED = 0.2  # share of a class with a text that tells it, of which more than chance is left
 UNEVEN = 10  # rows of one class for each of the other
 # Humans without one false positive that promise at most 1 % with 95 % confidence: 0.99^299 < 0.05.
 HUMANS_FOR_ONE_PERCENT = 299
 SHARED_TASKS = 0.5
-Facts = Mapping[str, Any]
-
-
-class Finding(NamedTuple):
-    """One thing that was found: its kind in one word or two, and a sentence for a person."""
-
-    kind: str
-    text: str
-    is_reason: bool = False
 
 
 def judge(facts: Facts) -> tuple[str, list[Finding], list[Finding]]:
@@ -98,32 +85,35 @@ def _templates(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _collapsed(facts: Facts) -> bool:
-    return any(found["is_collapsed"] for found in facts["templates"].values())
-
-
 def _first_line(code: str) -> str:
     return next((line.strip()[:60] for line in code.splitlines() if line.strip()), "")
 
 
 def _tags(facts: Facts) -> Iterator[Finding]:
-    has_templates = _collapsed(facts)
+    if _is_tiny(facts):  # anything tells a handful of rows
+        return
+    has_templates = is_collapsed(facts)
     # Every word of a template tells its class; only one that names the label is more than that.
+    # Where a text tells part of the rows and nothing else tells any, it is a tag too.
+    is_all = is_chance(facts["told_apart"])
     leaks = [
-        tag for tag in facts["tags"] if tag["is_leak"] and (tag["names_label"] or not has_templates)
+        tag
+        for tag in facts["tags"]
+        if (tag["is_leak"] or (is_all and tag["share"] - tag["other_share"] >= TAGGED))
+        and (tag["names_label"] or not has_templates)
     ]
     for tag in leaks:
         names = " and names the label" if tag["names_label"] else ""
         text = f"A tag tells the label{names}: {tag['sentence']} ({tag['example']})."
         yield Finding("tag", text, True)
     for tag in facts["tags"]:
-        if not tag["is_leak"] and not has_templates and not leaks:
+        if not has_templates and not leaks:
             yield Finding("telling text", f"A text tells part of the labels: {tag['sentence']}.")
 
 
 def _features(facts: Facts) -> Iterator[Finding]:
     form = facts["canonical"]
-    for one in facts["features"]:
+    for one in () if _is_tiny(facts) else facts["features"]:
         name, raw, clean = one["feature"].replace("_", " "), one["raw"], one["canonical"]
         if min(raw, clean) > TELLING:
             yield Finding(
@@ -157,41 +147,8 @@ def _features(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _wrong_labels(facts: Facts) -> Iterator[Finding]:
-    copies, claims = facts["duplicates"]["ai_like_human"], facts["claims"]
-    known, words = facts["known_humans"], facts["told_apart"]
-    start = "Human code seems to be labelled ai: "
-    if copies["rows"]:
-        text = f"{copies['rows']:,} of {copies['of']:,} ai rows equal or nearly equal a human row"
-        text = f"{text} ({'; '.join(copies['examples'][:2])})."
-        yield _doubt("human code labelled ai", start, text, copies["share"])
-    if known and known["rows"]:
-        text = f"{known['rows']:,} ai rows equal or nearly equal known human code"
-        text = f"{text} ({'; '.join(known['examples'][:3])})."
-        yield _doubt("human code labelled ai", start, text, known["share"])
-    if claims["generator_human"]:
-        text = f"{claims['generator_human']:,} ai rows name a human as their generator."
-        yield _doubt(
-            "human code labelled ai", start, text, claims["generator_human"] / claims["rows"]
-        )
-    if claims["too_early"]:
-        text = (
-            f"{claims['too_early']:,} ai rows have a date before there was a model to write them."
-        )
-        yield _doubt("human code labelled ai", start, text, claims["too_early"] / claims["dated"])
-    if words and words["auc"] < NOTHING_TOLD and not _collapsed(facts):
-        yield _alike(words, has_tag=any(tag["is_leak"] for tag in facts["tags"]), start=start)
-
-
-def _alike(words: Mapping[str, Any], *, has_tag: bool, start: str) -> Finding:
-    is_sure = words["auc"] < NO_MORE_THAN_CHANCE and min(words["human"], words["ai"]) >= SURE_ROWS
-    text = (
-        f"the words of the two classes{' without the tag' if has_tag else ''} cannot be told apart "
-        f"(area {words['auc']:.2f}; chance is 0.5), as when people's code was given both labels."
-    )
-    if has_tag or is_sure:
-        return Finding("human code labelled ai", f"{start}{text}", True)
-    return Finding("classes alike", f"{text[0].upper()}{text[1:]}")
+def _is_tiny(facts: Facts) -> bool:
+    return min(facts["distinct"].values()) < TINY
 
 
 def _doubt(kind: str, start: str, text: str, share: float) -> Finding:
@@ -364,7 +321,7 @@ def _is_unstated(licence: str) -> bool:
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _classes,
     _templates,
-    _wrong_labels,
+    wrong_labels,
     _tags,
     _features,
     _duplicates,

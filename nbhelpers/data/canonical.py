@@ -13,7 +13,7 @@ import unicodedata
 from ..errors import ConfigError
 
 FORMS = ("raw", "text", "flat")
-MARKS = "+marks"  # behind a form: see `marked`
+MARKS, WORDS = "+marks", "+words"  # behind a form: see `marked` and `worded`
 TAB_WIDTH = 4
 # What Python 2 and terminals take a tab for; needed where tabs and blanks indent one program.
 MIXED_TAB_WIDTH = 8
@@ -21,6 +21,8 @@ MIXED_TAB_WIDTH = 8
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _HUMPS = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]+|[0-9]+")
 _GLUED = re.compile(r"(?<=[\w)\]])([=+*/<>,-])(?=[\w(\[])")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_PART = re.compile(r"[^\W\d_]+|\d+|[^\s\w]")
 _RETURNS = re.compile(r"\r+\n?")
 _FEED_AT_START = re.compile(r"^[\x0b\x0c]+", re.MULTILINE)
 _TAB_INDENT = re.compile(r"^ *\t", re.MULTILINE)
@@ -59,7 +61,7 @@ def canonical(code: str, form: str) -> str:
     every run of white space one blank.
 
     The language is not known here: white space inside strings changes as well. With `+marks` behind
-    the form it is what `marked` makes of it, for a tokenizer alone.
+    the form it is what `marked` makes of it, with `+words` what `worded` does: for a tokenizer.
 
     Raises:
         ConfigError: `form` is none of `FORMS`.
@@ -71,6 +73,8 @@ def canonical(code: str, form: str) -> str:
     """
     if form.endswith(MARKS):
         return marked(canonical(code, form.removesuffix(MARKS)))
+    if form.endswith(WORDS):
+        return worded(canonical(code, form.removesuffix(WORDS)))
     if form not in FORMS:
         raise ConfigError(f"canonical is {form!r}.", fix=f"take one of: {', '.join(FORMS)}")
     if form == "raw":
@@ -112,6 +116,18 @@ def marked(text: str) -> str:
         signs = "» " * min(deep, 8) + "· " * (rest > 0)
         lines.append(signs + _GLUED.sub(r"\1~", _NAME.sub(_at_capitals, body)))
     return " ¶ ".join(lines)
+
+
+def worded(text: str) -> str:
+    """Return a program as lower-case words, numbers and signs with one blank between.
+
+    Names are cut at underscores and capitals: what two languages call a thing is then spelled
+    alike.
+
+    >>> worded("int maxValue = max_value2;")
+    'int max value = max value 2 ;'
+    """
+    return " ".join(_PART.findall(_HUMP.sub(" ", text).lower()))
 
 
 def _at_capitals(name: re.Match[str]) -> str:

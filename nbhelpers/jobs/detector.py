@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from nbhelpers.jobs.detector_budget import largest_batch_budget
 from nbhelpers.jobs.detector_compile import CompiledTask
@@ -63,6 +64,8 @@ def train(session: Session, inputs: Inputs, model: DetectorModel) -> Training:
         write_json(folder / FACTS_FILE, facts_of(session.settings, inputs.form))
 
     task = _task(session, inputs, model)
+    if model.rarity is not None:
+        model.rarity.copy_(token_rarity(inputs))
     model.to(session.accelerator.device)
     model.standardise(task.some_states())
     training = train_task(
@@ -77,6 +80,22 @@ def train(session: Session, inputs: Inputs, model: DetectorModel) -> Training:
     model.freeze(False)
     model.compile_blocks(False)
     return training
+
+
+def token_rarity(inputs: Inputs) -> torch.Tensor:
+    """Return (vocabulary,) fp32: ln((1 + programs) / (1 + programs with the token)) of train.
+
+    Source: Sparck Jones 1972, inverse document frequency, smoothed. The ends of a program are in
+    every one, so they weigh nothing.
+    """
+    table, rows = inputs.table, inputs.rows[inputs.data.splits["train"]]
+    found = np.zeros(inputs.found.config.vocab_size)
+    for row in rows:
+        found[np.unique(table.ids[table.offsets[row] : table.offsets[row + 1]])] += 1
+    for end in (table.bos_id, table.eos_id):
+        if end is not None:
+            found[end] = len(rows)
+    return torch.from_numpy(np.log((1 + len(rows)) / (1 + found)).astype(np.float32))
 
 
 def parameter_groups(

@@ -152,6 +152,8 @@ def _data(result: Mapping[str, Any]) -> list[str]:
         zero = all(value == 0 for value in parts.leaves(overlap))
         told = "none" if zero else one_line(json.dumps(overlap))
         lines += ["", f"Programs, tasks and authors that two splits share: {told}."]
+        if "held_out" in mapping(data, "splits"):
+            lines[-1] += " Test and held_out may share some; nothing was trained on either."
     if data.get("note"):
         lines += ["", f"{one_line(data['note'])}."]
     return lines

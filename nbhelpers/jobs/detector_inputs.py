@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbhelpers.data.canonical import canonical, marked
+from nbhelpers.data.canonical import canonical
 from nbhelpers.data.code_edits import EDITS, edit_rows
 from nbhelpers.data.detection import CodeRow, DetectionData, load_detection_data, read_rows
 from nbhelpers.data.detection_audit import audit
 from nbhelpers.errors import DataError
+from nbhelpers.jobs.detector_further import left_out_said, new_rows
 from nbhelpers.models.detector_build import build_detector_tokenizer, reading_form
 from nbhelpers.models.encoders import Tokeniser
 from nbhelpers.models.inputs import TokenTable, tokenise
@@ -34,9 +35,10 @@ class Inputs:
     Args:
         rows: (rows of the data,) row of each program in the token table.
         forms: By edit, (train rows,) table rows of the edited train programs, or `ABSENT`.
-        edits: By edit, (test rows,) the same of the test programs.
+        edits: By edit, (test rows,) the same of the test programs that it changes.
         edited_codes: By edit, the texts of the edited test programs, for the floors.
         others: Name of further programs (`unseen_humans`, `retrieval_data`) to rows and table rows.
+        left_out: By name, how many of them were read, and how many are left out by reason.
         form: In which the tokenizer was given the programs.
     """
 
@@ -49,7 +51,15 @@ class Inputs:
     edits: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     edited_codes: dict[str, list[str | None]] = field(default_factory=dict)
     others: dict[str, tuple[list[CodeRow], NDArray[np.int64]]] = field(default_factory=dict)
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     form: str = ""
+
+    @property
+    def truncated(self) -> int:
+        """Programs of the data that are longer than `seq_len`; edited forms do not count."""
+        special = 1 + (self.table.bos_id is not None)
+        lengths = np.diff(self.table.offsets)[self.rows] + special
+        return int((lengths > self.table.seq_len).sum())
 
     def labels(self, split: str) -> NDArray[np.int64]:
         """(rows of the split,) 0 human, 1 AI, -1 without a label."""
@@ -95,24 +105,23 @@ def read_inputs(session: Session) -> Inputs:
         for name in EDITS:
             edited[name] = _edited(session, codes, languages, name, "edit suite")
             edits[name] = texts.add(edited[name])
-    others = {}
+    others, left_out = {}, {}
     for name in ("unseen_humans", "retrieval_data"):
         if getattr(s, name) is not None:
-            found = _further(session, name, data)
-            others[name] = (found, texts.add([row.code for row in found]))
+            new, left_out[name] = _further(session, name, data)
+            others[name] = (new, texts.add([row.code for row in new]))
     picked = [canonical(row.code, s.canonical) for row in _train_rows(data)]
     found = build_detector_tokenizer(s, picked)
-    form = reading_form(found.tokenizer, s.canonical)
+    form = reading_form(found.tokenizer, s.canonical, s.objective)
     table = tokenise(
-        texts.texts if form == s.canonical else [marked(text) for text in texts.texts],
+        texts.texts if form == s.canonical else [canonical(text, form) for text in texts.texts],
         found.tokenizer,
         seq_len=s.seq_len,
         vocab_size=found.config.vocab_size,
         collapse=s.canonical == "flat",
         report=session.progress("tokenise"),
     )
-    _tell_cut(session, table, rows)
-    return Inputs(
+    inputs = Inputs(
         data=data,
         audit=verdict,
         table=table,
@@ -122,8 +131,11 @@ def read_inputs(session: Session) -> Inputs:
         edits=edits,
         edited_codes=edited,
         others=others,
+        left_out=left_out,
         form=form,
     )
+    _tell_cut(session, inputs)
+    return inputs
 
 
 def _load(session: Session) -> DetectionData:
@@ -176,39 +188,51 @@ def _edited(
 ) -> list[str | None]:
     # Other names and styles than those of the test: a seed of its own.
     seed = session.settings.seed if what == "augment" else 10_000 + session.settings.seed
-    return edit_rows(codes, languages, name, seed=seed, report=session.progress(what))
+    found = edit_rows(codes, languages, name, seed=seed, report=session.progress(what))
+    return only_changed(codes, found, session.settings.canonical)
 
 
-def _further(session: Session, name: str, data: DetectionData) -> list[CodeRow]:
-    """Read further programs, without those that the training has seen."""
+def only_changed(codes: Sequence[str], edited: Sequence[str | None], form: str) -> list[str | None]:
+    """Return the edited programs, None where the model would read the same text as before.
+
+    A program without comments is not one whose comments were stripped: counted as edited, it would
+    hide what the edit does to the others.
+    """
+    return [
+        None if new is None or canonical(new, form) == canonical(code, form) else new
+        for code, new in zip(codes, edited, strict=True)
+    ]
+
+
+def _further(
+    session: Session, name: str, data: DetectionData
+) -> tuple[list[CodeRow], dict[str, int]]:
+    """Read further programs, without those that the training has seen; and what is left out."""
     s = session.settings
     source = getattr(s, name)
-    seen = {canonical(row.code, "flat") for row in _train_rows(data)}
-    rows, found = read_rows(source, on_bad_rows=s.on_bad_rows), []
-    for row in rows:
-        text = canonical(row.code, "flat")
-        is_kept = text not in seen and (not s.languages or row.language in s.languages)
-        if is_kept and (name != "unseen_humans" or row.label != "ai"):
-            seen.add(text)
-            found.append(row)
+    known = [data.rows[row] for split in ("train", "valid") for row in data.splits.get(split, ())]
+    rows = read_rows(source, on_bad_rows=s.on_bad_rows)
+    found, left_out = new_rows(
+        rows, known, languages=s.languages, only_humans=name == "unseen_humans"
+    )
     if not found:
         raise DataError(
-            f"{name}={source} holds no program that is new to the training.",
+            f"{name}={source} holds no program that is new to the training: "
+            f"{left_out_said(left_out) or 'it is empty'}.",
             fix=f"name other data, or leave {name} out",
         )
-    if len(found) < len(rows):
+    if left_out:
         session.warn(
-            f"{name}: {len(rows) - len(found)} of {len(rows)} programs are left out: repeated, "
-            "known from training, in other languages, or not human."
+            f"{name}: {len(rows) - len(found):,} of {len(rows):,} programs are left out: "
+            f"{left_out_said(left_out)}."
         )
-    return found
+    return found, {"rows_read": len(rows), **left_out}
 
 
-def _tell_cut(session: Session, table: TokenTable, rows: NDArray[np.int64]) -> None:
-    special = 1 + (table.bos_id is not None)
-    cut = int((np.diff(table.offsets)[rows] + special > table.seq_len).sum())
-    if cut:
+def _tell_cut(session: Session, inputs: Inputs) -> None:
+    if inputs.truncated:
+        share = inputs.truncated / len(inputs.rows)
         session.warn(
-            f"{cut} programs ({cut / len(rows):.1%}) are longer than seq_len={table.seq_len} and "
-            "are cut."
+            f"{inputs.truncated:,} programs ({share:.1%}) are longer than "
+            f"seq_len={inputs.table.seq_len} and are cut."
         )

@@ -105,6 +105,7 @@ def load_detector(folder: Path, *, device: str | torch.device = "cpu") -> Loaded
         dropout=head_dropout(config),
         projection_size=settings["projection_size"],
         pooling=settings["pooling"],
+        similarity_pooling=settings.get("similarity_pooling", "same"),
         objective=settings["objective"],
     )
     path = weights_file(folder)

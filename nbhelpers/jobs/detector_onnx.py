@@ -24,6 +24,7 @@ from nbhelpers.files import read_json, write_json
 from nbhelpers.jobs.detector_agreement import Scores, batches_of
 from nbhelpers.jobs.detector_card_use import EXAMPLE
 from nbhelpers.jobs.detector_onnx_use import OnnxDetector
+from nbhelpers.models.encoding import weighted_mean
 from nbhelpers.trained_detector import FACTS_FILE
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ class Graph(nn.Module):
         """Names of what it returns: a model for similarity alone has no logit."""
         return ["vector"] if self.model.classifier is None else ["logit", "vector"]
 
+    def _pooled(self, states: Tensor, ids: Tensor, mask: Tensor, how: str | Tensor) -> Tensor:
+        if isinstance(how, str) and how == "token":
+            return states[:, 0]
+        weights = mask.to(states.dtype)
+        return weighted_mean(states, weights if isinstance(how, str) else weights * how[ids])
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """Return (batch,) logits, where there is a classifier, and (batch, dimensions) vectors.
 
@@ -69,11 +76,10 @@ class Graph(nn.Module):
         """
         found = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask)
         states = found.last_hidden_state  # (batch, length, hidden)
-        if self.model.pooling == "mean":
-            used = attention_mask[:, :, None].to(states.dtype)
-            pooled = (states * used).sum(1) / used.sum(1)
-        else:
-            pooled = states[:, 0]
+        parts = [
+            self._pooled(states, input_ids, attention_mask, how) for how in self.model.poolings
+        ]
+        pooled = torch.cat(parts, dim=1)
         pooled = self.model.scaled(pooled)
         logit, vector = self.model.logits(pooled), self.model.project(pooled)
         return (vector,) if logit is None else (logit, vector)

@@ -16,7 +16,7 @@ _KEPT = ("run_id", "job", "mode", "preset", "precision", "seed", "command", "git
 _KEPT += ("finished_at", "versions", "model", "operating_point", "scores", "similarity")
 _KEPT += ("throughput", "inference", "warnings")
 _OF_DATA = ("source", "revision", "licence", "fingerprint", "note", "canonical", "splits")
-_OF_DATA += ("overlap", "truncated")
+_OF_DATA += ("overlap", "truncated", "further")
 _OF_AUDIT = ("verdict", "reasons", "warnings")
 _SOURCES = ("data", "unseen_humans", "retrieval_data", "model")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
+from nbhelpers.catalog import MODELS
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection import CodeRow
 from nbhelpers.data.layout_features import layout_features
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from nbhelpers.jobs.training import Training
 
 SPEED_FILES = 256  # programs whose scoring is timed
-NAMES = ("human", "ai")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,13 +77,13 @@ def score_run(
         scores = _scores(session, inputs, numbers, point)
         write_predictions(session.run.predictions_path, numbers, point)
     parts = {
-        "data": inputs.data.to_dict() | {"truncated": inputs.table.truncated},
+        "data": inputs.data.to_dict() | {"truncated": inputs.truncated, "further": inputs.left_out},
         "audit": inputs.audit,
         "model": _model_facts(session, inputs, task),
         "operating_point": None if point is None else point.to_dict(),
         "scores": scores,
         "similarity": similarity,
-        "phases": _phases(session, training),
+        "phases": _phases(training),
         "compile": session.compiled,
         "throughput": _throughput(session, inputs, task, training),
         "inference": numbers.speed,
@@ -273,7 +273,8 @@ def _model_facts(session: Session, inputs: Inputs, task: DetectorTask) -> dict[s
         "revision": weights.revision if weights else None,
         "architecture": type(task.raw.encoder).__name__,
         "parameters": sum(p.numel() for p in task.raw.parameters()),
-        "random_weights": s.random_weights and session.checkpoint is None,
+        "random_weights": session.checkpoint is None
+        and (s.random_weights or s.model in MODELS["detector"].embedded),
         "tokenizer": inputs.found.note,
         "seq_len": s.seq_len,
         "pooling": s.pooling,
@@ -282,15 +283,14 @@ def _model_facts(session: Session, inputs: Inputs, task: DetectorTask) -> dict[s
     }
 
 
-def _phases(session: Session, training: Training | None) -> dict[str, float] | None:
-    """Return seconds of the parts of training, and of the evaluations on the way and at the end."""
+def _phases(training: Training | None) -> dict[str, float] | None:
+    """Return seconds of the parts of training; `evaluate_s` is what scoring valid on the way took.
+
+    Together they are what the phase `train` lasts beside its checkpoints.
+    """
     if training is None:
         return None
-    state = training.state
-    found = {f"{name}_s": seconds for name, seconds in state.phases.items()}
-    # What training's phase lasted beside its steps: validation and checkpoints.
-    between = session.clock.seconds.get("train", 0.0) - state.train_s
-    return found | {"evaluate_s": max(0.0, between)}
+    return {f"{name}_s": seconds for name, seconds in training.state.phases.items()}
 
 
 def _throughput(
@@ -313,17 +313,23 @@ def _mfu(session: Session, task: DetectorTask, training: Training) -> float | No
     tflops, s = session.gpu_tflops, session.settings
     if tflops is None or not session.plan.use_gpu:
         return None
-    matrices = sum(
-        p.numel()
-        for name, p in task.raw.encoder.named_parameters()
-        if p.dim() == 2 and "embeddings" not in name
-    )
+    matrices = matrix_parameters(task.raw.encoder)
     frozen = min(1.0, s.freeze_epochs / s.epochs)
     per_token = matrices * (6 - 4 * frozen)
     per_s = training.state.useful_tokens / training.state.train_s * per_token
     return per_s / (tflops * 1e12 * session.plan.world_size)
 
 
-def names(values: Sequence[int]) -> list[str | None]:
-    """Return labels as texts; -1 is none."""
-    return [NAMES[value] if value >= 0 else None for value in values]
+def matrix_parameters(encoder: nn.Module) -> int:
+    """Return the parameters that each token is multiplied with; tables of embeddings are looked up.
+
+    >>> matrix_parameters(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)))
+    12
+    """
+    return sum(
+        p.numel()
+        for module in encoder.modules()
+        if not isinstance(module, nn.Embedding)
+        for p in module.parameters(recurse=False)
+        if p.dim() == 2
+    )

@@ -330,7 +330,10 @@ class Trainer:
         by_epoch = not s.eval_steps and state.window == 0
         is_best = False
         if by_step or by_epoch or done:
+            started = time.perf_counter()
             scores = self.task.evaluate(state.step)
+            took_s = time.perf_counter() - started
+            state.phases["evaluate"] = state.phases.get("evaluate", 0.0) + took_s
             state.evals.append({"step": state.step, **scores})
             self.hooks.emit("eval", step=state.step, split="valid", scores=scores)
             found = scores[self.task.selects_by]

@@ -84,6 +84,7 @@ class DetectorModel(nn.Module):
         dropout: float,
         projection_size: int,
         pooling: str,
+        similarity_pooling: str = "same",
         objective: str = "both",
         packed: bool = True,
     ) -> None:
@@ -93,18 +94,25 @@ class DetectorModel(nn.Module):
             dropout: The classifier's.
             projection_size: Dimensions of the similarity space.
             pooling: `mean` over the tokens, or the `first` one.
+            similarity_pooling: What the projector sees: the `same`, or a mean in which a token
+                weighs by its `rarity` in the train programs.
             objective: Which heads there are; see `HEADS`.
             packed: Work without padding where the encoder's blocks are known.
         """
         super().__init__()
         hidden = encoder.config.hidden_size
         self.encoder, self.packed = encoder, packed
-        self.pooling = "token" if pooling == "first" else pooling
         heads = HEADS[objective]
+        has_rarity = similarity_pooling == "rarity" and "projector" in heads
+        self.pooling = "token" if pooling == "first" else pooling
+        self.is_pooled_twice = has_rarity and "classifier" in heads
+        rarity = torch.ones(encoder.config.vocab_size) if has_rarity else None
+        self.register_buffer("rarity", rarity)
         self.classifier = ClassifierHead(hidden, dropout) if "classifier" in heads else None
         self.projector = ProjectionHead(hidden, projection_size) if "projector" in heads else None
-        self.register_buffer("centre", torch.zeros(hidden))
-        self.register_buffer("spread", torch.ones(hidden))
+        self.hidden, width = hidden, hidden * (1 + self.is_pooled_twice)
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("spread", torch.ones(width))
         self.is_frozen = False
         self._math: BlockMath | None = None
 
@@ -143,32 +151,41 @@ class DetectorModel(nn.Module):
         """Use compiled blocks, or plain ones; the modules and their names stay as they are."""
         self._math = compiled_math() if is_on else None
 
+    @property
+    def poolings(self) -> tuple[str | Tensor, ...]:
+        """How tokens become states: the classifier's way first, the projector's last."""
+        if self.rarity is None:
+            return (self.pooling,)
+        return (self.pooling, self.rarity) if self.is_pooled_twice else (self.rarity,)
+
     def states(self, buckets: list[TextBucket]) -> Tensor:
-        """Return (rows of all buckets, hidden)."""
+        """Return (rows of all buckets, width): hidden, or twice that where heads pool apart."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
             found = encode(
-                self.encoder, buckets, packed=self.packed, pooling=self.pooling, math=self._math
+                self.encoder, buckets, packed=self.packed, poolings=self.poolings, math=self._math
             )
             return self.scaled(found)
 
     def scaled(self, states: Tensor) -> Tensor:
-        """Return (rows, hidden) fp32 as the heads see them; see `standardise`."""
+        """Return (rows, width) as the heads see them; see `standardise`."""
         return (wide(states) - self.centre) / self.spread
 
     def logits(self, states: Tensor) -> Tensor | None:
-        """Map (rows, hidden) to (rows,) fp32: AI against human; None without a classifier."""
-        return None if self.classifier is None else wide(self.classifier(states))
+        """Map (rows, width) to (rows,): AI against human; None without a classifier."""
+        if self.classifier is None:
+            return None
+        return wide(self.classifier(states[:, : self.hidden]))
 
     def project(self, states: Tensor) -> Tensor:
-        """Map (rows, hidden) to unit vectors; without a projector, those of the states."""
+        """Map (rows, width) to unit vectors; without a projector, those of the states."""
         if self.projector is None:
             return normalize(wide(states), dim=-1)
-        return self.projector(states)
+        return self.projector(states[:, -self.hidden :])
 
     def forward(self, batch: ProgramBatch) -> tuple[Tensor | None, Tensor | None]:
         """Return (rows,) logits and (rows, size) vectors of the heads that there are."""
         states = self.states(batch.buckets)[batch.place]
-        vectors = self.projector(states) if self.projector is not None else None
+        vectors = self.project(states) if self.projector is not None else None
         return self.logits(states), vectors
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.catalog import MODELS
-from nbhelpers.data.canonical import MARKS
+from nbhelpers.data.canonical import MARKS, WORDS
 from nbhelpers.errors import ConfigError
 from nbhelpers.models.clones import head_dropout, set_dropout
 from nbhelpers.models.detector import HEADS, DetectorModel
@@ -53,15 +53,19 @@ def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[s
     return found
 
 
-def reading_form(tokenizer: Any, form: str) -> str:
-    """Return the form in which a tokenizer is given programs: with marks where it drops capitals.
+def reading_form(tokenizer: Any, form: str, objective: str) -> str:
+    """Return the form in which a tokenizer is given programs.
 
-    A tokenizer that makes one of `aB` and `ab` was made for prose; it drops line ends too.
+    A tokenizer that makes one of `aB` and `ab` was made for prose; it drops line ends too. A
+    classifier needs them: they are put as marks. For similarity alone names become words.
     """
-    is_blind = tokenizer("aB", add_special_tokens=False)["input_ids"] == tokenizer(
-        "ab", add_special_tokens=False
-    )["input_ids"]
-    return form + MARKS if is_blind and form != "raw" else form
+    is_blind = (
+        tokenizer("aB", add_special_tokens=False)["input_ids"]
+        == tokenizer("ab", add_special_tokens=False)["input_ids"]
+    )
+    if not is_blind or form == "raw":
+        return form
+    return form + (WORDS if objective == "similar" else MARKS)
 
 
 def packaged(model: str) -> Weights:
@@ -104,6 +108,7 @@ def build_detector(
         dropout=head_dropout(found.config),
         projection_size=settings.projection_size,
         pooling=settings.pooling,
+        similarity_pooling=settings.similarity_pooling,
         objective=settings.objective,
         packed=settings.padding == "dynamic",
     )
@@ -119,6 +124,7 @@ def facts_of(settings: DetectorSettings, form: str) -> dict[str, Any]:
         "format": 1,
         "objective": settings.objective,
         "pooling": settings.pooling,
+        "similarity_pooling": settings.similarity_pooling,
         "canonical": form,
         "seq_len": settings.seq_len,
         "projection_size": settings.projection_size,

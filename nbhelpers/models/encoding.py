@@ -25,6 +25,7 @@ from nbhelpers.models.packed import (
 # What the published checkpoints were trained with. It is finite, so a row that sees nothing stays
 # a number, and it fits fp16.
 HIDDEN = -1e4
+Poolings = tuple[str | Tensor, ...]
 
 
 def encode(
@@ -32,46 +33,51 @@ def encode(
     buckets: list[Bucket],
     *,
     packed: bool,
-    pooling: str = "token",
+    poolings: Poolings = ("token",),
     math: BlockMath | None = None,
 ) -> Tensor:
-    """Return (rows of all buckets, hidden): the state that stands for each function.
+    """Return (rows of all buckets, poolings * hidden): the states that stand for each function.
 
     Args:
         packed: Work on tokens without padding (see `packed`); else as the published modules do.
-        pooling: `token`: GPT-2's end token, else the first; `mean` of all tokens (plain text only).
+        poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` over the
+            tokens, or (vocabulary,) weights of a mean by the tokens' ids.
         math: Compiled parts of the packed blocks.
     """
     if not (packed and can_pack(encoder.config)):
-        return torch.cat([_pooled(encoder, bucket, pooling) for bucket in buckets])
+        return torch.cat([_pooled(encoder, bucket, poolings) for bucket in buckets])
     device = buckets[0].ids.device
     dtype = _compute_dtype(device, encoder)
     with torch.autocast(device.type, enabled=False):
-        return _packed_states(encoder, buckets, dtype, pooling=pooling, math=math)
+        return _packed_states(encoder, buckets, dtype, poolings=poolings, math=math)
 
 
-def _pooled(encoder: nn.Module, bucket: Bucket, pooling: str) -> Tensor:
+def _pooled(encoder: nn.Module, bucket: Bucket, poolings: Poolings) -> Tensor:
     states = hidden_states(encoder, bucket)
-    if pooling == "mean":
-        return _mean(states, bucket)
-    if encoder.config.model_type == "gpt2":
-        return states[torch.arange(bucket.rows, device=states.device), bucket.last]
-    return states[:, 0]
+    found = []
+    for pooling in poolings:
+        if not isinstance(pooling, str) or pooling == "mean":
+            found.append(weighted_mean(states, token_weights(bucket, pooling)))
+        elif encoder.config.model_type == "gpt2":
+            found.append(states[torch.arange(bucket.rows, device=states.device), bucket.last])
+        else:
+            found.append(states[:, 0])
+    return torch.cat(found, dim=1)
 
 
-def _mean(states: Tensor, bucket: TextBucket) -> Tensor:
-    """(rows, width, hidden) to (rows, hidden): the mean over tokens that are not padding."""
-    column = torch.arange(states.shape[1], device=states.device)
-    is_token = (column <= bucket.last[:, None])[..., None]
-    total = wide(torch.where(is_token, states, 0.0)).sum(1)
-    return total / (bucket.last + 1)[:, None]
+def token_weights(bucket: TextBucket, pooling: str | Tensor) -> Tensor:
+    """Return (rows, width): the weight of each token in a mean, 0 for padding."""
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    is_token = column <= bucket.last[:, None]
+    if isinstance(pooling, str):
+        return is_token.float()
+    return torch.where(is_token, pooling[bucket.ids], 0.0)
 
 
-def _packed_mean(states: Tensor, bucket: TextBucket) -> Tensor:
-    """(T, hidden) to (rows, hidden): as `_mean`. Sums over the padded form repeat bit by bit."""
-    rows, width = bucket.ids.shape
-    padded = states.new_zeros(rows * width, states.shape[1]).index_copy(0, bucket.slots, states)
-    return wide(padded.view(rows, width, -1)).sum(1) / (bucket.last + 1)[:, None]
+def weighted_mean(states: Tensor, weights: Tensor) -> Tensor:
+    """(rows, width, hidden) to (rows, hidden), at least fp32; without any weight, zeros."""
+    total = (wide(states) * weights[..., None]).sum(1)
+    return total / weights.sum(1, keepdim=True).clamp(min=1e-6)
 
 
 def _packed_states(
@@ -79,8 +85,8 @@ def _packed_states(
     buckets: list[Bucket],
     dtype: torch.dtype,
     *,
-    pooling: str = "token",
-    math: BlockMath | None = None,
+    poolings: Poolings,
+    math: BlockMath | None,
 ) -> Tensor:
     is_causal = encoder.config.model_type == "gpt2"
     is_text = all(isinstance(bucket, TextBucket) for bucket in buckets)
@@ -88,7 +94,7 @@ def _packed_states(
     if is_text and not is_causal and has_ragged_kernel(buckets[0].ids.device, dtype):
         ragged = _ragged(buckets, encoder)
     embed = _gpt2_embeddings if is_causal else _roberta_embeddings
-    segments, found, pooled, first = [], [], [], 0
+    segments, found, first_tokens, first = [], [], [], 0
     for bucket in buckets:
         width = bucket.ids.shape[1]
         bias = None if is_causal or ragged is not None else _bias(bucket, dtype)
@@ -99,15 +105,33 @@ def _packed_states(
         start = torch.searchsorted(
             bucket.slots, torch.arange(bucket.rows, device=bucket.slots.device) * width
         )
-        pooled.append(first + start + (bucket.last if is_causal else 0))
+        first_tokens.append(first + start + (bucket.last if is_causal else 0))
         first += len(bucket.slots)
     x = torch.cat(found) if len(found) > 1 else found[0]
     states = run_blocks(encoder, x, ragged or segments, dtype, math=math)
-    if pooling == "mean":
+    if poolings != ("token",):
         parts = states.split([len(bucket.slots) for bucket in buckets])
-        return torch.cat([_packed_mean(p, b) for p, b in zip(parts, buckets, strict=True)])
-    states = states.index_select(0, torch.cat(pooled))
+        pairs = zip(parts, buckets, strict=True)
+        return torch.cat([_pooled_tokens(part, bucket, poolings) for part, bucket in pairs])
+    states = states.index_select(0, torch.cat(first_tokens))
     return encoder.ln_f(states) if is_causal else states
+
+
+def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Tensor:
+    """(T, hidden) of a RoBERTa to (rows, poolings * hidden).
+
+    Sums run over the padded form, in an order that repeats bit by bit.
+    """
+    rows, width = bucket.ids.shape
+    padded = states.new_zeros(rows * width, states.shape[1]).index_copy(0, bucket.slots, states)
+    padded = padded.view(rows, width, -1)
+    found = [
+        padded[:, 0]
+        if isinstance(pooling, str) and pooling == "token"
+        else weighted_mean(padded, token_weights(bucket, pooling))
+        for pooling in poolings
+    ]
+    return torch.cat(found, dim=1)
 
 
 def _ragged(buckets: list[TextBucket], encoder: nn.Module) -> Ragged:
