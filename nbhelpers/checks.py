@@ -172,7 +172,11 @@ def _value_fix(label: str, value: object, wanted: str) -> str:
         if equal:
             return f"set {label} to {number} or {'more' if way == 'greater' else 'less'}"
         return f"set {label} to {'more' if way == 'greater' else 'less'} than {number}"
-    return f"write `{label}` as {wanted}"
+    fix = f"write `{label}` as {wanted}"
+    if wanted == "a list" and isinstance(value, str | int | float):  # as the shell takes it
+        given = [part.strip(" '\"") for part in str(value).strip("[]").split(",")]
+        fix += f": {label}={json.dumps(given if isinstance(value, str) else [value])}"
+    return fix
 
 
 def yaml_number(value: float) -> str:
@@ -224,7 +228,8 @@ def source_problems(
         value = values.get(name)
         fault = check(job, value) if isinstance(value, str) else None
         if fault:
-            found.append(Problem(places.get(name, "the preset"), *fault))
+            text = f"{name}: {fault[0]}" if name in FURTHER_DATA else fault[0]
+            found.append(Problem(places.get(name, "the preset"), text, fault[1]))
     return found
 
 
@@ -258,6 +263,8 @@ def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
 
 
 def _data_fault(job: str, data: str) -> tuple[str, str] | None:
+    if not data.strip():
+        return "the name of the data is empty", "name a file, a folder or a hub id, or leave it out"
     if data in SAMPLES or is_folder(data) or (job in FILE_JOBS and is_file(data)):
         return None
     is_file_name = job in FILE_JOBS and data.lower().endswith(FILE_ENDINGS) and "://" not in data

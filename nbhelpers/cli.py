@@ -39,7 +39,7 @@ app = typer.Typer(
 DEBUG = "--debug"
 INTERRUPTED = 130  # what shells use for Ctrl-C
 
-Job = Annotated[str, typer.Argument(help="The job: clones.")]
+Job = Annotated[str, typer.Argument(help="The job: clones, finetune or detector.")]
 PresetName = Annotated[str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")]
 GpuKey = Annotated[str, typer.Option("--gpu", help="Plan for this GPU instead of what is here.")]
 GpuCount = Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")]
@@ -129,7 +129,9 @@ def plan(
 
 @app.command()
 def budget(
-    name: Annotated[str, typer.Argument(metavar="[JOB]", help="The job: clones.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="The job: clones, finetune or detector.")
+    ] = "",
     job: Annotated[str, typer.Option(help="The same, as an option.")] = "",
     preset: PresetName = "auto",
     gpu: GpuKey = "",

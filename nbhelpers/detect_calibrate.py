@@ -27,6 +27,7 @@ from nbhelpers.tables import left
 from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
 
 FORMAT = 1
+SAME = 1e-6  # between a probability and that of its logit
 MAX_FPR = 0.2  # a promise of more protects nobody
 _TEXTS = ("weights_sha256", "model", "run_id", "canonical", "source", "created", "note")
 _COUNTS = ("n_files", "n_duplicates", "n", "exceed", "needed")
@@ -208,6 +209,10 @@ def _is_sound(found: Calibration) -> bool:
     """Whether the promise follows from the counts, so that no edited file promises more."""
     if not (0 < found.target_fpr < 1 and 0 < found.confidence < 1 and 0 <= found.exceed < found.n):
         return False
+    if None in (*found.languages.values(), *found.left_out.values()):
+        return False
+    if sum(found.languages.values()) != found.n:
+        return False
     told = promised_fpr(found.n, found.exceed, found.confidence)
     return abs(told - found.promised_fpr) < 1e-9
 
@@ -216,9 +221,14 @@ def require_same_model(found: Calibration, facts: DetectorFacts, place: str | Pa
     """Return a calibration that belongs to a model.
 
     Raises:
-        DataError: It was fixed with other weights.
+        DataError: It was fixed with other weights, or its threshold was changed.
     """
     if found.weights_sha256 == facts.weights_sha256 and found.canonical == facts.canonical:
+        if abs(facts.probability(found.threshold_logit) - found.threshold) > SAME:
+            raise DataError(
+                f"The threshold in {place} is not one score on both its scales; it was changed.",
+                fix="write it again: nbhelpers calibrate",
+            )
         return found
     raise DataError(
         f"{place} was fixed with another model ({found.run_id}, weights "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Edited(NamedTuple):
-    """The programs of a split that one edit could be applied to, scored again after it."""
+    """The programs of a split that one edit changes, scored again after it."""
 
     rows: Sequence[int] | np.ndarray  # (m,) row numbers in the split
     logits: Sequence[float] | np.ndarray  # (m,)
@@ -45,9 +45,10 @@ def edit_scores(
 ) -> dict[str, dict[str, Any]]:
     """Return per edit what it does to the TPR and to the FPR, model and floors at their thresholds.
 
-    Before and after are the same rows: those that could be edited. The loss of TPR is before minus
-    after, with the interval of that difference. `roc_auc` is of edited AI against edited humans,
-    `roc_auc_ai_edited` of edited AI against humans as they are, `roc_auc_human_edited` the reverse.
+    Before and after are the same rows: those that the edit changes; `skipped` counts the others.
+    The loss of TPR is before minus after, with the interval of that difference. `roc_auc` is of
+    edited AI against edited humans, `roc_auc_ai_edited` of edited AI against humans as they are,
+    `roc_auc_human_edited` the reverse.
 
     Args:
         labels: (n,) "human" or "ai" (or 0 and 1) of the split.

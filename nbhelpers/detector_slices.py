@@ -161,10 +161,19 @@ def _counted(slices: list[dict[str, Any]], name: str, min_rows: int) -> list[dic
 
 
 def _worst(slices: list[dict[str, Any]], min_rows: int) -> dict[str, Any]:
+    """Return the slice of the lowest TPR, highest FPR and lowest AUC.
+
+    Of equal rates the one counts whose interval reaches further: a rate of 0 in few programs may
+    be the worst, one in many is not.
+    """
     found: dict[str, Any] = {}
-    for name, pick in (("tpr", min), ("fpr", max), ("roc_auc", min)):
-        counted = _counted(slices, name, min_rows)
-        found[name] = pick(counted, key=lambda each, name=name: each[name]) if counted else None
+    for name, sign, edge in (("tpr", 1, 0), ("fpr", -1, 1), ("roc_auc", 1, 0)):
+
+        def badness(each: dict[str, Any], name: str = name, sign: int = sign, edge: int = edge):
+            between = each.get(f"{name}_interval")
+            return sign * each[name], sign * (between or [0.0, 1.0])[edge]
+
+        found[name] = min(_counted(slices, name, min_rows), key=badness, default=None)
     return found
 
 

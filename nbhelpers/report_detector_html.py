@@ -122,7 +122,7 @@ def _parts(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     edits = (
         "The meaning of each program stays; the threshold stays too. AI edited: TPR that is lost. "
         "Human edited: FPR that is gained. Before and after are the same programs: those that the "
-        "edit can be applied to."
+        "edit changes."
     )
     worst = "".join(
         paragraph(f"On {name}: {said[:1].lower()}{said[1:]}")

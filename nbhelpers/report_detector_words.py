@@ -130,6 +130,11 @@ def calibration_said(facts: RunFacts) -> str:
             text = f"On {split_said(facts, name)} the calibration error (ECE) is "
             text += with_edges(ece, edges(scores, "intervals", "ece"))
             said.append(text + ("." if brier is None else f", the Brier score {score(brier)}."))
+    if said and facts.get("settings", "class_weights") == "balanced":
+        said.append(
+            "Both classes weigh alike in training, so probabilities are meant for equal shares of "
+            "human and AI code; where the shares differ, that adds to the calibration error."
+        )
     return " ".join(said)
 
 

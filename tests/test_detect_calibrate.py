@@ -120,3 +120,17 @@ def test_shares_out_of_range_and_no_program_at_all_are_errors(facts: DetectorFac
     with pytest.raises(DataError, match="no program") as error:
         fixed([], facts)
     assert "299 files" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"threshold_logit": -50.0}, {"languages": {"python": None}}, {"languages": {"python": 9}}],
+)
+def test_a_calibration_that_was_edited_is_refused(
+    tmp_path: Path, facts: DetectorFacts, changes: dict[str, Any]
+) -> None:
+    file = fixed([float(i) for i in range(300)], facts).save(tmp_path / "calibration.json")
+    assert require_same_model(load_calibration(file), facts, file).n == 300
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(DataError, match="changed"):
+        require_same_model(load_calibration(file), facts, file)

@@ -13,17 +13,18 @@ from test_detector_training import config
 
 from nbhelpers.data.detection import CodeRow
 from nbhelpers.detector_metrics import choose_operating_point, score_detection
+from nbhelpers.detector_slices import slice_scores
 from nbhelpers.jobs.detector_card import detector_card
 from nbhelpers.jobs.detector_further import left_out_said, new_rows
 from nbhelpers.jobs.detector_inputs import Inputs, only_changed
 from nbhelpers.jobs.detector_scores import _model_facts, _phases
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.models.inputs import TokenTable
+from nbhelpers.report_detector_words import calibration_said
 
 LONG = (
     "def total(prices, rates):\n    found = 0\n    for price in prices:\n        found += price\n"
 )
-TWIN = LONG.replace("found += price", "found += price * 2")  # Jaccard above 0.8
 
 
 def row(code: str, **changes: Any) -> CodeRow:
@@ -37,7 +38,7 @@ def test_further_programs_are_new_in_code_task_and_author():
     rows = [
         row("b = 2", task="sums"),  # another solution of a known task
         row(LONG.replace("    ", "\t")),
-        row(LONG + "    return found + 1 - 1\n"),
+        row(LONG + "    return found\n"),  # Jaccard 0.91
         row("c = 3", author="ann"),
         row("d = 4", author="model"),  # the name of an AI model is no person
         row("d  =  4"),
@@ -123,3 +124,23 @@ def test_the_card_says_that_test_and_held_out_may_share_programs():
     assert "Test and held_out may share" not in detector_card(told, facts)
     told["data"]["splits"] = told["data"]["splits"] | {"held_out": {"rows": 3}}
     assert "share: none. Test and held_out may share some" in detector_card(told, facts)
+
+
+def test_of_slices_without_false_alarms_the_worst_is_that_of_fewest_humans():
+    labels = ["human", "ai"] * 120
+    logits = np.tile([-2.0, 2.0], 120)
+    point = choose_operating_point(labels, logits, target_fpr=0.01, target_miss_rate=0.05)
+    rows = [row("x", language="go" if at < 160 else "java", task=f"t{at}") for at in range(240)]
+    found = slice_scores(rows, labels, logits, point, resamples=20, seed=0)
+    assert found["worst"]["fpr"]["fpr"] == 0.0 and found["worst"]["fpr"]["n_human"] == 40
+    assert found["worst"]["tpr"]["n_ai"] == 40
+
+
+@pytest.mark.parametrize("kind, is_said", [("balanced", True), ("none", False)])
+def test_the_report_says_what_balanced_classes_do_to_probabilities(kind: str, is_said: bool):
+    scores = {"test": {"metrics": {"ece": 0.1, "brier": 0.2}}}
+    data = {"operating_point": {"temperature": 1.2}, "scores": scores}
+    data["settings"] = {"class_weights": kind}
+    get = lambda *keys: data.get(keys[0], {}).get(keys[1])  # noqa: E731
+    facts: Any = SimpleNamespace(data=data, get=get)
+    assert ("equal shares" in calibration_said(facts)) is is_said

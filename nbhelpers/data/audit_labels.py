@@ -30,10 +30,12 @@ class Finding(NamedTuple):
 
 
 def is_collapsed(facts: Facts) -> bool:
+    """Whether few templates stand behind the rows of a class."""
     return any(found["is_collapsed"] for found in facts["templates"].values())
 
 
 def wrong_labels(facts: Facts) -> Iterator[Finding]:
+    """Yield what speaks for people's code among the AI rows."""
     copies, claims = facts["duplicates"]["ai_like_human"], facts["claims"]
     known, words = facts["known_humans"], facts["told_apart"]
     start = "Human code seems to be labelled ai: "
@@ -103,3 +105,8 @@ def is_chance(words: Mapping[str, Any] | None) -> bool:
         and words["auc"] < NO_MORE_THAN_CHANCE
         and min(words["human"], words["ai"]) >= SURE_ROWS
     )
+
+
+def _doubt(kind: str, start: str, text: str, share: float) -> Finding:
+    is_reason = share >= COPIED
+    return Finding(kind, f"{start}{text}" if is_reason else text[0].upper() + text[1:], is_reason)

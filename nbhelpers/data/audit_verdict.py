@@ -5,7 +5,7 @@ Every limit stands here or in `audit_labels`, with why it is where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .audit_labels import TINY, Facts, Finding, is_chance, is_collapsed, wrong_labels
@@ -149,11 +149,6 @@ def _features(facts: Facts) -> Iterator[Finding]:
 
 def _is_tiny(facts: Facts) -> bool:
     return min(facts["distinct"].values()) < TINY
-
-
-def _doubt(kind: str, start: str, text: str, share: float) -> Finding:
-    is_reason = share >= COPIED
-    return Finding(kind, f"{start}{text}" if is_reason else text[0].upper() + text[1:], is_reason)
 
 
 def _duplicates(facts: Facts) -> Iterator[Finding]:
