@@ -90,8 +90,8 @@ class DetectorFacts:
 
     @property
     def home(self) -> Path:
-        """Where a calibration is kept: beside the run, or in the exported folder."""
-        return self.place.run or self.place.folder
+        """Where a calibration is kept: beside the run, in an export, or in a checkpoint."""
+        return self.place.scored or self.place.folder
 
     def probability(self, logit: float) -> float:
         """Return `p_ai` of a logit, in (0, 1)."""
@@ -136,7 +136,7 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
 
 
 def _result(place: TrainedDetector) -> dict[str, Any]:
-    for folder in (place.run, place.folder):
+    for folder in (place.scored, place.folder):
         if folder is not None and (found := read_json(folder / RESULT_NAME, _RESULT)):
             return found
     return {}
@@ -239,10 +239,10 @@ def percent(share: float) -> str:
 
 def ai_test_logits(place: TrainedDetector) -> list[float]:
     """Return the logits of the AI programs in the run's own test; [] where that is not known."""
-    if place.run is None:
+    if place.scored is None:
         return []
     try:
-        lines = Run(place.run).predictions_path.read_bytes().splitlines()
+        lines = Run(place.scored).predictions_path.read_bytes().splitlines()
     except OSError:
         return []
     found = []

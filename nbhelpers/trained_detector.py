@@ -37,6 +37,14 @@ class TrainedDetector:
     folder: Path
     run: Path | None
 
+    @property
+    def scored(self) -> Path | None:
+        """The run whose result is of these weights: it scores its best checkpoint alone."""
+        if self.run is None:
+            return None
+        best = (read_json(self.run / "checkpoints" / "index.json") or {}).get("best")
+        return self.run if best in (None, self.folder.name) else None
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for the pipe to the process that loads it."""
         run = None if self.run is None else str(self.run)

@@ -146,6 +146,54 @@ def test_a_feature_that_the_canonical_form_keeps_is_hopeless_and_another_is_not(
     assert [one for one in audit(rows, canonical="raw").reasons if "final newlines" in one]
 
 
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("renamed", lambda code: code.replace("total", "sum_of_it").replace("items", "them")),
+        ("cut short", lambda code: code[: 2 * len(code) // 3]),
+        ("commented", lambda code: "".join(f"{line}  # so\n" for line in code.splitlines())),
+    ],
+)
+def test_people_s_code_with_light_edits_is_no_ai_code(
+    name: str, edit: Callable[[str], str]
+) -> None:
+    rows = [row for row in people() if row["language"] == "python"]
+    found = audit([*rows, *(as_ai(row, edit(row["code"])) for row in rows)])
+    assert "Human code seems to be labelled ai" in reasons(found)["human code labelled ai"], name
+
+
+def test_a_tag_in_some_rows_of_people_s_code_is_a_reason() -> None:
+    rows = [row for row in load_style_rows() if row["label"] == "human"]
+    tasks = sorted({row["task"] for row in rows})[::2]
+    marked = [
+        as_ai(row, f"{row['code']}zorp = 1\n" if at % 3 else row["code"])
+        if row["task"] in tasks
+        else row
+        for at, row in enumerate(rows)
+    ]
+    said = reasons(audit(marked))
+    assert "zorp" in said.get("tag", "") or "cannot be told apart" in said["human code labelled ai"]
+
+
+def test_templates_beside_real_code_are_counted_alone() -> None:
+    draw = random.Random(3)
+    ai = [as_ai({"language": "python"}, drawn(draw)) for _ in range(400)]
+    ai += [as_ai(row, row["code"]) for row in load_style_rows() if row["label"] == "ai"][:120]
+    found = audit([*people(), *ai])
+    assert "templates" in reasons(found)
+    assert 4 <= found.facts["templates"]["ai"]["templates"] <= 30
+
+
+def test_templates_of_one_line_are_templates() -> None:
+    draw = random.Random(3)
+    forms = ("print({a})", "{a} = {n}", "def {a}():\n    return {n}", "{a}.append({n})")
+    ai = [
+        draw.choice(forms).format(a=draw.choice(WORDS), n=draw.randrange(999)) for _ in range(400)
+    ]
+    found = audit([*people(), *(as_ai({"language": "python"}, code) for code in ai)])
+    assert "templates" in reasons(found) and "tag" not in reasons(found)
+
+
 def test_a_language_that_tells_the_label_is_a_reason() -> None:
     rows = people()
     found = audit([as_ai(r, r["code"]) if r["language"] == "java" else r for r in rows])

@@ -179,7 +179,7 @@ def test_one_class_in_folders_is_told(tmp_path: Path) -> None:
         load(tmp_path)
     (tmp_path / "ai").mkdir()
     write_files(tmp_path, {"ai/a.py": program(1), "ai/b.py": program(2)})
-    with pytest.raises(DataError, match="one class only: all 0 usable rows are left out"):
+    with pytest.raises(DataError, match="every text stands under both labels"):
         load(tmp_path)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +12,21 @@ import numpy as np
 import pytest
 from detector_on_disk import result
 from detector_probe import make_trainer
+from fake_detector import write_run
 from test_detector_training import config
 
 from nbhelpers.data.detection import CodeRow
+from nbhelpers.detect_facts import detector_facts
 from nbhelpers.detector_metrics import choose_operating_point, score_detection
 from nbhelpers.detector_slices import slice_scores
 from nbhelpers.jobs.detector_card import detector_card
 from nbhelpers.jobs.detector_further import left_out_said, new_rows
 from nbhelpers.jobs.detector_inputs import Inputs, only_changed
-from nbhelpers.jobs.detector_scores import _model_facts, _phases
+from nbhelpers.jobs.detector_scores import _model_facts, _phases, frozen_point
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.models.inputs import TokenTable
 from nbhelpers.report_detector_words import calibration_said
+from nbhelpers.trained_detector import find_detector
 
 LONG = (
     "def total(prices, rates):\n    found = 0\n    for price in prices:\n        found += price\n"
@@ -144,3 +150,17 @@ def test_the_report_says_what_balanced_classes_do_to_probabilities(kind: str, is
     get = lambda *keys: data.get(keys[0], {}).get(keys[1])  # noqa: E731
     facts: Any = SimpleNamespace(data=data, get=get)
     assert ("equal shares" in calibration_said(facts)) is is_said
+
+
+def test_a_threshold_belongs_to_the_checkpoint_that_it_was_chosen_with(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    best = run / "checkpoints" / "step-00000008"
+    last = Path(shutil.copytree(best, best.with_name("step-00000009")))
+    known, unknown = (detector_facts(find_detector(folder)) for folder in (best, last))
+    assert known.threshold_logit is not None and len(known.rates) == 2 and known.home == run
+    assert unknown.threshold_logit is None and unknown.rates == () and unknown.home == last
+    assert unknown.run_id == "run"
+    point = choose_operating_point([0, 1], [0.0, 1.0], target_fpr=0.1, target_miss_rate=0.1)
+    (run / "result.json").write_text(json.dumps({"operating_point": point.to_dict()}))
+    assert frozen_point(best / "model.safetensors") == point
+    assert frozen_point(last / "model.safetensors") is None

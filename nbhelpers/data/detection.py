@@ -294,12 +294,19 @@ def _check_both(rows: Sequence[CodeRow], source: str) -> None:
     labels = Counter(row.label for row in rows)
     if len(labels) == 2:
         return
-    there = next(iter(labels), None)
+    if not labels:
+        raise DataError(
+            f"{source} has no usable row: every text stands under both labels.",
+            fix="keep one label for each program.",
+        )
+    there = next(iter(labels))
     lack = "AI" if there == "human" else "human"
+    alone = "; a trained detector takes people's code alone as unseen_humans"
     raise DataError(
-        f"{source} has one class only: all {len(rows):,} usable rows are {there or 'left out'}. "
+        f"{source} has one class only: all {len(rows):,} usable rows are {there}. "
         f"With no {lack} code there is nothing to tell apart, and ROC-AUC is undefined.",
-        fix=f"add {lack} rows of the same tasks; or set objective=similar, which needs no labels.",
+        fix=f"add {lack} rows of the same tasks; or set objective=similar, which needs no labels"
+        f"{alone if lack == 'AI' else ''}.",
     )
 
 
@@ -324,7 +331,8 @@ def _check_classes(pool: Pool, splits: dict[str, NDArray[np.int64]]) -> None:
         if not len(found):
             raise DataError(
                 f"The split {name} has no rows left.",
-                fix="set split=task to have splits drawn, or raise train_fraction."
+                fix="set split=task to have splits drawn, or raise train_fraction or "
+                "max_train_samples."
                 if name == "train"
                 else "set split=task to have splits drawn.",
                 details=pool.log.freeze().report(),

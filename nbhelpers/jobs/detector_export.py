@@ -133,7 +133,7 @@ def _write(
 
 def _result(trained: TrainedDetector) -> dict[str, Any]:
     """What may be told of `result.json`: of the run, or of a folder that was exported before."""
-    for folder in (trained.run, trained.folder):
+    for folder in (trained.scored, trained.folder):
         if folder is not None and (found := read_json(folder / RESULT_NAME, RESULT)):
             return public_result(found)
     return {}

@@ -14,6 +14,7 @@ from nbhelpers.data.detection import CodeRow, DetectionData, load_detection_data
 from nbhelpers.data.detection_audit import audit
 from nbhelpers.errors import DataError
 from nbhelpers.jobs.detector_further import left_out_said, new_rows
+from nbhelpers.jobs.detector_known import MODEL, data_arguments, require_alike, without_known
 from nbhelpers.models.detector_build import build_detector_tokenizer, reading_form
 from nbhelpers.models.encoders import Tokeniser
 from nbhelpers.models.inputs import TokenTable, tokenise
@@ -90,7 +91,8 @@ class _Texts:
 def read_inputs(session: Session) -> Inputs:
     """Read, audit, edit and tokenise."""
     s = session.settings
-    data = _load(session)
+    require_alike(session.checkpoint, {name: getattr(s, name) for name in MODEL})
+    data = without_known(session, load_detection_data(**data_arguments(s)))
     verdict = _audit(session, data) if s.objective != "similar" else None
     texts = _Texts(s.canonical)
     rows = texts.add([row.code for row in data.rows])
@@ -113,6 +115,7 @@ def read_inputs(session: Session) -> Inputs:
     picked = [canonical(row.code, s.canonical) for row in _train_rows(data)]
     found = build_detector_tokenizer(s, picked)
     form = reading_form(found.tokenizer, s.canonical, s.objective)
+    require_alike(session.checkpoint, {"canonical": form})
     table = tokenise(
         texts.texts if form == s.canonical else [canonical(text, form) for text in texts.texts],
         found.tokenizer,
@@ -134,28 +137,8 @@ def read_inputs(session: Session) -> Inputs:
         left_out=left_out,
         form=form,
     )
-    _tell_cut(session, inputs)
+    _tell_limits(session, inputs)
     return inputs
-
-
-def _load(session: Session) -> DetectionData:
-    s = session.settings
-    return load_detection_data(
-        s.data,
-        revision=s.data_revision,
-        on_bad_rows=s.on_bad_rows,
-        canonical=s.canonical,
-        languages=tuple(s.languages),
-        split=s.split,
-        split_seed=s.split_seed,
-        valid_share=s.valid_share,
-        test_share=s.test_share,
-        hold_out=s.hold_out,
-        train_fraction=s.train_fraction,
-        max_train_samples=s.max_train_samples,
-        seed=s.seed,
-        labelled=s.objective != "similar",
-    )
 
 
 def _audit(session: Session, data: DetectionData) -> dict[str, Any]:
@@ -229,7 +212,12 @@ def _further(
     return found, {"rows_read": len(rows), **left_out}
 
 
-def _tell_cut(session: Session, inputs: Inputs) -> None:
+def _tell_limits(session: Session, inputs: Inputs) -> None:
+    s = session.settings
+    if session.checkpoint is None and s.freeze_epochs >= s.epochs:
+        session.warn(
+            f"The encoder never learns: freeze_epochs={s.freeze_epochs} of epochs={s.epochs}."
+        )
     if inputs.truncated:
         share = inputs.truncated / len(inputs.rows)
         session.warn(

@@ -100,7 +100,7 @@ def scrub_names(folder: Path) -> None:
 
 def copy_calibration(trained: TrainedDetector, part: Path) -> dict[str, Any] | None:
     """Write the calibration of a run beside its model, where there is one; return it."""
-    home = trained.run or trained.folder
+    home = trained.scored or trained.folder
     told = read_json(home / CALIBRATION)
     if told is None:
         return None

@@ -22,6 +22,7 @@ from nbhelpers.detector_slices import slice_scores
 from nbhelpers.errors import ConfigError
 from nbhelpers.files import read_json
 from nbhelpers.jobs import outcome
+from nbhelpers.jobs.checkpoint import find_best
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs
 from nbhelpers.jobs.detector_similarity import score_similarity
 
@@ -160,7 +161,13 @@ def _operating_point(session: Session, numbers: Numbers) -> OperatingPoint:
 
 
 def frozen_point(weights: Path) -> OperatingPoint | None:
-    """Return the operating point of the run, or the export, that weights belong to."""
+    """Return the operating point of the run, or the export, that weights belong to.
+
+    A run chose it with its best checkpoint: another one of its checkpoints has none.
+    """
+    folder = weights.parent.parent
+    if folder.name == "checkpoints" and find_best(folder) != weights.parent:
+        return None
     for folder in list(weights.parents)[:4]:
         for name in ("result.json", "detector.json"):
             found = read_json(folder / name) if (folder / name).is_file() else None

@@ -1,0 +1,75 @@
+"""Promise: an evaluation scores a detector as it was trained, on programs that it never saw."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nbhelpers.data.detection import load_detection_data
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.jobs.detector_known import data_arguments, require_alike, without_known
+
+TOLD = {"data": "smoke", "data_revision": None, "objective": "both", "languages": [], "seed": 3}
+TOLD |= {"on_bad_rows": "stop", "canonical": "text", "split": "auto", "split_seed": 0}
+TOLD |= {"valid_share": 0.1, "test_share": 0.1, "hold_out": None}
+TOLD |= {"train_fraction": 1.0, "max_train_samples": None}
+
+
+def session(run: Path, **changes: Any) -> SimpleNamespace:
+    """An evaluation of a run that was made with `TOLD`, with other settings."""
+    step = run / "checkpoints" / "step-00000001"
+    step.mkdir(parents=True, exist_ok=True)
+    (run / "run.json").write_text(json.dumps({"preset": {"settings": TOLD}}))
+    (step / "detector.json").write_text(json.dumps({"objective": "both", "pooling": "mean"}))
+    warned: list[str] = []
+    settings = SimpleNamespace(**(TOLD | changes), model_dump=lambda: TOLD | changes)
+    checkpoint = step / "model.safetensors"
+    return SimpleNamespace(
+        checkpoint=checkpoint, settings=settings, warn=warned.append, warned=warned
+    )
+
+
+def test_the_splits_of_the_run_stay_as_they_are(tmp_path: Path) -> None:
+    own = session(tmp_path)
+    data = load_detection_data(**data_arguments(TOLD))
+    assert without_known(own, data) is data and not own.warned
+
+
+def test_programs_of_the_training_leave_a_test_of_other_data(tmp_path: Path) -> None:
+    trained = load_detection_data(**data_arguments(TOLD))
+    names = {"train": "test", "test": "test", "valid": "valid"}
+    rows = [
+        {"code": row.code, "label": row.label, "task": row.task, "split": names[split]}
+        for split, picked in trained.splits.items()
+        for row in (trained.rows[at] for at in picked[:40])
+    ]
+    rows += [{"code": f"v{at} = {at}\n" * 9, "label": at, "split": "train"} for at in range(2)]
+    file = tmp_path / "other.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    own = session(tmp_path / "run", data=str(file), split="given")
+    data = load_detection_data(**data_arguments(own.settings))
+    found = without_known(own, data)
+    before, after = ({one.rows[at].code for at in one.splits["test"]} for one in (data, found))
+    known = {trained.rows[at].code for at in trained.splits["train"]}
+    assert before & known and after == before - known and "known from train" in own.warned[0]
+
+
+def test_a_test_of_known_programs_alone_is_no_test(tmp_path: Path) -> None:
+    own = session(tmp_path, split="task")
+    data = load_detection_data(**data_arguments(TOLD))
+    data.splits["test"] = data.splits["train"]
+    with pytest.raises(DataError, match="every program is known to the detector"):
+        without_known(own, data)
+
+
+def test_another_form_than_that_of_the_training_is_refused(tmp_path: Path) -> None:
+    checkpoint = session(tmp_path).checkpoint
+    require_alike(checkpoint, {"objective": "both", "pooling": "mean"})
+    require_alike(None, {"objective": "similar"})
+    with pytest.raises(ConfigError, match="trained with pooling=mean") as error:
+        require_alike(checkpoint, {"objective": "both", "pooling": "first"})
+    assert error.value.fix == "-o pooling=mean"
