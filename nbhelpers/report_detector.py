@@ -8,13 +8,10 @@ from typing import Any
 from nbhelpers.catalog import MODELS
 from nbhelpers.report_detector_base import (
     AHEAD,
-    BEHIND,
-    EDIT_NAMES,
+    EDITED,
     FLOOR_NAMES,
-    LEVEL,
     METRIC_NAMES,
     Beside,
-    beside_said,
     floors_of,
     is_beaten,
     metric_said,
@@ -29,8 +26,7 @@ from nbhelpers.report_detector_similarity import similarity_headline, similarity
 from nbhelpers.report_detector_words import (
     BROKEN,
     audit_said,
-    point_said,
-    precision_said,
+    audit_warnings,
     promise_said,
     promises,
     worst_said,
@@ -145,32 +141,38 @@ def verdicts(facts: RunFacts) -> list[str]:
     said = [NO_EVIDENCE] if has_scores or not part(facts.data, "similarity") else []
     said = said or [NO_EVIDENCE_SIMILAR]
     said += [audit_said(facts)] if facts.get("audit", "verdict") != "hopeless" else []
-    for name, scores in splits(facts):
-        if name in COMPARED:
-            said += _against_floors(split_said(facts, name), scores)
+    compared = [(name, scores) for name, scores in splits(facts) if name in COMPARED]
+    said += [_against_floors(split_said(facts, name), scores) for name, scores in compared]
     return [text for text in [*said, *similarity_verdicts(facts)] if text]
 
 
-def _against_floors(where: str, scores: Mapping[str, Any]) -> list[str]:
-    """Return a line per floor, TF-IDF first: whether it is beaten, and by how much."""
+def _against_floors(where: str, scores: Mapping[str, Any]) -> str:
+    """Say in one sentence which floors are beaten, and how the others stand; TF-IDF first."""
     floors = floors_of(scores)
-    lines = []
-    for name in sorted(floors, key=lambda each: each != "tfidf"):
-        beside, title = floors[name], FLOOR_NAMES.get(name, name)
-        standings = {each.standing for each in beside}
-        verb = "does not beat"
-        if is_beaten(beside):
-            verb = "beats"
-        elif AHEAD in standings and not standings & {LEVEL, BEHIND}:
-            verb = "beats in part"
-        elif AHEAD in standings:
-            verb = "does not beat in everything"
-        lines.append(f"On {where} it {verb} {title}: {beside_said(beside)}.")
-    return lines
+    order = sorted(floors, key=lambda name: name != "tfidf")
+    beaten = [FLOOR_NAMES.get(name, name) for name in order if is_beaten(floors[name])]
+    others = [
+        f"{FLOOR_NAMES.get(name, name)} ({'; '.join(_joined(floors[name]))})"
+        for name in order
+        if not is_beaten(floors[name])
+    ]
+    said = [f"beats {listed(beaten)}"] if beaten else []
+    said += [f"does not beat {listed(others)}"] if others else []
+    said.sort(key=lambda text: bool(order) and FLOOR_NAMES.get(order[0], order[0]) not in text)
+    return f"On {where} it {'; it '.join(said)}." if said else ""
+
+
+def listed(names: list[str]) -> str:
+    """Write names as a person lists them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def details(facts: RunFacts) -> str:
-    """Return what the scores rest on: programs, threshold, precision at named shares of AI code."""
+    """Return what the scores rest on: how many programs, and where it works worst."""
     main = next(splits(facts), None)
     said = []
     if main is not None:
@@ -179,7 +181,7 @@ def details(facts: RunFacts) -> str:
         text += f"{count(number(scores, 'n_ai'))} AI programs"
         tasks = number(scores, "n_tasks")
         said.append(text + (f" of {count(tasks)} tasks." if tasks is not None else "."))
-        said += [point_said(facts), *precision_said(scores), *worst_said(scores)]
+        said += worst_said(scores)
     return " ".join(text for text in said if text)
 
 
@@ -188,16 +190,16 @@ def glossary(facts: RunFacts) -> list[str]:
     found, said = dict(splits(facts)), []
     if found:
         said.append(
-            "TPR: the share of AI programs that are called AI. False-positive rate (FPR): that of "
-            "human programs. Promised: on the humans that the threshold was "
-            "chosen on; realised: on others, with a Clopper-Pearson interval."
+            "TPR: the share of AI programs that are called AI. FPR, the false-positive rate: that "
+            "of human programs; promised on the humans that the threshold was chosen on, realised "
+            "on others. Undecided: neither called AI nor cleared, as the score lies in a band."
         )
     if any(floors_of(scores) for scores in found.values()):
         said.append(
-            "Floors: cheap scorers that a trained model should beat, each with its own threshold, "
-            "frozen at the same promise. Ahead or behind: the 95 % interval of the difference (in "
-            "brackets) leaves out 0; level: it holds 0. TPR at promised FPR: with a threshold that "
-            "gives this rate on the split itself, so that scorers can be compared."
+            "Floors: cheap scorers, trained on the same rows, that a model should beat; each has "
+            "its own threshold, frozen at the same promise. Ahead or behind: the 95 % interval of "
+            "the difference leaves out 0; level: it holds 0. TPR at promised FPR: with a threshold "
+            "that gives this rate on the split itself, so that scorers can be compared."
         )
     if part(facts.data, "similarity"):
         said.append(
@@ -208,22 +210,18 @@ def glossary(facts: RunFacts) -> list[str]:
 
 
 def cautions(facts: RunFacts) -> list[str]:
-    """Return what a reader should hold against the scores, the sample's own note first."""
+    """Return what a terminal's reader should hold against the scores, the sample's note first."""
     note = facts.get("data", "note")
     said = [str(note)] if facts.is_sample and note else []
-    first = headline(facts)
-    for doubts in DOUBTS:
-        said += [text for text in doubts(facts) if text not in first]
-    return said + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
+    said += [promise_said(facts, each) for each in promises(facts) if each.verdict != BROKEN]
+    return [*said, *doubts(facts), *(f"Audit of the data: {t}" for t in audit_warnings(facts))]
 
 
-def _promises(facts: RunFacts) -> Iterator[str]:
-    for each in promises(facts):
-        if each.verdict != BROKEN:
-            yield promise_said(facts, each)
-    yield from (
-        f"Operating point: {text}" for text in texts(facts.data, "operating_point", "warnings")
-    )
+def doubts(facts: RunFacts) -> list[str]:
+    """Return what to hold against the scores, but for what a section of the page has already."""
+    first, known = headline(facts), texts(facts.data, "operating_point", "warnings")
+    said = [text for doubt in DOUBTS for text in doubt(facts) if text not in first]
+    return said + [text for text in facts.get("warnings") or [] if text not in known]
 
 
 def _elsewhere(facts: RunFacts) -> Iterator[str]:
@@ -238,16 +236,20 @@ def _elsewhere(facts: RunFacts) -> Iterator[str]:
 
 
 def _few_programs(facts: RunFacts) -> Iterator[str]:
+    few: dict[str, list[str]] = {}
     for name, scores in splits(facts):
         where = split_said(facts, name)
         for key, title in (("n_human", "human"), ("n_ai", "AI")):
-            few = number(scores, key)
-            if few is None or few >= FEW or (not few and name == "unseen_humans"):
+            found = number(scores, key)
+            if found is None or found >= FEW or (not found and name == "unseen_humans"):
                 continue
-            if not few:
-                yield f"No {title} program in {where}: what needs both classes is undefined."
+            if found:
+                few.setdefault(where, []).append(f"{count(found)} {title}")
             else:
-                yield f"Only {count(few)} {title} programs in {where}: its intervals are rough."
+                yield f"No {title} program in {where}: what needs both classes is undefined."
+    if few:
+        said = [f"{' and '.join(found)} programs in {where}" for where, found in few.items()]
+        yield f"Only {listed(said)}: intervals are rough."
 
 
 def _edits(facts: RunFacts) -> Iterator[str]:
@@ -262,20 +264,17 @@ def _edits(facts: RunFacts) -> Iterator[str]:
         if worst is not None and known[worst][0] - known[worst][1] >= LARGE_LOSS * known[worst][0]:
             before, after = known[worst]
             yield (
-                f"AI programs that are {EDIT_NAMES.get(worst, worst)} ({name}): TPR falls from "
-                f"{score(before)} to {score(after)}, so an edit hides them."
+                f"An edit hides AI programs: once they are {EDITED.get(worst, worst)}, TPR on "
+                f"{split_said(facts, name)} falls from {score(before)} to {score(after)}."
             )
-
-
-def _audit(facts: RunFacts) -> list[str]:
-    return [f"Audit of the data: {text}" for text in texts(facts.data, "audit", "warnings")]
 
 
 def _truncated(facts: RunFacts) -> list[str]:
     cut, length = number(facts.data, "data", "truncated"), facts.get("settings", "seq_len")
-    if not cut or number({"n": length}, "n") is None:
+    is_said = any("longer than" in text for text in texts(facts.data, "warnings"))
+    if not cut or is_said or number({"n": length}, "n") is None:
         return []
-    return [f"{count(cut)} programs are longer than {count(length)} tokens and cut there."]
+    return [f"{count(cut)} programs of the data are longer than {count(length)} tokens, and cut."]
 
 
 def _random_start(facts: RunFacts) -> list[str]:
@@ -294,5 +293,4 @@ def _skipped(facts: RunFacts) -> list[str]:
     )
 
 
-DOUBTS = (_promises, _elsewhere, _few_programs, _edits, _audit, _truncated, _random_start)
-DOUBTS += (_skipped,)
+DOUBTS = (_elsewhere, _few_programs, _edits, _truncated, _random_start, _skipped)

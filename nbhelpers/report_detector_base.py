@@ -21,6 +21,7 @@ EDIT_NAMES = {
     "rename": "renamed",
     "rename_reformat": "renamed and reformatted",
 }
+EDITED = EDIT_NAMES | {"strip_comments": "stripped of comments"}
 METRIC_NAMES = {"roc_auc": "ROC-AUC", "tpr_at_fpr": "TPR at promised FPR", "tpr": "TPR"}
 MODEL = "this model"
 AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
@@ -118,9 +119,18 @@ def lead_said(lead: Any) -> str:
     first, low, high = lead_of(lead)
     if first is None:
         return ""
-    return f"{first:+.3f}" + (
-        "" if low is None or high is None else f" ({low:+.3f} to {high:+.3f})"
-    )
+    between = "" if low is None or high is None else f" ({signed(low)} to {signed(high)})"
+    return signed(first) + between
+
+
+def signed(value: float) -> str:
+    """Write a difference with its sign; one that rounds to 0 has none.
+
+    >>> signed(0.02), signed(-0.0002)
+    ('+0.020', '0.000')
+    """
+    said = f"{value:+.3f}"
+    return said if float(said) else "0.000"
 
 
 def lead_of(lead: Any) -> tuple[float | None, float | None, float | None]:
@@ -181,12 +191,3 @@ def floors_of(scores: Mapping[str, Any]) -> dict[str, list[Beside]]:
 def is_beaten(beside: list[Beside]) -> bool:
     """Say whether the model is ahead of a floor in every metric that was compared."""
     return all(each.standing == AHEAD for each in beside)
-
-
-def beside_said(beside: list[Beside]) -> str:
-    """Write how the model stands to a floor, metric by metric."""
-    said = []
-    for each in beside:
-        lead = lead_said(each.lead) or f"{each.ours - each.other:+.3f}, no interval"
-        said.append(f"{METRIC_NAMES[each.metric]} {lead}, {each.standing}")
-    return "; ".join(said)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbhelpers.detector_promises import humans_needed
+from nbhelpers.detector_slices import MIN_ROWS
 from nbhelpers.report_detector_base import (
+    FLOOR_NAMES,
+    METRIC_NAMES,
     edges,
+    floors_of,
+    lead_said,
     number,
     part,
     rate_said,
+    rows,
     split_said,
     splits,
     texts,
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEPT, OPEN, BROKEN = "kept", "open", "broken"
+VALIDATION_HUMANS = "The validation split has"  # how the audit's sentence on them begins
 MFU = (
     "of the GPUs' half-precision peak, for useful tokens at 6 FLOPs per matrix parameter (2 while "
     "the encoder is frozen), attention left out"
@@ -37,6 +45,7 @@ class Promise(NamedTuple):
 
     split: str
     humans: float | None
+    tasks: float | None
     promised: float
     realised: float
     interval: list[float] | None
@@ -53,8 +62,8 @@ def promises(facts: RunFacts) -> list[Promise]:
         verdict = OPEN
         if between:
             verdict = BROKEN if between[0] > target else KEPT if between[1] <= target else OPEN
-        humans = number(scores, "n_human")
-        found.append(Promise(name, humans, target, realised, between, verdict))
+        humans, tasks = number(scores, "n_human"), number(scores, "n_tasks")
+        found.append(Promise(name, humans, tasks, target, realised, between, verdict))
     return found
 
 
@@ -88,15 +97,17 @@ def point_said(facts: RunFacts) -> str:
     said = f"The threshold {threshold:.4g} was chosen"
     said += f" on {count(humans)} human programs" if humans is not None else ""
     said += f" ({on})" if isinstance(on, str) and on else ""
-    said += f" for a false-positive rate of at most {_percent(number(point, 'target_fpr'))}"
-    rate = number(point, "valid_fpr")
-    if rate is not None:
-        said += f", there {rate_said(rate, edges(point, 'valid_fpr_interval'))}"
-    said += ", and frozen."
-    promised = number(point, "promised_fpr")
-    if promised is not None:
-        said += f" So many humans promise at most {share(promised)}, with 95 % confidence."
-    return said
+    target = number(point, "target_fpr")
+    said += f" for a false-positive rate of at most {_percent(target)}, and frozen."
+    promised, rate = number(point, "promised_fpr"), number(point, "valid_fpr")
+    if promised is None:
+        return said
+    said += f" There it is {share(rate)}; " if rate is not None else " There "
+    said += f"so many humans promise at most {share(promised)}, one-sided, with 95 % confidence"
+    if target is None or promised <= target or not 0 < target < 1:
+        return f"{said}."
+    needed = count(humans_needed(target))
+    return f"{said}: a promise of {_percent(target)} takes {needed}, none of them above it."
 
 
 def abstain_said(facts: RunFacts) -> str:
@@ -109,31 +120,28 @@ def abstain_said(facts: RunFacts) -> str:
     said += (
         f"{_percent(number(point, 'target_miss_rate'))} of validation's AI programs score lower."
     )
-    for name, scores in splits(facts):
-        undecided = number(scores, "metrics", "abstain_share")
-        if undecided is None:
-            continue
-        said += f" On {split_said(facts, name)} {share(undecided)} of the programs are undecided"
-        right = number(scores, "metrics", "accuracy_decided")
-        said += "." if right is None else f", and {share(right)} of the others are called rightly."
-    return said
+    shares = {name: number(scores, "metrics", "abstain_share") for name, scores in splits(facts)}
+    undecided = [
+        f"{share(value)} on {split_said(facts, name)}"
+        for name, value in shares.items()
+        if value is not None
+    ]
+    return f"{said} Undecided: {', '.join(undecided)}." if undecided else said
 
 
 def calibration_said(facts: RunFacts) -> str:
     """Return how far a probability can be read as one."""
-    temperature, said = number(facts.data, "operating_point", "temperature"), []
-    if temperature is not None:
-        said.append(f"Logits are divided by a temperature of {temperature:.3g}, fitted on valid.")
+    temperature, found = number(facts.data, "operating_point", "temperature"), []
+    said = [] if temperature is None else [f"Temperature {temperature:.3g}, fitted on valid."]
     for name, scores in splits(facts):
-        ece, brier = (number(scores, "metrics", metric) for metric in ("ece", "brier"))
+        ece = number(scores, "metrics", "ece")
         if ece is not None:
-            text = f"On {split_said(facts, name)} the calibration error (ECE) is "
-            text += with_edges(ece, edges(scores, "intervals", "ece"))
-            said.append(text + ("." if brier is None else f", the Brier score {score(brier)}."))
-    if said and facts.get("settings", "class_weights") == "balanced":
+            found.append(f"{score(ece)} on {split_said(facts, name)}")
+    said += [f"The calibration error (ECE) is {', '.join(found)}."] if found else []
+    if found and facts.get("settings", "class_weights") == "balanced":
         said.append(
-            "Both classes weigh alike in training, so probabilities are meant for equal shares of "
-            "human and AI code; where the shares differ, that adds to the calibration error."
+            "Both classes weigh alike in training, so a probability is meant for equal shares of "
+            "human and AI code; where the shares differ, that adds to the error."
         )
     return " ".join(said)
 
@@ -168,17 +176,47 @@ def odds(prevalence: str) -> str:
 
 
 def worst_said(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Name the slices where the detector does worst."""
-    titles = {"tpr": "TPR", "fpr": "false-positive rate", "roc_auc": "ROC-AUC"}
+    """Name the slices where the detector does worst, of those that are large enough to say so.
+
+    Nothing is named where no two of these differ.
+    """
+    titles = {"tpr": "TPR", "fpr": "FPR", "roc_auc": "ROC-AUC"}
     found = []
     for metric, title in titles.items():
-        worst = part(scores, "worst", metric)
-        value = number(worst, metric)
-        if value is not None:
-            said = with_edges(value, edges(worst, f"{metric}_interval"))
+        if is_named(scores, metric):
+            worst = part(scores, "worst", metric)
+            said = with_edges(number(worst, metric), edges(worst, f"{metric}_interval"))
             found.append(f"{title} {said} at {slice_said(worst)}")
     if found:
-        yield f"Worst slices: {'; '.join(found)}."
+        limit = f"of at least {MIN_ROWS} programs of each class that counts"
+        yield f"Worst slices, {limit}: {'; '.join(found)}."
+
+
+def is_named(scores: Mapping[str, Any], metric: str) -> bool:
+    """Whether a worst slice of a score is worth naming: another slice does better."""
+    value = number(scores, "worst", metric, metric)
+    values = (number(one, metric) for one in rows(scores, "slices") if is_large(one, metric))
+    return value is not None and any(each not in (None, value) for each in values)
+
+
+def is_large(one: Mapping[str, Any], metric: str) -> bool:
+    """Whether a slice has enough programs of the classes that a score is about."""
+    needed = {"tpr": ("n_ai",), "fpr": ("n_human",)}.get(metric, ("n_ai", "n_human"))
+    return all((number(one, key) or 0) >= MIN_ROWS for key in needed)
+
+
+def means_said(facts: RunFacts) -> Iterator[str]:
+    """Yield the means over the slices of each kind on test, where there are several."""
+    scores = part(facts.data, "scores", "test")
+    for kind, values in part(scores, "macro").items():
+        ours = [one for one in rows(scores, "slices") if one.get("by") == kind]
+        said = [
+            f"{title} {score(number(values, metric))}"
+            for metric, title in (("roc_auc", "ROC-AUC"), ("tpr", "TPR"), ("fpr", "FPR"))
+            if number(values, metric) is not None and sum(is_large(o, metric) for o in ours) > 1
+        ]
+        if said and " x " not in kind:
+            yield f"{kind} {', '.join(said)}"
 
 
 def slice_said(one: Mapping[str, Any]) -> str:
@@ -199,26 +237,46 @@ def audit_said(facts: RunFacts) -> str:
     return f"{said}: {why}." if why else f"{said}."
 
 
+SHOWN = ("roc_auc", "pr_auc", "accuracy", "f1", "tpr", "tpr_at_fpr", "fpr", "ece")  # in a terminal
+
+
+def audit_warnings(facts: RunFacts) -> list[str]:
+    """Return the warnings of the audit, but for the humans that the threshold's promise names."""
+    said = texts(facts.data, "audit", "warnings")
+    is_there = number(facts.data, "operating_point", "promised_fpr") is not None
+    return [text for text in said if not (is_there and text.startswith(VALIDATION_HUMANS))]
+
+
 def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return the table of scores as lines for a terminal."""
+    """Return the scores of each split but valid, and the floors on test, for a terminal."""
     if "scores" not in tables:
         return []
     table, lines = tables["scores"], [""]
-    for split in table["split"].unique():
+    for split in [name for name in table["split"].unique() if name != "valid"]:
         lines.append(f"{split[:21]:<22}score    95 % interval")
-        found = table[table["split"] == split].to_dict("records")
-        for row in (row for row in found if known(row["value"]) is not None):
+        of_split = table[(table["split"] == split) & table["metric"].isin(SHOWN)]
+        found = [row for row in of_split.to_dict("records") if known(row["value"]) is not None]
+        for row in found:
             title = DETECTOR_TITLES.get(row["metric"], row["metric"])
             value, low, high = (known(row[key]) for key in ("value", "low", "high"))
             lines.append(f"  {title:<20}{score(value):<9}{interval([low, high])}".rstrip())
-        is_whole = all(known(row["value"]) is not None for row in found)
-        lines += [""] if is_whole else ["  the others          undefined", ""]
+        lines += ["  the others          undefined"] if len(found) < len(of_split) else []
+        lines += [*_floor_lines(facts, split), ""]
     return lines
 
 
+def _floor_lines(facts: RunFacts, split: str) -> Iterator[str]:
+    for name, beside in floors_of(part(facts.data, "scores", split)).items():
+        leads = (f"{METRIC_NAMES[one.metric]} {lead_said(one.lead)}" for one in beside if one.lead)
+        if said := "; ".join(leads):
+            yield f"  lead over {FLOOR_NAMES.get(name, name)}: {said}"
+
+
 def cost_lines(facts: RunFacts) -> list[str]:
-    """Return the sentences on speed, recompiles, and the time to score a file."""
-    found = (speed_said(facts), phases_said(facts), compile_said(facts), inference_said(facts))
+    """Return what a page has in sections: threshold, precision, band, and the cost of it all."""
+    test = part(facts.data, "scores", "test")
+    found = [point_said(facts), *precision_said(test), abstain_said(facts), speed_said(facts)]
+    found += [phases_said(facts), compile_said(facts), inference_said(facts)]
     return [said for said in found if said]
 
 

@@ -251,8 +251,9 @@ class DetectorSettings(Settings):
         description="what to do when the audit says that the data cannot train a detector"
     )
 
-    pooling: Literal["mean", "first"] = Field(
-        description="what stands for a program: the mean of its token states, or the first"
+    pooling: Literal["mean", "first", "mean_max"] = Field(
+        description="what stands for a program: the mean of its token states, the first, or mean "
+        "and maximum side by side"
     )
     similarity_pooling: Literal["rarity", "same"] = Field(
         description="what stands for it in the similarity space: a mean in which a token weighs by "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .audit_rows import CLASSES, Row
@@ -34,7 +35,9 @@ LEAK_SHARE = {"label": 0.2, "fixed": 0.4, "comment": 0.6, "any": 0.9}
 SAME_ROWS = 0.7  # Jaccard similarity of the rows of two texts that are one tag
 FOLLOWS = 0.9
 KEPT = 6
+STEPS = 20  # texts whose shares differ by less than a twentieth are told by place and length
 NUMBER_SHOWN = "<number>"
+_PART = re.compile(rf"{NUMBER_SHOWN}|\w+|[^\w\s]")
 
 
 class Tag(NamedTuple):
@@ -97,13 +100,29 @@ def find_tags(
 
 
 def without_tags(code: str, tags: Sequence[Tag]) -> str:
-    """Return a program without the texts of tags: their lines, or themselves within a line."""
+    """Return a program without the texts of tags: their lines, comments or words, or themselves."""
     for tag in tags:
-        text = re.escape(tag.text).replace(NUMBER_SHOWN, r"\d+")
-        if tag.place in ("first line", "last line", "line", "comment"):
-            text = rf"^[^\n]*{text}[^\n]*\n?"
-        code = re.sub(text, "", code, flags=re.MULTILINE)
+        pattern, is_case_told = _pattern(tag.text, tag.place)
+        flags = re.MULTILINE if is_case_told else re.MULTILINE | re.IGNORECASE
+        code = re.sub(pattern, "", code, flags=flags)
     return code
+
+
+@lru_cache(maxsize=64)
+def _pattern(text: str, place: str) -> tuple[str, bool]:
+    """A regular expression for a tag in its place, and whether upper case is told from lower."""
+    spaced = place in ("start", "end")
+    parts = _PART.findall(text) if spaced else re.split(f"({NUMBER_SHOWN})", text)
+    shown = (r"\d+" if part == NUMBER_SHOWN else re.escape(part) for part in parts)
+    one = (r"\s*" if spaced else "").join(shown)
+    around = {
+        "comment": rf"(?:\#+|//+|--|/\*+)\s*{one}[^\n]*$",
+        "start": rf"\A\s*{one}",
+        "end": rf"{one}\s*\Z",
+        "word": rf"\w*{one}\w*" if text[:1].isalnum() else one,
+    }
+    is_line = place in ("first line", "last line", "line")
+    return rf"^[ \t]*{one}[^\n]*\n?" if is_line else around.get(place, one), place != "word"
 
 
 def _is_told(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> bool:
@@ -117,10 +136,10 @@ def _shares(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> tuple[
     return n, n / len(rows[label]), counts[against][unit] / len(rows[against])
 
 
-def _order(one: tuple[str, str, str], counts: Any, rows: Any) -> tuple[float, int, int, str]:
+def _order(one: tuple[str, str, str], counts: Any, rows: Any) -> tuple[int, int, int, str]:
     place, text, label = one
     _, share, other = _shares(counts, rows, (place, text), label)
-    return -round(share - other, 2), PLACES.index(place), -len(text), text
+    return -round(STEPS * (share - other)), PLACES.index(place), -len(text), text
 
 
 def _distinct(

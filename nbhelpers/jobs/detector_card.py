@@ -125,6 +125,7 @@ def _model(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         "what stands for a program": {
             "mean": "the mean of its token states",
             "first": "the first token's state",
+            "mean_max": "the mean of its token states and their maximum, side by side",
         }.get(str(detector.get("pooling"))),
         "heads": ", ".join(map(str, detector.get("heads") or [])) or None,
         "dimensions of the similarity space": count(detector.get("projection_size")),

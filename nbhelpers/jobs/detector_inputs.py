@@ -195,9 +195,10 @@ def _further(
     source = getattr(s, name)
     known = [data.rows[row] for split in ("train", "valid") for row in data.splits.get(split, ())]
     rows = read_rows(source, on_bad_rows=s.on_bad_rows)
-    found, left_out = new_rows(
-        rows, known, languages=s.languages, only_humans=name == "unseen_humans"
-    )
+    is_human = name == "unseen_humans"
+    # A rate over languages that the training never saw would promise what no one gets.
+    languages = s.languages or sorted({row.language for row in known} if is_human else ())
+    found, left_out = new_rows(rows, known, languages=languages, only_humans=is_human)
     if not found:
         raise DataError(
             f"{name}={source} holds no program that is new to the training: "

@@ -24,7 +24,7 @@ from nbhelpers.files import read_json, write_json
 from nbhelpers.jobs.detector_agreement import Scores, batches_of
 from nbhelpers.jobs.detector_card_use import EXAMPLE
 from nbhelpers.jobs.detector_onnx_use import OnnxDetector
-from nbhelpers.models.encoding import weighted_mean
+from nbhelpers.models.encoding import pooled
 from nbhelpers.trained_detector import FACTS_FILE
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Graph(nn.Module):
         if isinstance(how, str) and how == "token":
             return states[:, 0]
         weights = mask.to(states.dtype)
-        return weighted_mean(states, weights if isinstance(how, str) else weights * how[ids])
+        return pooled(states, weights if isinstance(how, str) else weights * how[ids], how)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """Return (batch,) logits, where there is a classifier, and (batch, dimensions) vectors.
@@ -74,14 +74,13 @@ class Graph(nn.Module):
             input_ids: (batch, length) int64, padded on the right.
             attention_mask: (batch, length) int64, 1 for tokens and 0 for padding.
         """
-        found = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        states = found.last_hidden_state  # (batch, length, hidden)
+        told = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        states = told.last_hidden_state  # (batch, length, hidden)
         parts = [
             self._pooled(states, input_ids, attention_mask, how) for how in self.model.poolings
         ]
-        pooled = torch.cat(parts, dim=1)
-        pooled = self.model.scaled(pooled)
-        logit, vector = self.model.logits(pooled), self.model.project(pooled)
+        found = self.model.scaled(torch.cat(parts, dim=1))
+        logit, vector = self.model.logits(found), self.model.project(found)
         return (vector,) if logit is None else (logit, vector)
 
 

@@ -62,7 +62,8 @@ def _raw_vectors(
     if inputs.found.weights is None or s.random_weights:
         return dict.fromkeys(numbers.splits, NO_WEIGHTS)
     seed_everything(s.seed)
-    plain = s.model_copy(update={"similarity_pooling": "same"})
+    way = {"similarity_pooling": "same", "pooling": "first" if s.pooling == "first" else "mean"}
+    plain = s.model_copy(update=way)
     model: DetectorModel = build_detector(plain, inputs.found)
     model.projector = None  # `project` then gives the states' own directions
     model.to(session.accelerator.device)

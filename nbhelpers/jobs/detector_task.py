@@ -201,7 +201,7 @@ class DetectorTask(PlainTask):
         return gradient[batch.positions], losses[batch.positions]
 
     def some_states(self) -> torch.Tensor:
-        """Return (rows, hidden) states of some train programs as they are, the same on all ranks."""
+        """Return (rows, width) states of some train programs, the same on all ranks."""
         draw = np.random.default_rng(self.settings.seed)
         rows = draw.permutation(self.examples)[:STATES]
         found = [

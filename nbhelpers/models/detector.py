@@ -18,6 +18,9 @@ from nbhelpers.models.buckets import TextBucket
 from nbhelpers.models.encoding import encode
 from nbhelpers.models.packed import BlockMath, can_pack, compiled_math, wide
 
+# What the classifier sees side by side. A maximum tells that a token is there in however long a
+# program; a mean dilutes it.
+CLASSIFIER_POOLINGS = {"mean": ("mean",), "first": ("token",), "mean_max": ("mean", "max")}
 HEADS = {"both": ("classifier", "projector"), "detect": ("classifier",), "similar": ("projector",)}
 
 
@@ -47,31 +50,36 @@ class ProgramBatch:
 class ClassifierHead(nn.Module):
     """One logit from a program's state: AI against human."""
 
-    def __init__(self, hidden: int, dropout: float) -> None:
-        """Make the head for states of size `hidden`."""
+    def __init__(self, reads: int, hidden: int, dropout: float) -> None:
+        """Make the head for states of size `reads`, with `hidden` units."""
         super().__init__()
-        self.dense = nn.Linear(hidden, hidden)
+        self.dense = nn.Linear(reads, hidden)
         self.dropout = nn.Dropout(dropout)
         self.out_proj = nn.Linear(hidden, 1)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (rows, hidden) to (rows,)."""
+        """Map (rows, reads) to (rows,)."""
         inner = torch.tanh(self.dense(self.dropout(states)))
         return self.out_proj(self.dropout(inner)).squeeze(-1)
 
 
 class ProjectionHead(nn.Module):
-    """A unit vector from a program's state."""
+    """A unit vector from a program's state.
+
+    It begins as a rotation (with fewer dimensions than the state has, a projection): the cosines
+    are those of the states, and training only improves on them. A layer with random weights would
+    first throw away what the encoder knows.
+    """
 
     def __init__(self, hidden: int, size: int) -> None:
         """Make the head for states of size `hidden` and vectors of `size`."""
         super().__init__()
-        self.dense = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, size)
+        self.out_proj = nn.Linear(hidden, size, bias=False)
+        nn.init.orthogonal_(self.out_proj.weight)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (rows, hidden) to (rows, size), each of length 1, in fp32."""
-        return normalize(wide(self.out_proj(nn.functional.gelu(self.dense(states)))), dim=-1)
+        """Map (rows, hidden) to (rows, size), each of length 1, at least fp32."""
+        return normalize(wide(self.out_proj(states)), dim=-1)
 
 
 class DetectorModel(nn.Module):
@@ -93,7 +101,7 @@ class DetectorModel(nn.Module):
         Args:
             dropout: The classifier's.
             projection_size: Dimensions of the similarity space.
-            pooling: `mean` over the tokens, or the `first` one.
+            pooling: What the classifier sees; see `CLASSIFIER_POOLINGS`.
             similarity_pooling: What the projector sees: the `same`, or a mean in which a token
                 weighs by its `rarity` in the train programs.
             objective: Which heads there are; see `HEADS`.
@@ -103,14 +111,16 @@ class DetectorModel(nn.Module):
         hidden = encoder.config.hidden_size
         self.encoder, self.packed = encoder, packed
         heads = HEADS[objective]
-        has_rarity = similarity_pooling == "rarity" and "projector" in heads
-        self.pooling = "token" if pooling == "first" else pooling
-        self.is_pooled_twice = has_rarity and "classifier" in heads
-        rarity = torch.ones(encoder.config.vocab_size) if has_rarity else None
+        own = CLASSIFIER_POOLINGS[pooling] if "classifier" in heads else ()
+        self.has_rarity = similarity_pooling == "rarity" and "projector" in heads
+        self.token_poolings = own or (() if self.has_rarity else CLASSIFIER_POOLINGS[pooling][:1])
+        self.reads, self.hidden = len(own) * hidden, hidden
+        rarity = torch.ones(encoder.config.vocab_size) if self.has_rarity else None
         self.register_buffer("rarity", rarity)
-        self.classifier = ClassifierHead(hidden, dropout) if "classifier" in heads else None
+        reads = self.reads
+        self.classifier = ClassifierHead(reads, hidden, dropout) if "classifier" in heads else None
         self.projector = ProjectionHead(hidden, projection_size) if "projector" in heads else None
-        self.hidden, width = hidden, hidden * (1 + self.is_pooled_twice)
+        width = hidden * (len(self.token_poolings) + self.has_rarity)
         self.register_buffer("centre", torch.zeros(width))
         self.register_buffer("spread", torch.ones(width))
         self.is_frozen = False
@@ -153,13 +163,11 @@ class DetectorModel(nn.Module):
 
     @property
     def poolings(self) -> tuple[str | Tensor, ...]:
-        """How tokens become states: the classifier's way first, the projector's last."""
-        if self.rarity is None:
-            return (self.pooling,)
-        return (self.pooling, self.rarity) if self.is_pooled_twice else (self.rarity,)
+        """How tokens become states: the classifier's ways first, the projector's own last."""
+        return (*self.token_poolings, self.rarity) if self.has_rarity else self.token_poolings
 
     def states(self, buckets: list[TextBucket]) -> Tensor:
-        """Return (rows of all buckets, width): hidden, or twice that where heads pool apart."""
+        """Return (rows of all buckets, width): a state for each of the `poolings`."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
             found = encode(
                 self.encoder, buckets, packed=self.packed, poolings=self.poolings, math=self._math
@@ -174,13 +182,14 @@ class DetectorModel(nn.Module):
         """Map (rows, width) to (rows,): AI against human; None without a classifier."""
         if self.classifier is None:
             return None
-        return wide(self.classifier(states[:, : self.hidden]))
+        return wide(self.classifier(states[:, : self.reads]))
 
     def project(self, states: Tensor) -> Tensor:
         """Map (rows, width) to unit vectors; without a projector, those of the states."""
         if self.projector is None:
             return normalize(wide(states), dim=-1)
-        return self.projector(states[:, -self.hidden :])
+        first = -self.hidden if self.has_rarity else 0
+        return self.projector(states[:, first:][:, : self.hidden])
 
     def forward(self, batch: ProgramBatch) -> tuple[Tensor | None, Tensor | None]:
         """Return (rows,) logits and (rows, size) vectors of the heads that there are."""

@@ -40,8 +40,8 @@ def encode(
 
     Args:
         packed: Work on tokens without padding (see `packed`); else as the published modules do.
-        poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` over the
-            tokens, or (vocabulary,) weights of a mean by the tokens' ids.
+        poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` or
+            `max` over the tokens, or (vocabulary,) weights of a mean by the tokens' ids.
         math: Compiled parts of the packed blocks.
     """
     if not (packed and can_pack(encoder.config)):
@@ -56,8 +56,8 @@ def _pooled(encoder: nn.Module, bucket: Bucket, poolings: Poolings) -> Tensor:
     states = hidden_states(encoder, bucket)
     found = []
     for pooling in poolings:
-        if not isinstance(pooling, str) or pooling == "mean":
-            found.append(weighted_mean(states, token_weights(bucket, pooling)))
+        if not isinstance(pooling, str) or pooling != "token":
+            found.append(pooled(states, token_weights(bucket, pooling), pooling))
         elif encoder.config.model_type == "gpt2":
             found.append(states[torch.arange(bucket.rows, device=states.device), bucket.last])
         else:
@@ -74,9 +74,16 @@ def token_weights(bucket: TextBucket, pooling: str | Tensor) -> Tensor:
     return torch.where(is_token, pooling[bucket.ids], 0.0)
 
 
-def weighted_mean(states: Tensor, weights: Tensor) -> Tensor:
-    """(rows, width, hidden) to (rows, hidden), at least fp32; without any weight, zeros."""
-    total = (wide(states) * weights[..., None]).sum(1)
+def pooled(states: Tensor, weights: Tensor, pooling: str | Tensor) -> Tensor:
+    """(rows, width, hidden) to (rows, hidden), at least fp32: a weighted mean, or the maximum.
+
+    Args:
+        weights: (rows, width) of each token, 0 for padding; without any weight a mean is 0.
+    """
+    x = wide(states)
+    if isinstance(pooling, str) and pooling == "max":
+        return x.masked_fill((weights == 0)[..., None], float("-inf")).amax(1)
+    total = (x * weights[..., None]).sum(1)
     return total / weights.sum(1, keepdim=True).clamp(min=1e-6)
 
 
@@ -128,7 +135,7 @@ def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Te
     found = [
         padded[:, 0]
         if isinstance(pooling, str) and pooling == "token"
-        else weighted_mean(padded, token_weights(bucket, pooling))
+        else pooled(padded, token_weights(bucket, pooling), pooling)
         for pooling in poolings
     ]
     return torch.cat(found, dim=1)
