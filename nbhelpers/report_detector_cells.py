@@ -17,6 +17,10 @@ from nbhelpers.targets_detector import DETECTOR_TITLES
 if TYPE_CHECKING:
     import pandas as pd
 
+UNDEFINED = "–"
+# The complement of FPR, the mean of it and TPR, and what stands at named shares of AI code.
+SAID_ELSEWHERE = frozenset(("specificity", "balanced_accuracy", "precision"))
+
 
 def _records(table: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
     for row in table.to_dict("records") if table is not None else ():
@@ -34,11 +38,16 @@ def _frame(rows: list[dict[str, str]]) -> pd.DataFrame:
 
 
 def score_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Put the splits side by side: one row per metric, `value (low to high)` per split."""
+    """Put the splits side by side: one row per metric, `value (low to high)` per split.
+
+    What another row says, or another table, is left out; an undefined score is a dash.
+    """
     cells: dict[str, dict[str, str]] = {}
     for row in _records(table):
         between = None if row["low"] is None else [row["low"], row["high"]]
-        cells.setdefault(row["metric"], {})[row["split"]] = with_edges(row["value"], between)
+        said = UNDEFINED if row["value"] is None else with_edges(row["value"], between)
+        if row["metric"] not in SAID_ELSEWHERE:
+            cells.setdefault(row["metric"], {})[row["split"]] = said
     return _frame([{"metric": DETECTOR_TITLES[m]} | splits for m, splits in cells.items()])
 
 
@@ -52,23 +61,31 @@ def target_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     return _frame(rows)
 
 
-def promise_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write rates in per cent."""
+def promise_cells(
+    table: pd.DataFrame | None, precisions: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Write rates in per cent, and beside them the precision at the named shares of AI code."""
+    named: dict[str, dict[str, str]] = {}
+    for row in _records(precisions):
+        between = None if row["low"] is None else [row["low"], row["high"]]
+        said = UNDEFINED if row["precision"] is None else with_edges(row["precision"], between)
+        title = f"precision if {100 * float(row['share of AI']):g} % are AI"
+        named.setdefault(row["split"], {})[title] = said
     rows = []
     for row in _records(table):
         between = None if row["low"] is None else [row["low"], row["high"]]
         cells = {"split": row["split"], "human programs": count(row["humans"])}
+        cells |= {"tasks": "" if row["tasks"] is None else count(row["tasks"])}
         cells |= {"promised FPR": f"{100 * row['promised']:.3g} %"}
-        rows.append(
-            cells | {"realised FPR": rate_said(row["realised"], between), "promise": row["promise"]}
-        )
+        cells |= {"realised FPR": rate_said(row["realised"], between), "promise": row["promise"]}
+        rows.append(cells | named.get(row["split"], {}))
     return _frame(rows)
 
 
 def floor_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write scores with intervals and leads."""
+    """Write scores with intervals and leads; on valid every threshold was chosen."""
     rows = []
-    for row in _records(table):
+    for row in (row for row in _records(table) if row["split"] != "valid"):
         cells = {"split": row["split"], "scorer": row["scorer"]}
         for metric in ("roc_auc", "tpr_at_fpr", "tpr", "fpr"):
             is_known, title = row[metric] is not None, DETECTOR_TITLES[metric]
@@ -77,24 +94,14 @@ def floor_cells(table: pd.DataFrame | None) -> pd.DataFrame:
             if metric in ("roc_auc", "tpr_at_fpr"):
                 cells[f"lead in {title}"] = lead_said(row[f"{metric} lead"])
         rows.append(cells | _skipped(row, "ROC-AUC"))
-    return _frame(rows)
-
-
-def prevalence_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write each precision with its interval."""
-    rows = []
-    for row in _records(table):
-        between = None if row["low"] is None else [row["low"], row["high"]]
-        cells = {"split": row["split"], "share of AI code": row["share of AI"]}
-        rows.append(cells | {"precision of a call": with_edges(row["precision"], between)})
-    return _frame(rows)
+    return _once(rows, "split")
 
 
 def slice_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Write rates with intervals, and where a slice is the worst."""
     rows = []
     for row in _records(table):
-        cells = {"split": row["split"], "by": row["by"], "slice": row["value"]}
+        cells = {"split": row["split"], "slice": f"{row['by']}: {row['value']}"}
         cells |= {"human": count(row["n_human"]), "AI": count(row["n_ai"])}
         cells |= {"ROC-AUC": "" if row["roc_auc"] is None else score(row["roc_auc"])}
         for metric in ("tpr", "fpr"):
@@ -103,44 +110,29 @@ def slice_cells(table: pd.DataFrame) -> pd.DataFrame:
             cells[metric.upper()] = said
         worst = ", ".join(DETECTOR_TITLES.get(m, m) for m in row["worst"].split(", ") if m)
         rows.append(cells | {"worst in": worst})
-    return _frame(rows)
+    return _once(rows, "split")
 
 
-def macro_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write the means."""
+def edited_cells(table: pd.DataFrame | None) -> pd.DataFrame:
+    """Write TPR of AI programs and FPR of human programs, before and after an edit of these."""
     rows = []
     for row in _records(table):
-        cells = {"split": row["split"], "over": row["by"]}
-        for metric in ("roc_auc", "tpr", "fpr"):
-            said = "" if row[metric] is None else score(row[metric])
-            cells[DETECTOR_TITLES[metric]] = said
-        rows.append(cells)
+        edit, on = EDIT_NAMES.get(row["edit"], row["edit"]), row["split"]
+        n_ai, n_human = (count(row[key] or 0) for key in ("n_ai", "n_human"))
+        edit = f"{edit if on == 'test' else f'{edit}, {on}'} ({n_ai} AI, {n_human} human)"
+        lost = "" if row["tpr lost"] is None else row["tpr lost interval"] or [None, None]
+        cells = {"edit": edit, "scorer": row["scorer"], "TPR": _before_after(row, "tpr")}
+        cells |= {"TPR lost": lost and lead_said([row["tpr lost"], *lost])}
+        rows.append(cells | {"FPR": _before_after(row, "fpr")} | _skipped(row, "TPR"))
+    return _once(rows, "edit")
+
+
+def _once(rows: list[dict[str, str]], column: str) -> pd.DataFrame:
+    """Write what neighbouring rows share in the first of them alone."""
+    shown = [row[column] for row in rows]
+    for before, row, own in zip(shown, rows[1:], shown[1:], strict=False):
+        row[column] = "" if own == before else own
     return _frame(rows)
-
-
-def ai_edited_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write the TPR before and after an edit of AI programs, and what is lost."""
-    rows = []
-    for row in _records(table):
-        cells = _edit(row) | {"AI programs": count(row["n_ai"]), "TPR": _before_after(row, "tpr")}
-        cells["TPR lost"] = _signed(row["tpr lost"], row["tpr lost interval"])
-        rows.append(cells | _skipped(row, "TPR"))
-    return _frame(rows)
-
-
-def human_edited_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write the FPR before and after an edit of human programs, and what is gained."""
-    rows = []
-    for row in _records(table):
-        cells = _edit(row) | {"human programs": count(row["n_human"])}
-        cells |= {"FPR": _before_after(row, "fpr"), "FPR gained": _signed(row["fpr gained"], None)}
-        rows.append(cells | _skipped(row, "FPR"))
-    return _frame(rows)
-
-
-def _edit(row: Mapping[str, Any]) -> dict[str, str]:
-    edit = EDIT_NAMES.get(row["edit"], row["edit"])
-    return {"split": row["split"], "edit": edit, "scorer": row["scorer"]}
 
 
 def _skipped(row: Mapping[str, Any], column: str) -> dict[str, str]:
@@ -150,29 +142,23 @@ def _skipped(row: Mapping[str, Any], column: str) -> dict[str, str]:
 
 def _before_after(row: Mapping[str, Any], rate: str) -> str:
     before, after = row[f"{rate} before"], row[f"{rate} after"]
-    if before is None and after is None:
-        return ""
-    return f"{score(before)} to {with_edges(after, row[f'{rate} after interval'])}"
-
-
-def _signed(value: float | None, between: list[float] | None) -> str:
-    return "" if value is None else lead_said([value, *(between or [None, None])])
+    return "" if before is None and after is None else f"{score(before)} to {score(after)}"
 
 
 def retrieval_cells(table: pd.DataFrame | None) -> pd.DataFrame:
-    """Write scores with intervals and the lead."""
+    """Write scores with intervals and the lead; scorers that were skipped are left out."""
     rows = []
-    for row in _records(table):
-        cells = {"split": row["split"], "query": row["query"], "pool": row["pool"]}
-        cells |= {"queries": count(row["queries"]), "pool size": count(row["pool size"])}
-        cells |= {"scorer": row["scorer"]}
+    for row in (row for row in _records(table) if not row["note"]):
+        ways = f"{row['query']} to {row['pool']}" if row["query"] != "all" else "all languages"
+        ways = f"{row['split']}, {ways} ({count(row['queries'])} in {count(row['pool size'])})"
+        cells = {"queries in a pool": ways, "scorer": row["scorer"]}
         for metric, title in (("mrr", "MRR"), ("map_at_r", "MAP@R")):
             is_known = row[metric] is not None
             cells[title] = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
             if metric == "mrr":
                 cells["lead in MRR"] = lead_said(row["lead"])
-        rows.append(cells | _skipped(row, "MRR"))
-    return _frame(rows)
+        rows.append(cells)
+    return _once(rows, "queries in a pool")
 
 
 def pair_cells(table: pd.DataFrame | None) -> pd.DataFrame:
@@ -191,3 +177,38 @@ def pair_cells(table: pd.DataFrame | None) -> pd.DataFrame:
             cells[title] = "" if row[metric] is None else score(row[metric])
         rows.append(cells | {"lead in ROC-AUC": lead_said(row["lead"])} | _skipped(row, "ROC-AUC"))
     return _frame(rows)
+
+
+def data_cells(table: pd.DataFrame | None, parts: pd.DataFrame | None) -> pd.DataFrame:
+    """Put the splits side by side: programs by label and tasks, then by language and the like."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in _records(table):
+        cells.setdefault("all", {})[row["split"]] = _by_label(row)
+        cells.setdefault("tasks", {})[row["split"]] = "" if not row["tasks"] else count(row["tasks"])
+    for row in _records(parts):
+        cells.setdefault(f"{row['by']}: {row['value']}", {})[row["split"]] = _by_label(row)
+    rows = [{"human + AI programs": name} | splits for name, splits in cells.items()]
+    return _frame([row for row in rows if any(list(row.values())[1:])])
+
+
+def _by_label(row: Mapping[str, Any]) -> str:
+    both = " + ".join(count(row[key] or 0) for key in ("human", "ai"))
+    more = f" + {count(row['unlabelled'])} unlabelled" if row["unlabelled"] else ""
+    return both + more
+
+
+def setting_cells(table: pd.DataFrame | None) -> pd.DataFrame:
+    """Write each setting's reason, or who chose it where there is none."""
+    rows = []
+    for row in _records(table):
+        cells = {key: _short(row[key]) for key in ("setting", "base", "this run")}
+        rows.append(cells | {"why": row["why"] or row["from"]})
+    return _frame(rows)
+
+
+def _short(text: Any) -> str:
+    """Write a table of values as its names."""
+    is_table = isinstance(text, str) and text.startswith("{")
+    if is_table and text != "{}":
+        return f"{text.count(':')} values"
+    return "none" if is_table else str(text)

@@ -93,7 +93,8 @@ def scores_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 def promise_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the promised and the realised false-positive rate of each split."""
     for each in promises(facts):
-        row = {"split": each.split, "humans": each.humans, "promised": each.promised}
+        row = {"split": each.split, "humans": each.humans, "tasks": each.tasks}
+        row |= {"promised": each.promised}
         yield row | {"realised": each.realised, **_between(each.interval), "promise": each.verdict}
 
 

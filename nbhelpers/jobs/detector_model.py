@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbhelpers.data.canonical import canonical
+from nbhelpers.data.canonical import FORMS, MARKS, WORDS, canonical
 from nbhelpers.errors import ConfigError
 from nbhelpers.models.clones import head_dropout
-from nbhelpers.models.detector import DetectorModel
+from nbhelpers.models.detector import CLASSIFIER_POOLINGS, HEADS, DetectorModel
 from nbhelpers.models.detector_build import FACTS_FILE
 from nbhelpers.models.encoders import name_ends, new_encoder
 from nbhelpers.models.inputs import TokenTable, tokenise
@@ -22,6 +22,14 @@ from nbhelpers.models.weights import raise_unlike, read_state_dict
 from nbhelpers.weight_files import weights_file
 
 NEEDED = ("pooling", "canonical", "seq_len", "projection_size", "objective")
+READING_FORMS = tuple(f"{form}{end}" for form in FORMS for end in ("", MARKS, WORDS))
+KNOWN: dict[str, Callable[[Any], bool]] = {
+    "pooling": lambda value: value in tuple(CLASSIFIER_POOLINGS),
+    "canonical": lambda value: value in READING_FORMS,
+    "seq_len": lambda value: type(value) is int and value > 2,
+    "projection_size": lambda value: type(value) is int and value > 0,
+    "objective": lambda value: value in tuple(HEADS),
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,4 +142,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(found, dict) or any(name not in found for name in NEEDED):
         raise ConfigError(f"{path} lacks one of {', '.join(NEEDED)}.", fix="export the run again")
+    for name, is_known in KNOWN.items():
+        if not is_known(found[name]):
+            raise ConfigError(
+                f"{path}: {name} is {str(found[name])[:80]!r}, which this version does not know.",
+                fix="copy the folder again, or use the version of nbhelpers that wrote it",
+            )
     return found
