@@ -214,7 +214,9 @@ def cautions(facts: RunFacts) -> list[str]:
     note = facts.get("data", "note")
     said = [str(note)] if facts.is_sample and note else []
     said += [promise_said(facts, each) for each in promises(facts) if each.verdict != BROKEN]
-    return [*said, *doubts(facts), *(f"Audit of the data: {t}" for t in audit_warnings(facts))]
+    warned = len(audit_warnings(facts))
+    more = [f"The audit of the data has {count(warned)} warnings; the page lists them."]
+    return [*said, *doubts(facts), *(more if warned else [])]
 
 
 def doubts(facts: RunFacts) -> list[str]:

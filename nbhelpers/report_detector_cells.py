@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNDEFINED = "–"
-# The complement of FPR, the mean of it and TPR, and what stands at named shares of AI code.
-SAID_ELSEWHERE = frozenset(("specificity", "balanced_accuracy", "precision"))
+# The complement of FPR, the mean of it and TPR, and what the section on the threshold says.
+SAID_ELSEWHERE = frozenset(("specificity", "balanced_accuracy", "precision", "ece", "brier"))
+SAID_ELSEWHERE |= {"abstain_share"}
 
 
 def _records(table: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
@@ -184,7 +185,9 @@ def data_cells(table: pd.DataFrame | None, parts: pd.DataFrame | None) -> pd.Dat
     cells: dict[str, dict[str, str]] = {}
     for row in _records(table):
         cells.setdefault("all", {})[row["split"]] = _by_label(row)
-        cells.setdefault("tasks", {})[row["split"]] = "" if not row["tasks"] else count(row["tasks"])
+        cells.setdefault("tasks", {})[row["split"]] = (
+            "" if not row["tasks"] else count(row["tasks"])
+        )
     for row in _records(parts):
         cells.setdefault(f"{row['by']}: {row['value']}", {})[row["split"]] = _by_label(row)
     rows = [{"human + AI programs": name} | splits for name, splits in cells.items()]

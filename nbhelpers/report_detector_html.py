@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.plots import caption
-from nbhelpers.report_detector import cautions
-from nbhelpers.report_detector_base import part, splits, texts
+from nbhelpers.report_detector import doubts
+from nbhelpers.report_detector_base import part
 from nbhelpers.report_detector_cells import (
-    ai_edited_cells,
+    data_cells,
+    edited_cells,
     floor_cells,
-    human_edited_cells,
-    macro_cells,
     pair_cells,
-    prevalence_cells,
     promise_cells,
     retrieval_cells,
     score_cells,
+    setting_cells,
     slice_cells,
     target_cells,
 )
 from nbhelpers.report_detector_words import (
-    BROKEN,
     abstain_said,
-    audit_said,
+    audit_warnings,
     calibration_said,
     compile_said,
+    inference_said,
+    means_said,
+    phases_said,
     point_said,
-    promise_said,
-    promises,
-    worst_said,
+    speed_said,
 )
 from nbhelpers.report_facts import RunFacts, count
 from nbhelpers.report_page import figure, paragraph, section, table_of
+from nbhelpers.report_words import citation, memory_sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,113 +44,131 @@ if TYPE_CHECKING:
 Tables = Mapping[str, "pd.DataFrame"]
 Plots = Mapping[str, Path]
 Cells = Callable[["pd.DataFrame"], "pd.DataFrame"]
-SHOWN_ROWS = 40  # of a long table; the others are folded away
+SHOWN_ROWS = 40  # of slices; the others are folded away
 MOST_ROWS = 400  # of those, on the page; the table of the report has all
-MOST_PARTS = 300
-MOST_LINES, MOST_CHARACTERS, DEPTH = 60, 400, 3  # of what the checks of the data found
+MOST_PARTS = 60
+MOST_LINES, MOST_CHARACTERS = 12, 300  # of what the checks of the data found
+FEATURES = 5
+_BRACKETS = re.compile(r"\([^()]*\)")
 
 
 def middle(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     """Return the sections between the head and the cost of a run."""
+    note = str(facts.get("data", "note") or "") if facts.is_sample else ""
+    against = [text for text in [note, *doubts(facts)] if text]
     return (
         section("Targets", table_of(target_cells(tables.get("targets"))))
-        + section("Audit of the data", _audit(facts, tables))
         + _scores(facts, tables, plots)
         + _point(facts, tables)
         + _parts(facts, tables, plots)
         + _similarity(tables)
-        + section(
-            "What to hold against these scores", "".join(paragraph(t) for t in cautions(facts))
-        )
+        + section("What to hold against these scores", "".join(paragraph(t) for t in against))
+        + section("Audit of the data", _audit(facts, tables))
     )
 
 
-def cost(facts: RunFacts, tables: Tables) -> str:
-    """Return what a detector's training tells of its time beside the phases of the run."""
-    return section(
-        "Time of training by phase",
-        table_of(tables.get("phases")) + paragraph(compile_said(facts)),
-    ) + section("Time to score a file", table_of(tables.get("inference")))
+def cost(facts: RunFacts, tables: Tables, plots: Plots) -> str:
+    """Return what the run took: memory, time, GPUs, and how the training went."""
+    memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
+    memory += _figure(facts, plots, "memory")
+    said = [phases_said(facts), compile_said(facts), speed_said(facts), inference_said(facts)]
+    time = table_of(_longer(tables.get("timing"))) + "".join(paragraph(text) for text in said)
+    return (
+        section("Memory", memory)
+        + section("Time", time)
+        + section("GPUs", table_of(tables.get("gpus")) + _figure(facts, plots, "gpu"))
+        + section("Training", table_of(tables.get("training")) + _figure(facts, plots, "loss"))
+    )
+
+
+def origin(facts: RunFacts, tables: Tables, plots: Plots) -> str:
+    """Return the data, the settings, and what is needed to cite or repeat the run."""
+    import pandas as pd
+
+    parts, found = tables.get("data_parts"), data_found(facts)
+    data = table_of(data_cells(tables.get("data"), None if parts is None else parts[:MOST_PARTS]))
+    data += _figure(facts, plots, "lengths") + "".join(paragraph(text, "note") for text in found)
+    cited = pd.DataFrame(list(citation(facts).items()), columns=["to cite", "value"])
+    settings = table_of(setting_cells(tables.get("settings")))
+    return (
+        section("Data", data)
+        + section("Settings that differ from the base preset", settings)
+        + section("To cite or repeat this run", table_of(cited, classes="long"))
+    )
+
+
+def _longer(table: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Leave out the phases that took no time worth a line."""
+    return None if table is None else table[~(table["seconds"] < 0.05)]
 
 
 def _audit(facts: RunFacts, tables: Tables) -> str:
-    said = audit_said(facts)
-    listed = "".join(f"<li>{html.escape(t)}</li>" for t in texts(facts.data, "audit", "warnings"))
-    features = table_of(tables.get("features"))
-    note = paragraph("Single features: area under the ROC curve of each one alone.", "note")
+    listed = "".join(f"<li>{html.escape(text)}</li>" for text in audit_warnings(facts))
+    features = tables.get("features")
+    note = "Area under the ROC curve of each of these features alone, of the code as it is and in "
+    note = paragraph(f"{note}the form that the model reads.", "note")
     listed = f"<ul class='note'>{listed}</ul>" if listed else ""
-    return paragraph(said) + listed + (note + features if features else "")
+    return listed + ("" if features is None else note + table_of(features[:FEATURES].round(3)))
 
 
 def _scores(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     note = (
-        "AI is the positive class; all at the frozen threshold, but for the areas, ECE and Brier "
-        "score. Intervals: 95 %; Clopper-Pearson for FPR and specificity, the others by resampling "
-        "tasks. Undefined: the split has one class."
-    )
-    beside = (
-        "Floors: cheap scorers trained on the same rows, each with its own threshold, frozen on "
-        "validation humans at the same promise. TPR at promised FPR compares them at one rate, "
-        "with a threshold read from the split itself. Leads: ours minus the floor's, on the same "
-        "resamples."
+        "AI is the positive class; all at the frozen threshold, but for the areas. Intervals: "
+        "95 %, by resampling tasks; Clopper-Pearson for FPR, which takes human programs as "
+        "independent and so is too narrow where tasks or people repeat. A dash: undefined, as the "
+        "split has one class."
     )
     return (
         section("Scores", _lines(score_cells(tables.get("scores"))), note)
-        + section("Beside the floors", _lines(floor_cells(tables.get("floors"))), beside)
+        + section(
+            "Beside the floors",
+            _lines(floor_cells(tables.get("floors"))),
+            "Leads: ours minus the floor's, on the same resamples.",
+        )
         + _figure(facts, plots, "roc")
         + _figure(facts, plots, "scores")
     )
 
 
 def _point(facts: RunFacts, tables: Tables) -> str:
-    said = paragraph(point_said(facts))
-    for each in promises(facts):
-        said += paragraph(promise_said(facts, each), "bad" if each.verdict == BROKEN else "")
-    said += table_of(promise_cells(tables.get("promise")))
-    precision = (
-        "Precision depends on how much of the code is AI code at all: at the measured TPR and FPR "
-        "of a split, for these shares."
+    table = promise_cells(tables.get("promise"), tables.get("prevalence"))
+    note = (
+        "Kept: the whole interval lies below the promise; broken: above it; else open. It takes "
+        "programs as independent: of few tasks, or few people, even a kept promise says little. "
+        "Precision, the share of calls that are right, depends on how much of the code is AI code."
     )
-    trust = paragraph(calibration_said(facts)) + paragraph(abstain_said(facts))
-    return (
-        section("Operating point", said)
-        + section("Precision", table_of(prevalence_cells(tables.get("prevalence"))), precision)
-        + section("Calibration and abstention", trust)
-    )
+    said = paragraph(point_said(facts)) + _lines(table)
+    said += paragraph(abstain_said(facts)) + paragraph(calibration_said(facts))
+    return section("Threshold, promise and precision", said, note if len(table) else "")
 
 
 def _parts(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     edits = (
-        "The meaning of each program stays; the threshold stays too. AI edited: TPR that is lost. "
-        "Human edited: FPR that is gained. Before and after are the same programs: those that the "
-        "edit changes."
-    )
-    worst = "".join(
-        paragraph(f"On {name}: {said[:1].lower()}{said[1:]}")
-        for name, scores in splits(facts)
-        for said in worst_said(scores)
+        "The meaning of each program stays, and so does the threshold. AI programs edited: TPR; "
+        "human programs edited: FPR. Before and after are the programs that the edit changes."
     )
     return (
-        section("Edits", _edits(tables), edits)
+        section("Edits", _lines(edited_cells(tables.get("edits"))), edits)
         + _figure(facts, plots, "edits")
-        + section("Slices", worst + _slices(tables) + _figure(facts, plots, "slices"))
+        + section("Slices", _slices(facts, tables) + _figure(facts, plots, "slices"))
     )
 
 
-def _edits(tables: Tables) -> str:
-    table = tables.get("edits")
-    return _lines(ai_edited_cells(table)) + _lines(human_edited_cells(table))
-
-
-def _slices(tables: Tables) -> str:
-    """Return the slices, the crossed kinds folded away."""
-    table, macro = tables.get("slices"), table_of(macro_cells(tables.get("macro")))
-    shown = ""
-    if table is not None:
-        is_crossed = table["by"].str.contains(" x ", regex=False)
-        shown = _folded(table[~is_crossed], slice_cells, "slices")
-        shown += _folded(table[is_crossed], slice_cells, "slices (crossed)", first=0)
-    return shown + (paragraph("Mean over slices, each counted once:") + macro if macro else "")
+def _slices(facts: RunFacts, tables: Tables) -> str:
+    """Return the slices that are not all of their split, the crossed kinds left to the table."""
+    table = tables.get("slices")
+    if table is None:
+        return ""
+    kinds = table.groupby(["split", "by"])["value"].transform("size")
+    is_shown = ~table["by"].str.contains(" x ", regex=False) & (kinds > 1)
+    is_shown &= table["split"] != "valid"
+    means = list(means_said(facts))
+    said = f"Means on test, each slice counted once: {'; '.join(means)}." if means else ""
+    rest = len(table) - int(is_shown.sum())
+    more = f"{count(rest)} more stand in result.json: of valid, crossed, or all of their split."
+    return _folded(table[is_shown], slice_cells, "slices") + paragraph(
+        f"{said} {more if rest else ''}".strip(), "note"
+    )
 
 
 def _folded(table: pd.DataFrame | None, cells: Cells, what: str, *, first: int = SHOWN_ROWS) -> str:
@@ -173,11 +192,16 @@ def _similarity(tables: Tables) -> str:
         "Pairs of one task against hard negatives of another: same language, like length. The "
         "threshold is from validation tasks."
     )
+    table, of_pairs = tables.get("retrieval"), tables.get("pairs")
+    notes = [] if table is None else list(dict.fromkeys(zip(table["scorer"], table["note"])))
+    skipped = "".join(paragraph(f"Not scored: {n}: {why}.", "note") for n, why in notes if why)
+    if of_pairs is not None:
+        of_pairs = of_pairs[of_pairs["note"] == ""]
     return section(
         "Similarity: finding programs of the same task",
-        _folded(_whole_first(tables.get("retrieval")), retrieval_cells, "rows"),
+        _lines(retrieval_cells(_whole_first(table))) + skipped,
         retrieval,
-    ) + section("Similarity: pairs", _lines(pair_cells(tables.get("pairs"))), pairs)
+    ) + section("Similarity: pairs", _lines(pair_cells(of_pairs)), pairs)
 
 
 def _whole_first(table: pd.DataFrame | None) -> pd.DataFrame | None:
@@ -188,48 +212,59 @@ def _whole_first(table: pd.DataFrame | None) -> pd.DataFrame | None:
 
 
 def _lines(table: pd.DataFrame) -> str:
-    """Return a table whose rows stay on one line; a page that is too narrow scrolls it."""
-    return table_of(table, classes="lines")
+    """Return a table whose cells break before a bracket and not inside one."""
+    for name in table.columns:
+        table[name] = [_unbroken(cell) for cell in table[name]]
+    return table_of(table)
+
+
+def _unbroken(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    return _BRACKETS.sub(lambda found: found[0].replace(" ", "\u00a0"), cell)
 
 
 def _figure(facts: RunFacts, plots: Plots, name: str) -> str:
     return figure(plots, name, caption(facts, name)) if name in plots else ""
 
 
-def data_parts(tables: Tables) -> str:
-    """Return the programs of each split by language, source and generator, folded away."""
-    table = tables.get("data_parts")
-    if table is None:
-        return ""
-    return (
-        "<details><summary>By language, source and generator</summary>"
-        f"{table_of(table[:MOST_PARTS])}</details>"
-    )
-
-
-def data_found(facts: RunFacts) -> str:
-    """Return what the checks of the data found and what its splits share, a line each."""
-    lines = [line for key in ("problems", "overlap") for line in _named(facts, key)]
-    more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-    return "\n".join(lines[:MOST_LINES] + more)
-
-
-def _named(facts: RunFacts, key: str) -> Iterator[str]:
-    found = facts.get("data", key)
+def data_found(facts: RunFacts) -> list[str]:
+    """Return in sentences what the checks of the data found and what its splits share."""
+    found, said = facts.get("data", "problems"), []
     if isinstance(found, str):
-        yield found
-    for name, value in part(facts.data, "data", key).items():
-        text = _flat(value)
-        cut = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} …"
-        yield f"{str(name).replace('_', ' ')}: {cut}"
+        said.append(found)
+    told = part(facts.data, "data", "problems")
+    said += [str(told["left_out"])] if isinstance(told.get("left_out"), str) else []
+    if dropped := _counts(told.get("rows_dropped")):
+        said.append(f"Rows dropped: {dropped}.")
+    notes = told.get("notes") if isinstance(told.get("notes"), list) else []
+    said += [f"{str(note).removeprefix('note: ').capitalize()}." for note in notes]
+    said += [f"For instance {text}." for text in told.get("examples") or [] if text]
+    if same := _counts(told.get("duplicates")):
+        said.append(f"Repeated rows: {same}.")
+    if unknown := _counts(told.get("rows_without")):
+        said.append(f"Rows without: {unknown}.")
+    said += [_shared(facts)]
+    said = [text[:MOST_CHARACTERS] for text in said if text]
+    more = [f"And {len(said) - MOST_LINES} more."] if len(said) > MOST_LINES else []
+    return said[:MOST_LINES] + more
 
 
-def _flat(value: Any, depth: int = DEPTH) -> str:
-    if isinstance(value, Mapping | list) and not depth:
-        return "…"
-    if isinstance(value, Mapping):
-        return " · ".join(f"{k}: {_flat(v, depth - 1)}" for k, v in value.items()) or "none"
-    if isinstance(value, list):
-        return ", ".join(_flat(each, depth - 1) for each in value[:20]) or "none"
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    return f"{value:,}" if is_count and abs(value) < 10**18 else str(value)[:MOST_CHARACTERS]
+def _counts(found: Any) -> str:
+    """Write the counts of a mapping that are not 0."""
+    told = found.items() if isinstance(found, Mapping) else ()
+    return ", ".join(f"{str(name).replace('_', ' ')} {n:,}" for name, n in told if _is_count(n))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**18
+
+
+def _shared(facts: RunFacts) -> str:
+    """Say what the splits share: nothing, as the job asserts."""
+    overlap = {
+        str(pair): _counts(found) for pair, found in part(facts.data, "data", "overlap").items()
+    }
+    if shared := [f"{pair} {said}" for pair, said in overlap.items() if said]:
+        return f"Splits share: {'; '.join(shared)}."
+    return "The splits share no code, nearly equal code, task or author." if overlap else ""

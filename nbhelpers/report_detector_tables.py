@@ -15,7 +15,7 @@ from nbhelpers.report_detector_base import (
     splits,
 )
 from nbhelpers.report_detector_similarity import pair_rows, retrieval_rows
-from nbhelpers.report_detector_words import MFU, promises
+from nbhelpers.report_detector_words import MFU, is_named, promises
 from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.report_tables import (
     gpus_table,
@@ -132,7 +132,12 @@ def slices_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
             row |= {"tpr interval": edges(one, "tpr_interval"), "fpr": number(one, "fpr")}
             row |= {"fpr interval": edges(one, "fpr_interval")}
             place = (row["by"], row["value"])
-            named = [m for m in worst if (_text(worst[m], "by"), _text(worst[m], "value")) == place]
+            named = [
+                metric
+                for metric in worst
+                if (_text(worst[metric], "by"), _text(worst[metric], "value")) == place
+                if is_named(scores, metric)
+            ]
             yield row | {"worst": ", ".join(named)}
 
 

@@ -71,8 +71,9 @@ def promise_said(facts: RunFacts, promise: Promise) -> str:
     """Say what a split did to the promise of the threshold."""
     where, verdict = split_said(facts, promise.split), promise.verdict
     humans = f" of {count(promise.humans)}" if promise.humans is not None else ""
-    rate = rate_said(promise.realised, promise.interval)
-    realised = f"{rate}{humans} human programs are called AI, promised {_percent(promise.promised)}"
+    tasks = f" of {count(promise.tasks)} tasks" if promise.tasks is not None else ""
+    realised = f"{rate_said(promise.realised, promise.interval)}{humans} human programs{tasks} "
+    realised += f"are called AI, promised {_percent(promise.promised)}"
     if verdict == BROKEN:
         return (
             f"The promise is broken on {where}: {realised}. Flag nobody like them with this "
@@ -266,10 +267,14 @@ def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str
 
 
 def _floor_lines(facts: RunFacts, split: str) -> Iterator[str]:
-    for name, beside in floors_of(part(facts.data, "scores", split)).items():
-        leads = (f"{METRIC_NAMES[one.metric]} {lead_said(one.lead)}" for one in beside if one.lead)
-        if said := "; ".join(leads):
-            yield f"  lead over {FLOOR_NAMES.get(name, name)}: {said}"
+    """Yield our lead over each floor, a column per score."""
+    floors = floors_of(part(facts.data, "scores", split))
+    for at, (name, beside) in enumerate(floors.items()):
+        if not at:
+            titles = (f"{METRIC_NAMES[each.metric]:<29}" for each in beside)
+            yield f"  {'lead over':<20}{''.join(titles)}".rstrip()
+        leads = (f"{lead_said(each.lead) or 'unknown':<29}" for each in beside)
+        yield f"  {FLOOR_NAMES.get(name, name):<20}{''.join(leads)}".rstrip()
 
 
 def cost_lines(facts: RunFacts) -> list[str]:

@@ -28,7 +28,13 @@ def body(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str
         found = of_detector(facts, tables, plots)
     else:
         found = _scores(facts, tables, plots) + _doubts(facts, tables)
-    parts = [_head(facts), found, _cost(facts, tables, plots), _settings(facts, tables, plots)]
+    if facts.job == "detector":
+        from nbhelpers.report_detector_html import cost, origin
+
+        rest = [cost(facts, tables, plots), origin(facts, tables, plots)]
+    else:
+        rest = [_cost(facts, tables, plots), _settings(facts, tables, plots)]
+    parts = [_head(facts), found, *rest]
     return shown(f'<div class="nbh"><style>{STYLE}</style>{"".join(parts)}</div>')
 
 
@@ -130,7 +136,6 @@ def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[st
     return (
         section("Memory", memory)
         + section("Time", table_of(tables.get("timing")))
-        + _cost_of_detector(facts, tables)
         + section("Speed", table_of(tables.get("throughput")))
         + section("GPUs", table_of(tables.get("gpus")) + _figure(facts, plots, "gpu"))
         + section("Training", table_of(tables.get("training")) + _figure(facts, plots, "loss"))
@@ -141,14 +146,6 @@ def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[st
             "only from a run of that preset in the same folder.",
         )
     )
-
-
-def _cost_of_detector(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> str:
-    if facts.job != "detector":
-        return ""
-    from nbhelpers.report_detector_html import cost
-
-    return cost(facts, tables)
 
 
 def _memory_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
@@ -181,29 +178,13 @@ def _settings(
     import pandas as pd
 
     rows = pd.DataFrame(list(citation(facts).items()), columns=["to cite", "value"])
-    data, found = table_of(tables.get("data")) + _data_parts(facts, tables), _data_found(facts)
+    data, found = table_of(tables.get("data")), _findings(facts.get("data", "problems"))
     checked = f"<pre class='long note'>{html.escape(found)}</pre>" if found else ""
     return (
         section("Data", data + _figure(facts, plots, "lengths") + checked, _functions_said(facts))
         + section("Settings that differ from the base preset", table_of(tables.get("settings")))
         + section("To cite or repeat this run", table_of(rows, classes="long"))
     )
-
-
-def _data_parts(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> str:
-    if facts.job != "detector":
-        return ""
-    from nbhelpers.report_detector_html import data_parts
-
-    return data_parts(tables)
-
-
-def _data_found(facts: RunFacts) -> str:
-    if facts.job != "detector":
-        return _findings(facts.get("data", "problems"))
-    from nbhelpers.report_detector_html import data_found
-
-    return data_found(facts)
 
 
 def _findings(found: Any) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 100
+OF_FINETUNE = frozenset(("peft", "trl", "bitsandbytes", "sacrebleu"))  # no other job loads these
 WEIGHTS = ("model.", "pytorch_model.", "adapter_model.")  # how a file of weights begins
 
 
@@ -85,7 +86,11 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "template": data.get("template"),
         "canonical form": data.get("canonical"),
         "data note": data.get("note"),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "versions": ", ".join(
+            f"{name} {version}"
+            for name, version in versions.items()
+            if facts.job == "finetune" or name not in OF_FINETUNE
+        ),
     }
     return {name: str(value) for name, value in rows.items() if value not in (None, "", {})}
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from nbhelpers.config import load_preset
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs.detector_known import data_arguments, require_alike, without_known
+from nbhelpers.jobs.detector_model import read_facts
 
 TOLD = {"data": "smoke", "data_revision": None, "objective": "both", "languages": [], "seed": 3}
 TOLD |= {"on_bad_rows": "stop", "canonical": "text", "split": "auto", "split_seed": 0}
@@ -73,3 +75,34 @@ def test_another_form_than_that_of_the_training_is_refused(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="trained with pooling=mean") as error:
         require_alike(checkpoint, {"objective": "both", "pooling": "first"})
     assert error.value.fix == "-o pooling=mean"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("pooling", "median"), ("canonical", "zz"), ("seq_len", -3)]
+)
+def test_facts_that_this_version_does_not_know_are_named(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    told = {"pooling": "mean", "canonical": "text+marks", "seq_len": 64}
+    told |= {"projection_size": 8, "objective": "both"}
+    file = tmp_path / "detector.json"
+    file.write_text(json.dumps(told))
+    assert read_facts(tmp_path) == told
+    file.write_text(json.dumps(told | {name: value}))
+    with pytest.raises(ConfigError, match=f"{name} is '{value}', which this version"):
+        read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("languages", "[java, C]", 'languages=["java", "C"]'),
+        ("prevalences", 0.5, "prevalences=[0.5]"),
+        ("unseen_humans", "nowhere", "unseen_humans: the data `nowhere`"),
+        ("unseen_humans", " ", "unseen_humans: the name of the data is empty"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_to_type(setting: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_preset("detector", "smoke", overrides={setting: value})
+    assert said in f"{error.value} {error.value.fix}"

@@ -36,6 +36,7 @@ SETTINGS = {
     "save_steps": None,
     "padding": "dynamic",
     "attention": "auto",
+    "compile_layers": "off",
     "per_device_eval_batch_size": 4,
     "objective": "both",
     "projection_size": 8,
@@ -220,3 +221,27 @@ def test_objectives_have_the_heads_they_need():
 def test_made_up_inputs_have_forms_that_cannot_be_edited():
     inputs = made_up_inputs(40)
     assert (inputs.forms["rename"] == -1).any()
+
+
+@pytest.mark.parametrize(("factor", "is_on"), [(1.0, True), (1.01, False)])
+def test_compiled_blocks_are_used_only_when_their_gradients_are_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch, factor: float, is_on: bool
+):
+    from nbhelpers.jobs.detector_compile import CompiledTask
+    from nbhelpers.models import detector
+    from nbhelpers.models.packed import PLAIN, BlockMath
+
+    bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
+    monkeypatch.setattr(detector, "compiled_math", lambda: bent)
+    trainer, model = make_trainer(config(freeze_epochs=1, compile_layers="on"))
+    plain = trainer.task
+    task = CompiledTask(plain.settings, plain.inputs, plain.accelerator, model)
+    told: list[dict[str, Any]] = []
+    task.tell = told.append
+    task.start_epoch(0)
+    assert not told  # a frozen encoder is not compiled
+    task.start_epoch(1)
+    assert [proof["is_on"] for proof in told] == [is_on]
+    assert (model._math is bent) is is_on and task.facts()["is_on"] is is_on
+    assert not any("_orig_mod" in name for name in model.state_dict())
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())

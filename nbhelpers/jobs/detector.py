@@ -127,8 +127,19 @@ def parameter_groups(
 def _task(session: Session, inputs: Inputs, model: DetectorModel) -> DetectorTask:
     s = session.settings
     if session.checkpoint is None and wants_compiling(session, inputs, model):
-        return CompiledTask(s, inputs, session.accelerator, model)
+        task = CompiledTask(s, inputs, session.accelerator, model)
+        task.tell = lambda proof: _tell_proof(session, proof)
+        return task
     return DetectorTask(s, inputs, session.accelerator, model)
+
+
+def _tell_proof(session: Session, proof: dict[str, Any]) -> None:
+    session.emit_main("compile", **proof)
+    if not proof["is_on"]:
+        why = proof.get("reason") or (
+            f"their gradients differ by {proof.get('largest_difference', 0):.3f} from the plain ones"
+        )
+        session.warn(f"The blocks are not compiled: {why}.")
 
 
 LONG_RUN_TOKENS = 20_000_000  # compiling and proving it take about half a minute

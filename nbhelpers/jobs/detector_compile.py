@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,15 @@ class CompiledTask(DetectorTask):
 
     _proof: dict[str, Any] | None = None
     _counted_from = 0
+    tell: Callable[[dict[str, Any]], None] | None = None  # is given the proof
 
     def start_epoch(self, epoch: int) -> bool:
         """Also compile, or fall back, when the encoder begins to learn."""
         changed = super().start_epoch(epoch)
-        if not self.raw.is_frozen and self._proof is None and self.accelerator.state is not None:
+        if not self.raw.is_frozen and self._proof is None:
             self._proof = self._prove()
+            if self.tell is not None:
+                self.tell(self._proof)
         return changed
 
     def _prove(self) -> dict[str, Any]:

@@ -65,15 +65,19 @@ def train_task(
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks
     wrapped, prepared = accelerator.prepare(model, optimizer)
     raw = accelerator.unwrap_model(wrapped)
-
-    def rewrap() -> Any:
-        """DDP knows the parameters that learn from its start: it starts anew."""
-        accelerator._models.clear()
-        return accelerator.prepare_model(accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False))
-
     _restore_scaler(session, resumed)
     meter = MemoryMeter(accelerator.device)
     saver = _Saver(session, save_files, raw, prepared)
+    hooks = Hooks(
+        emit=emitter(session),
+        save=saver,
+        wants_stop=session.wants_stop,
+        save_is_due=saver.is_due,
+        peak_bytes=meter.peak_bytes,
+        step_context=_counted(meter, raw, max(state.step, task.first_full_step)),
+        phases=PhaseTimer(accelerator.device),
+        rewrap=_rewrapper(accelerator, wrapped),
+    )
     trainer = Trainer(
         task=task,
         model=wrapped,
@@ -81,16 +85,7 @@ def train_task(
         accelerator=accelerator,
         settings=s,
         plan=session.plan,
-        hooks=Hooks(
-            emit=emitter(session),
-            save=saver,
-            wants_stop=session.wants_stop,
-            save_is_due=saver.is_due,
-            peak_bytes=meter.peak_bytes,
-            step_context=_counted(meter, raw, max(state.step, task.first_full_step)),
-            phases=PhaseTimer(accelerator.device),
-            rewrap=rewrap if accelerator.num_processes > 1 else None,
-        ),
+        hooks=hooks,
     )
     session.data_budget = predict(_windows(session, task, state))
     if session.data_budget is not None:
@@ -102,6 +97,18 @@ def train_task(
     _load_best(session, raw)
     step = resumed["train"]["step"] if resumed else None
     return Training(state=state, meter=meter, gpu=watch.summary(gpus), resumed_from=step)
+
+
+def _rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
+    """Return what wraps the model anew: DDP learns at its start which parameters learn."""
+    if accelerator.num_processes == 1:
+        return None
+
+    def rewrap() -> Any:
+        accelerator._models.clear()
+        return accelerator.prepare_model(accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False))
+
+    return rewrap
 
 
 def _counted(
