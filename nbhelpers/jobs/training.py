@@ -54,13 +54,7 @@ def train_task(
     """
     session.check_disk(sum(p.numel() for p in model.parameters()))
     accelerator, s = session.accelerator, session.settings
-    optimizer = torch.optim.AdamW(
-        model.parameters() if groups is None else groups(model),
-        lr=s.learning_rate,
-        weight_decay=s.weight_decay,
-        eps=s.adam_epsilon,
-        fused=session.plan.use_gpu,
-    )
+    optimizer = _adamw(session, model.parameters() if groups is None else groups(model))
     state, resumed = _resume(session, model, optimizer)
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks
     wrapped, prepared = accelerator.prepare(model, optimizer)
@@ -97,6 +91,12 @@ def train_task(
     _load_best(session, raw)
     step = resumed["train"]["step"] if resumed else None
     return Training(state=state, meter=meter, gpu=watch.summary(gpus), resumed_from=step)
+
+
+def _adamw(session: Session, parameters: Any) -> torch.optim.Optimizer:
+    s = session.settings
+    how = {"lr": s.learning_rate, "weight_decay": s.weight_decay, "eps": s.adam_epsilon}
+    return torch.optim.AdamW(parameters, fused=session.plan.use_gpu, **how)
 
 
 def _rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
