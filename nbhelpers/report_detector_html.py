@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +161,7 @@ def _slices(facts: RunFacts, tables: Tables) -> str:
         return ""
     kinds = table.groupby(["split", "by"])["value"].transform("size")
     is_shown = ~table["by"].str.contains(" x ", regex=False) & (kinds > 1)
-    is_shown &= table["split"] != "valid"
+    is_shown = (is_shown | (table["worst"] != "")) & (table["split"] != "valid")
     means = list(means_said(facts))
     said = f"Means on test, each slice counted once: {'; '.join(means)}." if means else ""
     rest = len(table) - int(is_shown.sum())
@@ -193,8 +193,11 @@ def _similarity(tables: Tables) -> str:
         "threshold is from validation tasks."
     )
     table, of_pairs = tables.get("retrieval"), tables.get("pairs")
-    notes = [] if table is None else list(dict.fromkeys(zip(table["scorer"], table["note"])))
-    skipped = "".join(paragraph(f"Not scored: {n}: {why}.", "note") for n, why in notes if why)
+    skipped = ""
+    if table is not None:
+        notes = dict(table.loc[table["note"] != "", ["scorer", "note"]].itertuples(index=False))
+        skipped = "; ".join(f"{scorer}: {note}" for scorer, note in notes.items())
+        skipped = paragraph(f"Not scored: {skipped}." if skipped else "", "note")
     if of_pairs is not None:
         of_pairs = of_pairs[of_pairs["note"] == ""]
     return section(

@@ -15,7 +15,8 @@ from nbhelpers.errors import DataError
 from nbhelpers.plots_detector import edits_figure, loss_figure, read_scored, roc_figure
 from nbhelpers.progress import Progress
 from nbhelpers.report import Report, make_tables, report
-from nbhelpers.report_detector import alarms, cautions, headline, verdicts
+from nbhelpers.report_detector import alarms, cautions, details, headline, verdicts
+from nbhelpers.report_detector_words import means_said
 from nbhelpers.report_facts import RunFacts, read_facts
 from nbhelpers.report_html import body
 from nbhelpers.report_words import as_text
@@ -84,24 +85,24 @@ def test_the_headline_has_areas_rates_and_the_best_floor(made: Report) -> None:
         "93 % of <human> files end with a newline",
         "The promise is broken on unseen humans: 70.5 % (63.7 % to 76.7 %) of 200 human programs",
         "was chosen on 400 human programs (the validation humans of this run)",
-        "Whether the promise is kept on test is open",
-        "are AI when one program in 20 is.",
-        "the calibration error (ECE) is",
+        "takes human programs as independent",
+        "precision if 5 % are AI",
+        "The calibration error (ECE) is",
         "the detector says undecided",
-        "Worst slices: TPR",
+        "Worst slices, of at least 30 programs of each class that counts: TPR",
         "renamed",
         "not scored: too few rows",
         "raw encoder",
         "1,200",
         "lead in MRR",
         "largest difference 0.0002",
-        "ms per file, one at a time",
-        "31 programs are longer than 512 tokens",
+        "of one file at a time 9.5 ms",
+        "31 programs of the data are longer than 512 tokens",
         "half-precision peak",
         "final newline",
         "predicted 10.20 GiB, measured 9.77 GiB (allocator peak), error +4.4 %",
         "half of the programs exceed 256",
-        "train/test: code: 0",
+        "The splits share no code, nearly equal code, task or author.",
         "nbhelpers train detector --preset h100",
         "f" * 64,
     ],
@@ -114,6 +115,35 @@ def test_what_a_run_says_is_escaped_in_the_page(made: Report) -> None:
     page = made.path.read_text()
     assert "the tokenizer of &lt;x&gt; was converted" in page
     assert "93 % of &lt;human&gt; files" in page
+
+
+def test_a_fact_stands_once_on_the_page() -> None:
+    few = result()["operating_point"] | {"promised_fpr": 0.04, "warnings": ["humans are few"]}
+    audit = {"verdict": "usable", "warnings": ["The validation split has 72 human rows; 299."]}
+    versions = {"torch": "2.11.0", "peft": "0.19", "trl": "1.0"}
+    warnings = ["humans are few", "9 programs (1 %) are longer than seq_len=512 and are cut."]
+    facts = facts_of(operating_point=few, audit=audit, versions=versions, warnings=warnings)
+    page = " ".join(body(facts, make_tables(facts), {}).split())
+    for said in ("a promise of 1 % takes 299", "longer than", "Kept:", "the detector says undecided"):
+        assert page.count(said) == 1, said
+    assert "72 human rows" not in page and "humans are few" not in page and "peft" not in page
+    assert ">precision<" not in page and "precision if 5 % are AI" in page  # by one method
+
+
+def test_a_worst_slice_is_named_where_another_does_better() -> None:
+    slices = [
+        {"by": "lines", "value": v, "n_human": 90, "n_ai": n, "fpr": 0.0, "tpr": t, "roc_auc": t}
+        for v, n, t in (("<10", 90, 0.4), ("50+", 9, 0.9))
+    ]
+    worst = dict.fromkeys(("tpr", "fpr", "roc_auc"), slices[0])
+    macro = {"lines": {"tpr": 0.4, "fpr": 0.0, "roc_auc": 0.4}}
+    facts = with_scores("test", slices=slices, worst=worst, macro=macro)
+    assert "Worst slices" not in details(facts)  # one is too small, and no FPR differs
+    assert list(means_said(facts)) == ["lines FPR 0.000"]
+    slices[1]["n_ai"] = 30
+    facts = with_scores("test", slices=slices, worst=worst, macro=macro)
+    assert "TPR 0.400 at lines = <10; ROC-AUC 0.400 at lines = <10." in details(facts)
+    assert "FPR 0.000" not in details(facts)
 
 
 def test_the_tables_hold_the_numbers_of_the_result(made: Report) -> None:

@@ -108,9 +108,10 @@ def read_inputs(session: Session) -> Inputs:
             edited[name] = _edited(session, codes, languages, name, "edit suite")
             edits[name] = texts.add(edited[name])
     others, left_out = {}, {}
-    for name in ("unseen_humans", "retrieval_data"):
-        if getattr(s, name) is not None:
-            new, left_out[name] = _further(session, name, data)
+    further = {"unseen_humans": s.unseen_humans, "retrieval_data": s.retrieval_data}
+    for name, source in further.items():
+        if source is not None:
+            new, left_out[name] = _further(session, name, source, data)
             others[name] = (new, texts.add([row.code for row in new]))
     picked = [canonical(row.code, s.canonical) for row in _train_rows(data)]
     found = build_detector_tokenizer(s, picked)
@@ -188,11 +189,10 @@ def only_changed(codes: Sequence[str], edited: Sequence[str | None], form: str) 
 
 
 def _further(
-    session: Session, name: str, data: DetectionData
+    session: Session, name: str, source: str, data: DetectionData
 ) -> tuple[list[CodeRow], dict[str, int]]:
     """Read further programs, without those that the training has seen; and what is left out."""
     s = session.settings
-    source = getattr(s, name)
     known = [data.rows[row] for split in ("train", "valid") for row in data.splits.get(split, ())]
     rows = read_rows(source, on_bad_rows=s.on_bad_rows)
     is_human = name == "unseen_humans"

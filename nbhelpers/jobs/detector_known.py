@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +21,27 @@ if TYPE_CHECKING:
     from nbhelpers.schema import DetectorSettings
 
 MODEL = ("objective", "pooling", "similarity_pooling", "projection_size")
-PLAIN = ("on_bad_rows", "canonical", "split", "split_seed", "valid_share", "test_share", "hold_out")
-DRAW = ("train_fraction", "max_train_samples", "seed")
 
 
 def data_arguments(settings: DetectorSettings | Mapping[str, Any]) -> dict[str, Any]:
     """Return what `load_detection_data` takes, from settings or their saved form."""
-    told = settings if isinstance(settings, Mapping) else settings.model_dump()
-    given = {name: told[name] for name in (*PLAIN, *DRAW)}
-    given |= {"source": told["data"], "revision": told["data_revision"]}
-    given["languages"] = tuple(told["languages"])
-    return given | {"labelled": told["objective"] != "similar"}
+    s: Any = SimpleNamespace(**settings) if isinstance(settings, Mapping) else settings
+    return {
+        "source": s.data,
+        "revision": s.data_revision,
+        "on_bad_rows": s.on_bad_rows,
+        "canonical": s.canonical,
+        "languages": tuple(s.languages),
+        "split": s.split,
+        "split_seed": s.split_seed,
+        "valid_share": s.valid_share,
+        "test_share": s.test_share,
+        "hold_out": s.hold_out,
+        "train_fraction": s.train_fraction,
+        "max_train_samples": s.max_train_samples,
+        "seed": s.seed,
+        "labelled": s.objective != "similar",
+    }
 
 
 def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
