@@ -23,6 +23,7 @@ from nbhelpers.cli_text import (
     of_the_system,
     plain_output,
     presets_text,
+    settings_text,
     table,
     typed_path,
 )
@@ -101,9 +102,12 @@ def gpu() -> None:
 
 
 @app.command()
-def presets(job: Job = "clones") -> None:
-    """List the presets of a job."""
-    typer.echo(presets_text(job))
+def presets(
+    job: Job = "clones",
+    settings: Annotated[bool, typer.Option(help="What -o can change, instead.")] = False,
+) -> None:
+    """List the presets of a job, or its settings with their values in the base preset."""
+    typer.echo(settings_text(job) if settings else presets_text(job))
 
 
 @app.command()
@@ -212,7 +216,7 @@ def export_launcher(
         num_nodes=nodes,
         gpus_per_node=gpus_per_node,
         gpu=gpu,
-        overrides=_overrides(override),
+        overrides=_overrides(job, override),
         run_dir=run_dir,
         fresh=fresh,
         main_address=main_address,
@@ -244,7 +248,8 @@ def evaluate(
             "evaluate needs either --run or --checkpoint.",
             fix="name a finished run with --run, or a file of weights with --checkpoint",
         )
-    settings = _overrides(override) | {k: v for k, v in (("data", data), ("model", model)) if v}
+    given = {name: text for name, text in (("data", data), ("model", model)) if text}
+    settings = _overrides(job, override) | given
     started = start_evaluation(
         job, run, checkpoint, preset=preset, overrides=settings, run_dir=run_dir, fresh=fresh
     )
@@ -354,10 +359,10 @@ def run_notebook(
     )
 
 
-def _overrides(pairs: list[str] | None) -> dict[str, Any]:
-    from nbhelpers.parameters import parse_assignments
+def _overrides(job: str, pairs: list[str] | None) -> dict[str, Any]:
+    from nbhelpers.parameters import parse_overrides
 
-    return parse_assignments(pairs or [], "-o")
+    return parse_overrides(job, pairs or [])
 
 
 def _prepare(
@@ -372,7 +377,7 @@ def _prepare(
     if count != 1 and not gpu:
         raise ConfigError("--count needs --gpu.", fix="add for instance --gpu t4")
     hardware = plan_hardware(gpu, count) if gpu else detect_hardware()
-    chosen = load_preset(job, preset, hardware=hardware, overrides=_overrides(override))
+    chosen = load_preset(job, preset, hardware=hardware, overrides=_overrides(job, override))
     split = plan_batch(chosen, hardware)
     return hardware, chosen, split, predict_memory(chosen, split, hardware)
 

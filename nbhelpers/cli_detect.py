@@ -45,16 +45,24 @@ def calibrate(
     run_dir: RunDir = Path("runs"),
     quiet: Quiet = False,
 ) -> None:
-    """Fix the threshold on your own people's code; exit code 7 when there is too little of it."""
+    """Fix the threshold on your own people's code; exit code 7 when there is too little of it.
+
+    One whose promise does not hold is written only to a file that --out names.
+    """
     from nbhelpers.detect import load_detector
     from nbhelpers.detect_calibrate import MAX_FPR
+    from nbhelpers.paths import is_file
 
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:
         options = {"target_fpr": fpr, "confidence": confidence, "out": out}
         found = detector.calibrate(humans, **options, progress=not quiet)
         place = out or detector.facts.home / "calibration.json"
     typer.echo(found.text())
-    typer.echo(f"Written to {place}.")
+    if found.is_met or out is not None:
+        typer.echo(f"Written to {place}.")
+    else:
+        kept = f"{place} stays as it is" if is_file(place) else "there is still none"
+        typer.echo(f"Not written: the promise does not hold, and {kept} (--out FILE keeps it).")
     if found.lack:
         less = ceil(1000 * found.promised_fpr) / 1000
         other = f", or ask for less: --fpr {less:g}" if less <= MAX_FPR else ""
@@ -95,6 +103,9 @@ def detect(
     for path in outputs:
         typer.echo(f"Written to {batch.save(path)}.")
     if not batch.rows:
+        if not batch.skipped:
+            text = f"{place} holds no file."
+            raise DataError(text, fix="name a file of code, or a folder with some")
         raise DataError(f"No file of {place} could be scored.", fix="see why each was left out")
     if evidence is not None:
         typer.echo(f"Sheets written to {evidence}.")
@@ -104,10 +115,10 @@ def similar(
     place: Annotated[
         Path, typer.Argument(metavar="FOLDER_OR_A", parser=typed_path, help="A folder, or A.")
     ],
+    model: Model,
     other: Annotated[
         Path | None, typer.Argument(metavar="[B]", parser=typed_path, help="Compare A with B.")
     ] = None,
-    model: Model = "",
     starter: Annotated[
         Path | None, typer.Option(parser=typed_path, help="Code that was handed out.")
     ] = None,
@@ -124,8 +135,6 @@ def similar(
     from nbhelpers.detect import load_detector
     from nbhelpers.detect_batch import checked_output
 
-    if not model:
-        raise ConfigError("No model is named.", fix="add --model RUN")
     outputs = [checked_output(path) for path in _outputs(csv, json)]
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:
         options = {"starter": starter, "top": top, "language": language}

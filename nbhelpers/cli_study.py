@@ -46,13 +46,13 @@ def study(
     from nbhelpers.config import load_preset
     from nbhelpers.errors import ConfigError
     from nbhelpers.hardware import detect_hardware, plan_hardware
-    from nbhelpers.parameters import parse_assignments
+    from nbhelpers.parameters import parse_overrides
     from nbhelpers.study import plan_study, require_gpu_for, run_study
 
     if gpu and not plan_only:
         raise ConfigError("--gpu plans for a GPU that is not here.", fix="add --plan-only")
     hardware = plan_hardware(gpu) if gpu else detect_hardware()
-    values = parse_assignments(override or [], "-o")
+    values = parse_overrides("finetune", override or [])
     chosen = load_preset("finetune", preset, hardware=hardware, overrides=values)
     planned = plan_study(chosen, hardware, adapters=adapters, seeds=seeds, run_dir=run_dir)
     if not plan_only:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, TextIO
 
 from nbhelpers.errors import ConfigError, JobFailed, NbhelpersError
 from nbhelpers.paths import expanded
+
+INDENTED = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -76,6 +79,31 @@ def presets_text(job: str) -> str:
     return table(rows)
 
 
+def settings_text(job: str) -> str:
+    """Return every setting of a job with its value in the base preset and what it is."""
+    from nbhelpers.config import load_preset
+    from nbhelpers.schema import SETTINGS
+
+    settings, lines = load_preset(job, "base").settings, []
+    for name, field in SETTINGS[job].model_fields.items():
+        said = f"{name} = {short(getattr(settings, name))}"
+        lines += [said, *textwrap.wrap(field.description or "", 92, **INDENTED)]
+    return "\n".join(lines)
+
+
+def short(value: Any) -> str:
+    """Return a value for a cell of a table.
+
+    >>> short({"roc_auc": 0.88, "f1": 0.8}), short({}), short(None), short(["a", "b"])
+    ('2 values', 'none', 'none', 'a,b')
+    """
+    if isinstance(value, Mapping):
+        return f"{len(value)} values" if value else "none"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "[]"
+    return "none" if value is None else str(value)
+
+
 def first_sentence(text: str) -> str:
     """Return the first line of a text, up to its first full stop.
 
@@ -92,7 +120,8 @@ def preset_text(preset: Any) -> str:
     lines = [repr(preset), *preset.notes]
     origin = preset.provenance
     rows = [
-        {"setting": field, "base": base, "here": value, "from": origin[field], "why": why}
+        {"setting": field, "base": short(base), "here": short(value)}
+        | {"from": origin[field], "why": why}
         for field, base, value, why in preset.changed()
     ]
     return "\n".join([*lines, table(rows)])

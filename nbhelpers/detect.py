@@ -25,7 +25,7 @@ from nbhelpers.detect_calibrate import (
     require_shares,
 )
 from nbhelpers.detect_calls import OF_OTHERS, Judge, Scored
-from nbhelpers.detect_evidence import Evidence, evidence_of, sheet_name
+from nbhelpers.detect_evidence import EditLogits, Evidence, evidence_of, sheet_name
 from nbhelpers.detect_facts import CALIBRATION, DetectorFacts, detector_facts
 from nbhelpers.detect_files import (
     CHUNK_FILES,
@@ -142,7 +142,8 @@ class Detector:
         """Fix the threshold on code that your own people are known to have written themselves.
 
         It is saved beside the run, or in the exported folder, and used from then on. Where there
-        are too few programs for the promise it says how many are missing, and calls nothing AI.
+        are too few programs for the promise it says how many are missing; such a calibration
+        calls nothing AI and is written to a named `out` alone, so that it replaces no good one.
 
         Args:
             humans: A folder of code, or a .jsonl, .csv or .parquet file of rows.
@@ -174,7 +175,8 @@ class Detector:
             source=known.source,
             counts=counts,
         )
-        found.save(target)
+        if found.is_met or out is not None:
+            found.save(target)
         return found
 
     def similar(
@@ -209,7 +211,7 @@ class Detector:
         if type(top) is not int or top < 1:
             raise ConfigError(f"top={top!r} is no number of pairs.", fix="give a number from 1 on")
         target = None if out is None else checked_output(out)
-        from nbhelpers.detect_pairs import best_pairs, ngram_vectors
+        from nbhelpers.detect_pairs import best_pairs, floor_vectors
 
         start = time.monotonic()
         places = [place] if other is None else [place, other]
@@ -218,7 +220,7 @@ class Detector:
         tick = show_progress("programs", is_on=progress and len(codes) > 2)
         pairs = best_pairs(
             self.scorer.vectors(codes),
-            ngram_vectors(codes),
+            floor_vectors(codes),
             top=top,
             split_at=None if other is None else first,
             progress=tick,
@@ -294,22 +296,26 @@ class Detector:
         edits: bool = True,
     ) -> list[Evidence]:
         """Return the evidence sheets of programs that were scored."""
-        edited = self._edit_scores(files) if edits else [{} for _ in files]
+        edited = self._edit_scores(files) if edits else [EditLogits() for _ in files]
         rows = zip(files, scored, edited, strict=True)
-        return [evidence_of(judge, file, each, logits) for file, each, logits in rows]
+        return [evidence_of(judge, file, each, told) for file, each, told in rows]
 
-    def _edit_scores(self, files: Sequence[CodeFile]) -> list[dict[str, float | None]]:
-        """Per program the logit of each edited copy; None where it cannot be made."""
+    def _edit_scores(self, files: Sequence[CodeFile]) -> list[EditLogits]:
+        """Return the logits of the edited copies of each program."""
+        from nbhelpers.data.canonical import canonical
         from nbhelpers.data.code_edits import EDITS, edit_rows
 
+        form = self.facts.canonical
         codes, spoken = [file.code for file in files], [file.language for file in files]
         made = [(edit, edit_rows(codes, spoken, edit)) for edit in EDITS]
         texts = [text for _, row in made for text in row if text is not None]
         logits = iter(self.scorer.logits(texts))
-        found: list[dict[str, float | None]] = [{} for _ in files]
+        found = [EditLogits() for _ in files]
         for edit, row in made:
-            for told, text in zip(found, row, strict=True):
-                told[edit] = None if text is None else next(logits)
+            for told, code, text in zip(found, codes, row, strict=True):
+                told.logits[edit] = None if text is None else next(logits)
+                if text is not None and canonical(text, form) == canonical(code, form):
+                    told.unchanged.add(edit)
         return found
 
     def __enter__(self) -> Detector:

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.detect_calls import AI, NO_EVIDENCE, Judge, Verdict, threshold_facts
-from nbhelpers.detect_facts import Rate, percent
+from nbhelpers.detect_calls import (
+    AI,
+    NOT_JUDGED,
+    UNDECIDED,
+    Judge,
+    Verdict,
+    short_reasons,
+    threshold_facts,
+)
+from nbhelpers.detect_facts import DetectorFacts, Rate
 from nbhelpers.detect_files import CodeFile, Skipped
+from nbhelpers.detector_notice import NO_EVIDENCE
 from nbhelpers.errors import ConfigError
 from nbhelpers.tables import left
 
@@ -82,20 +91,32 @@ class Batch:
         counts = Counter(row.verdict.call for row in self.rows)
         lines = [f"{len(self.rows)} files scored, {len(self.skipped)} left out."]
         if self.judge.can_call:
-            lines[0] += f" Called AI: {counts[AI]}; undecided: {counts['undecided']}."
+            lines[0] += (
+                f" Called AI: {counts[AI]}; undecided (the score lies in the band): "
+                f"{counts[UNDECIDED]}; not judged (for reasons beside the score): "
+                f"{counts[NOT_JUDGED]}."
+            )
             lines.append(f"{self.judge.calibration.promise}.")  # type: ignore[union-attr]
             lines.append(f"It was fixed on {self.judge.fixed_on}.")
         else:
             lines.append(f"Nothing is called AI: {self.judge.no_call}.")
-        lines += [_accusation_words(each, self.judge) for each in self.expected_false_accusations()]
-        lines.append(NO_EVIDENCE)
-        return lines
+        return [*lines, *self._accusations_said(), NO_EVIDENCE]
+
+    def _accusations_said(self) -> list[str]:
+        """Say how many false accusations there would be; nothing of a model that calls nothing."""
+        if not self.rows or self.judge.facts.is_sample:
+            return []
+        if not self.n_callable:
+            return [f"None of the {len(self.rows)} files can be judged, whatever its score is."]
+        told = self.expected_false_accusations()
+        return [_accusation_words(each, self.judge, len(self.rows)) for each in told]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {
             "format": 1,
             "notice": NO_EVIDENCE,
+            "data_note": self.judge.facts.data_note,
             "place": self.place,
             "summary": self.summary(),
             "model": self.judge.facts.to_dict(),
@@ -112,7 +133,10 @@ class Batch:
         }
 
     def csv(self) -> str:
-        """Return the rows as CSV; a text that a spreadsheet would run begins with an apostrophe."""
+        """Return the rows as CSV; a text that a spreadsheet would run begins with an apostrophe.
+
+        Of a model that learnt the bundled sample, the first line is a comment that says so.
+        """
         rows = [row.to_dict() for row in self.rows]
         for row in rows:
             row["reasons"] = "; ".join(row["reasons"])
@@ -121,7 +145,7 @@ class Batch:
         for each in self.skipped:
             why = f"{each.reason}: {each.detail}"
             rows.append(blank | {"file": each.name, "call": "left out", "reasons": why})
-        return csv_text(COLUMNS, rows)
+        return csv_note(self.judge.facts) + csv_text(COLUMNS, rows)
 
     def save(self, place: str | Path) -> Path:
         """Write the table as .csv or .json, by the ending.
@@ -135,7 +159,7 @@ class Batch:
 
     def text(self, top: int = SHOWN) -> str:
         """Return the summary and the highest rows as text."""
-        lines = ["", *(_line(row) for row in self.rows[:top])] if self.rows else []
+        lines = ["", *self._table(self.rows[:top])] if self.rows else []
         if len(self.rows) > top:
             lines.append(f"... and {len(self.rows) - top} more with lower scores")
         if self.skipped:
@@ -146,6 +170,18 @@ class Batch:
         if self.ms_per_file is not None:
             lines += ["", f"{self.ms_per_file:.1f} ms a file on {self.device}."]
         return "\n".join([*self.summary(), *lines])
+
+    def _table(self, rows: tuple[Row, ...]) -> list[str]:
+        """Rows under their heads; what holds for all of them is said once, above."""
+        whys = [_why(row, self.judge) for row in rows]
+        width = max(map(len, whys))
+        why = f"{'why':<{width}}  " if width else ""
+        lines = [f"{'rank':>5}  {'score':<6}  {'call':<10}  {why}file"]
+        for row, said in zip(rows, whys, strict=True):
+            why = f"{said:<{width}}  " if width else ""
+            call = row.verdict.call or "-"
+            lines.append(f"{row.rank:>5}  {row.verdict.p_ai:.4f}  {call:<10}  {why}{row.name}")
+        return lines
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -158,7 +194,7 @@ class Batch:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("", "file", "score", "call", "why"))
-        body = "".join(_html_row(row) for row in self.rows[:SHOWN])
+        body = "".join(_html_row(row, self.judge) for row in self.rows[:SHOWN])
         notes = "".join(f"<p>{html.escape(line)}</p>" for line in self.summary())
         more = len(self.rows) - SHOWN
         notes += f"<p>{more} more rows with lower scores are not shown.</p>" if more > 0 else ""
@@ -189,35 +225,41 @@ def ranked(found: list[tuple[CodeFile, Verdict]]) -> tuple[Row, ...]:
 
 def _accusations(rate: Rate, n: int) -> dict[str, Any]:
     interval = None if rate.interval is None else [n * edge for edge in rate.interval]
-    told = {"files": n, "expected": n * rate.fpr, "interval": interval}
+    expected = rate.fpr if rate.expected is None else rate.expected
+    told = {"files": n, "expected": n * expected, "interval": interval, "words": str(rate)}
     return told | {"rate": rate.to_dict()}
 
 
-def _accusation_words(told: dict[str, Any], judge: Judge) -> str:
+def _accusation_words(told: dict[str, Any], judge: Judge, n_files: int) -> str:
     edges = told["interval"]
-    spread = f" [{edges[0]:.1f}, {edges[1]:.1f}]" if edges else ""
-    rate = told["rate"]
-    words = (
-        f"{told['expected']:.1f}{spread} of {told['files']} files at {percent(rate['fpr'])} %, "
-        f"measured on {rate['n']} {rate['on']}"
-    )
+    spread = f" (95 % interval {edges[0]:.1f} to {edges[1]:.1f})" if edges else ""
+    files = f"{told['files']} of the {n_files} files can be judged"
+    wrong = f"about {told['expected']:.1f} of them would be called AI by mistake{spread}"
     if judge.calibration is not None:
-        return f"False accusations to expect if people wrote them all: {words}."
-    return f"At the run's own threshold, for people like those alone: {words}."
+        above = f"{told['words']} may lie above the threshold"
+        return f"{files}. If people like yours wrote all of these, {wrong}: {above}."
+    return (
+        f"The run's own threshold called AI {told['words']}. {files}; if people like those wrote "
+        f"all of these, {wrong}."
+    )
 
 
-def _line(row: Row) -> str:
+def _why(row: Row, judge: Judge) -> str:
+    """Why a file has no call, in a few words, without what holds for every file."""
+    kinds = short_reasons(row.verdict)
+    return ", ".join(kind for kind in kinds if kind != judge.no_call_kind)
+
+
+def _html_row(row: Row, judge: Judge) -> str:
     found = row.verdict
-    call = found.call or "-"
-    why = "; ".join(found.reasons) if found.call == "undecided" else ""
-    return f"{row.rank:>5}  {found.p_ai:.4f}  {call:<9}  {row.name}{f'  ({why})' if why else ''}"
-
-
-def _html_row(row: Row) -> str:
-    found = row.verdict
-    why = "; ".join(found.reasons) if found.call else ""
+    why = "; ".join(each for each in found.reasons if each != judge.no_call_kind)
     cells = (str(row.rank), row.name, f"{found.p_ai:.4f}", found.call or "no call", why)
     return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def csv_note(facts: DetectorFacts) -> str:
+    """Return what stands above a table of a model that learnt the bundled sample; else ""."""
+    return f"# {facts.data_note}\r\n" if facts.is_sample else ""
 
 
 def csv_text(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:

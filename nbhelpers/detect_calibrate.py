@@ -90,9 +90,12 @@ class Calibration:
     def rate(self) -> Rate:
         """The false-positive rate to expect, and its 95 % interval."""
         interval = clopper_pearson(self.exceed, self.n)
-        expected = (self.exceed + 1) / (self.n + 1)
         return Rate(
-            on="known-human programs of your own", n=self.n, fpr=expected, interval=interval
+            on="known-human programs of your own",
+            n=self.n,
+            fpr=self.exceed / self.n,
+            interval=interval,
+            expected=(self.exceed + 1) / (self.n + 1),  # of an order statistic, exact
         )
 
     @property
@@ -110,7 +113,7 @@ class Calibration:
             return ""
         return (
             f"{percent(self.target_fpr)} % was asked for, and {self.n} programs cannot promise it: "
-            f"it takes {self.needed}, {self.needed - self.n} more. Nothing is called AI until then"
+            f"it takes {self.needed}, {self.needed - self.n} more. Nothing is called AI with it"
         )
 
     def rows(self) -> dict[str, str]:
@@ -139,6 +142,8 @@ class Calibration:
                 f"{percent(told['share_above'])} % of the {told['n']:.0f} AI programs in the run's "
                 "own test lie above it; AI code that is edited, or of other models, is found less"
             )
+        if self.note:
+            rows["note"] = f"{self.note.rstrip('.')}."
         rows["limits"] = (
             "The promise counts programs as independent: many files by few people promise less. "
             "It holds for people, tasks and languages like these, and for this model only."
@@ -301,6 +306,8 @@ def fix_threshold(
     allowed = allowed_above(n, target_fpr, confidence) or 0
     threshold = sorted(logits, reverse=True)[allowed]
     exceed = sum(each > threshold for each in logits)  # equal scores stay below together
+    notes = [facts.data_note.rstrip(".")] if facts.data_note else []
+    notes += [] if exceed == allowed else [f"{exceed} lie above it: others have the same score"]
     return Calibration(
         weights_sha256=facts.weights_sha256,
         model=facts.model,
@@ -319,7 +326,7 @@ def fix_threshold(
         run_ai=_run_ai(threshold, facts),
         source=source,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        note="" if exceed == allowed else f"{exceed} lie above it: others have the same score",
+        note=". ".join(notes),
         **counts,
     )
 

@@ -14,22 +14,17 @@ from nbhelpers.detect_calibrate import Calibration
 from nbhelpers.detect_facts import DetectorFacts, Rate, percent
 from nbhelpers.detect_files import CodeFile
 
-AI, UNDECIDED, HUMAN = "ai", "undecided", "human"
+AI, UNDECIDED, NOT_JUDGED, HUMAN = "ai", "undecided", "not judged", "human"
 # Words and signs. Measured: 5 % of 14,540 programs from four paired data sets are shorter.
 MIN_WORDS = 24
 MIN_READ = 0.5  # of a program's tokens, before a call is given on the part that was read
 MIN_OF_LANGUAGE = 20  # known-human programs in a language, before a call is given in it
 NO_CALIBRATION = (
     "no calibration on your own people's code: a threshold does not carry over to other people "
-    "(on people it had not seen, one that promised 1 % called 42 to 98.6 % of human code AI). The "
-    "score ranks files; it flags none. Fix a threshold: nbhelpers calibrate --humans FOLDER"
+    "(measured with an n-gram detector on unseen authors: one that promised 1 % called 42 to "
+    "98.6 % of human code AI). The score ranks files; it flags none. Fix a threshold: nbhelpers "
+    "calibrate --humans FOLDER"
 )
-NO_EVIDENCE = (
-    "This score is no evidence of misconduct. It says how much a text resembles two sets of "
-    "training programs; it cannot say who wrote it. Nobody may be accused, graded or punished on "
-    "it: talk with the author, and look at drafts, history and understanding."
-)
-
 
 OF_OTHERS = (
     "the calibration in this folder came with it: it was fixed by the one who exported the model, "
@@ -50,9 +45,10 @@ class Scored:
 class Verdict:
     """A program's score and what may be said of it.
 
-    `call`: "ai", "undecided", "human" (scores below the band, which proves no author), or None
-    where no call may be given. `reasons`: why there is no call, or why it is undecided.
-    `is_doubted`: something other than the score forbids a call.
+    `call`: "ai", "undecided" (its score lies where both kinds are found), "not judged" (something
+    other than its score forbids a call), "human" (scores below the band, which proves no author),
+    or None where nothing is called. `reasons`: why there is no call. `is_doubted`: something other
+    than the score forbids a call.
     """
 
     p_ai: float
@@ -81,14 +77,26 @@ class Judge:
     @property
     def can_call(self) -> bool:
         """Whether anything may be called AI."""
-        return self.calibration is not None and self.calibration.is_met
+        is_fixed = self.calibration is not None and self.calibration.is_met
+        return is_fixed and not self.facts.is_sample
 
     @property
     def no_call(self) -> str:
         """Why nothing is called; "" where calls are given."""
+        if self.facts.is_sample:
+            return f"the model learnt the bundled sample. {self.facts.data_note.rstrip('.')}"
         if self.calibration is None:
             return self.why_none
         return f"the calibration is too small: {self.calibration.lack}" if not self.can_call else ""
+
+    @property
+    def no_call_kind(self) -> str:
+        """`no_call` in a few words, as a row of a table says it."""
+        if self.facts.is_sample:
+            return "trained on the bundled sample"
+        if self.calibration is None:
+            return "no calibration of your own" if self.why_none == OF_OTHERS else "no calibration"
+        return "" if self.can_call else "calibration too small"
 
     @property
     def fixed_on(self) -> str:
@@ -123,9 +131,9 @@ class Judge:
             is_doubted=bool(doubts),
         )
         if not self.can_call:
-            return replace(found, reasons=(*found.reasons, self.no_call))
+            return replace(found, reasons=(*found.reasons, self.no_call_kind))
         if found.reasons:
-            return replace(found, call=UNDECIDED)
+            return replace(found, call=NOT_JUDGED)
         call, reason = self.called(scored.logit)
         return replace(found, call=call, reasons=(reason,) if reason else ())
 
@@ -139,12 +147,15 @@ class Judge:
         if logit > limit:
             p = self.facts.probability(low or 0.0)
             return UNDECIDED, (
-                f"it lies above the scores of your own people, and below {p:.3g}, where AI code "
-                "scored in the run's validation"
+                f"in the band: it lies above the scores of your own people, and below {p:.3g}, "
+                "where AI code scored in the run's validation"
             )
         if low is not None and logit >= low:
             edges = f"{self.facts.probability(low):.3g} to {self.facts.probability(limit):.3g}"
-            return UNDECIDED, f"its score lies in the band {edges}, where both kinds are found"
+            return (
+                UNDECIDED,
+                f"in the band: it lies in the band {edges}, where both kinds are found",
+            )
         return HUMAN, ""
 
     def _cut(self, scored: Scored) -> float:
@@ -177,10 +188,17 @@ def language_doubts(
     count = calibration.languages.get(language, 0) if calibration is not None else MIN_OF_LANGUAGE
     if count < MIN_OF_LANGUAGE:
         return [
-            f"{count} of the calibration's programs are in {language}, fewer than "
-            f"{MIN_OF_LANGUAGE}: the threshold says nothing about it"
+            f"few of its language: {count} of the calibration's programs are in {language}, fewer "
+            f"than {MIN_OF_LANGUAGE}; the threshold says nothing about it"
         ]
     return []
+
+
+def short_reasons(verdict: Verdict) -> list[str]:
+    """Return why there is no call in a few words, for a column of a table."""
+    kinds = [reason.partition(":")[0] for reason in verdict.reasons]
+    read = f"{percent(1 - verdict.truncated_share)} % read"
+    return [read if kind == "too long" else kind for kind in kinds]
 
 
 def threshold_facts(judge: Judge) -> dict[str, Any]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from nbhelpers.detect_calls import (
     AI,
-    NO_EVIDENCE,
+    NOT_JUDGED,
     UNDECIDED,
     Judge,
     Scored,
@@ -25,6 +26,7 @@ from nbhelpers.detect_calls import (
 )
 from nbhelpers.detect_facts import percent
 from nbhelpers.detect_files import CodeFile
+from nbhelpers.detector_notice import NO_EVIDENCE
 from nbhelpers.errors import ConfigError
 from nbhelpers.tables import left
 
@@ -36,14 +38,15 @@ EDIT_WORDS = {
 }
 CALL_WORDS = {
     AI: "called AI",
-    UNDECIDED: "undecided",
+    UNDECIDED: "undecided (its score lies where both kinds are found)",
+    NOT_JUDGED: "not judged",
     "human": "not called AI",
     None: "no call",
 }
 CONTEST = (
-    "Check that the SHA-256 above is that of your file (sha256sum FILE); if not, another text was "
-    "scored.",
-    "Repeat it: nbhelpers detect FILE --model RUN, with the weights whose hash stands above.",
+    "Check that the SHA-256 above is that of your file (sha256sum {file}); if not, another text "
+    "was scored.",
+    "Repeat it: nbhelpers detect {file} --model {model}, with the weights whose hash stands above.",
     "Show how the program came about: drafts, version history, notes; explain it in your own "
     "words. Any of these says more than the score.",
     "Say what stands in it that is not yours to vary: starter code, a template, a formatter, a "
@@ -52,7 +55,7 @@ CONTEST = (
 _STYLE = (
     "body{font-family:sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#111;"
     "background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;"
-    "padding:.3em .6em;vertical-align:top;overflow-wrap:anywhere}.note{border-left:4px solid #a60;"
+    "padding:.3em .6em;vertical-align:top}td{overflow-wrap:anywhere}.note{border-left:4px solid #a60;"
     "padding:.3em 1em}"
 )
 _HEAD = (
@@ -63,13 +66,25 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EditLogits:
+    """Logit of each edited copy, None where it cannot be made; `unchanged`: nothing to edit."""
+
+    logits: dict[str, float | None] = field(default_factory=dict)
+    unchanged: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EditScore:
-    """The score of an edited copy that does the same; `p_ai` is None where it cannot be made."""
+    """The score of an edited copy that does the same; `p_ai` is None where it cannot be made.
+
+    `is_same`: there was nothing to edit.
+    """
 
     edit: str
     p_ai: float | None
     logit: float | None
     call: str | None
+    is_same: bool = False
 
     @property
     def words(self) -> str:
@@ -78,7 +93,8 @@ class EditScore:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {"edit": self.edit, "p_ai": self.p_ai, "logit": self.logit, "call": self.call}
+        told = {"edit": self.edit, "p_ai": self.p_ai, "logit": self.logit, "call": self.call}
+        return told | {"is_same": self.is_same}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +125,8 @@ class Evidence:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is no call, or why it is undecided."""
-        return self.verdict.reasons
+        kind = self.judge.no_call_kind
+        return tuple(self.judge.no_call if each == kind else each for each in self.verdict.reasons)
 
     def changes(self) -> list[str]:
         """Say what would change the score, as sentences."""
@@ -117,13 +134,25 @@ class Evidence:
         for each in self.edits:
             if each.p_ai is None:
                 continue
+            if each.is_same:
+                found.append(f"{each.words.capitalize()}: there is nothing to change here.")
+                continue
             moved = f"With {each.words} the same program scores {each.p_ai:.3f}"
-            if self.call is not None and each.call != self.call:
+            if each.call is not None and each.call != self.call:
                 moved += f" and would be {CALL_WORDS[each.call]}: the call hangs on this"
             found.append(f"{moved}.")
         if not found:
             found.append("No edited copy could be made (language unknown, or it does not parse).")
         return found
+
+    def contest(self) -> list[str]:
+        """Say how to contest the score, with the commands for this file and this model."""
+        file, place = self.file.name, self.judge.facts.place
+        model = place.name
+        if place.kind == "checkpoint" and place.run is not None:
+            model = f"{place.run.name}/checkpoints/{place.folder.name}"
+        file = shlex.quote(f"./{file}" if file.startswith("-") else file)
+        return [line.format(file=file, model=shlex.quote(model)) for line in CONTEST]
 
     def rows(self) -> dict[str, str]:
         """Name and text of each finding."""
@@ -152,6 +181,8 @@ class Evidence:
         rows["model"] = f"{facts.model}, run {facts.run_id}"
         rows["SHA-256 of its weights"] = facts.weights_sha256
         rows["form that is scored"] = f"{facts.canonical}, the first {facts.seq_len} tokens"
+        if facts.data_note:
+            rows["its training data"] = facts.data_note
         return rows | {"date": self.created}
 
     def text(self) -> str:
@@ -159,7 +190,7 @@ class Evidence:
         lines = [NO_EVIDENCE, ""]
         lines += [f"{name}: {text}" for name, text in self.rows().items()]
         lines += ["", "What would change the score", *(f"- {each}" for each in self.changes())]
-        lines += ["", "How to contest it", *(f"- {each}" for each in CONTEST)]
+        lines += ["", "How to contest it", *(f"- {each}" for each in self.contest())]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,10 +204,11 @@ class Evidence:
             "language": self.file.language,
             "lines": self.file.n_lines,
             **self.verdict.to_dict(),
+            "reasons": list(self.reasons),
             "threshold": threshold_facts(self.judge),
             "edits": [each.to_dict() for each in self.edits],
             "changes": self.changes(),
-            "contest": list(CONTEST),
+            "contest": self.contest(),
             "model": self.judge.facts.to_dict(),
             "created": self.created,
         }
@@ -219,7 +251,7 @@ class Evidence:
         parts.append(left(f"<table>{''.join(cells)}</table>"))
         for title, lines in (
             ("What would change the score", self.changes()),
-            ("How to contest it", CONTEST),
+            ("How to contest it", self.contest()),
         ):
             items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
             parts.append(f"<h2>{title}</h2><ul>{items}</ul>")
@@ -232,23 +264,23 @@ class Evidence:
         return self._body()
 
 
-def evidence_of(
-    judge: Judge, file: CodeFile, scored: Scored, edited: dict[str, float | None]
-) -> Evidence:
+def evidence_of(judge: Judge, file: CodeFile, scored: Scored, edited: EditLogits) -> Evidence:
     """Return the sheet of a file.
 
     Args:
         judge: The model and the calibration in force.
         file: The program.
         scored: What the model said of it.
-        edited: Per edit the logit of the edited copy, None where it could not be made.
+        edited: What it said of the edited copies.
     """
     verdict = judge.verdict(file, scored)
     edits = []
-    for edit, logit in edited.items():
+    for edit, logit in edited.logits.items():
         p = None if logit is None else judge.facts.probability(logit)
-        call = None if logit is None or verdict.call is None else judge.called(logit)[0]
-        edits.append(EditScore(edit=edit, p_ai=p, logit=logit, call=call))
+        is_judged = verdict.call is not None and not verdict.is_doubted
+        call = judge.called(logit)[0] if is_judged and logit is not None else None
+        is_same = edit in edited.unchanged
+        edits.append(EditScore(edit=edit, p_ai=p, logit=logit, call=call, is_same=is_same))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return Evidence(file=file, verdict=verdict, edits=tuple(edits), judge=judge, created=now)
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.catalog import SAMPLES
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json
 from nbhelpers.forms import ANY, EDGES, INTERVALS, NUMBER, NUMBERS, PLAIN, TEXT, fitted
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.runs import Run
+from nbhelpers.samples.styles import SAMPLE_NOTE
 from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
 
 WEIGHTS = "model.safetensors"
@@ -33,23 +35,35 @@ _RESULT = {
     "operating_point": _POINT,
     "scores": {"*": _SPLIT},
     "model": {"*": ANY, "name": TEXT, "revision": PLAIN},
-    "data": {"*": ANY, "splits": _COUNTS},
+    "data": {"*": ANY, "splits": _COUNTS, "note": TEXT},
     "similarity": {"*": ANY, "pairs": {"*": ANY, "threshold": NUMBER, "roc_auc": NUMBER}},
 }
+_RECORD = {"*": ANY, "preset": {"*": ANY, "settings": {"*": ANY, "data": TEXT}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A false-positive rate that was measured: on whom, how many, and its 95 % interval."""
+    """A false-positive rate that was measured: on whom, how many, and its 95 % interval.
+
+    `expected`: that of the next program by the same people, where it is known and differs.
+    """
 
     on: str
     n: int
     fpr: float
     interval: tuple[float, float] | None
+    expected: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The share with its interval."""
+        if self.interval is None:
+            return f"{percent(self.fpr)} %"
+        low, high = map(percent, self.interval)
+        return f"{percent(self.fpr)} %, 95 % interval {low} to {high} %"
 
     def __str__(self) -> str:
-        edges = f" [{percent(self.interval[0])}, {percent(self.interval[1])}]"
-        return f"{percent(self.fpr)} %{edges if self.interval else ''} of {self.n} {self.on}"
+        return f"{round(self.fpr * self.n)} of {self.n} {self.on} ({self.words})"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -63,7 +77,8 @@ class DetectorFacts:
 
     `threshold_logit`: above it the run called a program AI; `band_logit`: below it the run did not
     abstain; both None for a detector without a threshold. `rates`: false-positive rates measured at
-    that threshold. `languages`: those it was trained on; () where that is not known.
+    that threshold. `languages`: those it was trained on; () where that is not known. `data_note`:
+    what must be said about its training data, or "".
     """
 
     place: TrainedDetector
@@ -79,6 +94,7 @@ class DetectorFacts:
     rates: tuple[Rate, ...] = ()
     languages: tuple[str, ...] = ()
     pair_threshold: float | None = None
+    data_note: str = ""
     sha256: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -87,6 +103,11 @@ class DetectorFacts:
         if "weights" not in self.sha256:
             self.sha256["weights"] = file_sha256(self.place.folder / WEIGHTS)
         return self.sha256["weights"]
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether it learnt the bundled sample, so that its scores say nothing about real code."""
+        return self.data_note == SAMPLE_NOTE
 
     @property
     def home(self) -> Path:
@@ -107,6 +128,7 @@ class DetectorFacts:
             "canonical": self.canonical,
             "seq_len": self.seq_len,
             "temperature": self.temperature,
+            "data_note": self.data_note,
         }
 
 
@@ -131,6 +153,7 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
         target_fpr=point.get("target_fpr"),
         rates=tuple(_rates(result.get("scores") or {})),
         languages=tuple(_languages(result)),
+        data_note=_data_note(place, result),
         pair_threshold=((result.get("similarity") or {}).get("pairs") or {}).get("threshold"),
     )
 
@@ -140,6 +163,16 @@ def _result(place: TrainedDetector) -> dict[str, Any]:
         if folder is not None and (found := read_json(folder / RESULT_NAME, _RESULT)):
             return found
     return {}
+
+
+def _data_note(place: TrainedDetector, result: dict[str, Any]) -> str:
+    """The note on the training data; of a checkpoint without a result, what its run was told."""
+    note = (result.get("data") or {}).get("note")
+    if note or place.run is None:
+        return note or ""
+    told = read_json(place.run / "run.json", _RECORD) or {}
+    settings = (told.get("preset") or {}).get("settings") or {}
+    return SAMPLE_NOTE if settings.get("data") in SAMPLES else ""
 
 
 def _settings(told: dict[str, Any], folder: Path) -> dict[str, Any]:

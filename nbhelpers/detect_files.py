@@ -25,6 +25,8 @@ CHUNK_FILES, CHUNK_BYTES = 256, 8_000_000  # read and scored at once
 NOT_ENTERED = frozenset(
     (".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", "venv", ".ipynb_checkpoints")
 )
+NOTEBOOKS = (".ipynb",)
+NOTEBOOK_WORDS = "its code lies in cells of JSON: save it as a script first"
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -158,6 +160,8 @@ def read_file(entry: Entry) -> CodeFile | Skipped:
         else:
             reason, detail = "not readable", error.strerror or type(error).__name__
         return Skipped(name=entry.name, reason=reason, detail=detail)
+    if entry.path.suffix.lower() in NOTEBOOKS:
+        return Skipped(name=entry.name, reason="notebook", detail=NOTEBOOK_WORDS)
     text, encoding, fault = decoded(data, entry.path.suffix.lower())
     if fault is not None:
         return Skipped(name=entry.name, reason=fault[0], detail=fault[1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BLOCK = 256  # rows at once: (256, files) floats
 BINS = 20_000  # of cosines from -1 to 1
-NGRAM_COLUMNS = 50_000
+FEW = 30  # programs; of fewer, an n-gram in a single one still makes it unlike the others
 
 Progress = Callable[[int, int], None]
 
@@ -39,13 +39,13 @@ class RankedPair:
         return self.rank / self.n
 
 
-def ngram_vectors(codes: list[str]) -> Any:
-    """Return unit vectors of character n-grams, the floor: a sparse (programs, columns) matrix."""
-    from nbhelpers.detector_ngrams import NgramVectors
+def floor_vectors(codes: list[str]) -> Any:
+    """Return unit vectors of the floor that a report names: sparse (programs, columns)."""
+    from nbhelpers.retrieval_floors import TfidfSimilarity
 
-    least = 2 if len(codes) > 2 else 1
-    vectors = NgramVectors(min_texts=least, max_columns=NGRAM_COLUMNS)
-    return vectors.fit_transform(codes)
+    least = 1 if len(codes) < FEW else 2
+    everyone = range(len(codes))
+    return TfidfSimilarity(codes, min_programs=least).between(everyone, everyone)[0]
 
 
 def best_pairs(

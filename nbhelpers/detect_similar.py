@@ -14,22 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.detect_batch import checked_output, csv_text, write_text
+from nbhelpers.detect_batch import checked_output, csv_note, csv_text, write_text
 from nbhelpers.detect_calls import MIN_WORDS
 from nbhelpers.detect_facts import DetectorFacts, percent
 from nbhelpers.detect_files import CodeFile, Skipped, chunks, find_files, shown
 from nbhelpers.detect_pairs import RankedPair
 from nbhelpers.detect_starter import given_runs, strip, words_of
+from nbhelpers.detector_notice import NO_EVIDENCE_SIMILAR
 from nbhelpers.errors import DataError
 from nbhelpers.paths import kind_of
 from nbhelpers.tables import left
 
 SHOWN = 50
 MAX_CHARACTERS = 200_000  # a longer one is a bundle or a table, and its n-grams take seconds
-NO_EVIDENCE = (
-    "Similarity is no evidence of misconduct: people who solve the same task write alike. Read "
-    "both programs before you ask anybody anything."
-)
 COLUMNS = ("rank", "file_a", "file_b", "similarity", "floor", "floor_rank", "language_a")
 COLUMNS += ("language_b", "same_task", "starter_share_a", "starter_share_b", "same_bytes")
 
@@ -91,16 +88,19 @@ class Similar:
         ]
         if limit is not None:
             lines.append(
-                f"same_task: above {limit:.3f}, the threshold that told same-task pairs apart in "
+                f"same task: similarity above {limit:.3f}, the threshold that told same-task pairs apart in "
                 "the run's validation."
             )
-        return [*lines, NO_EVIDENCE]
+        if self.facts.data_note:
+            lines.append(self.facts.data_note)
+        return [*lines, NO_EVIDENCE_SIMILAR]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {
             "format": 1,
-            "notice": NO_EVIDENCE,
+            "notice": NO_EVIDENCE_SIMILAR,
+            "data_note": self.facts.data_note,
             "place": self.place,
             "summary": self.summary(),
             "model": self.facts.to_dict(),
@@ -120,24 +120,28 @@ class Similar:
         """
         path = checked_output(place)
         if path.suffix.lower() == ".csv":
-            return write_text(path, csv_text(COLUMNS, self.rows()))
+            text = csv_note(self.facts) + csv_text(COLUMNS, self.rows())
+            return write_text(path, text)
         return write_text(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
     def text(self) -> str:
         """Return the summary and the pairs as text."""
-        lines = ["", " rank  similarity   floor  floor rank  files"] if self.pairs else []
+        head = " rank  similarity  same task   floor  floor rank  files"
+        lines = ["", head] if self.pairs else []
         for row in self.rows():
             spoken = f" ({row['language_a']} and {row['language_b']})"
             spoken = spoken if row["language_a"] != row["language_b"] else ""
             same = "  the same bytes" if row["same_bytes"] else ""
             lines.append(
-                f"{row['rank']:>5}  {row['similarity']:>10.4f}  {row['floor']:>6.4f}  "
+                f"{row['rank']:>5}  {row['similarity']:>10.4f}  {_same_task(row):>9}  "
+                f"{row['floor']:>6.4f}  "
                 f"{row['floor_rank']:>10}  {row['file_a']}  {row['file_b']}{spoken}{same}"
             )
         if self.skipped:
             kinds = Counter(each.reason for each in self.skipped)
             told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
             lines += ["", f"Left out: {told}."]
+            lines += [f"  {each.name}: {each.reason} ({each.detail})" for each in self.skipped[:10]]
         return "\n".join([*self.summary(), *lines])
 
     def __len__(self) -> int:
@@ -147,15 +151,20 @@ class Similar:
         return f"Similar({self.place}: {len(self.members)} programs, {self.n_pairs} pairs)"
 
     def _repr_html_(self) -> str:
-        names = ("", "similarity", "floor", "floor's rank", "file", "file")
+        names = ("", "similarity", "same task", "floor", "floor's rank", "file", "file")
         head = "".join(f"<th>{name}</th>" for name in names)
         body = "".join(_html_row(row) for row in self.rows()[:SHOWN])
         notes = "".join(f"<p>{html.escape(line)}</p>" for line in self.summary())
         return left(f"<table><tr>{head}</tr>{body}</table>") + notes
 
 
+def _same_task(row: dict[str, Any]) -> str:
+    return {True: "yes", False: "no", None: "-"}[row["same_task"]]
+
+
 def _html_row(row: dict[str, Any]) -> str:
-    cells = (str(row["rank"]), f"{row['similarity']:.4f}", f"{row['floor']:.4f}")
+    cells = (str(row["rank"]), f"{row['similarity']:.4f}", _same_task(row))
+    cells += (f"{row['floor']:.4f}",)
     cells += (str(row["floor_rank"]), row["file_a"], row["file_b"])
     return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
 

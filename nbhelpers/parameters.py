@@ -12,9 +12,9 @@ import json
 import math
 import re
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
-from nbhelpers.checks import SPELLINGS, raise_problems, respelt
+from nbhelpers.checks import SPELLINGS, raise_problems, respelt, settings_class
 from nbhelpers.errors import ConfigError
 from nbhelpers.paths import expanded
 
@@ -65,6 +65,24 @@ def parse_assignments(pairs: Iterable[str], option: str) -> dict[str, Any]:
         if name in values:
             raise ConfigError(f"{option} {name} is given twice.", fix="keep one of the two")
         values[name] = parse_value(text)
+    return values
+
+
+def parse_overrides(job: str, pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `name=value` texts as settings of a job; a list may be written with commas.
+
+    >>> parse_overrides("detector", ["languages=python,java", "prevalences=0.1", "epochs=1"])
+    {'languages': ['python', 'java'], 'prevalences': [0.1], 'epochs': 1}
+
+    Raises:
+        ConfigError: There is no such job; or see `parse_assignments`.
+    """
+    fields, values = settings_class(job).model_fields, parse_assignments(pairs, "-o")
+    for name, value in values.items():
+        is_list = name in fields and get_origin(fields[name].annotation) is list
+        if is_list and isinstance(value, str | int | float) and not isinstance(value, bool):
+            parts = [part.strip() for part in str(value).strip("[]").split(",")]
+            values[name] = [parse_value(part) for part in parts if part]
     return values
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nbhelpers.catalog import MODELS
+from nbhelpers.detector_notice import NO_EVIDENCE, NO_EVIDENCE_SIMILAR
 from nbhelpers.report_detector_base import (
     AHEAD,
     EDITED,
@@ -34,14 +35,6 @@ from nbhelpers.report_detector_words import (
 from nbhelpers.report_facts import RunFacts, count, score
 from nbhelpers.report_findings import standing
 
-NO_EVIDENCE = (
-    "Not evidence of misconduct: the detector measures how a program is written, and people write "
-    "like that too; a call is a reason to look and to ask, never a finding."
-)
-NO_EVIDENCE_SIMILAR = (
-    "Not evidence of misconduct: programs for the same task are alike by themselves; a high "
-    "similarity is a reason to look, never a finding."
-)
 FEW = 100  # programs of one class
 LARGE_LOSS = 0.5  # of the TPR, under an edit
 COMPARED = ("test", "held_out")

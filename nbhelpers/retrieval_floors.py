@@ -36,21 +36,28 @@ def similarity_text(code: str) -> str:
 class TfidfSimilarity:
     """Cosines of character n-grams between programs, counted once for all comparisons."""
 
-    def __init__(self, codes: Sequence[str]) -> None:
-        """Count the n-grams of every program; those of a single one can match nothing."""
+    def __init__(self, codes: Sequence[str], *, min_programs: int = 2) -> None:
+        """Count the n-grams of every program.
+
+        Args:
+            codes: The programs.
+            min_programs: Leave out n-grams that stand in fewer. One of a single program can match
+                nothing; among a handful of programs it still shows how unlike the others it is.
+        """
         import numpy as np
 
         counts = NgramVectors(sizes=SIZES).counts([similarity_text(code) for code in codes])
         texts_with = np.bincount(counts.indices, minlength=counts.shape[1])
-        self._counts = counts[:, np.flatnonzero(texts_with >= 2)]
+        self._min_programs = min_programs
+        self._counts = counts[:, np.flatnonzero(texts_with >= min_programs)]
 
     def between(
         self, left: Sequence[int] | np.ndarray, right: Sequence[int] | np.ndarray
     ) -> tuple[Any, Any]:
         """Return sparse unit vectors of the programs at `left` and at `right`.
 
-        How rare an n-gram is follows from these programs alone; one that stands in a single
-        program of them is left out.
+        How rare an n-gram is follows from these programs alone; one that stands in fewer
+        than `min_programs` of them is left out.
 
         Args:
             left: (m,) positions among the codes.
@@ -63,7 +70,7 @@ class TfidfSimilarity:
         members = np.unique(np.concatenate([left, right]))
         chosen = self._counts[members]
         texts_with = np.bincount(chosen.indices, minlength=chosen.shape[1])
-        kept = np.flatnonzero(texts_with >= 2)
+        kept = np.flatnonzero(texts_with >= self._min_programs)
         rarity = np.log((1 + len(members)) / (1 + texts_with[kept])) + 1
         weighted = chosen[:, kept] @ diags(rarity.astype(np.float32))
         length = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).reshape(-1))

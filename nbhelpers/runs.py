@@ -25,7 +25,7 @@ from nbhelpers.files import read_json, write_json
 from nbhelpers.forms import PROCESS, RECORD
 from nbhelpers.paths import expanded, is_file, is_folder, kind_of
 from nbhelpers.results import RESULT_NAME, RunResult
-from nbhelpers.tables import left
+from nbhelpers.tables import changed, cut, left
 
 HEARTBEAT_S = 15.0
 HEARTBEAT_LIMIT_S = 180.0  # a drive shared by two machines shows a new time late
@@ -317,7 +317,7 @@ class RunTable:
         return "\n".join(repr(run) for run in self.runs) or f"no runs in {self.run_dir}"
 
     def rows(self) -> list[dict[str, str]]:
-        """Id, status, preset, first score on test and start of every run, as text."""
+        """What a list of runs shows of each, as text; of a failed run the error as its score."""
         return [_row(run) for run in self.runs]
 
     def _repr_html_(self) -> str:
@@ -333,10 +333,13 @@ class RunTable:
 def _row(run: Run) -> dict[str, str]:
     record, status = run.record or {}, run.status
     found = run.result().headline_scores if status == "finished" else {}
-    preset = (record.get("preset") or {}).get("name") or ""
-    score = " ".join(next(iter(found.items()), ())).removeprefix("test ")
-    created = record.get("created_at") or ""
-    return {"run": run.id, "status": status, "preset": preset, "score": score, "started": created}
+    preset, errors = record.get("preset") or {}, run.final_events("error")
+    row = {"run": run.id, "status": status, "preset": preset.get("name") or ""}
+    row |= {"changed": changed(preset)}
+    row["score"] = " ".join(next(iter(found.items()), ())).removeprefix("test ")
+    if status == "failed" and errors:
+        row["score"] = cut(f"{errors[-1].get('kind', 'Error')}: {errors[-1].get('message', '')}")
+    return row | {"started": record.get("created_at") or ""}
 
 
 def list_runs(run_dir: str | Path = "runs") -> RunTable:

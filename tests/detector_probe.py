@@ -1,4 +1,4 @@
-"""A small detector training in one or several processes, for tests: `detector_probe.py CONFIG`.
+"""A small detector training in one or several processes, for tests: `detector_probe.py CONFIGS`.
 
 It uses the job's own loop, task and model on made-up programs. What it writes: the final weights,
 and where asked the gradients of one optimizer step.
@@ -144,4 +144,5 @@ def main(config: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    for given in json.loads(Path(sys.argv[1]).read_text()):
+        main(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from safetensors.numpy import save_file
 
 from nbhelpers import cli, cli_text
 from nbhelpers.errors import BudgetError, ConfigError, LaunchError, NbhelpersError, OutOfMemory
+
+README = Path(__file__).parent.parent / "README.md"
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -28,10 +31,8 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_the_commands_are_those_of_the_readme() -> None:
     commands = set(typer.main.get_command(cli.app).commands)
-    wanted = "gpu presets plan budget train evaluate score-predictions follow stop runs report run"
-    others = {"export-launcher", "patch-legacy", "legacy-launcher", "study"}
-    others |= {"ask", "merge", "export"}
-    assert commands == {*wanted.split(), *others}
+    shown = re.findall(r"^nbhelpers ([a-z-]+)", README.read_text(), re.MULTILINE)
+    assert commands == set(shown)
 
 
 def test_gpu_says_what_is_here_or_why_there_is_nothing(
@@ -39,6 +40,20 @@ def test_gpu_says_what_is_here_or_why_there_is_nothing(
 ) -> None:
     assert _run(monkeypatch, "gpu") == 0
     assert capsys.readouterr().out.startswith("Hardware(")
+
+
+def test_presets_lists_the_settings_and_a_list_may_be_typed_with_commas(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, "presets", "detector", "--settings") == 0
+    listed = capsys.readouterr().out
+    assert "\nlanguages = []\n    keep the rows in these languages" in listed
+    typed = ("-o", "languages=python,java", "-o", "augment=rename", "-o", "prevalences=0.1")
+    assert _run(monkeypatch, "plan", "detector", "--preset", "smoke", *typed) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("languages ")] == ["python,java"]
+    assert max(map(len, lines)) < 220  # no table of targets in a cell
+    assert _run(monkeypatch, "plan", "detector", "--preset", "smoke", "-o", "augment=shout") == 2
 
 
 def test_presets_lists_each_with_its_gpu(

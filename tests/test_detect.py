@@ -16,10 +16,14 @@ from typer.testing import CliRunner
 from nbhelpers import detect_process
 from nbhelpers.cli import app
 from nbhelpers.detect import Detector, load_detector
-from nbhelpers.detect_calls import NO_EVIDENCE, Scored
-from nbhelpers.detect_evidence import evidence_of
+from nbhelpers.detect_calls import Scored
+from nbhelpers.detect_evidence import EditLogits, evidence_of
+from nbhelpers.detect_facts import detector_facts
 from nbhelpers.detect_files import code_file
+from nbhelpers.detector_notice import NO_EVIDENCE
 from nbhelpers.errors import ConfigError, DataError, NonFinite, RequirementMissed
+from nbhelpers.samples.styles import SAMPLE_NOTE
+from nbhelpers.trained_detector import find_detector
 
 NEED = 59  # programs that promise 5 %
 
@@ -71,7 +75,13 @@ def test_without_a_calibration_there_is_a_score_and_no_flag(
     batch = detector.detect(tmp_path, progress=False)
     assert [row.name for row in batch.rows] == ["a.py", "b.py"]
     assert [row.verdict.call for row in batch.rows] == [None, None]
-    assert "Nothing is called AI" in batch.text() and NO_EVIDENCE in batch.text()
+    text = batch.text()
+    assert "Nothing is called AI" in text and NO_EVIDENCE in text
+    assert "called AI 3 of 200 human programs of the run's own test (1.5 %, " in text
+    (tmp_path / "b.py").write_text("x = 1\n")
+    text, table = (found := detector.detect(tmp_path, progress=False)).text(), found.csv()
+    assert "too short  b.py" in text and text.count("does not carry over") == 1
+    assert "no calibration" in table and "does not carry over" not in table
     assert [each["expected"] for each in batch.expected_false_accusations()] == [0.03, 1.0]
 
 
@@ -118,7 +128,7 @@ def test_it_abstains_and_says_why(
     calibrated: Detector, code: str, language: str, words: str
 ) -> None:
     sheet = calibrated.score_code(code, language=language, edits=False)
-    assert sheet.call == "undecided" and words in "; ".join(sheet.reasons)
+    assert sheet.call == "not judged" and words in "; ".join(sheet.reasons)
     assert words in sheet.text()
 
 
@@ -150,13 +160,45 @@ def test_a_batch_says_how_many_false_accusations_to_expect(
         (tmp_path / f"{i}.py").write_text(program(score))
     (tmp_path / "short.py").write_text("score(9)")
     batch = calibrated.detect(tmp_path, progress=False)
-    assert [row.verdict.call for row in batch.rows] == ["ai", "undecided", "undecided", "human"]
+    assert [row.verdict.call for row in batch.rows] == ["ai", "undecided", "not judged", "human"]
     (told,) = batch.expected_false_accusations()
     assert told["files"] == 3 and told["expected"] == pytest.approx(3 / (NEED + 1))
     low, high = told["interval"]
     assert low == 0 and high == pytest.approx(3 * (1 - 0.025 ** (1 / NEED)))
-    assert "Called AI: 1; undecided: 2." in batch.text()
-    assert "False accusations to expect" in batch._repr_html_()
+    text = batch.text()
+    assert "Called AI: 1; undecided (the score lies in the band): 1; not judged" in text
+    assert "3 of the 4 files can be judged. If people like yours wrote all of these, about " in text
+    assert f"0 of {NEED} known-human programs of your own (0 %, 95 % interval 0 to 6.06 %)" in text
+
+
+def test_a_model_of_the_bundled_sample_calls_nothing_and_every_output_says_what_it_is(
+    detector: Detector, humans: Path, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "detector-toy")
+    told = json.loads((run / "result.json").read_text())
+    told["data"]["note"] = SAMPLE_NOTE
+    (run / "result.json").write_text(json.dumps(told))
+    toy = Detector(detector_facts(find_detector(run)), detector.scorer)
+    assert SAMPLE_NOTE in toy.calibrate(humans, target_fpr=0.05, progress=False).text()
+    batch, pairs = toy.detect(humans, progress=False), toy.similar(humans, progress=False)
+    assert {row.verdict.call for row in batch.rows} == {None}
+    sheet = toy.score_code(program(9), language="python", edits=False)
+    assert sheet.call is None and "detects nothing real" in sheet.reasons[0]
+    outputs = [batch.text(), batch.csv(), batch._repr_html_(), sheet.text(), sheet.html()]
+    outputs += [pairs.text(), json.dumps(pairs.to_dict()), json.dumps(batch.to_dict())]
+    outputs.append(pairs.save(tmp_path / "pairs.csv").read_text())
+    assert all("detects nothing real" in each for each in outputs)
+
+
+def test_a_checkpoint_without_a_result_is_known_by_the_data_of_its_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "detector-toy")
+    (run / "result.json").unlink()
+    assert not detector_facts(find_detector(run)).is_sample
+    record = json.loads((run / "run.json").read_text()) | {
+        "preset": {"settings": {"data": "smoke"}}
+    }
+    (run / "run.json").write_text(json.dumps(record))
+    assert detector_facts(find_detector(run)).is_sample
 
 
 def test_tables_survive_hostile_names(detector: Detector, tmp_path: Path) -> None:
@@ -184,16 +226,19 @@ def test_a_sheet_names_the_bytes_the_model_and_what_would_change_the_call(
     judge = calibrated.judge()
     file = code_file(program(9), "python", "<b>.py")
     logits = {"rename": -3.0, "reformat": 8.5, "strip_comments": None}
-    sheet = evidence_of(judge, file, Scored(logit=9.0, tokens=60), logits)
+    edited = EditLogits(logits=logits | {"rename_reformat": 9.0}, unchanged={"rename_reformat"})
+    sheet = evidence_of(judge, file, Scored(logit=9.0, tokens=60), edited)
     text, page = sheet.text(), sheet.html()
     for words in (NO_EVIDENCE, file.sha256, calibrated.facts.weights_sha256, "How to contest it"):
         assert words in text and words in page
     assert "With local names changed the same program scores 0.047 and would be not called" in text
     assert "scores 1.000." in text  # set out anew: the call stays
+    assert "Local names changed and set out anew: there is nothing to change here." in text
+    assert "nbhelpers detect '<b>.py' --model detector-tiny-1, with" in text
     assert "<b>.py" not in page and "&lt;b&gt;.py" in page and "<script" not in page
     told = json.loads(sheet.save(tmp_path / "s.json").read_text())
     assert told["sha256"] == file.sha256 and told["threshold"]["kind"] == "calibration"
-    assert [each["call"] for each in told["edits"]] == ["human", "ai", None]
+    assert [each["call"] for each in told["edits"]] == ["human", "ai", None, "ai"]
     assert told["edits"][2]["p_ai"] is None
     with pytest.raises(ConfigError, match=r"\.pdf"):
         sheet.save(tmp_path / "s.pdf")
@@ -202,6 +247,9 @@ def test_a_sheet_names_the_bytes_the_model_and_what_would_change_the_call(
 def test_what_cannot_be_scored_is_an_error_with_its_reason(
     detector: Detector, tmp_path: Path
 ) -> None:
+    (tmp_path / "book.ipynb").write_text('{"cells": []}')
+    with pytest.raises(DataError, match="notebook"):
+        detector.score_code(tmp_path / "book.ipynb")
     (tmp_path / "x.py").write_bytes(b"\x7fELF\0\0")
     with pytest.raises(DataError, match="binary"):
         detector.score_code(tmp_path / "x.py")
@@ -220,9 +268,6 @@ def test_what_cannot_be_scored_is_an_error_with_its_reason(
 
 
 def test_another_objective_is_refused(tmp_path: Path, detector: Detector) -> None:
-    from nbhelpers.detect_facts import detector_facts
-    from nbhelpers.trained_detector import find_detector
-
     folder = write_run(tmp_path / "detector-b", objective="similar")
     other = Detector(detector_facts(find_detector(folder)), detector.scorer)
     with pytest.raises(ConfigError, match="objective=similar: it cannot score code"):
@@ -273,6 +318,17 @@ def test_the_shell_says_the_same_and_ends_with_its_codes(
     few = shell.invoke(app, ["calibrate", "--humans", str(humans), "--out", str(out), *model])
     assert isinstance(few.exception, RequirementMissed) and "240 more" in few.exception.message
     assert "--fpr 0.05" in few.exception.fix and out.is_file()
+    good = ["calibrate", "--humans", str(humans), "--fpr", "0.05", *model]
+    assert shell.invoke(app, good).exit_code == 0
+    place = run / "calibration.json"
+    before = place.read_bytes()
+    few = shell.invoke(app, ["calibrate", "--humans", str(humans), *model])
+    assert place.read_bytes() == before and "stays as it is" in few.output
+    place.unlink()
+    (tmp_path / "empty").mkdir()
+    nothing = shell.invoke(app, ["detect", str(tmp_path / "empty"), *model])
+    assert "holds no file" in nothing.exception.message
+    assert "--model" in shell.invoke(app, ["similar", str(humans)]).output
     told = shell.invoke(app, ["detect", str(humans), *model, "--json", str(tmp_path / "t.json")])
     assert told.exit_code == 0 and "Nothing is called AI" in told.output
     wrong = shell.invoke(app, ["detect", str(humans), *model, "--csv", "t.txt"])

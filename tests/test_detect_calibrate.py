@@ -43,7 +43,7 @@ def test_299_programs_promise_one_percent_and_298_do_not(facts: DetectorFacts) -
     assert (enough.exceed, enough.threshold_logit, enough.lack) == (0, 298.0, "")
     short = fixed(logits[:-1], facts)
     assert not short.is_met and short.needed == 299
-    assert "it takes 299, 1 more" in short.lack and "Nothing is called AI" in short.lack
+    assert "it takes 299, 1 more" in short.lack and "Nothing is called AI with it" in short.lack
 
 
 @pytest.mark.parametrize(("n", "target", "allowed"), [(59, 0.05, 0), (93, 0.05, 1), (299, 0.01, 0)])

@@ -10,7 +10,7 @@ from fake_detector import program
 from scipy.sparse import csr_matrix
 
 from nbhelpers import detect_pairs
-from nbhelpers.detect_pairs import best_pairs, ngram_vectors
+from nbhelpers.detect_pairs import best_pairs, floor_vectors
 from nbhelpers.detect_similar import read_members
 from nbhelpers.detect_starter import MIN_FILES, given_runs, strip
 from nbhelpers.errors import DataError
@@ -49,9 +49,12 @@ def test_equal_programs_come_in_their_order_and_no_more_than_asked() -> None:
 
 
 def test_the_floor_is_high_for_shared_text_alone() -> None:
-    grams = ngram_vectors([program(0, "total"), program(0, "total_b"), "print('other words')\n"])
+    codes = [program(0, "total"), program(0, "total_b"), "print('other words')\n"]
+    grams = floor_vectors(codes)
     plain = np.asarray((grams @ grams.T).todense())
     assert plain[0, 1] > 0.5 > plain[0, 2]
+    pair = floor_vectors(codes[::2])  # what two alone share is not all that they are
+    assert (pair[0] @ pair[1].T).sum() < 0.5
 
 
 STARTER = "import sys\n\ndef read_all(path):\n    with open(path) as f:\n        return f.read()\n"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from detector_probe import made_up_inputs, make_trainer
+from detector_probe import main as play_probe
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.jobs.detector_task import number_tasks, task_order
@@ -56,22 +57,47 @@ def config(**changes: Any) -> dict[str, Any]:
     return given | changes
 
 
-def play(folder: Path, name: str, world: int, given: dict[str, Any]) -> tuple[dict, dict]:
-    """Run the probe; return (tensors, facts)."""
-    from safetensors.numpy import load_file
+GRADIENTS = {"programs": 400, "global_batch_size": 256, "only_gradients": True, "unlabelled": 40}
+WEIGHTS = {"programs": 52, "freeze_epochs": 1, "dtype": "float64", "global_batch_size": 12}
+Played = tuple[dict[str, np.ndarray], dict[str, Any]]  # tensors, facts
 
-    out = folder / f"{name}.safetensors"
-    file = folder / f"{name}.config.json"
-    file.write_text(json.dumps(given | {"out": str(out)}))
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    command = [sys.executable, *(start if world > 1 else []), str(PROBE), str(file)]
+
+@pytest.fixture(scope="module")
+def in_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
+    """What two processes come to, by the name of the split; started once for all."""
+    folder = tmp_path_factory.mktemp("two")
+    configs = {
+        "2x128": config(per_device=128, **GRADIENTS),
+        "2x3x2": config(per_device=3, **WEIGHTS),
+    }
+    outs = {name: folder / f"{name}.safetensors" for name in configs}
+    file = folder / "configs.json"
+    file.write_text(json.dumps([given | {"out": str(outs[n])} for n, given in configs.items()]))
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *start, str(PROBE), str(file)]
     cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     env = os.environ | cpu
     roots = [str(PROBE.parent.parent), str(PROBE.parent), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(roots)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
+    return {name: read(out) for name, out in outs.items()}
+
+
+def read(out: Path) -> Played:
+    from safetensors.numpy import load_file
+
     return load_file(out), json.loads(out.with_suffix(".json").read_text())
+
+
+def play(folder: Path, size: int, given: dict[str, Any]) -> Played:
+    """Run the probe in this process, `size` programs at once."""
+    out = folder / f"{size}.safetensors"
+    try:
+        play_probe(config(per_device=size, **given) | {"out": str(out)})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return read(out)
 
 
 def distance(a: dict, b: dict) -> float:
@@ -83,13 +109,11 @@ def distance(a: dict, b: dict) -> float:
 
 
 @pytest.mark.slow
-def test_gradients_of_256_programs_do_not_depend_on_the_split(tmp_path: Path):
-    given = {"programs": 400, "global_batch_size": 256, "only_gradients": True, "unlabelled": 40}
-    runs = {
-        name: play(tmp_path, name, world, config(per_device=size, **given))
-        for name, world, size in (("1x256", 1, 256), ("2x128", 2, 128), ("1x64x4", 1, 64))
-    }
-    reference, facts = runs["1x256"]
+def test_gradients_of_256_programs_do_not_depend_on_the_split(
+    tmp_path: Path, in_two: dict[str, Played]
+):
+    reference, facts = play(tmp_path, 256, GRADIENTS)
+    runs = {"2x128": in_two["2x128"], "1x64x4": play(tmp_path, 64, GRADIENTS)}
     assert len(reference) > 30 and facts["losses"][2] > 1.0
     assert facts["losses"][0] == pytest.approx(facts["losses"][1] + 0.5 * facts["losses"][2])
     for name, (gradients, other) in runs.items():
@@ -98,13 +122,11 @@ def test_gradients_of_256_programs_do_not_depend_on_the_split(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_weights_do_not_depend_on_the_split_through_the_unfreeze(tmp_path: Path):
-    given = {"programs": 52, "freeze_epochs": 1, "dtype": "float64", "global_batch_size": 12}
-    runs = {
-        name: play(tmp_path, name, world, config(per_device=size, **given))
-        for name, world, size in (("1x12", 1, 12), ("1x4x3", 1, 4), ("2x3x2", 2, 3))
-    }
-    reference, facts = runs["1x12"]
+def test_weights_do_not_depend_on_the_split_through_the_unfreeze(
+    tmp_path: Path, in_two: dict[str, Played]
+):
+    reference, facts = play(tmp_path, 12, WEIGHTS)
+    runs = {"1x4x3": play(tmp_path, 4, WEIGHTS), "2x3x2": in_two["2x3x2"]}
     assert facts["state"]["step"] == 8 and facts["state"]["examples"] == 78
     for name, (weights, other) in runs.items():
         assert distance(reference, weights) <= 1e-8, name

@@ -100,6 +100,7 @@ def _set_parameters(source: str) -> object:
         (_lose_tag, "0 cells are tagged"),
         (_set_parameters("preset = 'a' + 'b'  # what"), "only `name = literal`"),
         (_set_parameters('preset = "auto"  # @param {type:"string"}'), "a comment is missing"),
+        (_set_parameters('data = ""  # for instance source=NAME'), "hides it from papermill"),
         (_set_parameters("\n".join(f"p{i} = 1  # why" for i in range(13))), "13 parameters"),
         (lambda n: n.metadata.update(widgets={}), "widget state"),
         (lambda n: n.metadata.pop("nbhelpers"), "must name the job"),

@@ -80,7 +80,7 @@ def test_the_headline_has_areas_rates_and_the_best_floor(made: Report) -> None:
     "wanted",
     [
         "detector: microsoft/codebert-base",
-        "Not evidence of misconduct:",
+        "A score is no evidence of misconduct.",
         "Audit of the data: usable with warnings: one human population.",
         "93 % of <human> files end with a newline",
         "The promise is broken on unseen humans: 70.5 % (63.7 % to 76.7 %) of 200 human programs",
@@ -240,7 +240,7 @@ def test_a_run_without_labels_reports_its_similarity() -> None:
         "MRR 0.710 (0.690 to 0.730), MAP@R 0.410 (0.380 to 0.440) for 300 queries"
     )
     assert "in a pool of 1,200 programs" in first and "it beats TF-IDF (MRR 0.630" in first
-    assert said[0].startswith("Not evidence of misconduct: programs for the same task")
+    assert said[0].startswith("Similarity is no evidence of misconduct: people who solve the same task")
     assert alarms(facts) == []
     level = facts_of(scores={}, similarity=similarity(lead=0.01))
     assert "it does not beat TF-IDF" in headline(level)

@@ -33,6 +33,7 @@ SECTIONS = (
 UNITS = r"%|percent|[KMGT]i?B\b|seconds?\b|minutes?\b|hours?\b|s\b|min\b|times\b|x\b|GPUs?\b"
 TYPED_NUMBER = re.compile(rf"\b\d[\d.,]*\s?(?:{UNITS})", re.IGNORECASE)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+FORM = re.compile(r"@param\s*(\{.*?\}|\[.*?\])?")
 MAGIC = re.compile(r"^\s*[%!]")
 
 
@@ -132,10 +133,10 @@ def parameter_problems(notebook: NotebookNode) -> Iterator[str]:
             continue
         names += 1
         comment = source.splitlines()[node.lineno - 1].partition("#")[2]
-        if node.lineno not in explained or not re.sub(
-            r"@param\s*(\{.*?\}|\[.*?\])?", "", comment
-        ).strip("# "):
+        if node.lineno not in explained or not FORM.sub("", comment).strip("# "):
             yield f"parameters, line {node.lineno}: a comment is missing"
+        if "=" in FORM.sub("", comment):  # papermill then takes the line for no parameter
+            yield f"parameters, line {node.lineno}: `=` in the comment hides it from papermill"
     if names > MAX_NAMES:
         yield f"{names} parameters, more than {MAX_NAMES}"
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.detector_notice import NO_EVIDENCE
 from nbhelpers.jobs import detector_card_parts as parts
 from nbhelpers.jobs.detector_card_parts import at, count, figure, items, mapping, one_line, percent
 from nbhelpers.jobs.detector_card_use import contest_lines, limit_lines, load_lines, use_lines
@@ -19,10 +20,6 @@ from nbhelpers.jobs.model_card import CARD
 from nbhelpers.jobs.model_card_parts import table
 from nbhelpers.jobs.public import without_paths
 
-NO_EVIDENCE = (
-    "A score of this model is no evidence of misconduct. It says how much a program looks like the "
-    "AI-written programs of one data set; it calls some people's own work AI."
-)
 _VERSIONS = ("python", "nbhelpers", "torch", "transformers", "tokenizers", "accelerate", "cuda")
 _VERSIONS += ("scikit-learn", "onnx", "onnxruntime")
 

@@ -93,7 +93,8 @@ def read_inputs(session: Session) -> Inputs:
     s = session.settings
     require_alike(session.checkpoint, {name: getattr(s, name) for name in MODEL})
     data = without_known(session, load_detection_data(**data_arguments(s)))
-    verdict = _audit(session, data) if s.objective != "similar" else None
+    is_audited = s.objective != "similar" and session.is_main  # once, not in every process
+    verdict = _audit(session, data) if is_audited else None
     texts = _Texts(s.canonical)
     rows = texts.add([row.code for row in data.rows])
     is_trained = session.checkpoint is None
@@ -117,18 +118,10 @@ def read_inputs(session: Session) -> Inputs:
     found = build_detector_tokenizer(s, picked)
     form = reading_form(found.tokenizer, s.canonical, s.objective)
     require_alike(session.checkpoint, {"canonical": form})
-    table = tokenise(
-        texts.texts if form == s.canonical else [canonical(text, form) for text in texts.texts],
-        found.tokenizer,
-        seq_len=s.seq_len,
-        vocab_size=found.config.vocab_size,
-        collapse=s.canonical == "flat",
-        report=session.progress("tokenise"),
-    )
     inputs = Inputs(
         data=data,
         audit=verdict,
-        table=table,
+        table=_table(session, texts.texts, found, form),
         found=found,
         rows=rows,
         forms=forms,
@@ -140,6 +133,18 @@ def read_inputs(session: Session) -> Inputs:
     )
     _tell_limits(session, inputs)
     return inputs
+
+
+def _table(session: Session, texts: list[str], found: Tokeniser, form: str) -> TokenTable:
+    s = session.settings
+    return tokenise(
+        texts if form == s.canonical else [canonical(text, form) for text in texts],
+        found.tokenizer,
+        seq_len=s.seq_len,
+        vocab_size=found.config.vocab_size,
+        collapse=s.canonical == "flat",
+        report=session.progress("tokenise"),
+    )
 
 
 def _audit(session: Session, data: DetectionData) -> dict[str, Any]:
