@@ -52,7 +52,8 @@ class Audit(Measured):
             said = "Nothing that was looked for makes these data useless."
         reasons = "".join(paragraph(reason, "bad") for reason in self.reasons)
         listed = "".join(f"<li>{html.escape(text)}</li>" for text in self.warnings)
-        return paragraph(said, "lead") + reasons + section("Warnings", f"<ul>{listed}</ul>")
+        warned = section("Warnings", f"<ul>{listed}</ul>" if listed else "")
+        return paragraph(said, "lead") + reasons + warned
 
     def _image(self) -> str:
         figure = self.figure()

@@ -104,7 +104,7 @@ class Batch:
 
     def _accusations_said(self) -> list[str]:
         """Say how many false accusations there would be; nothing of a model that calls nothing."""
-        if not self.rows or self.judge.facts.is_sample:
+        if not self.rows or not self.judge.rates:
             return []
         if not self.n_callable:
             return [f"None of the {len(self.rows)} files can be judged, whatever its score is."]
@@ -239,7 +239,7 @@ def _accusation_words(told: dict[str, Any], judge: Judge, n_files: int) -> str:
         above = f"{told['words']} may lie above the threshold"
         return f"{files}. If people like yours wrote all of these, {wrong}: {above}."
     return (
-        f"The run's own threshold called AI {told['words']}. {files}; if people like those wrote "
+        f"Above the run's own threshold lay {told['words']}. {files}; if people like those wrote "
         f"all of these, {wrong}."
     )
 

@@ -26,6 +26,10 @@ NO_CALIBRATION = (
     "calibrate --humans FOLDER"
 )
 
+MADE_UP = (
+    "the model learnt the bundled sample, and no calibration (nbhelpers calibrate) makes it judge "
+    "real code. "
+)
 OF_OTHERS = (
     "the calibration in this folder came with it: it was fixed by the one who exported the model, "
     "on other people. If they are yours too, name it: --calibration FILE; else fix a threshold on "
@@ -84,7 +88,7 @@ class Judge:
     def no_call(self) -> str:
         """Why nothing is called; "" where calls are given."""
         if self.facts.is_sample:
-            return f"the model learnt the bundled sample. {self.facts.data_note.rstrip('.')}"
+            return MADE_UP + self.facts.data_note.rstrip(".")
         if self.calibration is None:
             return self.why_none
         return f"the calibration is too small: {self.calibration.lack}" if not self.can_call else ""
@@ -109,6 +113,8 @@ class Judge:
     @property
     def rates(self) -> tuple[Rate, ...]:
         """False-positive rates of the threshold in force: the first is the one to expect."""
+        if self.facts.is_sample:
+            return ()  # those of two invented styles are of nobody
         return (self.calibration.rate,) if self.calibration is not None else self.facts.rates
 
     @property
@@ -209,7 +215,7 @@ def threshold_facts(judge: Judge) -> dict[str, Any]:
         "logit": limit,
         "p_ai": None if limit is None else judge.facts.probability(limit),
         "can_call": judge.can_call,
-        "promise": judge.calibration.promise if judge.calibration else None,
+        "promise": judge.calibration.promise if judge.calibration and judge.rates else None,
         "false_positive_rates": [rate.to_dict() for rate in judge.rates],
     }
     return dict(told)

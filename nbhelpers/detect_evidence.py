@@ -55,8 +55,8 @@ CONTEST = (
 _STYLE = (
     "body{font-family:sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#111;"
     "background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;"
-    "padding:.3em .6em;vertical-align:top}td{overflow-wrap:anywhere}.note{border-left:4px solid #a60;"
-    "padding:.3em 1em}"
+    "padding:.3em .6em;vertical-align:top}td{overflow-wrap:anywhere}"
+    ".note{border-left:4px solid #a60;padding:.3em 1em}"
 )
 _HEAD = (
     '<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
@@ -67,7 +67,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditLogits:
-    """Logit of each edited copy, None where it cannot be made; `unchanged`: nothing to edit."""
+    """Logit of each edited copy, None where it cannot be made; `unchanged`: read as before."""
 
     logits: dict[str, float | None] = field(default_factory=dict)
     unchanged: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class EditLogits:
 class EditScore:
     """The score of an edited copy that does the same; `p_ai` is None where it cannot be made.
 
-    `is_same`: there was nothing to edit.
+    `is_same`: the model reads the same in both.
     """
 
     edit: str
@@ -135,7 +135,7 @@ class Evidence:
             if each.p_ai is None:
                 continue
             if each.is_same:
-                found.append(f"{each.words.capitalize()}: there is nothing to change here.")
+                found.append(f"{each.words.capitalize()}: what the model reads stays the same.")
                 continue
             moved = f"With {each.words} the same program scores {each.p_ai:.3f}"
             if each.call is not None and each.call != self.call:
@@ -156,7 +156,6 @@ class Evidence:
 
     def rows(self) -> dict[str, str]:
         """Name and text of each finding."""
-        limit = threshold_facts(self.judge)
         rows = {
             "file": self.file.name,
             "SHA-256 of its bytes": f"{self.file.sha256} ({self.file.size_bytes} bytes)",
@@ -166,11 +165,7 @@ class Evidence:
         }
         if self.reasons:
             rows["because"] = "; ".join(self.reasons)
-        if limit["p_ai"] is not None:
-            rows["threshold"] = f"{limit['p_ai']:.6g}, fixed on {self.judge.fixed_on}"
-        if limit["promise"]:
-            rows["promise"] = f"{limit['promise']}."
-        rows["false positives at it"] = "; ".join(map(str, self.judge.rates)) or "not measured"
+        rows |= self._threshold_rows()
         read = f"{self.verdict.tokens} tokens, {self.file.n_lines} lines"
         read += "" if self.file.encoding == "utf-8" else f", taken for {self.file.encoding}"
         cut = self.verdict.truncated_share
@@ -181,9 +176,21 @@ class Evidence:
         rows["model"] = f"{facts.model}, run {facts.run_id}"
         rows["SHA-256 of its weights"] = facts.weights_sha256
         rows["form that is scored"] = f"{facts.canonical}, the first {facts.seq_len} tokens"
-        if facts.data_note:
+        if facts.data_note and not facts.is_sample:  # of the sample it stands above, as the reason
             rows["its training data"] = facts.data_note
         return rows | {"date": self.created}
+
+    def _threshold_rows(self) -> dict[str, str]:
+        """What the threshold in force is and promises; nothing where none means anything."""
+        limit, rows = threshold_facts(self.judge), {}
+        if self.judge.facts.is_sample:
+            return {}
+        if limit["p_ai"] is not None:
+            rows["threshold"] = f"{limit['p_ai']:.6g}, fixed on {self.judge.fixed_on}"
+        if limit["promise"]:
+            rows["promise"] = f"{limit['promise']}."
+        rates = "; ".join(map(str, self.judge.rates))
+        return rows | {"false positives at it": rates or "not measured"}
 
     def text(self) -> str:
         """Return the sheet as text."""

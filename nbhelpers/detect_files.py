@@ -200,9 +200,16 @@ def decoded(data: bytes, ending: str = "") -> tuple[str, str, tuple[str, str] | 
     if found.fault is not None:
         marked = found.fault[1].startswith("marked as")
         return "", "", ("not decodable" if marked else "binary", found.fault[1])
+    if found.encoding.startswith(("utf-16", "utf-32")) and not _is_mostly_ascii(found.text):
+        return "", "", ("binary", f"read as {found.encoding} it is hardly code")
     if "\0" in found.text:
         return "", "", ("binary", "it holds NUL characters")
     return (found.text, found.encoding, None) if found.text.strip() else ("", "", nothing)
+
+
+def _is_mostly_ascii(text: str) -> bool:
+    """Whether it may be code; chance bytes after a byte order mark are letters of all scripts."""
+    return 2 * sum(sign.isascii() for sign in text) >= len(text)
 
 
 def chunks(entries: Iterable[Entry], skipped: list[Skipped]) -> Iterator[list[CodeFile]]:

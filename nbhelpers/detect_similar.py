@@ -88,8 +88,8 @@ class Similar:
         ]
         if limit is not None:
             lines.append(
-                f"same task: similarity above {limit:.3f}, the threshold that told same-task pairs apart in "
-                "the run's validation."
+                f"same task: similarity above {limit:.3f}, the threshold that told same-task "
+                "pairs apart in the run's validation."
             )
         if self.facts.data_note:
             lines.append(self.facts.data_note)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 NO_EVIDENCE = (
     "A score is no evidence of misconduct. It says how much a program resembles the AI-written and "
-    "the human programs of one training set; it cannot say who wrote it, and it calls some "
-    "people's own work AI. Nobody may be accused, graded or punished on it: talk with the author, "
+    "the human programs of one training set; it cannot say who wrote it, and some human work is "
+    "called AI by it. Nobody may be accused, graded or punished on it: talk with the author, "
     "and look at drafts, history and understanding."
 )
 NO_EVIDENCE_SIMILAR = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.report_detector_base import (
     EDIT_NAMES,
+    METRIC_NAMES,
     lead_said,
     rate_said,
     with_edges,
@@ -88,12 +89,13 @@ def floor_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     rows = []
     for row in (row for row in _records(table) if row["split"] != "valid"):
         cells = {"split": row["split"], "scorer": row["scorer"]}
-        for metric in ("roc_auc", "tpr_at_fpr", "tpr", "fpr"):
+        for metric in ("roc_auc", "tpr_at_fpr"):
             is_known, title = row[metric] is not None, DETECTOR_TITLES[metric]
             said = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
-            cells[title] = said
-            if metric in ("roc_auc", "tpr_at_fpr"):
-                cells[f"lead in {title}"] = lead_said(row[f"{metric} lead"])
+            cells |= {title: said, f"lead in {title}": lead_said(row[f"{metric} lead"])}
+        for metric in ("tpr", "fpr"):
+            said = "" if row[metric] is None else score(row[metric])
+            cells[f"{metric.upper()} at its threshold"] = said
         rows.append(cells | _skipped(row, "ROC-AUC"))
     return _once(rows, "split")
 
@@ -102,15 +104,16 @@ def slice_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Write rates with intervals, and where a slice is the worst."""
     rows = []
     for row in _records(table):
-        cells = {"split": row["split"], "slice": f"{row['by']}: {row['value']}"}
+        worst = [METRIC_NAMES.get(name, name.upper()) for name in row["worst"].split(", ") if name]
+        name = f"{row['by']}: {row['value']}" + (f" (worst {', '.join(worst)})" if worst else "")
+        cells = {"split": row["split"], "slice": name}
         cells |= {"human": count(row["n_human"]), "AI": count(row["n_ai"])}
         cells |= {"ROC-AUC": "" if row["roc_auc"] is None else score(row["roc_auc"])}
         for metric in ("tpr", "fpr"):
             is_known = row[metric] is not None
             said = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
             cells[metric.upper()] = said
-        worst = ", ".join(DETECTOR_TITLES.get(m, m) for m in row["worst"].split(", ") if m)
-        rows.append(cells | {"worst in": worst})
+        rows.append(cells)
     return _once(rows, "split")
 
 
@@ -143,7 +146,9 @@ def _skipped(row: Mapping[str, Any], column: str) -> dict[str, str]:
 
 def _before_after(row: Mapping[str, Any], rate: str) -> str:
     before, after = row[f"{rate} before"], row[f"{rate} after"]
-    return "" if before is None and after is None else f"{score(before)} to {score(after)}"
+    return (
+        "" if before is None and after is None else f"{score(before)}\u00a0to\u00a0{score(after)}"
+    )
 
 
 def retrieval_cells(table: pd.DataFrame | None) -> pd.DataFrame:

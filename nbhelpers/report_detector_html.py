@@ -54,7 +54,7 @@ _BRACKETS = re.compile(r"\([^()]*\)")
 
 def middle(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     """Return the sections between the head and the cost of a run."""
-    note = str(facts.get("data", "note") or "") if facts.is_sample else ""
+    note = str(facts.get("data", "note") or "")
     against = [text for text in [note, *doubts(facts)] if text]
     return (
         section("Targets", table_of(target_cells(tables.get("targets"))))
@@ -88,7 +88,8 @@ def origin(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     parts, found = tables.get("data_parts"), data_found(facts)
     data = table_of(data_cells(tables.get("data"), None if parts is None else parts[:MOST_PARTS]))
     data += _figure(facts, plots, "lengths") + "".join(paragraph(text, "note") for text in found)
-    cited = pd.DataFrame(list(citation(facts).items()), columns=["to cite", "value"])
+    said = [row for row in citation(facts).items() if row[0] != "data note"]  # among the doubts
+    cited = pd.DataFrame(said, columns=["to cite", "value"])
     settings = table_of(setting_cells(tables.get("settings")))
     return (
         section("Data", data)
@@ -218,7 +219,7 @@ def _lines(table: pd.DataFrame) -> str:
     """Return a table whose cells break before a bracket and not inside one."""
     for name in table.columns:
         table[name] = [_unbroken(cell) for cell in table[name]]
-    return table_of(table)
+    return table_of(table, classes="wrap")
 
 
 def _unbroken(cell: Any) -> Any:

@@ -36,6 +36,7 @@ border-bottom:1px solid #eee;background:none;color:inherit}
 .nbh img{max-width:100%;height:auto;display:block}.nbh figure{margin:.6rem 0}
 .nbh figcaption{color:#555;font-size:.84rem}
 .nbh.wide{max-width:84rem}.nbh .lines td{white-space:pre}
+.nbh .wrap th{white-space:normal;vertical-align:bottom}
 .nbh mark{background:#cfe8cf;color:#123312}.nbh details{margin:.5rem 0}
 .nbh summary{cursor:pointer;font-size:.9rem}.nbh pre.code{background:#f6f6f6;padding:.4rem}
 @media(max-width:600px){.nbh th{white-space:normal}}

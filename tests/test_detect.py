@@ -77,7 +77,7 @@ def test_without_a_calibration_there_is_a_score_and_no_flag(
     assert [row.verdict.call for row in batch.rows] == [None, None]
     text = batch.text()
     assert "Nothing is called AI" in text and NO_EVIDENCE in text
-    assert "called AI 3 of 200 human programs of the run's own test (1.5 %, " in text
+    assert "own threshold lay 3 of 200 human programs of the run's own test (1.5 %, " in text
     (tmp_path / "b.py").write_text("x = 1\n")
     text, table = (found := detector.detect(tmp_path, progress=False)).text(), found.csv()
     assert "too short  b.py" in text and text.count("does not carry over") == 1
@@ -160,7 +160,7 @@ def test_a_batch_says_how_many_false_accusations_to_expect(
         (tmp_path / f"{i}.py").write_text(program(score))
     (tmp_path / "short.py").write_text("score(9)")
     batch = calibrated.detect(tmp_path, progress=False)
-    assert [row.verdict.call for row in batch.rows] == ["ai", "undecided", "not judged", "human"]
+    assert [row.verdict.call for row in batch.rows] == ["ai", "not judged", "undecided", "human"]
     (told,) = batch.expected_false_accusations()
     assert told["files"] == 3 and told["expected"] == pytest.approx(3 / (NEED + 1))
     low, high = told["interval"]
@@ -233,7 +233,7 @@ def test_a_sheet_names_the_bytes_the_model_and_what_would_change_the_call(
         assert words in text and words in page
     assert "With local names changed the same program scores 0.047 and would be not called" in text
     assert "scores 1.000." in text  # set out anew: the call stays
-    assert "Local names changed and set out anew: there is nothing to change here." in text
+    assert "Local names changed and set out anew: what the model reads stays the same." in text
     assert "nbhelpers detect '<b>.py' --model detector-tiny-1, with" in text
     assert "<b>.py" not in page and "&lt;b&gt;.py" in page and "<script" not in page
     told = json.loads(sheet.save(tmp_path / "s.json").read_text())

@@ -34,6 +34,7 @@ def test_a_hostile_folder_is_told_file_by_file(tmp_path: Path) -> None:
     (tmp_path / "photo.py").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
     (tmp_path / "huge.py").write_bytes(b"x = 1\n" * (MAX_BYTES // 6 + 1))
     (tmp_path / "marked.py").write_bytes(b"\xff\xfex\0\xd8")
+    (tmp_path / "letters.py").write_bytes(b"\xff\xfe\x00\x01bin\0")
     (tmp_path / "notes.md").write_text("words")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "secret.py").symlink_to("/etc/hostname")
@@ -47,6 +48,7 @@ def test_a_hostile_folder_is_told_file_by_file(tmp_path: Path) -> None:
         "empty.py": "empty",
         "blank.py": "empty",
         "photo.py": "binary",
+        "letters.py": "binary",
         "huge.py": "too large",
         "marked.py": "not decodable",
         "notes.md": "unknown language",

@@ -70,6 +70,12 @@ def test_an_exported_folder_scores_files_without_torch_and_nbhelpers(tmp_path: P
     ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert all(each["call"] is None and "no evidence" in each["notice"] for each in told)
+    for asked, code, said in ((["--help"], 0, "nothing is called AI"), (["."], 1, "a folder")):
+        other = block.replace(repr([str(path) for path in files]), repr(asked))
+        shown = subprocess.run([*command[:-1], other], env=env, cwd=tmp_path, capture_output=True)
+        assert shown.returncode == code and not (code and shown.stderr), shown.stderr
+        assert said in " ".join(shown.stdout.decode().split())
     logits, _ = load_detector(run / "checkpoints" / STEP).score(CODES)
     np.testing.assert_allclose([each["logit"] for each in told], logits, atol=2e-5)
     point = json.loads((out / "detector.json").read_text())["operating_point"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbhelpers.jobs.schedule import micro_batches
-from nbhelpers.ledger import BatchExtent, ledger
+from nbhelpers.jobs.pairs import largest_extent
+from nbhelpers.ledger import ledger
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.shapes import find_shape
 
@@ -24,18 +24,7 @@ def largest_batch_budget(
     if shape is None or not windows:
         return None
     forms, batches = task.forms.reshape(-1), task.batches
-    largest = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
-    for window in windows:
-        for rows in micro_batches(
-            window,
-            task.costs,
-            rank=session.writer.rank,
-            world_size=plan.world_size,
-            per_device=plan.per_device_train_batch_size,
-        ):
-            if len(rows):
-                found = batches.extent(forms[rows])
-                largest = max(largest, found, key=lambda x: (x.tokens, x.squares))
+    largest = largest_extent(session, task.costs, windows, lambda rows: batches.extent(forms[rows]))
     scored = np.argsort(-batches.lengths[task.inputs.rows])[: s.per_device_eval_batch_size]
     scoring = batches.extent(task.inputs.rows[scored])
     lines = ledger(

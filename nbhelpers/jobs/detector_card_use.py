@@ -134,6 +134,9 @@ def load_lines(facts: Mapping[str, Any]) -> list[str]:
             f"python {HERE}/{EXAMPLE} FILE ...",
             "```",
             "",
+            "It prints scores and calls nothing AI: a threshold holds only for the people on whose "
+            "code it was fixed (`nbhelpers calibrate`).",
+            "",
             "`model.onnx` takes `input_ids` and `attention_mask` (batch, length) int64 and gives "
             "`logit` (batch,) and `vector` (batch, dimensions), both float32.",
         ]

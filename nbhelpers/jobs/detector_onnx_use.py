@@ -1,12 +1,13 @@
 """Score files with the `model.onnx` that lies beside this program: python use_detector.py FILE ...
 
 Needs onnxruntime, tokenizers and numpy; neither torch nor nbhelpers. A line of JSON comes for each
-file. A score is no evidence of misconduct, and without a threshold that was fixed on code of the
-same people it only ranks files.
+file: its score, or why it has none. A score is no evidence of misconduct, and without a threshold
+that was fixed on code of the same people it only ranks files: nothing is called AI here.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -17,6 +18,12 @@ from typing import Any
 import numpy as np
 
 from nbhelpers.data.canonical import canonical
+
+MAX_BYTES = 2_000_000  # of one file, as where nbhelpers scores it
+NO_THRESHOLD = (
+    "No threshold is used here and nothing is called AI: one holds only for the people on whose "
+    "code it was fixed (nbhelpers calibrate)."
+)
 
 
 class OnnxDetector:
@@ -71,17 +78,48 @@ class OnnxDetector:
         scaled = logit / (point.get("temperature") or 1.0)
         return {"logit": logit, "p_ai": 0.5 * (1.0 + math.tanh(scaled / 2))}
 
+    @property
+    def notice(self) -> str:
+        """What must be read beside every score: of `detector.json`, and that nothing is called."""
+        told = [self.facts.get("data_note"), self.facts.get("notice"), NO_THRESHOLD]
+        return " ".join(text for text in told if text)
+
+
+def code_in(place: Path) -> tuple[str, str]:
+    """Return the program in a file and "", or "" and why there is none."""
+    try:
+        if place.is_dir():
+            return "", "a folder: name the files in it"
+        if not place.is_file():
+            return "", "no such file" if not place.exists() else "no plain file"
+        if place.stat().st_size >= MAX_BYTES:
+            return "", f"too large: {MAX_BYTES / 1e6:g} MB or more"
+        data = place.read_bytes()
+    except OSError as error:
+        return "", error.strerror or type(error).__name__
+    if b"\0" in data or place.suffix.lower() == ".ipynb":
+        return "", "no text of code"
+    code = data.decode("utf-8-sig", errors="replace")
+    return (code, "") if code.strip() else ("", "empty")
+
 
 def main(names: list[str]) -> int:
-    """Print a line of JSON for each file."""
-    if not names:
-        sys.stderr.write("python use_detector.py FILE ...\n")
-        return 2
+    """Print a line of JSON for each file; return 1 where one has no score."""
+    parser = argparse.ArgumentParser(
+        prog="python use_detector.py",
+        description="Score files of code; a line of JSON for each: logit, p_ai (0 to 1).",
+        epilog=f"A score is no evidence of misconduct. {NO_THRESHOLD}",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file of code")
+    asked = parser.parse_args(names)
     detector = OnnxDetector(Path(__file__).resolve().parent)
-    for name in names:
-        code = Path(name).read_text(encoding="utf-8", errors="replace")
-        sys.stdout.write(json.dumps({"file": name, **detector.score(code)}) + "\n")
-    return 0
+    n_faults = 0
+    for name in asked.files:
+        code, fault = code_in(Path(name))
+        n_faults += bool(fault)
+        told = {"error": fault} if fault else {**detector.score(code), "call": None}
+        sys.stdout.write(json.dumps({"file": name, **told, "notice": detector.notice}) + "\n")
+    return int(n_faults > 0)
 
 
 if __name__ == "__main__":

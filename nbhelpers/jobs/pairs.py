@@ -279,18 +279,35 @@ def largest_batch_budget(
     shape, s, plan = find_shape(session.settings), session.settings, session.plan
     if shape is None or not windows:
         return None
+    largest = largest_extent(session, task.costs, windows, task.extent)
+    extents = {"extent": largest, "scoring": task.scoring_extents()}
+    lines = ledger(s, plan, shape, precision=session.precision, **extents)
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
+
+
+def largest_extent(
+    session: Session,
+    costs: np.ndarray,
+    windows: list[np.ndarray],
+    extent: Callable[[np.ndarray], BatchExtent],
+) -> BatchExtent:
+    """Return the extent of this rank's largest micro-batch in some optimizer steps.
+
+    Args:
+        costs: Of every row, as `micro_batches` takes them.
+        extent: Of the rows of a micro-batch.
+    """
+    plan = session.plan
     largest = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
     for window in windows:
         for rows in micro_batches(
             window,
-            task.costs,
+            costs,
             rank=session.writer.rank,
             world_size=plan.world_size,
             per_device=plan.per_device_train_batch_size,
         ):
             if len(rows):
-                largest = max(largest, task.extent(rows), key=lambda x: (x.tokens, x.squares))
-    extents = {"extent": largest, "scoring": task.scoring_extents()}
-    lines = ledger(s, plan, shape, precision=session.precision, **extents)
-    total = sum(line.size_bytes for line in lines)
-    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
+                largest = max(largest, extent(rows), key=lambda x: (x.tokens, x.squares))
+    return largest
