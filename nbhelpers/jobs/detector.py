@@ -136,9 +136,8 @@ def _task(session: Session, inputs: Inputs, model: DetectorModel) -> DetectorTas
 def _tell_proof(session: Session, proof: dict[str, Any]) -> None:
     session.emit_main("compile", **proof)
     if not proof["is_on"]:
-        why = proof.get("reason") or (
-            f"their gradients differ by {proof.get('largest_difference', 0):.3f} from the plain ones"
-        )
+        gap = proof.get("largest_difference", 0.0)
+        why = proof.get("reason") or f"their gradients are {gap:.3f} from the plain ones"
         session.warn(f"The blocks are not compiled: {why}.")
 
 
