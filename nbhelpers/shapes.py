@@ -6,7 +6,7 @@ Causal language models stand in `shapes_causal`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from nbhelpers.paths import expanded, is_folder
 from nbhelpers.shapes_causal import KNOWN_CAUSAL, CausalShape, causal_from_config
 
 if TYPE_CHECKING:
-    from nbhelpers.schema import Settings
+    from nbhelpers.schema import DetectorSettings, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class Shape:
     """The sizes of a GPT-2 or RoBERTa encoder.
 
     `positions` and `token_types` are the rows of those embedding tables; RoBERTa leaves the first
-    `spare_positions` rows to padding.
+    `spare_positions` rows to padding. `head` is the matrix elements and the other elements of what
+    stands on the encoder; None: the pair head of the clone detector.
     """
 
     hidden: int
@@ -35,6 +36,7 @@ class Shape:
     family: str = "gpt2"
     token_types: int = 0
     spare_positions: int = 0
+    head: tuple[int, int] | None = None
 
     @property
     def code_positions(self) -> int:
@@ -48,7 +50,8 @@ class Shape:
         key, value, three dense), and the pair head.
         """
         hidden, inner = self.hidden, self.inner
-        return self.layers * (4 * hidden**2 + 2 * hidden * inner) + 2 * hidden**2 + 2 * hidden
+        head = 2 * hidden**2 + 2 * hidden if self.head is None else self.head[0]
+        return self.layers * (4 * hidden**2 + 2 * hidden * inner) + head
 
     def parameters(self) -> int:
         """Return all trained elements: embeddings, blocks, the norm outside them, pair head.
@@ -58,7 +61,8 @@ class Shape:
         912898
         """
         hidden = self.hidden
-        vectors = self.layers * (9 * hidden + self.inner) + 2 * hidden + hidden + 2
+        head = hidden + 2 if self.head is None else self.head[1]
+        vectors = self.layers * (9 * hidden + self.inner) + 2 * hidden + head
         tables = (self.vocab + self.positions + self.token_types) * hidden
         return tables + self.matrix_parameters() + vectors
 
@@ -117,10 +121,29 @@ def find_shape(settings: Settings) -> Shape | CausalShape | None:
     from nbhelpers.schema import DetectorSettings, FinetuneSettings
 
     is_causal = isinstance(settings, FinetuneSettings)
-    plain = _KNOWN_DETECTOR if isinstance(settings, DetectorSettings) else _KNOWN
-    known = KNOWN_CAUSAL if is_causal else plain
-    if settings.model in known:
-        return known[settings.model]
+    if isinstance(settings, DetectorSettings):
+        found = _KNOWN_DETECTOR.get(settings.model) or _read_shape(settings, is_causal=False)
+        return None if found is None else replace(found, head=_detector_head(settings, found))
+    known = KNOWN_CAUSAL if is_causal else _KNOWN
+    return known.get(settings.model) or _read_shape(settings, is_causal=is_causal)
+
+
+def _detector_head(settings: DetectorSettings, shape: Shape) -> tuple[int, int]:
+    """Return the elements of the two heads: of their matrices, and of their vectors.
+
+    Source: `models.detector`, ClassifierHead and ProjectionHead.
+    """
+    hidden, matrices, vectors = shape.hidden, 0, 0
+    if settings.objective != "similar":
+        reads = hidden * (2 if settings.pooling == "mean_max" else 1)
+        matrices, vectors = reads * hidden + hidden, hidden + 1
+    if settings.objective != "detect":
+        matrices += hidden * settings.projection_size
+    return matrices, vectors
+
+
+def _read_shape(settings: Settings, *, is_causal: bool) -> Any:
+    """Return the sizes that a local folder or the hub tells; None if they cannot be read."""
     try:
         is_local = is_folder(settings.model)
         path = expanded(settings.model) / "config.json" if is_local else _from_hub(settings)

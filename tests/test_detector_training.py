@@ -267,3 +267,21 @@ def test_compiled_blocks_are_used_only_when_their_gradients_are_the_plain_ones(
     assert (model._math is bent) is is_on and task.facts()["is_on"] is is_on
     assert not any("_orig_mod" in name for name in model.state_dict())
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"objective": "detect"}, {"objective": "similar"}, {"pooling": "mean_max"}]
+)
+def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, Any]):
+    from dataclasses import replace
+
+    import nbhelpers as nb
+    from nbhelpers.models.detector_build import build_detector
+    from nbhelpers.models.encoders import smoke_tokenizer
+    from nbhelpers.shapes import SMOKE_GRAPH, find_shape
+
+    settings = nb.load_preset("detector", "smoke", overrides=changes).settings
+    found = smoke_tokenizer(SMOKE_GRAPH, ["def f(x):\n    return x + 1\n"] * 3)
+    model = build_detector(settings, found)
+    shape = replace(find_shape(settings), vocab=found.config.vocab_size)
+    assert shape.parameters() == sum(p.numel() for p in model.parameters())
