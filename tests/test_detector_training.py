@@ -285,3 +285,14 @@ def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, An
     model = build_detector(settings, found)
     shape = replace(find_shape(settings), vocab=found.config.vocab_size)
     assert shape.parameters() == sum(p.numel() for p in model.parameters())
+
+
+def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks():
+    from nbhelpers.jobs.detector_compile import largest_difference
+
+    draw = torch.Generator().manual_seed(0)
+    one = {"weight": torch.randn(64, 64, generator=draw)}
+    one["key.bias"] = 1e-6 * torch.randn(64, generator=draw)
+    other = one | {"key.bias": 1e-6 * torch.randn(64, generator=draw)}
+    assert largest_difference(one, other) < 1e-5
+    assert largest_difference(one, one | {"weight": 1.02 * one["weight"]}) > 0.015
