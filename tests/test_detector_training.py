@@ -294,5 +294,5 @@ def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks
     one = {"weight": torch.randn(64, 64, generator=draw)}
     one["key.bias"] = 1e-6 * torch.randn(64, generator=draw)
     other = one | {"key.bias": 1e-6 * torch.randn(64, generator=draw)}
-    assert largest_difference(one, other) < 1e-5
+    assert largest_difference(one, other) < 1e-4
     assert largest_difference(one, one | {"weight": 1.02 * one["weight"]}) > 0.015
