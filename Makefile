@@ -42,10 +42,10 @@ demo: setup ## train, evaluate and report a small clone detector on this machine
 smoke: demo ## the same as demo
 
 test: setup ## every test that needs no GPU and no network (ARGS="-k name" chooses)
-	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile nbhelpers tests $(ARGS)
+	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder nbhelpers tests $(ARGS)
 
 test-unit: setup ## the quick ones of them, in about a minute
-	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile nbhelpers tests -m 'not slow and not gpu and not network' $(ARGS)
+	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder nbhelpers tests -m 'not slow and not gpu and not network' $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU
 	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)

@@ -22,6 +22,12 @@ for _name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED", "N
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put slow files first: two processes that share the files then end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""

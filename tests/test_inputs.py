@@ -61,7 +61,11 @@ def test_each_distinct_text_is_tokenised_once_and_the_second_time_comes_from_the
 ) -> None:
     seen = []
     real = inputs._encode
-    monkeypatch.setattr(inputs, "_encode", lambda t, k, r: seen.append(list(t)) or real(t, k, r))
+    def watched(texts, *args, **options):
+        seen.append(list(texts))
+        return real(texts, *args, **options)
+
+    monkeypatch.setattr(inputs, "_encode", watched)
     first = table([*TEXTS, TEXTS[0]], bpe)
     again = table([*TEXTS, TEXTS[0]], bpe)
     assert seen == [TEXTS]
