@@ -61,6 +61,7 @@ def test_each_distinct_text_is_tokenised_once_and_the_second_time_comes_from_the
 ) -> None:
     seen = []
     real = inputs._encode
+
     def watched(texts, *args, **options):
         seen.append(list(texts))
         return real(texts, *args, **options)
