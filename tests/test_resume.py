@@ -37,7 +37,7 @@ GRAPH = {"model": "smoke-graphcodebert", "data_flow_length": 16}
 
 @pytest.mark.parametrize(
     ("processes", "steps", "changes"),
-    [(1, (1, 6), {}), (2, (4,), {}), (1, (3,), GRAPH)],
+    [(1, (1, 4, 7), {}), (2, (3, 6), {}), (1, (3,), GRAPH)],
     ids=["one process", "two processes", "data flow"],
 )
 def test_a_run_killed_at_any_step_and_resumed_ends_bit_equal(
