@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, split_batch
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from nbhelpers.schema import Settings
 
 FITS, TIGHT, DOES_NOT_FIT, NO_GPU = "fits", "tight", "does not fit", "no GPU"
+# A part cannot be predicted, and what can be predicted fits.
+UNSURE = "unknown"
 UNKNOWN = "ledger: shape unknown"
 # Source: reserved / allocated was 39.0 / 38.2 for CodeGPT 8 x 1,024 and 27.8 / 27.2 for CodeBERT;
 # lengths that vary fragment more.
@@ -39,7 +41,13 @@ SAFETY_FACTOR, QLORA_SAFETY_FACTOR = 1.10, 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemoryBudget:
-    """What one process is predicted to need, beside what its GPU has."""
+    """What one process is predicted to need, beside what its GPU has.
+
+    `total_bytes` is the allocator's peak and the context. `reserved_bytes` (what the allocator
+    takes from the card), `phases` (peak of allocated bytes in each part of a step), `opaque`
+    (operations that could not be predicted, by name), `notes` and `versions` (of the libraries
+    whose code was run) come from a simulation; a ledger has none of them.
+    """
 
     lines: tuple[MemoryLine, ...]
     total_bytes: int
@@ -47,6 +55,11 @@ class MemoryBudget:
     verdict: str
     advice: tuple[str, ...]
     source: str = "ledger"
+    reserved_bytes: int | None = None
+    phases: tuple[MemoryLine, ...] = ()
+    opaque: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def allocated_bytes(self) -> int:
@@ -69,10 +82,8 @@ class MemoryBudget:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
-        return asdict(self) | {
-            "lines": [asdict(line) for line in self.lines],
-            "advice": list(self.advice),
-        }
+        plain = asdict(self)
+        return plain | {n: list(plain[n]) for n in ("lines", "advice", "phases", "opaque", "notes")}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MemoryBudget:
@@ -81,12 +92,19 @@ class MemoryBudget:
         Raises:
             ConfigError: A value is missing or unknown.
         """
-        odd = set(data) ^ {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
+        # Records of before the simulation lack what only it tells.
+        needed = {"lines", "total_bytes", "capacity_bytes", "verdict", "advice", "source"}
+        odd = (set(data) - known) | (needed - set(data))
         if odd:
             text = f"A saved memory budget lacks or adds: {', '.join(sorted(odd))}."
             raise ConfigError(text, fix="use the version of nbhelpers that wrote it")
-        lines = tuple(MemoryLine(**line) for line in data["lines"])
-        return cls(**{**data, "lines": lines, "advice": tuple(data["advice"])})
+        values = dict(data)
+        for name in ("lines", "phases"):
+            values[name] = tuple(MemoryLine(**line) for line in data.get(name, ()))
+        for name in ("advice", "opaque", "notes"):
+            values[name] = tuple(data.get(name, ()))
+        return cls(**values)
 
     def _repr_html_(self) -> str:
         cells = [(line.name, _gib(line.size_bytes), line.note) for line in self.lines]

@@ -20,7 +20,8 @@ PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight"}
 DATA = CONFIG | {"data", "samples"}
 KERNEL = PLAN | RUNS | {"supervise", "launch", "progress", "follow", "parameters", "bootstrap"}
 KERNEL |= {"launcher", "requirements", "signals", "report", "plots", "widgets", "headless"}
-KERNEL |= {"access", "detect", "legacy", "study", "use", "tokens"}
+KERNEL |= {"access", "detect", "legacy", "study", "use", "tokens", "budgets", "timing", "picker"}
+KERNEL |= {"calibration"}
 CODE = DATA | {"code"}  # scores of generated code: both sides use them
 
 # What each module may import of ours: itself and the rows above it (STYLE, "Module boundaries").
@@ -37,6 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "audit": KERNEL | DATA,  # shows what `data` measured
     "samples": DATA,
     **dict.fromkeys(("models", "jobs"), PLAN | RUNS | CODE | {"models", "jobs", "supervise"}),
+    "simulate": PLAN | RUNS | CODE | {"models", "jobs", "supervise", "simulate"},
     "cli": KERNEL | {"code", "audit"},
     "__main__": {"cli"},
     "__init__": KERNEL,
@@ -44,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
 TORCH = {"torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes", "evaluate"}
 HEAVY = TORCH | {"numpy", "pandas", "sklearn", "matplotlib", "pynvml", "datasets", "ipywidgets"}
 HEAVY |= {"papermill", "nbformat", "huggingface_hub", "jupyter_client", "scipy", "IPython"}
-WORKER = {"models", "jobs"}
+WORKER = {"models", "jobs", "simulate"}
 
 
 def module_of(path: Path, package: Path) -> str:
