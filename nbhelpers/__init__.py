@@ -20,7 +20,7 @@ _HOME = {
     "list_presets": "config",
     "load_preset": "config",
     "plan_batch": "batching",
-    "predict_memory": "memory",
+    "predict_memory": "budgets",
     "launch": "launch",
     "follow": "follow",
     "open_run": "runs",

@@ -370,9 +370,9 @@ def _prepare(
 ) -> tuple[Any, Any, Any, Any]:
     """The first half of the flow: hardware, preset, plan, budget."""
     from nbhelpers.batching import plan_batch
+    from nbhelpers.budgets import predict_memory
     from nbhelpers.config import load_preset
     from nbhelpers.hardware import detect_hardware, plan_hardware
-    from nbhelpers.memory import predict_memory
 
     if count != 1 and not gpu:
         raise ConfigError("--count needs --gpu.", fix="add for instance --gpu t4")

@@ -141,10 +141,10 @@ def start_evaluation(
 ) -> Run:
     """Launch an evaluation of a run's best checkpoint, or of a file of weights."""
     from nbhelpers.batching import plan_batch
+    from nbhelpers.budgets import predict_memory
     from nbhelpers.config import load_preset
     from nbhelpers.hardware import detect_hardware
     from nbhelpers.launch import launch
-    from nbhelpers.memory import predict_memory
     from nbhelpers.runs import open_run
 
     hardware = detect_hardware()

@@ -131,6 +131,6 @@ def budget_text(budget: Any) -> str:
     """Return a memory budget line by line with its verdict and advice."""
     rows = [
         {"part": line.name, "MiB": f"{line.size_bytes / 2**20:.1f}", "note": line.note}
-        for line in budget.lines
+        for line in (*budget.lines, *budget.held)
     ]
-    return "\n".join([table(rows), repr(budget), *budget.advice])
+    return "\n".join([table(rows), repr(budget), *budget.advice, *budget.notes])

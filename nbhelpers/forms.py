@@ -74,11 +74,23 @@ _RANK = {
     "*": ANY,
     **dict.fromkeys(("peak_allocated_bytes", "peak_reserved_bytes", "rss_bytes"), NUMBER),
 }
+_OF_STEP = ("predicted_bytes", "measured_bytes", "error_percent")
+_BY_PHASE = {"*": ANY, "phase": TEXT, **dict.fromkeys(_OF_STEP, NUMBER)}
+_ALIVE = {
+    "*": ANY,
+    "made_at": TEXT,
+    **dict.fromkeys(("size_bytes", "count", "total_bytes"), NUMBER),
+}
 _MEMORY = {
     "*": ANY,
     **dict.fromkeys(("what", "device"), TEXT),
     **dict.fromkeys(("predicted_bytes", "measured_bytes", "error_percent"), NUMBER),
     "per_rank": [_RANK],
+    "phases": [_BY_PHASE],
+    "reserved": NUMBERS,
+    "left_over": NUMBERS,
+    "snapshot": {"*": ANY, "file": TEXT, "alive": [_ALIVE], **dict.fromkeys(_OF_STEP, NUMBER)},
+    **dict.fromkeys(("source", "basis"), TEXT),
 }
 _TRAINING = {
     "*": ANY,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.parameters import as_declared, check_values, require_known
+from nbhelpers.parameters import as_declared, check_values, require_known, with_more
 from nbhelpers.paths import expanded, is_file, kind_of
 
 
@@ -38,9 +38,11 @@ def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple
     _require_storable(parameters)
     declared = papermill.inspect_notebook(escaped(path))
     parameters = as_declared(parameters, declared)
-    require_known(parameters, declared, path.name)
     about = content.metadata.get("nbhelpers")
     job = about.get("job") if isinstance(about, dict) else None
+    if job:
+        parameters = with_more(job, parameters, declared)
+    require_known(parameters, declared, path.name)
     if job:
         defaults = _defaults(cell, declared, notebook)
         check_values(job, defaults | dict(parameters))
@@ -58,7 +60,9 @@ def own_spelling(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters under the names that a checked notebook declares."""
     import papermill
 
-    return as_declared(parameters, papermill.inspect_notebook(escaped(path)))
+    declared, job = papermill.inspect_notebook(escaped(path)), notebook_job(path)
+    plain = as_declared(parameters, declared)
+    return with_more(job, plain, declared) if job else plain
 
 
 def escaped(path: Path) -> str:

@@ -183,6 +183,7 @@ def run_record(
         "budget": budget.to_dict() if budget is not None else None,
         "hardware": hardware.to_dict(),
         "checkpoint": checkpoint,
+        "launched_by": os.getpid(),  # what it holds of a GPU is left over from a notebook's cells
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "git_commit": git_commit(),

@@ -209,8 +209,8 @@ def plan_nodes(
         HardwareError: As for `prepare_nodes`.
     """
     from nbhelpers.batching import plan_batch
+    from nbhelpers.budgets import predict_memory
     from nbhelpers.config import load_preset
-    from nbhelpers.memory import predict_memory
 
     for name, value in (("num_nodes", num_nodes), ("gpus_per_node", gpus_per_node)):
         if type(value) is not int or not 1 <= value <= MOST_GPUS:

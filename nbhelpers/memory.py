@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, split_batch
+from nbhelpers.calibration import usual_error
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.ledger import CONTEXT, GIB, MemoryLine, ledger
 from nbhelpers.ledger_finetune import choose_kernel, finetune_ledger
+from nbhelpers.memory_held import fullest, with_measured_context
 from nbhelpers.presets import divisors
 from nbhelpers.shapes import Shape, find_shape
 from nbhelpers.shapes_causal import CausalShape
@@ -29,6 +31,7 @@ FITS, TIGHT, DOES_NOT_FIT, NO_GPU = "fits", "tight", "does not fit", "no GPU"
 # A part cannot be predicted, and what can be predicted fits.
 UNSURE = "unknown"
 UNKNOWN = "ledger: shape unknown"
+TUPLES = ("lines", "advice", "phases", "opaque", "notes", "held")
 # Source: reserved / allocated was 39.0 / 38.2 for CodeGPT 8 x 1,024 and 27.8 / 27.2 for CodeBERT;
 # lengths that vary fragment more.
 RESERVED_FACTOR = 1.05
@@ -46,7 +49,8 @@ class MemoryBudget:
     `total_bytes` is the allocator's peak and the context. `reserved_bytes` (what the allocator
     takes from the card), `phases` (peak of allocated bytes in each part of a step), `opaque`
     (operations that could not be predicted, by name), `notes` and `versions` (of the libraries
-    whose code was run) come from a simulation; a ledger has none of them.
+    whose code was run) come from a simulation; a ledger has none of them. `held` is no part of the
+    need: what others hold of the card, against which the verdict is judged too.
     """
 
     lines: tuple[MemoryLine, ...]
@@ -60,6 +64,7 @@ class MemoryBudget:
     opaque: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    held: tuple[MemoryLine, ...] = ()
 
     @property
     def allocated_bytes(self) -> int:
@@ -83,7 +88,7 @@ class MemoryBudget:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
         plain = asdict(self)
-        return plain | {n: list(plain[n]) for n in ("lines", "advice", "phases", "opaque", "notes")}
+        return plain | {n: list(plain[n]) for n in TUPLES}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MemoryBudget:
@@ -100,7 +105,7 @@ class MemoryBudget:
             text = f"A saved memory budget lacks or adds: {', '.join(sorted(odd))}."
             raise ConfigError(text, fix="use the version of nbhelpers that wrote it")
         values = dict(data)
-        for name in ("lines", "phases"):
+        for name in ("lines", "phases", "held"):
             values[name] = tuple(MemoryLine(**line) for line in data.get(name, ()))
         for name in ("advice", "opaque", "notes"):
             values[name] = tuple(data.get(name, ()))
@@ -109,18 +114,21 @@ class MemoryBudget:
     def _repr_html_(self) -> str:
         cells = [(line.name, _gib(line.size_bytes), line.note) for line in self.lines]
         cells.append(("total", _gib(self.total_bytes), self.verdict))
+        cells += [(line.name, _gib(line.size_bytes), line.note) for line in self.held]
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>"
             for row in cells
         )
-        advice = "".join(f"<li>{html.escape(text)}</li>" for text in self.advice)
+        advice = "".join(f"<li>{html.escape(text)}</li>" for text in (*self.advice, *self.notes))
         return left(
             f"<p><b>{html.escape(self.title())}</b></p><table>{rows}</table><ul>{advice}</ul>"
         )
 
 
-def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
-    """Return the predicted memory of one process, its verdict, and settings that would fit.
+def ledger_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
+    """Return the memory of one process by the ledger's formulas, with what would fit by them.
+
+    `budgets.predict_memory` prefers a simulation, where one is known.
 
     Without a GPU the verdict is "no GPU" and the lines mean bytes of live tensors. Limits: GPT-2
     and RoBERTa encoders, adapters on Gemma 2 and Llama, AdamW, one node.
@@ -139,21 +147,30 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
     if shape is None:
         return _unknown(preset, plan, capacity)
-    lines = _lines(preset.settings, plan, shape, hardware)
-    verdict, advice = _verdict(lines, capacity, plan, _margin(preset.settings)), []
+    lines, held = _lines(preset.settings, plan, shape, hardware), fullest(plan, hardware)
+    room = capacity - held.size_bytes if capacity else capacity
+    verdict, advice = _verdict(lines, room, plan, _margin(preset.settings)), []
     if verdict in (DOES_NOT_FIT, TIGHT):
-        advice = list(_advice(preset, plan, shape, hardware))
+        advice = list(_advice(preset, plan, shape, hardware, room))
     total = sum(line.size_bytes for line in lines)
-    if gpu is not None and capacity and gpu.memory_free_bytes < total <= capacity:
-        used = _gib(capacity - gpu.memory_free_bytes)
-        advice.append(f"{used} of {gpu.name} are in use by other processes: free them first")
+    if gpu is not None and capacity and room < total <= capacity:
+        advice.insert(0, held.advice(gpu.name))
     return MemoryBudget(
         lines=lines,
         total_bytes=total,
         capacity_bytes=capacity,
         verdict=verdict,
         advice=tuple(advice),
+        held=held.lines(),
+        notes=_earlier_runs(preset.job, hardware, plan),
     )
+
+
+def _earlier_runs(job: str, hardware: Hardware, plan: BatchPlan) -> tuple[str, ...]:
+    """Say how far the ledger was off on this machine before; shown, never applied."""
+    gpu = hardware.gpu if plan.use_gpu and not hardware.is_planned else None
+    said = usual_error(job, gpu.key or gpu.name, "ledger") if gpu else None
+    return (said,) if said else ()
 
 
 def _precision(settings: Settings, hardware: Hardware) -> str:
@@ -168,8 +185,10 @@ def _lines(
         kernel = choose_kernel(
             settings, shape, has_flex=plan.use_gpu and hardware.precision == "bf16"
         )
-        return finetune_ledger(settings, plan, shape, precision=precision, kernel=kernel)
-    return ledger(settings, plan, shape, precision=precision)
+        lines = finetune_ledger(settings, plan, shape, precision=precision, kernel=kernel)
+    else:
+        lines = ledger(settings, plan, shape, precision=precision)
+    return with_measured_context(lines, plan, hardware)
 
 
 def _margin(settings: Settings) -> float:
@@ -203,10 +222,13 @@ def _verdict(
 
 
 def _advice(
-    preset: Preset, plan: BatchPlan, shape: Shape | CausalShape, hardware: Hardware
+    preset: Preset,
+    plan: BatchPlan,
+    shape: Shape | CausalShape,
+    hardware: Hardware,
+    capacity: int | None,
 ) -> Iterator[str]:
     """Settings that fit with the same global batch, recomputed; the largest saving first."""
-    capacity = hardware.gpu.memory_total_bytes if hardware.gpu else None
     is_causal = isinstance(shape, CausalShape)
     candidates = (_finetune_candidates if is_causal else _candidates)(preset, plan, hardware)
     found: list[tuple[int, str]] = []
@@ -331,10 +353,13 @@ def require_fit(budget: MemoryBudget) -> None:
     """
     if budget.verdict != DOES_NOT_FIT:
         return
-    lines = [f"  {line.name}: {_gib(line.size_bytes)} ({line.note})" for line in budget.lines]
+    parts = (*budget.lines, *budget.held)
+    lines = [f"  {line.name}: {_gib(line.size_bytes)} ({line.note})" for line in parts]
+    held = sum(line.size_bytes for line in budget.held)
+    less = f", of which {_gib(held)} are in use" if held else ""
     raise BudgetError(
         f"The run needs {_gib(budget.total_bytes)} (predicted); the GPU has "
-        f"{_gib(budget.capacity_bytes or 0)}.",
+        f"{_gib(budget.capacity_bytes or 0)}{less}.",
         fix="set one of: " + "; or ".join(budget.advice) if budget.advice else "use a larger GPU",
         details="\n".join(lines),
     )

@@ -21,6 +21,7 @@ from nbhelpers.paths import expanded
 if TYPE_CHECKING:
     from nbhelpers.presets import Preset
 
+MORE = "more_settings"  # the parameter that holds settings without a parameter of their own
 _WORDS = {"none": None, "null": None, "~": None, "true": True, "false": False}
 _INJECTED = "# Parameters"  # papermill's first line in the cell that it adds
 # Colab's form behind an assignment, not a mention of the word somewhere in a comment.
@@ -117,6 +118,48 @@ def as_declared(parameters: Mapping[str, Any], declared: Iterable[str]) -> dict[
     return plain
 
 
+def with_more(job: str, parameters: Mapping[str, Any], declared: Container[str]) -> dict[str, Any]:
+    """Return parameters whose undeclared settings stand in `more_settings`, where there is one.
+
+    So `-p loss=plain` reaches a notebook that shows only the settings people change most.
+
+    >>> with_more("finetune", {"epochs": 1, "loss": "plain"}, {"epochs", "more_settings"})
+    {'epochs': 1, 'more_settings': {'loss': 'plain'}}
+    """
+    given = dict(parameters)
+    if MORE not in declared:
+        return given
+    fields = settings_class(job).model_fields
+    more = {name: given.pop(name) for name in list(given) if _is_more(name, fields, declared)}
+    own = given.get(MORE) or {}
+    return given | {MORE: {**own, **more}} if more and isinstance(own, Mapping) else given | more
+
+
+def _is_more(name: str, fields: Container[str], declared: Container[str]) -> bool:
+    return name in fields and name not in declared
+
+
+def spread(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with those in `more_settings` beside the others.
+
+    >>> spread({"epochs": 1, "more_settings": {"loss": "plain"}})
+    {'epochs': 1, 'loss': 'plain'}
+
+    Raises:
+        ConfigError: `more_settings` is no mapping, or sets what another parameter sets.
+    """
+    given = dict(parameters)
+    more = given.pop(MORE, None) or {}
+    if not isinstance(more, Mapping):
+        fix = f'write {MORE} = {{"learning_rate": 1e-4}}'
+        raise ConfigError(f"{MORE} is {more!r}, which is no mapping.", fix=fix)
+    twice = [name for name in more if given.get(name) not in (None, "")]
+    if twice:
+        text = f"{', '.join(map(str, twice))} stands in {MORE} and is a parameter of its own."
+        raise ConfigError(text, fix="keep one of the two")
+    return {name: value for name, value in given.items() if name not in more} | dict(more)
+
+
 def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Check types and ranges of parameters; return the preset's name and the overrides.
 
@@ -129,7 +172,7 @@ def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str
     if not isinstance(run_dir, str) or not run_dir.strip():
         raise ConfigError(f"run_dir={run_dir!r} is not a folder name.", fix='write run_dir="runs"')
     expanded(run_dir, "run_dir")
-    preset, overrides = parameter_overrides(job, dict(parameters))
+    preset, overrides = parameter_overrides(job, spread(parameters))
     load_preset(job, "smoke" if preset == "auto" else preset, overrides=overrides)
     return preset, overrides
 
@@ -150,7 +193,9 @@ class Overrides(dict[str, Any]):
         return f"You change: {changes}" if changes else "You change nothing."
 
 
-def check_parameters(job: str, namespace: Mapping[str, Any]) -> Overrides:
+def check_parameters(
+    job: str, namespace: Mapping[str, Any], *, also: Container[str] = ()
+) -> Overrides:
     """Return the overrides that a notebook's parameters ask for; bare papermill becomes strict.
 
     Looks at the cells that this kernel has run: the one that declares the parameters, and the one
@@ -159,6 +204,7 @@ def check_parameters(job: str, namespace: Mapping[str, Any]) -> Overrides:
     Args:
         job: The job that the notebook starts.
         namespace: The notebook's `globals()`.
+        also: Parameters that are no settings of the job.
 
     Raises:
         ConfigError: papermill passed a name that the notebook does not have, or put its values
@@ -185,6 +231,7 @@ def check_parameters(job: str, namespace: Mapping[str, Any]) -> Overrides:
                 "Values were injected before the defaults, so the defaults are in force.",
                 fix="give the cell under `Parameters` the tag `parameters`",
             )
+    values = {name: value for name, value in values.items() if name not in also}
     overrides = Overrides(check_values(job, values)[1])
     overrides.adapters = str(values.get("adapters") or "")
     return overrides

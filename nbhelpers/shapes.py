@@ -128,6 +128,12 @@ def find_shape(settings: Settings) -> Shape | CausalShape | None:
     return known.get(settings.model) or _read_shape(settings, is_causal=is_causal)
 
 
+def known_shape(job: str, model: str) -> Shape | CausalShape | None:
+    """Return the sizes of a model that is known by name; heads of the detector are left out."""
+    known = {"finetune": KNOWN_CAUSAL, "detector": _KNOWN_DETECTOR}.get(job, _KNOWN)
+    return known.get(model)
+
+
 def _detector_head(settings: DetectorSettings, shape: Shape) -> tuple[int, int]:
     """Return the elements of the two heads: of their matrices, and of their vectors.
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.errors import ConfigError, NbhelpersError
 from nbhelpers.gpus import GpuSpec, known_gpus
 from nbhelpers.hardware import plan_hardware
-from nbhelpers.memory import predict_memory
 from nbhelpers.presets import Preset
 from nbhelpers.progress import duration
 from nbhelpers.runs import Run

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, plan_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.forms import ANY, NUMBER, PLAINS, TEXT, fitted, left_out
 from nbhelpers.identity import folder_stamp, run_id
 from nbhelpers.launch import is_fresh_by_default
-from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget, predict_memory
+from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget
 from nbhelpers.parameters import override_words
 from nbhelpers.presets import Preset
 from nbhelpers.runs import Run

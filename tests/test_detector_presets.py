@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.config import configs_dir, list_presets, load_preset, parameter_overrides
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.memory import predict_memory
 
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))
 FITTED = [name for name in list_presets("detector") if name != "smoke"]

@@ -21,7 +21,7 @@ from nbhelpers.ledger_finetune import (
     finetune_ledger,
     longest_extent,
 )
-from nbhelpers.memory import MemoryBudget, predict_memory, require_fit
+from nbhelpers.memory import MemoryBudget, ledger_budget, require_fit
 from nbhelpers.shapes_causal import (
     GEMMA_2_2B,
     PROJECTIONS,
@@ -58,7 +58,7 @@ LLAMA = CausalShape(
 
 def budget_of(name: str, hardware: Hardware, **changes: object) -> MemoryBudget:
     preset = load_preset("finetune", name, hardware=hardware, overrides=changes)
-    return predict_memory(preset, plan_batch(preset, hardware), hardware)
+    return ledger_budget(preset, plan_batch(preset, hardware), hardware)
 
 
 def allocated_gib(
@@ -218,14 +218,14 @@ def parse_advice(text: str) -> tuple[dict[str, object], str]:
 def test_every_advice_fits_when_it_is_followed_and_keeps_the_global_batch(name, gpu, changes):
     hardware = plan_hardware(gpu)
     preset = load_preset("finetune", name, hardware=hardware, overrides=changes)
-    budget = predict_memory(preset, plan_batch(preset, hardware), hardware)
+    budget = ledger_budget(preset, plan_batch(preset, hardware), hardware)
     assert budget.verdict != "fits" and budget.advice
     totals = []
     for text in budget.advice:
         follow, rest = parse_advice(text)
         other = preset.override(**follow)
         assert other.settings.global_batch_size == preset.settings.global_batch_size
-        again = predict_memory(other, plan_batch(other, hardware), hardware)
+        again = ledger_budget(other, plan_batch(other, hardware), hardware)
         assert again.verdict == "fits"
         assert rest.startswith(f"{again.total_bytes / GIB:.1f} GiB, fits")
         assert ({"seq_len", "method"} & follow.keys() != set()) == ("changes the exp" in rest)

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from nbhelpers.batching import optimizer_steps, plan_batch, split_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.config import configs_dir, list_presets, load_preset, parameter_overrides
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.memory import predict_memory
 from nbhelpers.preflight import Needs, merge_note, needs, preflight
 from nbhelpers.schema import SETTINGS
 from nbhelpers.shapes import find_shape

@@ -15,7 +15,7 @@ from nbhelpers.config import configs_dir, list_presets, load_preset, read_yaml
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware import Hardware, plan_hardware
 from nbhelpers.ledger import GIB, BatchExtent, MemoryLine, ledger
-from nbhelpers.memory import MemoryBudget, compare, predict_memory, require_fit
+from nbhelpers.memory import MemoryBudget, compare, ledger_budget, require_fit
 from nbhelpers.presets import Preset
 from nbhelpers.samples import load_functions
 from nbhelpers.shapes import Shape, find_shape
@@ -30,7 +30,7 @@ def cpu() -> Hardware:
 
 def budget_of(name: str, hardware: Hardware, **changes: object) -> MemoryBudget:
     preset = load_preset("clones", name, hardware=hardware, overrides=changes)
-    return predict_memory(preset, plan_batch(preset, hardware), hardware)
+    return ledger_budget(preset, plan_batch(preset, hardware), hardware)
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def parse_advice(text: str) -> tuple[dict[str, object], str]:
 def test_every_advice_fits_when_it_is_followed_and_keeps_the_global_batch(name, gpu, changes):
     hardware = plan_hardware(gpu)
     preset = load_preset("clones", name, hardware=hardware, overrides=changes)
-    budget = predict_memory(preset, plan_batch(preset, hardware), hardware)
+    budget = ledger_budget(preset, plan_batch(preset, hardware), hardware)
     assert budget.verdict != "fits" and budget.advice
     totals = []
     for text in budget.advice:
         follow, rest = parse_advice(text)
         other = preset.override(**follow)
         assert other.settings.global_batch_size == preset.settings.global_batch_size
-        again = predict_memory(other, plan_batch(other, hardware), hardware)
+        again = ledger_budget(other, plan_batch(other, hardware), hardware)
         assert again.verdict == "fits"
         assert rest.startswith(f"{again.total_bytes / GIB:.1f} GiB, fits")
         totals.append(again.total_bytes)
@@ -314,7 +314,7 @@ def test_a_local_folder_gives_its_own_shape(tmp_path):
 def test_an_unknown_shape_gives_a_labelled_budget_instead_of_a_guess(tmp_path, config):
     preset = folder_preset(tmp_path, config)
     hardware = plan_hardware("t4")
-    budget = predict_memory(preset, plan_batch(preset, hardware), hardware)
+    budget = ledger_budget(preset, plan_batch(preset, hardware), hardware)
     assert budget.source == "ledger: shape unknown" and budget.verdict == "tight"
     found = compare(budget, GIB)
     assert found["predicted_bytes"] is None and found["error_percent"] is None
@@ -360,7 +360,7 @@ def test_a_plan_for_the_cpu_is_judged_without_a_gpu_even_if_one_is_there():
     hardware = plan_hardware("t4")
     preset = load_preset("clones", "smoke")
     plan = BatchPlan(**(split_batch(32, 16, 1).to_dict() | {"use_gpu": False}))
-    assert predict_memory(preset, plan, hardware).verdict == "no GPU"
+    assert ledger_budget(preset, plan, hardware).verdict == "no GPU"
 
 
 def test_more_tokens_than_a_local_model_has_positions_are_refused(tmp_path):

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.catalog import MODELS
 from nbhelpers.checks import MAX_POSITIONS_TOKENS
 from nbhelpers.config import Preset, configs_dir, list_presets, load_preset, parameter_overrides
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import plan_hardware
-from nbhelpers.memory import predict_memory
 from nbhelpers.parameters import check_parameters
 from nbhelpers.shapes import SMOKE_MODELS, find_shape
 

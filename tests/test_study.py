@@ -14,10 +14,10 @@ from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
 
 from nbhelpers import study_time
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.config import load_preset
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware import plan_hardware
-from nbhelpers.memory import predict_memory
 from nbhelpers.parameters import parse_assignments
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run, write_json

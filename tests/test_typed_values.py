@@ -12,10 +12,10 @@ import pytest
 
 from nbhelpers import cli_text
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import predict_memory
 from nbhelpers.config import load_preset
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import plan_hardware
-from nbhelpers.memory import predict_memory
 from nbhelpers.parameters import check_parameters, parse_value
 from nbhelpers.presets import divisors
 

@@ -14,14 +14,13 @@ FACTS = {"errors", "events", "metrics", "ranking", "resampling", "targets", "flo
 FACTS |= {"cache", "catalog", "forms", "hub_errors", "paths", "tables", "detector", "retrieval"}
 CONFIG = FACTS | {"schema", "checks", "presets", "config", "study_adapters"}
 RUNS = CONFIG | {"files", "identity", "locks", "processes", "results", "runs", "workers"}
-RUNS |= {"claims", "nodes", "weight_files", "trained"}
+RUNS |= {"claims", "nodes", "weight_files", "trained", "speeds"}
 HARDWARE = CONFIG | {"machine", "gpus", "nvml", "visible", "hardware"}
-PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight"}
+PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight", "calibration"}
 DATA = CONFIG | {"data", "samples"}
 KERNEL = PLAN | RUNS | {"supervise", "launch", "progress", "follow", "parameters", "bootstrap"}
 KERNEL |= {"launcher", "requirements", "signals", "report", "plots", "widgets", "headless"}
 KERNEL |= {"access", "detect", "legacy", "study", "use", "tokens", "budgets", "timing", "picker"}
-KERNEL |= {"calibration"}
 CODE = DATA | {"code"}  # scores of generated code: both sides use them
 
 # What each module may import of ours: itself and the rows above it (STYLE, "Module boundaries").

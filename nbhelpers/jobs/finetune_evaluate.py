@@ -49,7 +49,10 @@ def evaluate_all(
 ) -> None:
     """Write generations.jsonl and result.json; every rank generates its share, rank 0 writes."""
     adapted.model.eval()
-    meter = MemoryMeter(session.accelerator.device) if training is None else None
+    meter = None
+    if training is None:
+        meter = MemoryMeter(session.accelerator.device, card=session.card)
+        meter.begin_scoring()
     rows = _generate(session, inputs, adapted)
     ranks = outcome.gather_memory(session, training, meter=meter)
     if not session.is_main:

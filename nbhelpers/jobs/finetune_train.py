@@ -25,6 +25,8 @@ from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_arguments
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
+from nbhelpers.jobs.measure_phases import PhasePeaks, steps_to_watch
+from nbhelpers.jobs.measure_run import meter_of, peaks_of
 from nbhelpers.jobs.track import emitter
 from nbhelpers.jobs.training import watched_gpus
 from nbhelpers.models.causal import DTYPES
@@ -57,7 +59,6 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         NonFinite: Gradients that are not finite.
         ConfigError: Too little disk.
     """
-    accelerator = session.accelerator
     session.check_disk(adapted.facts["trainable_parameters"])
     dtype = DTYPES[session.precision]
     kernel, packed, parity = proven_kernel(session, inputs, adapted, dtype)
@@ -70,9 +71,9 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         )
         forward, recipe = laid_out(session, inputs, adapted, kernel, packed)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
-    meter = MemoryMeter(accelerator.device)
+    resumed, state = find_state(session)
+    meter = meter_of(session, is_resumed=resumed is not None)
     runner = _Runner(session, inputs, adapted, recipe, forward, meter)
-    resumed, state = runner.find()
     session.data_budget = data_budget(
         session,
         inputs,
@@ -119,6 +120,7 @@ class _Runner:
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
             elif resumed:  # trained to the end before: only the evaluation is missing
                 trainer.load_adapter(resumed)
+        self.meter.begin_scoring()
         self.adapted.model.eval()
         if trainer.stopped:
             from nbhelpers.errors import Stopped
@@ -135,16 +137,6 @@ class _Runner:
             energy=watch.energy(told_energy(session.told)),
         )
 
-    def find(self) -> tuple[Path | None, TrainState]:
-        """Return the newest sound checkpoint, and where training stands."""
-        session, folder = self.session, self.session.run.checkpoints_path
-        path = ck.agree(session.accelerator, folder, lambda: ck.find_last(folder, session.warn))
-        if path is None:
-            return None, TrainState()
-        values = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
-        return path, TrainState(**values["train"])
-
     def _trainer(self, state: TrainState) -> AdapterTrainer:
         session = self.session
         arguments = training_arguments(
@@ -160,6 +152,7 @@ class _Runner:
             wants_stop=session.wants_stop,
             save_is_due=self._is_due,
             peak_bytes=self.meter.peak_bytes,
+            memory=self._peaks(state.step),
         )
         return AdapterTrainer(
             self.adapted.model,
@@ -170,6 +163,20 @@ class _Runner:
             tokenizer=self.adapted.base.tokenizer,
             state=state,
         )
+
+    def _peaks(self, first: int) -> PhasePeaks:
+        recipe, plan = self.recipe, self.session.plan
+        watched = list(range(first, first + COUNTED_STEPS))
+        if plan.use_gpu:
+            epochs = range(recipe.settings.epochs)
+            windows = [window for epoch in epochs for window in recipe.windows(epoch)]
+            watched = steps_to_watch(
+                windows[first:],
+                recipe.table.lengths,
+                first=first,
+                in_micro_step=plan.per_device_train_batch_size * plan.world_size,
+            )
+        return peaks_of(self.session, self.meter, watched)
 
     def _is_due(self) -> bool:
         minutes = self.session.settings.save_minutes
@@ -235,6 +242,17 @@ class _Runner:
         model.train(was_training)
         loss, tokens = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
         return loss / tokens
+
+
+def find_state(session: Session) -> tuple[Path | None, TrainState]:
+    """Return the newest sound checkpoint, and where training stands."""
+    folder = session.run.checkpoints_path
+    path = ck.agree(session.accelerator, folder, lambda: ck.find_last(folder, session.warn))
+    if path is None:
+        return None, TrainState()
+    values = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
+    return path, TrainState(**values["train"])
 
 
 def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:

@@ -25,6 +25,7 @@ from nbhelpers.errors import NonFinite
 from nbhelpers.jobs.finetune_recipe import EpochOrder, Recipe, Rows
 from nbhelpers.jobs.loop import TrainState, seed_everything
 from nbhelpers.jobs.measure import MemoryMeter
+from nbhelpers.jobs.measure_phases import PhasePeaks
 from nbhelpers.models.causal_attention import send
 from nbhelpers.models.causal_batches import MicroBatch
 from nbhelpers.models.causal_forward import TrainingForward
@@ -45,6 +46,7 @@ class Hooks:
     wants_stop: Callable[[], bool]
     save_is_due: Callable[[], bool]
     peak_bytes: Callable[[], int]
+    memory: PhasePeaks = field(default_factory=PhasePeaks)  # the peaks of the phases of a step
 
 
 @dataclass(slots=True)
@@ -177,10 +179,13 @@ class AdapterTrainer(SFTTrainer):
         step, seen, batch = self.state.global_step, self.window, inputs["batch"]
         epoch, window = divmod(step, self.recipe.windows_per_epoch)
         seed_everything(self.recipe.settings.seed, epoch, window, seen.micro, self.recipe.rank)
+        self.hooks.memory.mark("data")
         if not model.training:
             model.train()
         loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        self.hooks.memory.mark("forward")
         self.accelerator.backward(loss)
+        self.hooks.memory.mark("backward")
         loss = loss.detach()
         seen.loss.append(loss)
         seen.micro += 1
@@ -218,6 +223,7 @@ class _Watch(TrainerCallback):
         trainer.window = _Window(started=self.since)
         if trainer.counted and state.global_step < trainer.counted[1]:
             trainer.counting.enter_context(trainer.counted[0])
+        trainer.hooks.memory.start(state.global_step)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the norm that the gradients had before they were clipped."""
@@ -230,6 +236,7 @@ class _Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Count the step; evaluate, save and stop where that is due."""
         trainer, done = self.trainer, self.trainer.progress
+        trainer.hooks.memory.mark("optimizer")
         trainer.counting.close()
         window, stop = trainer.window, trainer.window.stop
         done.useful_tokens += window.useful
@@ -320,7 +327,11 @@ def _after(trainer: AdapterTrainer) -> None:
     is_last = done.step == trainer.recipe.total_steps
     by_step = s.eval_steps and done.step % s.eval_steps == 0
     by_epoch = not s.eval_steps and done.window == 0
-    if (by_step or by_epoch or is_last) and (loss := trainer.hooks.validate()) is not None:
+    loss = None
+    if by_step or by_epoch or is_last:
+        with trainer.hooks.memory.evaluation():
+            loss = trainer.hooks.validate()
+    if loss is not None:
         done.evals.append({"step": done.step, "loss": loss})
         trainer.hooks.emit("eval", step=done.step, split="valid", scores={"loss": loss})
     if window.due or window.stop or is_last or (s.save_steps and done.step % s.save_steps == 0):

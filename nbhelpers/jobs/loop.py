@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch
 
 from nbhelpers.batching import BatchPlan
 from nbhelpers.errors import NonFinite, Stopped
+from nbhelpers.jobs.measure_phases import PhaseTimer
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
 from nbhelpers.schema import Settings
 
@@ -136,7 +136,7 @@ class Hooks:
     save_is_due: Callable[[], bool]  # asked on rank 0 only: by the clock
     peak_bytes: Callable[[], int]
     step_context: Callable[[int], AbstractContextManager[Any]]  # around each optimizer step
-    phases: PhaseTimer = field(default_factory=lambda: PhaseTimer())
+    phases: PhaseTimer = field(default_factory=PhaseTimer)
     rewrap: Callable[[], Any] | None = None  # wraps the model anew when other parameters learn
 
 
@@ -176,7 +176,7 @@ class Trainer:
                 self.model = self.hooks.rewrap()
             for window in self.task.windows(state.epoch)[state.window :]:
                 started = time.perf_counter()
-                self.hooks.phases.start()
+                self.hooks.phases.start(state.step)
                 self._set_learning_rate(state.step)
                 with self.hooks.step_context(state.step):
                     losses, tokens, parts = self._backward(window, state)
@@ -331,7 +331,8 @@ class Trainer:
         is_best = False
         if by_step or by_epoch or done:
             started = time.perf_counter()
-            scores = self.task.evaluate(state.step)
+            with self.hooks.phases.memory.evaluation():
+                scores = self.task.evaluate(state.step)
             took_s = time.perf_counter() - started
             state.phases["evaluate"] = state.phases.get("evaluate", 0.0) + took_s
             state.evals.append({"step": state.step, **scores})
@@ -348,46 +349,6 @@ class Trainer:
                 f"Stopped on request after optimizer step {state.step} of {self.total_steps}.",
                 fix="run the same launch again: it goes on from the checkpoint",
             )
-
-
-class PhaseTimer:
-    """Seconds of data, forward, backward and optimizer; on a GPU by events, without a sync.
-
-    The kernels of a step are in order, so an event recorded after the last kernel of a phase stands
-    where the phase ends. The events are read after the step, which has synced by then.
-    """
-
-    def __init__(self, device: torch.device | None = None) -> None:
-        """Time this device; None, or a CPU: by the clock."""
-        self._cuda = device is not None and device.type == "cuda"
-        self._marks: list[tuple[str, Any]] = []
-
-    def _now(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def start(self) -> None:
-        """Begin a step."""
-        self._marks = [("", self._now())]
-
-    def mark(self, name: str) -> None:
-        """End a phase of this name where it stands."""
-        if self._marks:
-            self._marks.append((name, self._now()))
-
-    def add_to(self, seconds: dict[str, float]) -> dict[str, float]:
-        """Return the seconds by phase with this step's; the last phase waits for its kernels."""
-        found, marks = dict(seconds), self._marks
-        if self._cuda and marks:
-            marks[-1][1].synchronize()
-        for (_, one), (name, two) in pairwise(marks):
-            took = one.elapsed_time(two) / 1000 if self._cuda else two - one
-            found[name] = found.get(name, 0.0) + took
-        self._marks = []
-        return found
 
 
 def seed_everything(*parts: int) -> None:

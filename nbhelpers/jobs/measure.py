@@ -5,13 +5,42 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.measure_context import CardMemory
+
+# What a phase of a run is called where memory is told.
+MEMORY_PHASES = {"model": "load", "evaluate": "evaluation"}
+
+
+@dataclass(slots=True)
+class Where:
+    """What this process is doing, for the message when memory runs out."""
+
+    phase: str = ""
+    step: int | None = None  # the optimizer step that is being made, 0-based
+
+    def enter(self, phase: str, *, step: int | None = None) -> None:
+        """Begin a phase."""
+        self.phase, self.step = phase, step
+
+    def words(self) -> str:
+        """Say it: "backward of optimizer step 3"; nothing before the first phase."""
+        if self.phase in ("forward", "backward", "optimizer") and self.step is not None:
+            return f"{self.phase} of optimizer step {self.step + 1}"
+        return self.phase
+
+
+HERE = Where()
 
 
 class LiveBytes(TorchDispatchMode):
@@ -23,7 +52,7 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
         """Start with tensors that are alive already."""
         super().__init__()
-        self.live_bytes = self.peak_bytes = 0
+        self.live_bytes = self.peak_bytes = self.phase_bytes = 0
         self._known: set[int] = set()
         for tensor in existing:
             self._add(tensor)
@@ -37,6 +66,7 @@ class LiveBytes(TorchDispatchMode):
         size = storage.nbytes()
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.phase_bytes = max(self.phase_bytes, self.live_bytes)
         weakref.finalize(storage, self._drop, key, size)
 
     def _drop(self, key: int, size: int) -> None:
@@ -55,38 +85,121 @@ class LiveBytes(TorchDispatchMode):
 
 
 class MemoryMeter:
-    """Peak memory of this rank's training: the CUDA allocator's, or live tensor bytes on a CPU."""
+    """Peak memory of this rank's training: the CUDA allocator's, or live tensor bytes on a CPU.
 
-    def __init__(self, device: torch.device) -> None:
-        """Start counting."""
-        self.device, self.mode = device, None
-        self._live_peak = 0
+    `phases` holds the peak of each phase that was noted. `take` ends a phase; the peaks over all
+    of them, `peak_bytes` and `reserved_bytes`, are kept.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        card: CardMemory | None = None,
+        phases: Mapping[str, int] | None = None,
+    ) -> None:
+        """Start counting.
+
+        Args:
+            card: Tells of the GPU what the allocator does not.
+            phases: Peaks by phase that are known already.
+        """
+        self.device, self.card, self.mode = device, card, None
+        self.phases = dict(phases or {})
+        self.snapshot: dict[str, Any] | None = None
+        self._peak = self._reserved = 0
+        self._scores, self._has_scored = False, False
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
+
+    @property
+    def where(self) -> str:
+        """The device's name, for peaks of earlier attempts."""
+        cuda = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if cuda else "cpu"
 
     def watch_steps(self, model: torch.nn.Module) -> LiveBytes | None:
         """Return a context for the first optimizer steps on a CPU; None on a GPU."""
         if self.device.type == "cuda":
             return None
         self.mode = LiveBytes([*model.parameters(), *model.buffers()])
+        self.note("load", self.mode.live_bytes)
         return self.mode
 
     def peak_bytes(self) -> int:
         """Return the peak so far."""
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
+            return max(self._peak, torch.cuda.max_memory_allocated(self.device))
         return self.mode.peak_bytes if self.mode else 0
 
-    def facts(self, rank: int) -> dict[str, int]:
+    def reserved_bytes(self) -> int:
+        """Return the most that the allocator took from the card so far; 0 on a CPU."""
+        if self.device.type != "cuda":
+            return 0
+        return max(self._reserved, torch.cuda.max_memory_reserved(self.device))
+
+    def take(self) -> int:
+        """Return the peak since the last call, and begin anew; no sync: the host knows it."""
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+            self._peak, self._reserved = self.peak_bytes(), self.reserved_bytes()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return peak
+        if self.mode is None:
+            return 0
+        peak, self.mode.phase_bytes = self.mode.phase_bytes, self.mode.live_bytes
+        return peak
+
+    def note(self, phase: str, size_bytes: int) -> None:
+        """Keep the peak of a phase, the largest of all its times."""
+        if size_bytes:
+            self.phases[phase] = max(self.phases.get(phase, 0), size_bytes)
+
+    @contextmanager
+    def counted_evaluation(self) -> Iterator[bool]:
+        """Note what an evaluation needs; yields whether it is counted.
+
+        On a CPU only the first is, and it does not move `peak_bytes`, which is of training steps.
+        """
+        is_counted = self.device.type == "cuda" or not (self.mode is None or self._has_scored)
+        if not is_counted:
+            yield False
+            return
+        self._has_scored = True
+        self.take()
+        if self.mode is None:
+            yield True
+        else:
+            peak = self.mode.peak_bytes
+            with self.mode:
+                yield True
+            self.mode.peak_bytes = peak
+        self.note("evaluation", self.take())
+
+    def begin_scoring(self) -> None:
+        """Say that training is over: what comes until `facts` is evaluation."""
+        self.take()
+        self._scores = self.device.type == "cuda"
+
+    def read_context(self) -> None:
+        """Measure what CUDA took beside the allocator, once."""
+        if self.card is not None and self.card.context_bytes is None:
+            self.card.read(self.device)
+
+    def facts(self, rank: int) -> dict[str, Any]:
         """Return this rank's line of `result.json`."""
-        cuda = self.device.type == "cuda"
-        reserved = torch.cuda.max_memory_reserved(self.device) if cuda else 0
-        return {
+        if self._scores:
+            self.note("evaluation", self.take())
+        self.read_context()
+        found = {
             "rank": rank,
             "peak_allocated_bytes": self.peak_bytes(),
-            "peak_reserved_bytes": reserved,
+            "peak_reserved_bytes": self.reserved_bytes(),
             "rss_bytes": peak_rss_bytes(),
+            "phases": self.phases,
+            "snapshot": self.snapshot,
         }
+        return found | (self.card.facts() if self.card is not None else {})
 
 
 def peak_rss_bytes() -> int:
@@ -221,6 +334,7 @@ class Clock:
         if self._name:
             self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._since
         self._name, self._since = name, now
+        HERE.enter(MEMORY_PHASES.get(name, name))
         if name:
             self.emit("phase", name=name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 
+from nbhelpers import calibration
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import MemoryMeter, peak_rss_bytes
+from nbhelpers.jobs.measure_run import memory_facts
 from nbhelpers.jobs.training import Training
-from nbhelpers.ledger import CONTEXT
-from nbhelpers.memory import compare
 from nbhelpers.schema import Settings
 from nbhelpers.shapes import SMOKE_MODELS
 from nbhelpers.weight_files import weights_file
@@ -96,7 +95,7 @@ def gather_memory(
     """
     if training is not None:
         meter = training.meter
-    meter = meter or MemoryMeter(session.accelerator.device)
+    meter = meter or MemoryMeter(session.accelerator.device, card=session.card)
     ranks = gather_object([meter.facts(session.writer.rank)])
     session.accelerator.wait_for_everyone()
     return ranks
@@ -134,29 +133,15 @@ def write_result(
         "finished_at": time.time(),
         "versions": library_versions(*filter(None, [WEIGHTS_OF.get(s.model)])),
         "training": _training_facts(training),
-        "memory": _memory(session, ranks),
+        "memory": memory_facts(session, ranks),
         "gpu": training.gpu if training else [],
         "warnings": session.warnings,
         "timing": session.clock.result(),
     }
     ck.write_json(session.run.result_path, result | parts)
+    calibration.append(result, facts)
     session.accelerator.end_training()
     session.writer.write("end")
-
-
-def _memory(session: Session, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put the prediction beside the worst rank's peak."""
-    measured = max(line["peak_allocated_bytes"] for line in ranks) or None
-    budget, cuda = session.data_budget, session.accelerator.device.type == "cuda"
-    facts = {
-        "device": session.accelerator.device.type,
-        "what": "allocator peak" if cuda else "live tensor bytes",
-        "per_rank": ranks,
-    }
-    if budget is None:
-        return facts | {"predicted_bytes": None, "measured_bytes": measured, "error_percent": None}
-    lines = [asdict(line) for line in budget.lines if line.name != CONTEXT]
-    return facts | {"predicted_lines": lines} | compare(budget, measured)
 
 
 def _training_facts(training: Training | None) -> dict[str, Any]:

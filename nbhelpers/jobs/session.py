@@ -22,6 +22,7 @@ from nbhelpers.hardware import Hardware, known_gpus
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.measure import Clock
+from nbhelpers.jobs.measure_context import CardMemory
 from nbhelpers.jobs.track import check_tracker, start_tracker
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.runs import Run
@@ -69,6 +70,8 @@ class Session:
         self.accelerator: Accelerator | None = None
         self.data_budget: MemoryBudget | None = None
         self.compiled: dict[str, Any] | None = None  # what became of compiled blocks
+        self.load_peak_bytes = 0  # of the allocator, where the model was built on the GPU
+        self.card: CardMemory | None = None  # what the GPU held before this process
 
     @property
     def is_main(self) -> bool:
@@ -124,6 +127,7 @@ class Session:
     def _check_gpu(self) -> None:
         found = torch.cuda.device_count()
         local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.card = CardMemory(local, notebook_pid=self.facts.get("launched_by"))
         if local >= found:
             raise HardwareError(
                 f"Process {local} needs a GPU of its own; torch {torch.__version__} sees {found}.",
@@ -185,6 +189,11 @@ class Session:
         if trackers:
             start_tracker(self)
 
+    def note_loaded(self) -> None:
+        """Remember what building the model took of the GPU, before anything else is tried on it."""
+        if self.accelerator.device.type == "cuda":
+            self.load_peak_bytes = torch.cuda.max_memory_allocated(self.accelerator.device)
+
     def check_disk(self, parameters: int) -> None:
         """Stop before training when the checkpoints cannot fit the disk."""
         need = 4 * parameters * 3 * (self.settings.save_total_limit + 2)
@@ -216,6 +225,7 @@ def work(
     seed_everything(session.settings.seed)
     with session.accelerator.main_process_first():
         model = job.build_model(session, inputs)
+    session.note_loaded()
     if session.checkpoint:
         training = None
         model.to(session.accelerator.device)

@@ -13,8 +13,10 @@ import torch
 
 from nbhelpers.hardware import Hardware, detect_hardware
 from nbhelpers.jobs import checkpoint as ck
-from nbhelpers.jobs.loop import Hooks, PhaseTimer, Task, Trainer, TrainState
+from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
+from nbhelpers.jobs.measure_phases import PhaseTimer, steps_to_watch
+from nbhelpers.jobs.measure_run import meter_of, peaks_of
 from nbhelpers.jobs.track import emitter
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.weights import read_state_dict
@@ -54,13 +56,14 @@ def train_task(
     """
     session.check_disk(sum(p.numel() for p in model.parameters()))
     accelerator, s = session.accelerator, session.settings
-    optimizer = _adamw(session, model.parameters() if groups is None else groups(model))
+    optimizer = adamw(session, model.parameters() if groups is None else groups(model))
     state, resumed = _resume(session, model, optimizer)
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks
     wrapped, prepared = accelerator.prepare(model, optimizer)
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(session, resumed)
-    meter = MemoryMeter(accelerator.device)
+    meter = meter_of(session, is_resumed=resumed is not None)
+    session.data_budget = predict(_windows(session, task, state))
     saver = _Saver(session, save_files, raw, prepared)
     hooks = Hooks(
         emit=emitter(session),
@@ -69,7 +72,7 @@ def train_task(
         save_is_due=saver.is_due,
         peak_bytes=meter.peak_bytes,
         step_context=_counted(meter, raw, max(state.step, task.first_full_step)),
-        phases=PhaseTimer(accelerator.device),
+        phases=_phases(session, task, state, meter),
         rewrap=_rewrapper(accelerator, wrapped),
     )
     trainer = Trainer(
@@ -81,19 +84,20 @@ def train_task(
         plan=session.plan,
         hooks=hooks,
     )
-    session.data_budget = predict(_windows(session, task, state))
     if session.data_budget is not None:
         session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
     gpus = watched_gpus(session)
     with GpuWatch(list(gpus), session.emit_main) as watch:
         trainer.fit(state)
+    meter.begin_scoring()
     _load_best(session, raw)
     step = resumed["train"]["step"] if resumed else None
     return Training(state=state, meter=meter, gpu=watch.summary(gpus), resumed_from=step)
 
 
-def _adamw(session: Session, parameters: Any) -> torch.optim.Optimizer:
+def adamw(session: Session, parameters: Any) -> torch.optim.Optimizer:
+    """Return the optimizer of a run: AdamW, in one kernel on a GPU."""
     s = session.settings
     how = {"lr": s.learning_rate, "weight_decay": s.weight_decay, "eps": s.adam_epsilon}
     return torch.optim.AdamW(parameters, fused=session.plan.use_gpu, **how)
@@ -130,6 +134,21 @@ def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
     ]
     first = max(0, task.first_full_step - state.step)
     return windows if session.plan.use_gpu else windows[first : first + COUNTED_STEPS]
+
+
+def _phases(session: Session, task: Task, state: TrainState, meter: MemoryMeter) -> PhaseTimer:
+    """Return what times the phases of every step and measures the memory of some."""
+    plan, full = session.plan, max(state.step, task.first_full_step)
+    watched = list(range(full, full + COUNTED_STEPS))
+    if plan.use_gpu:
+        watched = steps_to_watch(
+            _windows(session, task, state)[full - state.step :],
+            task.costs,
+            first=full,
+            in_micro_step=plan.per_device_train_batch_size * plan.world_size,
+        )
+    memory = peaks_of(session, meter, watched)
+    return PhaseTimer(session.accelerator.device, memory=memory)
 
 
 def watched_gpus(session: Session) -> dict[int, str]:

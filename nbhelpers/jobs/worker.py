@@ -106,7 +106,20 @@ def _out_of_memory(run: Run, text: str) -> OutOfMemory:
     )
     predicted = (budget or {}).get("total_bytes")
     told = f" Predicted need: {predicted / 2**30:.2f} GiB." if predicted else ""
-    return OutOfMemory(f"Out of memory.{told}", fix=fix, details=text[:2000])
+    where, measured = _where()
+    told += f" Allocated at the peak: {measured / 2**30:.2f} GiB." if measured else ""
+    return OutOfMemory(f"Out of memory{where}.{told}", fix=fix, details=text[:2000])
+
+
+def _where() -> tuple[str, int]:
+    """Say in which phase this process is, and the allocator's peak; nothing is imported for it."""
+    module, peak = sys.modules.get("nbhelpers.jobs.measure"), 0
+    if module is None:
+        return "", 0
+    if module.torch.cuda.is_initialized():
+        peak = module.torch.cuda.max_memory_allocated()
+    words = module.HERE.words()
+    return (f" in the phase {words}" if words else ""), peak
 
 
 def quiet_libraries() -> None:

@@ -1,0 +1,256 @@
+"""What a person chooses in the picker, and the preset, plan and adapters that the choice means.
+
+A choice is plain values. `resolve` turns it into the objects of a run, by the functions that a
+notebook calls; a value that equals the preset's own is no override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from nbhelpers.batching import BatchPlan, plan_batch
+from nbhelpers.catalog import MODELS, short_name
+from nbhelpers.checks import settings_class
+from nbhelpers.config import STUDIES, list_presets, load_preset
+from nbhelpers.errors import ConfigError
+from nbhelpers.gpus import known_gpus
+from nbhelpers.hardware import Hardware, detect_hardware, plan_hardware
+from nbhelpers.presets import Preset, divisors
+from nbhelpers.study_adapters import ALL, adapter_name, parse_variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HERE = ""  # the GPU of this machine
+ADAPTERS = (*(adapter_name(*each) for each in ALL), "all")
+COUNTS = (1, 2, 4, 8)
+LENGTHS = (128, 256, 400, 512, 768, 1024, 2048, 4096)
+# Settings that the widget offers, in its order; a job without one of them does not show it.
+OFFERED = (
+    "model",
+    "per_device_train_batch_size",
+    "seq_len",
+    "gradient_checkpointing",
+    "loss",
+    "precision",
+    "attention",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is chosen: a job, a preset, a GPU, and what differs from the preset.
+
+    `gpu` is a key of `gpus.yaml` with the `count` of such GPUs, or "" for this machine. `adapters`
+    are names as in `parse_adapters`, for a job that varies them. `kept` names the overrides that
+    stay when another preset is chosen: those of the notebook's parameters. `any_job`: the picker
+    stands in the notebook about budgets, where the job itself is a parameter.
+    """
+
+    job: str
+    preset: str = "auto"
+    gpu: str = HERE
+    count: int = 1
+    adapters: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+    any_job: bool = False
+
+    def with_preset(self, name: str) -> Choice:
+        """Choose another preset; its own values replace those chosen in the widget."""
+        return replace(self, preset=name, overrides=self._kept(), adapters=self.adapters)
+
+    def with_job(self, job: str) -> Choice:
+        """Choose another job, with the preset for this GPU and nothing changed."""
+        return Choice(job=job, gpu=self.gpu, count=self.count, any_job=self.any_job)
+
+    def with_value(self, name: str, value: Any) -> Choice:
+        """Set one setting."""
+        return replace(self, overrides={**self.overrides, name: value})
+
+    def without(self, *names: str) -> Choice:
+        """Leave settings to the preset."""
+        left = {name: value for name, value in self.overrides.items() if name not in names}
+        return replace(self, overrides=left)
+
+    def _kept(self) -> dict[str, Any]:
+        return {name: value for name, value in self.overrides.items() if name in self.kept}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The objects that a choice means.
+
+    `variants` holds the preset of every adapter by its name, of a job without adapters the one
+    preset under its own name.
+    """
+
+    choice: Choice
+    hardware: Hardware
+    preset: Preset
+    plan: BatchPlan
+    variants: Mapping[str, Preset]
+
+
+def hardware_of(choice: Choice, here: Hardware) -> Hardware:
+    """Return the planned hardware of a choice, or this machine's.
+
+    Raises:
+        ConfigError: There is no such GPU.
+    """
+    return here if choice.gpu == HERE else plan_hardware(choice.gpu, choice.count)
+
+
+def choose_hardware(gpu: str = "auto", count: int = 1) -> Hardware:
+    """Return the hardware that a notebook plans for.
+
+    Args:
+        gpu: `auto` (this machine's GPUs, or one T4 where there is none), `here` (this machine as
+            it is), or a GPU as people name it.
+        count: How many such GPUs, where they are planned.
+
+    Raises:
+        ConfigError: The GPU is unknown, or the name means several.
+    """
+    if gpu not in ("auto", "here", ""):
+        return plan_hardware(gpu, count)
+    found = detect_hardware()
+    if found.gpus or gpu == "here":
+        return found
+    note = f"{found.reason or 'no GPU'}: a T4 is planned; name another one with `gpu`"
+    planned = plan_hardware("t4", count)
+    return replace(planned, notes=(note, *planned.notes))
+
+
+def resolve(choice: Choice, here: Hardware) -> Resolved:
+    """Load the preset of a choice and plan its batch.
+
+    Raises:
+        NbhelpersError: A value is wrong, or the batch cannot be split; with the fix.
+    """
+    hardware = hardware_of(choice, here)
+    preset = load_preset(
+        choice.job, choice.preset, hardware=hardware, overrides=dict(choice.overrides)
+    )
+    plan = plan_batch(preset, hardware)
+    variants = {preset.name: preset}
+    if choice.job in STUDIES:
+        names = choice.adapters or preset.settings.adapter
+        variants = {
+            variant.name: preset.override(**_changes(preset, variant.changes))
+            for variant in parse_variants(names)
+        }
+    return Resolved(choice=choice, hardware=hardware, preset=preset, plan=plan, variants=variants)
+
+
+def _changes(preset: Preset, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a variant changes; as in a study, a typed alpha follows the rank."""
+    settings, wanted = preset.settings, dict(changes)
+    if settings.lora_alpha is not None and "lora_r" in changes:
+        scaled = settings.lora_alpha * changes["lora_r"] / settings.lora_r
+        wanted = {"lora_alpha": scaled} | wanted
+    return {name: value for name, value in wanted.items() if getattr(settings, name) != value}
+
+
+def own_value(choice: Choice, here: Hardware, name: str) -> Any:
+    """Return what a setting would be if it were not overridden.
+
+    Raises:
+        NbhelpersError: See `resolve`.
+    """
+    plain = choice.without(name)
+    preset = load_preset(
+        plain.job,
+        plain.preset,
+        hardware=hardware_of(plain, here),
+        overrides=dict(plain.overrides),
+    )
+    return getattr(preset.settings, name)
+
+
+def offered(found: Resolved) -> dict[str, list[Any]]:
+    """Return the values of each setting that a picker offers, its present one among them."""
+    known = settings_class(found.choice.job).model_fields
+    names = [name for name in OFFERED if name in known]
+    return {name: _values(found, name) for name in names}
+
+
+def _values(found: Resolved, name: str) -> list[Any]:
+    settings = found.preset.settings
+    now = getattr(settings, name)
+    if name == "model":
+        return _with(_model(settings.model, found), MODELS[found.choice.job].names)
+    if name == "per_device_train_batch_size":
+        share = settings.global_batch_size // found.plan.world_size
+        return _in_order(now, divisors(share) if share else ())
+    if name == "seq_len":
+        return _in_order(now, (n for n in LENGTHS if n <= most_tokens(found.preset)))
+    kind = settings_class(found.choice.job).model_fields[name].annotation
+    return [True, False] if kind is bool else _with(now, literals(kind))
+
+
+def most_tokens(preset: Preset) -> int:
+    """Return the longest `seq_len` that the model can number; all lengths where that is unknown."""
+    from nbhelpers.shapes import find_shape
+
+    shape = find_shape(preset.settings)
+    return LENGTHS[-1] if shape is None else shape.code_positions
+
+
+def literals(kind: Any) -> tuple[Any, ...]:
+    """Return the words that a field of settings may hold.
+
+    >>> from typing import Literal
+    >>> literals(Literal["auto", "plain"]), literals(int)
+    (('auto', 'plain'), ())
+    """
+    return get_args(kind) if get_origin(kind) is not None else ()
+
+
+def _model(model: str, found: Resolved) -> str:
+    return short_name(model, found.choice.job) or model
+
+
+def _with(now: Any, values: Iterable[Any]) -> list[Any]:
+    """The offered values, after the present one where they lack it."""
+    listed = list(values)
+    return listed if now in listed else [now, *listed]
+
+
+def _in_order(now: int, values: Iterable[int]) -> list[int]:
+    return sorted({now, *values})
+
+
+def presets_of(choice: Choice) -> list[str]:
+    """Return the presets that a picker offers; a file of one's own among them."""
+    return _with(choice.preset, ["auto", *list_presets(choice.job)])
+
+
+def gpus_of(here: Hardware) -> list[tuple[str, str]]:
+    """Return label and key of this machine and of every known GPU."""
+    if here.is_planned and here.gpu is not None:
+        first = f"{len(here.gpus)} x {here.gpu.name} (of the notebook)"
+    elif here.gpu is not None:
+        first = f"this machine: {len(here.gpus)} x {here.gpu.name}"
+    else:
+        first = "this machine: no GPU"
+    others = [(f"planned: {spec.name}", key) for key, spec in known_gpus().items()]
+    return [(first, HERE), *others]
+
+
+def check_choice(choice: Choice) -> None:
+    """Refuse a job, a preset's name or adapters that do not exist.
+
+    Raises:
+        ConfigError: With the nearest name that exists.
+    """
+    settings_class(choice.job)
+    if choice.job in STUDIES and choice.adapters:
+        parse_variants(choice.adapters)
+    elif choice.adapters:
+        text = f"The job {choice.job} has no adapters."
+        raise ConfigError(text, fix="choose a preset only")
+    if choice.preset != "auto":
+        load_preset(choice.job, choice.preset)

@@ -1,0 +1,104 @@
+"""A choice in words and as HTML: the verdict, what would help, the plan, the minutes, the lines."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.budgets import is_exact, source_words
+from nbhelpers.memory import DOES_NOT_FIT, FITS, NO_GPU, TIGHT, UNSURE
+from nbhelpers.picker_lines import all_lines
+
+if TYPE_CHECKING:
+    from nbhelpers.errors import NbhelpersError
+    from nbhelpers.memory import MemoryBudget
+    from nbhelpers.picker_budget import Estimate
+
+# Verdict: colour behind it (Okabe and Ito), colour of its text, and a mark that needs no colour.
+STYLES = {
+    FITS: ("#009E73", "#000000", "+"),
+    TIGHT: ("#E69F00", "#000000", "!"),
+    DOES_NOT_FIT: ("#D55E00", "#000000", "x"),
+    UNSURE: ("#CCCCCC", "#000000", "?"),
+    NO_GPU: ("#CCCCCC", "#000000", "-"),
+}
+
+
+def verdict_chip(verdict: str) -> str:
+    """Return a verdict as HTML that carries its own colours, for light and dark pages."""
+    behind, text, mark = STYLES.get(verdict, STYLES[UNSURE])
+    style = f"background:{behind};color:{text};padding:2px 8px;border-radius:4px;font-weight:bold"
+    return f'<span style="{style}">{escape(mark)} {escape(verdict)}</span>'
+
+
+def plain_text(estimate: Estimate) -> str:
+    """Return the whole answer as text, for a terminal and for a run without widgets."""
+    found, parts = estimate.found, []
+    for name, budget in estimate.budgets.items():
+        parts.append(f"{found.choice.job}/{found.preset.name}, {name}: {budget.title()}")
+        parts.append(f"  {source_words(budget, found.choice.job)}")
+        parts += [f"  {text}" for text in (*budget.advice, *_unpredicted(budget), *budget.notes)]
+    parts.append(f"Batch: {found.plan.words()}")
+    parts += estimate.time_lines
+    for name, lines in all_lines(found).items():
+        parts += [f"{name}:", *(f"  {line}" for line in lines.splitlines())]
+    return "\n".join(parts)
+
+
+def answer_html(estimate: Estimate, *, waiting: bool = False) -> str:
+    """Return verdict, advice, plan, minutes and cost as HTML.
+
+    Args:
+        estimate: What was found for the choice.
+        waiting: An exact simulation runs, and will replace what is not exact.
+    """
+    found, parts = estimate.found, []
+    about = " ".join(found.preset.about.split())
+    parts.append(f"<p>{escape(about)}</p>")
+    job = found.choice.job
+    for name, budget in estimate.budgets.items():
+        source = source_words(budget, job)
+        if waiting and not is_exact(budget, job):
+            source += "; the exact simulation runs now and replaces it"
+        parts.append(_budget_html(name, budget, source))
+    parts.append(f"<p><b>Batch</b>: {escape(found.plan.words())}</p>")
+    parts.append("<br>".join(escape(text) for text in estimate.time_lines))
+    parts += [f"<p>{escape(note)}</p>" for note in found.preset.notes]
+    return "".join(parts)
+
+
+def _budget_html(name: str, budget: MemoryBudget, source: str) -> str:
+    points = [*budget.advice, *_unpredicted(budget), *budget.notes]
+    advice = "".join(f"<li>{escape(text)}</li>" for text in points)
+    return (
+        f"<p>{verdict_chip(budget.verdict)} <b>{escape(name)}</b>: {escape(budget.title())}"
+        f"<br><small>{escape(source)}</small></p>" + (f"<ul>{advice}</ul>" if advice else "")
+    )
+
+
+def _unpredicted(budget: MemoryBudget) -> list[str]:
+    return [f"not predicted: {name}" for name in budget.opaque]
+
+
+def lines_html(estimate: Estimate) -> str:
+    """Return the equal lines as HTML, one block for each form."""
+    blocks = (
+        f"<p style='margin:0'><b>{escape(name)}</b></p>"
+        f"<pre style='white-space:pre-wrap;margin:0 0 6px 0'>{escape(lines)}</pre>"
+        for name, lines in all_lines(estimate.found).items()
+    )
+    return "".join(blocks)
+
+
+def problem_html(error: NbhelpersError, said: str) -> str:
+    """Return an error as HTML: what it means for the choice, what is wrong, and what to do."""
+    fix = f"<br>Fix: {escape(error.fix)}" if error.fix else ""
+    return f"<p role='alert'><b>{escape(said)}</b> {escape(error.message)}{fix}</p>"
+
+
+def bundle(estimate: Estimate) -> dict[str, Any]:
+    """Return the answer in the forms that a notebook stores without widgets."""
+    return {
+        "text/plain": plain_text(estimate),
+        "text/html": answer_html(estimate) + lines_html(estimate),
+    }

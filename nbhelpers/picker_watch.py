@@ -1,0 +1,65 @@
+"""Work that may take seconds, beside a widget: only the newest request counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from nbhelpers.errors import JobFailed, NbhelpersError
+
+Work = Callable[[], Any]
+Done = Callable[[Any], None]
+
+
+class Latest:
+    """One thread that does the newest piece of work and forgets those that waited before it.
+
+    `done` gets the result, or the `NbhelpersError` that ended the work; it is called in the thread,
+    and not at all for work that a newer request has replaced.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._next: tuple[int, Work, Done] | None = None
+        self._number = 0
+        self._thread: threading.Thread | None = None
+
+    def ask(self, work: Work, done: Done) -> None:
+        """Do this next, instead of whatever waits."""
+        with self._lock:
+            self._number += 1
+            self._next = (self._number, work, done)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+
+    def forget(self) -> None:
+        """Drop what waits, and the result of what is being done."""
+        with self._lock:
+            self._number += 1
+            self._next = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to do; whether that came in time."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._thread is None, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._next is None:
+                    self._thread = None
+                    self._lock.notify_all()
+                    return
+                number, work, done = self._next
+                self._next = None
+            try:
+                result = work()
+            except NbhelpersError as error:
+                result = error
+            except Exception as error:  # a thread has nobody to raise to; it is told like the rest
+                result = JobFailed(f"{type(error).__name__}: {error}")
+            if number == self._number:
+                done(result)

@@ -1,0 +1,313 @@
+"""PyTorch's caching allocator for CUDA, without CUDA: what it hands out and takes from a card.
+
+Source: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.11, with their
+default settings (no `max_split_size`, no rounding to powers of two, no garbage collection), or with
+`expandable_segments`. The rules are the same from torch 2.6 on.
+
+Limits: one device; no CUDA graphs; a block is free at once when it is freed, as if no other stream
+had used it. The driver's addresses decide between free blocks of one size, and how the driver
+chooses them is not documented; `Addresses` says what is assumed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from nbhelpers.errors import BudgetError
+from nbhelpers.simulate.allocator_blocks import (
+    LARGE_SEGMENT,
+    MIB,
+    MIN_BLOCK,
+    MIN_LARGE,
+    ROUND_LARGE,
+    SMALL_SEGMENT,
+    SMALL_SIZE,
+    UNBOUNDED,
+    Addresses,
+    Block,
+    Pool,
+    insert_behind,
+    merge,
+    round_up,
+    split,
+)
+
+__all__ = ["Block", "CachingAllocator", "SimulatedOutOfMemory"]
+
+
+class SimulatedOutOfMemory(BudgetError):
+    """The simulated card has no room for a request, even without what the allocator had cached."""
+
+
+class CachingAllocator:
+    """Hand out simulated memory as PyTorch does on a GPU, and count it as PyTorch does.
+
+    Args:
+        capacity_bytes: What the card has for this allocator, the context taken off; None: no limit.
+        fraction_bytes: What `torch.cuda.set_per_process_memory_fraction` allows, if it was called.
+        expandable_segments: As in `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
+
+    `allocated`, `reserved` and `requested` are bytes now, `peak_…` the most since `reset_peaks`.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int | None = None,
+        fraction_bytes: int | None = None,
+        expandable_segments: bool = False,
+    ) -> None:
+        self.capacity_bytes, self.fraction_bytes = capacity_bytes, fraction_bytes
+        self.expandable_segments = expandable_segments
+        self.allocated = self.reserved = self.requested = 0
+        self.peak_allocated = self.peak_reserved = self.peak_requested = 0
+        self.num_ooms = self.num_alloc_retries = 0
+        self.num_device_alloc = self.num_device_free = 0
+        self.num_active = self.num_segments = 0
+        self._pools: dict[tuple[int, bool], Pool] = {}
+        self._addresses = Addresses()
+
+    def malloc(self, size: int, *, pool_stream: int = 0) -> Block:
+        """Take `size` bytes for `pool_stream`; torch asks for none with 0, which costs nothing.
+
+        Raises:
+            SimulatedOutOfMemory: The card is full, also after cached segments went back.
+        """
+        if size <= 0:
+            block = Block(0, 0, None)
+            block.is_free = False
+            return block
+        rounded = (size + MIN_BLOCK - 1) // MIN_BLOCK * MIN_BLOCK
+        pool = self._pool(pool_stream, is_small=rounded <= SMALL_SIZE)
+        block = self._cached(pool, rounded) or self._new(pool, rounded)
+        rest = block.size - rounded
+        if rest >= MIN_BLOCK if pool.is_small or self.expandable_segments else rest > SMALL_SIZE:
+            split(block, rounded)
+        block.is_free, block.requested = False, size
+        self.allocated += block.size
+        self.requested += size
+        self.num_active += 1
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
+        if self.requested > self.peak_requested:
+            self.peak_requested = self.requested
+        return block
+
+    def free(self, block: Block) -> None:
+        """Give a block back to its pool, merged with free neighbours."""
+        pool = block.pool
+        if pool is None:
+            return
+        if block.is_free:
+            raise ValueError(f"{block} was freed already")
+        self.allocated -= block.size
+        self.requested -= block.requested
+        self.num_active -= 1
+        block.is_free = True
+        merge(block, pool)
+        insort(pool.free, (block.size, block.address, block))
+
+    def empty_cache(self) -> None:
+        """Return to the card every segment (or page) that no block in use needs."""
+        pools = sorted(self._pools.values(), key=lambda pool: pool.is_small)
+        for pool in pools:
+            for _, _, block in list(pool.free):
+                if self.expandable_segments:
+                    self._unmap(block, pool)
+                elif not block.is_split:
+                    pool.remove(block)
+                    self._addresses.give(block.address, block.size)
+                    self.reserved -= block.size
+                    self.num_segments -= 1
+                    self.num_device_free += 1
+
+    def reset_peaks(self) -> None:
+        """Begin the peaks anew from what is taken now."""
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+        self.peak_requested = self.requested
+
+    def memory_stats(self) -> dict[str, int]:
+        """Return the counts under the names of `torch.cuda.memory_stats` (bytes; of all pools).
+
+        `inactive_split` and its bytes: free blocks that share a segment; none are counted with
+        expandable segments, as in PyTorch.
+        """
+        shared: list[int] = []
+        if not self.expandable_segments:
+            for pool in self._pools.values():
+                shared += [size for size, _, block in pool.free if block.is_split]
+        return {
+            "allocated_bytes.all.current": self.allocated,
+            "allocated_bytes.all.peak": self.peak_allocated,
+            "active_bytes.all.current": self.allocated,
+            "active_bytes.all.peak": self.peak_allocated,
+            "reserved_bytes.all.current": self.reserved,
+            "reserved_bytes.all.peak": self.peak_reserved,
+            "requested_bytes.all.current": self.requested,
+            "requested_bytes.all.peak": self.peak_requested,
+            "active.all.current": self.num_active,
+            "segment.all.current": self.num_segments,
+            "inactive_split.all.current": len(shared),
+            "inactive_split_bytes.all.current": sum(shared),
+            "num_alloc_retries": self.num_alloc_retries,
+            "num_ooms": self.num_ooms,
+            "num_device_alloc": self.num_device_alloc,
+            "num_device_free": self.num_device_free,
+        }
+
+    def _pool(self, stream: int, *, is_small: bool) -> Pool:
+        pool = self._pools.get((stream, is_small))
+        if pool is None:
+            pool = self._pools[stream, is_small] = Pool(is_small=is_small)
+        return pool
+
+    def _cached(self, pool: Pool, size: int) -> Block | None:
+        """Take the best fit out of the free blocks. Source: get_free_block."""
+        free = pool.free
+        index = bisect_left(free, (size,))
+        if index == len(free):
+            return None
+        if self.expandable_segments:
+            # A block before unmapped addresses counts as large as it could grow.
+            while index + 1 < len(free) and _room(free[index + 1][2]) < _room(free[index][2]):
+                index += 1
+        return free.pop(index)[2]
+
+    def _new(self, pool: Pool, size: int) -> Block:
+        """Get a block from the card: at once, or after all cached segments went back to it.
+
+        Source: malloc; `release_available_cached_blocks` does nothing without a max_split_size.
+        """
+        segment = _segment_size(size)
+        block = self._grow(pool, size, segment)
+        if block is None:
+            self.empty_cache()
+            self.num_alloc_retries += 1
+            block = self._grow(pool, size, segment)
+        if block is None:
+            self.num_ooms += 1
+            raise self._out_of_memory(segment)
+        return block
+
+    def _grow(self, pool: Pool, size: int, segment: int) -> Block | None:
+        """Take memory from the card. Source: alloc_block."""
+        if self.fraction_bytes is not None and self.reserved + segment > self.fraction_bytes:
+            return None
+        if self.expandable_segments:
+            return self._expand(pool, size)
+        if self.capacity_bytes is not None and self.reserved + segment > self.capacity_bytes:
+            return None
+        self.num_segments += 1
+        self._reserve(segment)
+        return Block(self._addresses.take(segment), segment, pool)
+
+    def _reserve(self, size: int) -> None:
+        self.reserved += size
+        self.num_device_alloc += 1
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
+
+    def _expand(self, pool: Pool, size: int) -> Block | None:
+        """Map pages behind the lowest place that has room.
+
+        Source: try_allocate_expandable_block.
+        """
+        block = self._place(pool, size)
+        if not block.is_mapped and not self._map(block, pool, min(block.size, size)):
+            return None
+        while block.size < size:
+            behind = block.next
+            assert behind is not None
+            if not self._map(behind, pool, min(size - block.size, behind.size)):
+                return None
+            block = behind
+        pool.remove(block)
+        return block
+
+    def _place(self, pool: Pool, size: int) -> Block:
+        """Return the lowest free or unmapped block from which `size` bytes could be had.
+
+        Source: find_expandable_block.
+        """
+        for _, block in pool.unmapped:
+            if block.prev is not None and block.prev.is_free:
+                block = block.prev
+            found, each = 0, block
+            while found < size and each is not None and each.is_free:
+                found, each = found + each.size, each.next
+            if found >= size:
+                return block
+        card = self.capacity_bytes or self.fraction_bytes or UNBOUNDED
+        length = round_up(max(card + card // 8, size), LARGE_SEGMENT)
+        block = Block(self._addresses.take(length), length, pool)
+        block.is_mapped = False
+        pool.add(block)
+        return block
+
+    def _map(self, block: Block, pool: Pool, size: int) -> bool:
+        """Back the front of an unmapped block with pages, and make it free. Source: map_block."""
+        size = round_up(size, pool.page)
+        if self.capacity_bytes is not None and self.reserved + size > self.capacity_bytes:
+            return False
+        pool.remove(block)
+        if size < block.size:
+            rest = Block(block.address + size, block.size - size, pool)
+            rest.is_mapped = False
+            insert_behind(block, rest)
+            pool.add(rest)
+            block.size = size
+        block.is_mapped = True
+        merge(block, pool)
+        pool.add(block)
+        self._reserve(size)
+        return True
+
+    def _unmap(self, block: Block, pool: Pool) -> None:
+        """Return to the card the pages that lie wholly in a free block. Source: unmap_block."""
+        first = round_up(block.address, pool.page)
+        last = (block.address + block.size) // pool.page * pool.page
+        if first >= last:
+            return
+        pool.remove(block)
+        if last < block.address + block.size:
+            behind = Block(last, block.address + block.size - last, pool)
+            insert_behind(block, behind)
+            pool.add(behind)
+        if first > block.address:
+            front, block = block, Block(first, last - first, pool)
+            insert_behind(front, block)
+            front.size = first - front.address
+            pool.add(front)
+        block.size, block.is_mapped = last - first, False
+        merge(block, pool)
+        if block.is_split:
+            pool.add(block)
+        else:
+            self._addresses.give(block.address, block.size)
+        self.reserved -= last - first
+        self.num_device_free += 1
+
+    def _out_of_memory(self, size: int) -> SimulatedOutOfMemory:
+        limits = [x for x in (self.capacity_bytes, self.fraction_bytes) if x is not None]
+        return SimulatedOutOfMemory(
+            f"The simulated card has {min(limits) / 2**30:.2f} GiB for tensors; "
+            f"{self.reserved / 2**30:.2f} GiB are reserved ({self.allocated / 2**30:.2f} GiB in "
+            f"use) and {size / MIB:,.0f} MiB more are wanted.",
+            fix="take a smaller batch, gradient checkpointing or a larger card",
+        )
+
+
+def _segment_size(size: int) -> int:
+    """Return what is asked of the card for a rounded request. Source: get_allocation_size.
+
+    >>> [_segment_size(n) // 2**20 for n in (512, 2**20, 2**20 + 512, 10 * 2**20, 21 * 2**20)]
+    [2, 2, 20, 10, 22]
+    """
+    if size <= SMALL_SIZE:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < MIN_LARGE else round_up(size, ROUND_LARGE)
+
+
+def _room(block: Block) -> int:
+    behind = block.next
+    return block.size + (behind.size if behind is not None and not behind.is_mapped else 0)

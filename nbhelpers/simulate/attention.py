@@ -1,0 +1,175 @@
+"""Which kernel `scaled_dot_product_attention` takes on a card, and what it is given.
+
+Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (order and conditions) and
+attention.cpp (masks, padding of head sizes) of PyTorch; on an H200 with torch 2.11 every fp16 and
+bf16 call took cuDNN's kernel, every fp32 call the memory-efficient one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from nbhelpers.simulate.cards import Card
+
+aten = torch.ops.aten
+MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # as torch.nn.attention.SDPBackend counts
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@functools.cache
+def torch_version() -> tuple[int, int]:
+    """Return torch's major and minor version."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+class Attention(NamedTuple):
+    """The arguments of one call, after autocast."""
+
+    query: torch.Tensor  # (batch, heads, length, head size)
+    key: torch.Tensor  # (batch, key heads, key length, head size)
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    is_causal: bool
+    scale: float | None
+    gqa: bool
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether a backward pass will follow."""
+        given = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(t.requires_grad for t in given)
+
+
+def choose(call: Attention, card: Card) -> int:
+    """Return the number of the kernel, as `torch._fused_sdp_choice` does."""
+    order = [FLASH, EFFICIENT, MATH]
+    if card.capability // 10 in (9, 10) and torch_version() >= (2, 9):
+        order.insert(0, CUDNN)
+    else:
+        order.append(CUDNN)
+    fits = {FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}
+    for kernel in order:
+        if kernel == MATH:
+            if torch.backends.cuda.math_sdp_enabled():
+                return MATH
+        elif fits[kernel](call, card):
+            return kernel
+    return MATH
+
+
+def _dense(call: Attention, *, grouped: bool, singleton_strides: bool) -> bool:
+    q, k, v = call.query, call.key, call.value
+    if not all(t.dim() == 4 for t in (q, k, v)) or 0 in (q.shape[2], k.shape[2]):
+        return False
+    if q.dtype != k.dtype or q.dtype != v.dtype or not q.shape[0] == k.shape[0] == v.shape[0]:
+        return False
+    if not all(t.stride(-1) == 1 or (singleton_strides and t.shape[-1] == 1) for t in (q, k, v)):
+        return False
+    if q.shape[1] == k.shape[1] == v.shape[1]:
+        return True
+    return grouped and call.gqa and q.shape[1] % k.shape[1] == 0
+
+
+def _flash(call: Attention, card: Card) -> bool:
+    q, size = call.query, call.query.shape[-1]
+    if not torch.backends.cuda.flash_sdp_enabled() or call.mask is not None:
+        return False
+    if card.capability < 80 or q.dtype not in _HALF or size > 256:
+        return False
+    if not size == call.key.shape[-1] == call.value.shape[-1]:
+        return False
+    if card.capability // 10 in (8, 12) and card.capability != 80 and call.needs_grad:
+        # The backward kernel of these cards lacks shared memory for wide heads.
+        if size > 192 and (call.dropout > 0 or size <= 224):
+            return False
+    if call.is_causal and q.shape[-2] != call.key.shape[-2]:
+        return False
+    return _dense(call, grouped=True, singleton_strides=True)
+
+
+def _efficient(call: Attention, card: Card) -> bool:
+    q, size = call.query, call.query.shape[-1]
+    if not torch.backends.cuda.mem_efficient_sdp_enabled() or size != call.key.shape[-1]:
+        return False
+    if q.dtype not in (*_HALF, torch.float32) or (q.dtype is torch.bfloat16 and card.capability < 80):
+        return False
+    is_half = q.dtype in _HALF
+    alignment = 4 if card.capability >= 80 else 1
+    if card.capability >= 80 or (card.capability >= 70 and is_half):
+        alignment = max(alignment, 8 if is_half else 4)
+    if size % alignment or call.value.shape[-1] % alignment:
+        return False
+    return _dense(call, grouped=torch_version() >= (2, 13), singleton_strides=False)
+
+
+def _cudnn(call: Attention, card: Card) -> bool:
+    q, size = call.query, call.query.shape[-1]
+    if not torch.backends.cuda.cudnn_sdp_enabled() or q.dtype not in _HALF or card.capability < 80:
+        return False
+    most = 256 if card.capability // 10 in (9, 10) else 128
+    if max(size, call.value.shape[-1]) > most or size % 8 or call.value.shape[-1] % 8:
+        return False
+    if call.key.shape[2] == 1 or (call.dropout and q.shape[2] == 1):
+        return False
+    if torch.are_deterministic_algorithms_enabled():
+        return False
+    if torch_version() >= (2, 13) and (call.dropout * 16) % 1:
+        return False  # cuDNN draws dropout in steps of 1/16
+    return _dense(call, grouped=True, singleton_strides=True)
+
+
+def attend(call: Attention, card: Card) -> torch.Tensor:
+    """Run the kernel that the card would take; (batch, heads, length, value's head size)."""
+    kernel = choose(call, card)
+    q, k, v, mask = call.query, call.key, call.value, call.mask
+    if kernel == FLASH:
+        return _run_flash(call)
+    if mask is not None and mask.dtype is torch.bool:
+        lowest = torch.full((), -float("inf"), dtype=q.dtype, device=q.device)
+        mask = torch.where(mask, q.new_zeros(()), lowest)
+    if kernel == CUDNN:
+        return aten._scaled_dot_product_cudnn_attention(
+            q, k, v, mask, call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
+        )[0]
+    if kernel == EFFICIENT:
+        if mask is not None:
+            mask = _aligned(mask).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        return aten._scaled_dot_product_efficient_attention(
+            q, k, v, mask, call.needs_grad, call.dropout, call.is_causal, scale=call.scale
+        )[0]
+    return _run_math(call, mask)
+
+
+def _run_math(call: Attention, mask: torch.Tensor | None) -> torch.Tensor:
+    gqa = {"enable_gqa": call.gqa} if call.gqa else {}
+    return aten._scaled_dot_product_attention_math(
+        call.query, call.key, call.value, mask, call.dropout, call.is_causal, None,
+        scale=call.scale, **gqa,
+    )[0]
+
+
+def _run_flash(call: Attention) -> torch.Tensor:
+    """Flash attention takes head sizes that are multiples of 8; others are padded."""
+    given, size = (call.query, call.key, call.value), call.query.shape[-1]
+    scale = call.scale
+    if size % 8:
+        scale = size**-0.5 if scale is None else scale
+        given = tuple(F.pad(t, (0, 8 - size % 8)) for t in given)
+    out = aten._scaled_dot_product_flash_attention(
+        *given, call.dropout, call.is_causal, False, scale=scale
+    )[0]
+    return out[..., :size] if size % 8 else out
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """Lay a mask out so that each row begins at a multiple of 16 elements."""
+    length = mask.shape[-1]
+    if length % 16 == 0:
+        return mask
+    return F.pad(mask, (0, 16 - length % 16))[..., :length]

@@ -1,0 +1,213 @@
+"""What the simulation must know of a GPU: capability, multiprocessors, what a process costs.
+
+Every GPU of `configs/gpus.yaml` has a row here; any other is described by its compute capability
+and memory, as in `sm_86:24GiB`, and takes the rest from the nearest known GPU of its generation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.gpus import GIB, Gpu, GpuSpec, find_gpu, known_gpus
+
+NATIVE_BF16 = 80
+# Source: "Streaming multiprocessors" in NVIDIA's whitepapers and datasheets of each GPU; the driver
+# reports the same (an H100 80GB HBM3 and an H200 reported 132).
+_MULTIPROCESSORS = {
+    "t4": 40,
+    "v100-16gb": 80,
+    "v100-32gb": 80,
+    "l4": 58,
+    "a10g": 80,
+    "a100-40gb": 108,
+    "a100-80gb": 108,
+    "quadro-rtx6000": 72,
+    "rtx-a6000": 84,
+    "rtx6000ada": 142,
+    "rtxpro6000": 188,
+    "rtx3090": 82,
+    "rtx4090": 128,
+    "rtx5090": 170,
+    "l40s": 142,
+    "h100": 132,
+    "h100-pcie": 114,
+    "h100-nvl": 132,
+    "h200": 132,
+    "b200": 148,
+}
+# Capability: threads and blocks that a multiprocessor can hold, and its shared memory in KiB.
+# Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+_LIMITS = {
+    70: (2048, 32, 96),
+    75: (1024, 16, 64),
+    80: (2048, 32, 164),
+    86: (1536, 16, 100),
+    87: (1536, 16, 164),
+    89: (1536, 24, 100),
+    90: (2048, 32, 228),
+    100: (2048, 32, 228),
+    103: (2048, 32, 228),
+    120: (1536, 24, 100),
+}
+# Multiprocessors of one compute slice of a MIG instance. Source: NVIDIA's MIG user guide.
+_SLICE = {80: 14, 90: 16, 100: 18}
+
+MEASURED, ESTIMATED = "measured on an H200", "estimated"
+# Source: measured outside the allocator, torch 2.11, after training on an H200.
+_H200_CONTEXT_BYTES, _H200_THREADS = int(0.75 * GIB), 132 * 2048
+# Source: 141 MiB were reported on a T4. The context keeps local memory for every thread that can be
+# resident, so other cards are set on the line between the two; kernels are loaded at their first
+# use, so nothing below a quarter of a GiB is believed.
+_T4_CONTEXT_BYTES, _T4_THREADS = 141 * 2**20, 40 * 1024
+_LEAST_CONTEXT_BYTES = GIB // 4
+# Source: measured outside the allocator, on two GPUs and more.
+NCCL_BYTES = int(0.55 * GIB)
+
+_DESCRIBED = re.compile(
+    r"(?:sm|cc)?[ _]?(?P<major>\d{1,2})\.?(?P<minor>\d)[:,@ ]+"
+    r"(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>gib|gb)?",
+    re.IGNORECASE,
+)
+_MIG_SLICES = re.compile(r"\b(\d)g\.\d+gb", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU as kernels and the allocator meet it.
+
+    `capability` is 10 x major + minor (90 for an H100). `context_bytes` and `nccl_bytes` (only with
+    several processes) are what a process takes outside the allocator; `context_source` says whether
+    the first was measured. `is_exact`: the GPU is in the table; else its multiprocessors are those
+    of the nearest one that is.
+    """
+
+    name: str
+    capability: int
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    shared_memory_per_multiprocessor_bytes: int
+    memory_total_bytes: int
+    context_bytes: int
+    context_source: str = ESTIMATED
+    nccl_bytes: int = NCCL_BYTES
+    is_exact: bool = True
+
+    @property
+    def has_bf16(self) -> bool:
+        """Native bf16, which an emulating `torch.cuda.is_bf16_supported()` does not tell."""
+        return self.capability >= NATIVE_BF16
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """The capability as (major, minor)."""
+        return divmod(self.capability, 10)
+
+    def with_context(self, context_bytes: int, *, source: str = "measured here") -> Card:
+        """Return the card with a context that was measured."""
+        return replace(self, context_bytes=context_bytes, context_source=source)
+
+
+def find_card(gpu: str | Gpu | Card) -> Card:
+    """Return the card that a name, a description such as `sm_86:24GiB`, or a `Gpu` means.
+
+    Raises:
+        ConfigError: The name is unknown or means several GPUs, or the generation is unknown.
+    """
+    if isinstance(gpu, Card):
+        return gpu
+    if isinstance(gpu, Gpu):
+        return _card_of(gpu)
+    described = _DESCRIBED.fullmatch(gpu.strip())
+    if described is None:
+        return _known(find_gpu(gpu))
+    unit = 10**9 if (described["unit"] or "").lower() == "gb" else GIB
+    capability = 10 * int(described["major"]) + int(described["minor"])
+    return describe_card(capability, int(float(described["size"]) * unit))
+
+
+def describe_card(capability: int, memory_total_bytes: int, *, name: str = "") -> Card:
+    """Return a card that no table knows: its generation's limits, its nearest relative's size.
+
+    Args:
+        capability: 10 x major + minor.
+
+    Raises:
+        ConfigError: The generation is older than Volta, or has none of its kind in the table.
+    """
+    family = [spec for spec in known_gpus().values() if _capability(spec) == capability]
+    if not family:
+        major = [x for x in known_gpus().values() if _capability(x) // 10 == capability // 10]
+        family = major if capability in _LIMITS else []
+    if not family:
+        known = ", ".join(f"{each / 10:.1f}" for each in sorted(_LIMITS))
+        raise ConfigError(
+            f"GPUs of compute capability {capability / 10:.1f} are not known to the simulation.",
+            fix=f"name one of {known}, or a GPU of gpus.yaml",
+        )
+    nearest = min(family, key=lambda x: abs(x.memory_total_bytes - memory_total_bytes))
+    return _card(
+        name or f"GPU of capability {capability / 10:.1f}",
+        capability,
+        _MULTIPROCESSORS[nearest.key],
+        memory_total_bytes,
+        is_exact=False,
+    )
+
+
+def _card_of(gpu: Gpu) -> Card:
+    if gpu.key is not None:
+        known = _known(known_gpus()[gpu.key])
+        return replace(known, memory_total_bytes=gpu.memory_total_bytes or known.memory_total_bytes)
+    major, minor = gpu.compute_capability
+    card = describe_card(10 * major + minor, gpu.memory_total_bytes, name=gpu.name)
+    slices = _MIG_SLICES.search(gpu.name) if gpu.is_mig else None
+    if slices is None or card.capability not in _SLICE:
+        return card
+    return replace(card, multiprocessors=int(slices[1]) * _SLICE[card.capability])
+
+
+def _known(spec: GpuSpec) -> Card:
+    if spec.key not in _MULTIPROCESSORS:
+        return describe_card(_capability(spec), spec.memory_total_bytes, name=spec.name)
+    size = spec.memory_total_bytes
+    return _card(spec.name, _capability(spec), _MULTIPROCESSORS[spec.key], size)
+
+
+def _card(
+    name: str, capability: int, multiprocessors: int, memory: int, *, is_exact: bool = True
+) -> Card:
+    threads, blocks, shared_kib = _LIMITS[capability]
+    context, source = _context(multiprocessors * threads)
+    return Card(
+        name=name,
+        capability=capability,
+        multiprocessors=multiprocessors,
+        threads_per_multiprocessor=threads,
+        blocks_per_multiprocessor=blocks,
+        shared_memory_per_multiprocessor_bytes=shared_kib * 1024,
+        memory_total_bytes=memory,
+        context_bytes=context,
+        context_source=source if capability == 90 else ESTIMATED,
+        is_exact=is_exact,
+    )
+
+
+def _context(threads: int) -> tuple[int, str]:
+    """Return the context of a card that can hold so many threads, and where the figure is from.
+
+    >>> _context(132 * 2048)[0] / 2**30, _context(40 * 1024)[0] / 2**30
+    (0.75, 0.25)
+    """
+    if threads == _H200_THREADS:
+        return _H200_CONTEXT_BYTES, MEASURED
+    slope = (_H200_CONTEXT_BYTES - _T4_CONTEXT_BYTES) / (_H200_THREADS - _T4_THREADS)
+    estimate = _T4_CONTEXT_BYTES + slope * (threads - _T4_THREADS)
+    return max(int(estimate), _LEAST_CONTEXT_BYTES), ESTIMATED
+
+
+def _capability(spec: GpuSpec) -> int:
+    major, minor = spec.compute_capability
+    return 10 * major + minor

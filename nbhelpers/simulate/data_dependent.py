@@ -1,0 +1,112 @@
+"""Operations whose result depends on values: answered from known values, or named and assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbhelpers.simulate.state import Unpredictable
+
+if TYPE_CHECKING:
+    from nbhelpers.simulate.tracker import Tracker
+
+aten = torch.ops.aten
+
+
+def _overloads(*names: str) -> set[Any]:
+    """The overloads of these operations that this torch has."""
+    found = set()
+    for name in names:
+        packet, _, overload = name.partition(".")
+        packet = getattr(aten, packet, None)
+        if packet is not None and (overload or "default") in packet.overloads():
+            found.add(getattr(packet, overload or "default"))
+    return found
+
+
+SCALARS = _overloads("_local_scalar_dense", "equal", "is_nonzero", "item", "allclose")
+# Their results have a size that only values tell.
+SIZED = _overloads(
+    "nonzero",
+    "masked_select",
+    "_unique",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "unique_dim_consecutive",
+    "bincount",
+    "repeat_interleave.Tensor",
+)
+DATA_DEPENDENT = SCALARS | SIZED | {aten.index.Tensor}
+
+
+def run_data_dependent(
+    tracker: Tracker, func: Any, args: Any, kwargs: Any, known: tuple[Any] | None
+) -> Any:
+    """Return what an operation gives that looks at values.
+
+    Args:
+        known: The real result in a tuple, where all inputs have values; else None.
+
+    Raises:
+        Unpredictable: The size of the result hangs on values that only a run knows.
+    """
+    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    if func is aten.index.Tensor:
+        masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+        if not masks or not any(t.is_meta for t in (args[0], *masks)):
+            return func(*args, **kwargs)
+        return _masked(tracker, args)
+    if not any(t.is_meta for t in given):
+        return func(*args, **kwargs)
+    if func in SCALARS:
+        return known[0] if known is not None else _assumed(tracker, func, given[0])
+    if known is None:
+        _refuse(tracker, func)
+    return _on_card(known[0])
+
+
+def _on_card(real: Any) -> Any:
+    """Return the shapes of a real result without its values."""
+    if isinstance(real, torch.Tensor):
+        return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+    return type(real)(_on_card(each) for each in real) if isinstance(real, (list, tuple)) else real
+
+
+def _masked(tracker: Tracker, args: Any) -> Any:
+    """Index with boolean masks whose values are known: as with the numbers they stand for."""
+    source, indices = args
+    numbers: list[Any] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            numbers.append(index)
+            continue
+        if index.is_meta and not tracker.shadows.has(index):
+            _refuse(tracker, aten.index.Tensor)
+        values = tracker.shadows.values(index) if index.is_meta else index
+        places = values.bool().nonzero()
+        # CUDA turns the mask into numbers first, and keeps them for the backward pass.
+        made = torch.empty_like(places, device="meta")
+        tracker.put(made)
+        tracker.shadows.keep(made, places)
+        numbers.extend(made.unbind(1))
+    return aten.index.Tensor(source, numbers)
+
+
+def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
+    """Answer for a value that only a run knows: the one of a step that goes well."""
+    tracker.state.note(
+        "The code reads values that only a run knows (a loss, a norm): zero or False was assumed."
+    )
+    if func in (aten.equal.default,):
+        return False
+    if tensor.dtype is torch.bool:
+        return False
+    return 0.0 if tensor.is_floating_point() else 0
+
+
+def _refuse(tracker: Tracker, func: Any) -> None:
+    name = str(func)
+    tracker.state.refuse(name, "the size of its result depends on values that only a run knows")
+    raise Unpredictable(name)

@@ -1,0 +1,209 @@
+"""Data parallelism on the simulated card: the memory of DDP's buckets, without other processes.
+
+Source: torch/csrc/distributed/c10d/reducer.cpp and torch/nn/parallel/distributed.py: a first bucket
+of 1 MiB, others of `bucket_cap_mb`, each for one type of parameter; after the first backward pass
+the buckets are made anew in the order in which gradients came. NCCL's own memory lies outside the
+allocator (`Card.nccl_bytes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from nbhelpers.simulate.state import COMMUNICATION, GRADIENTS
+
+if TYPE_CHECKING:
+    from nbhelpers.simulate.tracker import Tracker
+
+FIRST_BUCKET, MIB = 1 << 20, 1 << 20
+# Parameters and buffers are sent in pieces of this size when the model is wrapped.
+BROADCAST = 250 << 20
+
+
+def bucket_sizes(parameters: list[torch.Tensor], cap_bytes: int) -> list[int]:
+    """Return the bytes of each bucket, in the order of `parameters`."""
+    sizes, open_buckets, limits = [], {}, {}
+    for each in parameters:
+        kind = each.dtype
+        limit = limits.setdefault(kind, FIRST_BUCKET)
+        open_buckets[kind] = open_buckets.get(kind, 0) + each.numel() * each.element_size()
+        if open_buckets[kind] >= limit:
+            sizes.append(open_buckets.pop(kind))
+            limits[kind] = cap_bytes
+    return sizes + list(open_buckets.values())
+
+
+class _Buckets:
+    """The buckets of one wrapped model."""
+
+    def __init__(self, tracker: Tracker, module: nn.Module, options: dict[str, Any]) -> None:
+        self.tracker, self.as_views = tracker, bool(options.get("gradient_as_bucket_view"))
+        self.cap = int((options.get("bucket_cap_mb") or 25) * MIB)
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.arrived: list[torch.Tensor] = []
+        self.syncs, self.rebuilt = True, bool(options.get("find_unused_parameters"))
+        self.held = self._take(list(reversed(self.parameters)))
+        for parameter in self.parameters:
+            parameter.register_post_accumulate_grad_hook(self._arrives)
+
+    def _take(self, order: list[torch.Tensor]) -> list[Any]:
+        return [
+            self.tracker.state.allocate(size, COMMUNICATION, "DDP bucket")
+            for size in bucket_sizes(order, self.cap)
+        ]
+
+    def _arrives(self, parameter: torch.Tensor) -> None:
+        if self.as_views and self.syncs and parameter.grad is not None:
+            # The gradient becomes a view of its bucket.
+            with torch._C.DisableTorchFunction():
+                self.tracker.release(parameter.grad)
+        if not self.rebuilt:
+            self.arrived.append(parameter)
+
+    def before_forward(self) -> None:
+        """Make the buckets anew, once, in the order in which gradients came."""
+        if self.rebuilt or len(self.arrived) < len(self.parameters):
+            return
+        self.rebuilt = True
+        new = self._take(self.arrived[: len(self.parameters)])
+        for handle in self.held:
+            self.tracker.state.free(handle)
+        self.held = new
+
+
+def _wrap(tracker: Tracker) -> dict[str, Any]:
+    """The methods of DistributedDataParallel as the simulation runs them."""
+
+    def init(self: Any, module: nn.Module, *args: Any, **options: Any) -> None:
+        nn.Module.__init__(self)
+        self.module = module
+        self.device_ids, self.output_device = options.get("device_ids"), None
+        self.device, self.device_type = torch.device("cuda", 0), "cuda"
+        self.dim, self.is_multi_device_module = 0, False
+        self.find_unused_parameters = bool(options.get("find_unused_parameters"))
+        self.gradient_as_bucket_view = bool(options.get("gradient_as_bucket_view"))
+        self.static_graph = bool(options.get("static_graph"))
+        self.broadcast_buffers = options.get("broadcast_buffers", True)
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.process_group = options.get("process_group")
+        self.mixed_precision = options.get("mixed_precision")
+        if self.mixed_precision is not None:
+            tracker.state.refuse("DDP mixed_precision", "it keeps copies that are not modelled")
+        _broadcast(tracker, [*module.parameters(), *module.buffers()])
+        self.__dict__["_buckets"] = _Buckets(tracker, module, options)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            self._buckets.before_forward()
+        buffers = list(self.module.buffers())
+        if self.broadcast_buffers and buffers and self.require_forward_param_sync:
+            _broadcast(tracker, buffers)
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self: Any) -> Iterator[None]:
+        self._buckets.syncs = self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self._buckets.syncs = self.require_backward_grad_sync = True
+
+    def hook(self: Any, *args: Any, **kwargs: Any) -> None:
+        tracker.state.refuse("DDP communication hook", "what it allocates is not known")
+
+    return {
+        "__init__": init,
+        "forward": forward,
+        "no_sync": no_sync,
+        "register_comm_hook": hook,
+        "_set_static_graph": lambda self: None,
+        "train": lambda self, mode=True: (nn.Module.train(self, mode), self)[1],
+        "__getstate__": lambda self: self.__dict__,
+    }
+
+
+def _broadcast(tracker: Tracker, tensors: list[torch.Tensor]) -> None:
+    """Send tensors joined in pieces, as `_broadcast_coalesced` does."""
+    joined: dict[Any, int] = {}
+    for each in tensors:
+        size = each.numel() * each.element_size()
+        if joined.get(each.dtype, 0) and joined[each.dtype] + size > BROADCAST:
+            tracker.state.temporary(joined.pop(each.dtype), what="DDP broadcast")
+        joined[each.dtype] = joined.get(each.dtype, 0) + size
+    for size in joined.values():
+        tracker.state.temporary(size, what="DDP broadcast")
+
+
+class _Work:
+    """A collective that is done."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _collective(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+    return _Work() if async_op else None
+
+
+def _gather_objects(objects: list[Any], value: Any, *_: Any, **__: Any) -> None:
+    objects[:] = [value] * len(objects)
+
+
+@contextlib.contextmanager
+def fake_distributed(tracker: Tracker) -> Iterator[None]:
+    """Let `torch.distributed` answer as in a group of `State.world_size` processes."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        yield
+        return
+    from torch.nn.parallel import DistributedDataParallel
+
+    state = tracker.state
+    running = {"group": state.world_size > 1}
+
+    def begin(*args: Any, **kwargs: Any) -> None:
+        running["group"] = True
+        asked = kwargs.get("world_size", -1)
+        state.world_size = max(state.world_size, asked if isinstance(asked, int) else 1)
+        state.uses_nccl = True
+
+    def end(*args: Any, **kwargs: Any) -> None:
+        running["group"] = False
+
+    answers: dict[str, Any] = {
+        "init_process_group": begin,
+        "destroy_process_group": end,
+        "is_initialized": lambda: running["group"],
+        "get_world_size": lambda *_, **__: state.world_size,
+        "get_rank": lambda *_, **__: 0,
+        "get_backend": lambda *_, **__: "nccl",
+        "new_group": lambda *_, **__: None,
+        "all_gather_object": _gather_objects,
+    }
+    for name in "all_reduce broadcast reduce barrier all_gather all_gather_into_tensor gather".split():
+        answers[name] = _collective
+    for name in "reduce_scatter reduce_scatter_tensor scatter all_to_all all_to_all_single".split():
+        answers[name] = _collective
+    answers |= {"broadcast_object_list": _collective, "monitored_barrier": _collective}
+    with contextlib.ExitStack() as stack:
+        for name, answer in answers.items():
+            if hasattr(dist, name):
+                stack.enter_context(mock.patch.object(dist, name, answer))
+        for name, method in _wrap(tracker).items():
+            stack.enter_context(
+                mock.patch.object(DistributedDataParallel, name, method, create=True)
+            )
+        yield
+
+
+__all__ = ["GRADIENTS", "bucket_sizes", "fake_distributed"]

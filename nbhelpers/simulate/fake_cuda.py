@@ -1,0 +1,155 @@
+"""`torch.cuda` as it answers on the simulated card, for the time of a simulation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+if TYPE_CHECKING:
+    from nbhelpers.simulate.state import State
+
+
+class _Stream:
+    """A stream on which nothing waits."""
+
+    cuda_stream, stream_id, device_index, priority = 0, 0, 0, 0
+    device = torch.device("cuda", 0)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def synchronize(self) -> None:
+        pass
+
+    wait_stream = wait_event = record = __init__
+
+
+class _Event:
+    """An event that has happened."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        return 0.0
+
+    record = synchronize = wait = __init__
+
+
+def _answers(state: State) -> dict[str, Any]:
+    """What each function of `torch.cuda` returns."""
+    card, allocator = state.card, state.allocator
+    major, minor = divmod(card.capability, 10)
+    facts = SimpleNamespace(
+        name=card.name,
+        major=major,
+        minor=minor,
+        total_memory=card.memory_total_bytes,
+        multi_processor_count=card.multiprocessors,
+        max_threads_per_multi_processor=card.threads_per_multiprocessor,
+        warp_size=32,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        L2_cache_size=50 << 20,
+        shared_memory_per_block=48 << 10,
+        regs_per_multiprocessor=65536,
+    )
+
+    def memory_stats(*_: Any, **__: Any) -> dict[str, int]:
+        return {
+            "allocated_bytes.all.current": allocator.allocated,
+            "allocated_bytes.all.peak": allocator.peak_allocated,
+            "reserved_bytes.all.current": allocator.reserved,
+            "reserved_bytes.all.peak": allocator.peak_reserved,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
+
+    def free_and_total(*_: Any) -> tuple[int, int]:
+        used = allocator.reserved + card.context_bytes
+        return max(card.memory_total_bytes - used, 0), card.memory_total_bytes
+
+    constant: dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_name": card.name,
+        "get_device_capability": (major, minor),
+        "get_device_properties": facts,
+        "is_bf16_supported": True,
+        "is_current_stream_capturing": False,
+        "get_arch_list": [f"sm_{card.capability}"],
+        "_is_compiled": True,
+        "_exchange_device": 0,
+        "_maybe_exchange_device": 0,
+    }
+    nothing = "init _lazy_init set_device synchronize manual_seed manual_seed_all seed seed_all"
+    nothing += " set_rng_state set_rng_state_all ipc_collect set_stream"
+    nothing += " reset_accumulated_memory_stats set_per_process_memory_fraction"
+    return (
+        {name: _returns(value) for name, value in constant.items()}
+        | {name: _returns(None) for name in nothing.split()}
+        | {
+            "memory_allocated": lambda *_, **__: allocator.allocated,
+            "max_memory_allocated": lambda *_, **__: allocator.peak_allocated,
+            "memory_reserved": lambda *_, **__: allocator.reserved,
+            "max_memory_reserved": lambda *_, **__: allocator.peak_reserved,
+            "reset_peak_memory_stats": lambda *_, **__: allocator.reset_peaks(),
+            "reset_max_memory_allocated": lambda *_, **__: allocator.reset_peaks(),
+            "empty_cache": lambda: allocator.empty_cache(),
+            "memory_stats": memory_stats,
+            "mem_get_info": free_and_total,
+            "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8, device="cpu"),
+            "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device="cpu")],
+            "initial_seed": lambda: 0,
+            "current_stream": lambda *_: _Stream(),
+            "default_stream": lambda *_: _Stream(),
+            "stream": lambda s=None: contextlib.nullcontext(s),
+            "StreamContext": lambda s=None: contextlib.nullcontext(s),
+            "Stream": _Stream,
+            "Event": _Event,
+            "_initialized": True,
+        }
+    )
+
+
+def _returns(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+@contextlib.contextmanager
+def fake_cuda(state: State) -> Iterator[None]:
+    """Let `torch.cuda` answer for the simulated card."""
+    with contextlib.ExitStack() as stack:
+        for name, value in _answers(state).items():
+            if hasattr(torch.cuda, name):
+                stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        memory = torch.cuda.memory
+        for name in ("memory_allocated", "max_memory_allocated", "memory_stats", "empty_cache"):
+            stack.enter_context(mock.patch.object(memory, name, getattr(torch.cuda, name)))
+        stack.enter_context(mock.patch.object(torch.backends.cuda, "is_built", _returns(True)))
+        if torch.version.cuda is None:
+            stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
+        yield

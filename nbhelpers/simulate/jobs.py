@@ -1,0 +1,110 @@
+"""Our own jobs under simulation: the memory of a preset on a card, by running what trains it.
+
+The longest batch that the settings allow is taken, or rows of given lengths; there are no data
+files and no hub, only configurations and rows of token ids. Limits: one process of one node; blocks
+are never compiled, which on a real GPU needs less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.gpus import known_gpus
+from nbhelpers.memory import MemoryBudget
+from nbhelpers.schema import ClonesSettings, DetectorSettings
+from nbhelpers.simulate.step import simulate_step
+
+if TYPE_CHECKING:
+    from nbhelpers.batching import BatchPlan
+    from nbhelpers.hardware import Hardware
+    from nbhelpers.presets import Preset
+
+COMPILED = "Blocks that a long run compiles are simulated uncompiled, which needs more."
+
+
+def simulate_settings(
+    preset: Preset,
+    plan: BatchPlan,
+    hardware: Hardware,
+    *,
+    lengths: Sequence[int] | None = None,
+    steps: int = 2,
+    expandable_segments: bool = True,
+) -> MemoryBudget:
+    """Return the simulated memory of one process that trains a preset.
+
+    Args:
+        lengths: Tokens of the rows of one optimizer step of this process and the others (a pair of
+            functions is two rows, one after the other); None: as long as the settings allow.
+        steps: Optimizer steps; the last is judged.
+        expandable_segments: As `jobs.worker` sets it for every run.
+
+    Raises:
+        ConfigError: The plan uses no GPU, or the sizes of the model cannot be read.
+    """
+    gpu = hardware.gpu if plan.use_gpu else None
+    if gpu is None:
+        raise ConfigError(
+            "The memory of a GPU is simulated, and the plan uses none.",
+            fix="plan for a GPU, as in --gpu t4",
+        )
+    settings = preset.settings
+    how = {"gpu": gpu, "steps": steps, "world_size": plan.world_size}
+    how["expandable_segments"] = expandable_segments
+    if not isinstance(settings, ClonesSettings | DetectorSettings):
+        from nbhelpers.simulate.jobs_finetune import simulate_finetune
+
+        return simulate_finetune(preset, plan, hardware, lengths=lengths, **how)
+    with ExitStack() as stack:
+        build = _build(settings, plan, hardware, lengths, stack)
+        return simulate_step(build, _Steps(steps), **how)
+
+
+def _build(
+    settings: ClonesSettings | DetectorSettings,
+    plan: BatchPlan,
+    hardware: Hardware,
+    lengths: Sequence[int] | None,
+    stack: ExitStack,
+) -> Callable[[], Any]:
+    """Return what makes the loop; it must run inside the simulation."""
+    from nbhelpers.simulate.jobs_step import accelerated
+
+    precision = hardware.precision if settings.precision == "auto" else settings.precision
+
+    def build() -> Any:
+        accelerator = stack.enter_context(accelerated(precision, plan))
+        if isinstance(settings, DetectorSettings):
+            from nbhelpers.simulate.jobs_detector import build_detector_step
+
+            return build_detector_step(settings, plan, accelerator, lengths=lengths)
+        from nbhelpers.simulate.jobs_clones import build_clones
+
+        spec = known_gpus().get(hardware.gpu.key) if hardware.gpu and hardware.gpu.key else None
+        tflops = (spec.bf16_tflops or spec.fp16_tflops) if spec else None
+        return build_clones(settings, plan, accelerator, gpu_tflops=tflops, lengths=lengths)
+
+    return build
+
+
+class _Steps:
+    """One optimizer step at each call; after the last, the scoring."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self, trainer: Any, evaluate: Callable[[], None]) -> None:
+        from nbhelpers.simulate.jobs_step import task_epoch
+        from nbhelpers.simulate.state import EVALUATION, current
+
+        trainer.step(task_epoch(trainer.task, trainer.settings))
+        self.left -= 1
+        state = current()
+        if self.left == 0 and state is not None:
+            if getattr(trainer.settings, "compile_layers", "off") != "off":
+                state.note(COMPILED)
+            with state.phase(EVALUATION):
+                evaluate()

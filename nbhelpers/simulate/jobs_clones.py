@@ -1,0 +1,100 @@
+"""The clone detector's training and scoring under simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbhelpers.data.pairs import ClonePairs
+from nbhelpers.jobs.pairs import PAIRS_PER_CHUNK, PairTask
+from nbhelpers.models.encoders import build_clone_model
+from nbhelpers.schema import ClonesSettings
+from nbhelpers.simulate.jobs_inputs import (
+    graph_table,
+    longest,
+    simulated_tokeniser,
+    text_table,
+)
+from nbhelpers.simulate.jobs_step import OneStep, SimulatedAccelerator, one_step, step_examples, whole
+
+if TYPE_CHECKING:
+    from nbhelpers.batching import BatchPlan
+    from nbhelpers.models.encoders import Tokeniser
+
+# Functions of which the state is kept while all pairs are scored.
+# Source: BigCloneBench in CodeXGLUE's form, data.jsonl.
+BIGCLONEBENCH_FUNCTIONS = 9126
+SCORED_BATCHES = 2
+
+
+def build_clones(
+    settings: ClonesSettings,
+    plan: BatchPlan,
+    accelerator: SimulatedAccelerator,
+    *,
+    gpu_tflops: float | None,
+    lengths: Sequence[int] | None = None,
+) -> tuple[OneStep, Any]:
+    """Return the loop over synthetic pairs, and what scores the longest functions.
+
+    Args:
+        gpu_tflops: What the length buckets of a batch are made for.
+        lengths: Of the functions of one optimizer step: left, right, left, right, ...; None: each
+            as long as the settings allow, in at most two micro-steps.
+    """
+    train = longest(settings, 2 * step_examples(plan)) if lengths is None else np.asarray(lengths)
+    found = simulated_tokeniser(settings)
+    scored = longest(settings, 2 * settings.per_device_eval_batch_size * SCORED_BATCHES)
+    inputs: Any = SimpleNamespace(
+        data=_pairs(len(train), len(scored)),
+        table=_table(settings, found, np.concatenate([train, scored])),
+        found=found,
+    )
+    model = build_clone_model(settings.model_copy(update={"random_weights": True}), found)
+    task = PairTask(settings, inputs, accelerator, model, gpu_tflops=gpu_tflops)
+    task.windows = whole(len(train) // 2)
+    trainer = one_step(task, model, accelerator, settings, plan)
+
+    def evaluate() -> None:
+        missing = min(2 * (settings.max_eval_pairs or PAIRS_PER_CHUNK), BIGCLONEBENCH_FUNCTIONS)
+        head = model.classifier.out_proj
+        # The states of the functions that are not encoded here.
+        held = head.weight.new_empty(max(0, missing - len(scored)), head.in_features)
+        task.predict(inputs.data.splits["valid"])
+        del held
+
+    return trainer, evaluate
+
+
+def _pairs(train: int, scored: int) -> Any:
+    """Return pairs of neighbours for training, and a chunk of pairs of the functions behind them."""
+    order = np.arange(train, dtype=np.int32)
+    draw = np.random.default_rng(0)
+    left, right = (train + draw.integers(0, scored, PAIRS_PER_CHUNK) for _ in range(2))
+    left[:scored] = train + np.arange(scored)[:PAIRS_PER_CHUNK]  # each function is needed
+    splits = {
+        "train": _labelled(order[::2], order[1::2]),
+        "valid": _labelled(left.astype(np.int32), right.astype(np.int32)),
+    }
+    return SimpleNamespace(splits=splits, ids=[str(row) for row in range(train + scored)])
+
+
+def _labelled(left: np.ndarray, right: np.ndarray) -> ClonePairs:
+    label = (np.arange(len(left)) % 2).astype(np.int8)
+    return ClonePairs(left=left, right=right, label=label)
+
+
+def _table(settings: ClonesSettings, found: Tokeniser, lengths: np.ndarray) -> Any:
+    vocab = found.config.vocab_size
+    if settings.data_flow_length is None:
+        return text_table(lengths, seq_len=settings.seq_len, vocab=vocab)
+    return graph_table(
+        lengths,
+        seq_len=settings.seq_len,
+        data_flow_length=settings.data_flow_length,
+        positions=found.config.max_position_embeddings,
+        vocab=vocab,
+    )

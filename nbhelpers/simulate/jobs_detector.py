@@ -1,0 +1,87 @@
+"""The detector's training and scoring under simulation, with the encoder learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbhelpers.data.detection_rows import CodeRow
+from nbhelpers.jobs.detector import parameter_groups, token_rarity
+from nbhelpers.jobs.detector_inputs import Inputs
+from nbhelpers.jobs.detector_task import DetectorTask
+from nbhelpers.models.detector_build import build_detector
+from nbhelpers.schema import DetectorSettings
+from nbhelpers.simulate.jobs_inputs import longest, simulated_tokeniser, text_table
+from nbhelpers.simulate.jobs_step import OneStep, SimulatedAccelerator, one_step, step_examples, whole
+
+if TYPE_CHECKING:
+    from nbhelpers.batching import BatchPlan
+
+SCORED_BATCHES = 2
+STATES = 64  # programs whose states are made at once, to see how the heads' input is scaled
+
+
+def build_detector_step(
+    settings: DetectorSettings,
+    plan: BatchPlan,
+    accelerator: SimulatedAccelerator,
+    *,
+    lengths: Sequence[int] | None = None,
+) -> tuple[OneStep, Any]:
+    """Return the loop over synthetic programs, and what scores the longest of them.
+
+    Args:
+        lengths: Of the programs of one optimizer step; None: each as long as the settings allow, in
+            at most two micro-steps.
+    """
+    train = longest(settings, step_examples(plan)) if lengths is None else np.asarray(lengths)
+    scored = longest(settings, settings.per_device_eval_batch_size * SCORED_BATCHES)
+    inputs = _inputs(settings, train, scored)
+    model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
+    task = DetectorTask(settings, inputs, accelerator, model)
+    task.windows = whole(len(train))
+    if model.rarity is not None:
+        model.rarity.copy_(token_rarity(inputs))
+    model.to(accelerator.device)
+    model.standardise(task.batches.states(model, inputs.rows[-STATES:]))
+    trainer = one_step(
+        task,
+        model,
+        accelerator,
+        settings,
+        plan,
+        groups=lambda bare: parameter_groups(bare, settings, task),
+    )
+
+    def evaluate() -> None:
+        task.batches.predict(model, inputs.rows[len(train) :])
+
+    return trainer, evaluate
+
+
+def _inputs(settings: DetectorSettings, train: np.ndarray, scored: np.ndarray) -> Inputs:
+    """Return programs of both classes, four of a task, in one language."""
+    found = simulated_tokeniser(settings)
+    count = len(train) + len(scored)
+    rows = [
+        CodeRow(
+            id=str(at),
+            code="",
+            language="python",
+            label=("human", "ai")[at % 2],
+            task=str(at // settings.members_per_task),
+            source="simulated",
+        )
+        for at in range(count)
+    ]
+    order = np.arange(count, dtype=np.int64)
+    data: Any = SimpleNamespace(
+        rows=rows, splits={"train": order[: len(train)], "valid": order[len(train) :]}
+    )
+    table = text_table(
+        np.concatenate([train, scored]), seq_len=settings.seq_len, vocab=found.config.vocab_size
+    )
+    return Inputs(data=data, audit=None, table=table, found=found, rows=order)

@@ -1,0 +1,79 @@
+"""torch.compile under a simulation: the code runs as it is, and is named.
+
+What a compiler fuses is never allocated, so the eager step is an upper bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nbhelpers.simulate.opaque_flex import FlexKernels
+from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+
+NAME = "torch.compile"
+WHY = "the eager step is an upper bound"
+# Names of ours whose compiled layers a budget accounts for by itself.
+EVAL_FRAME = "torch._dynamo.eval_frame"
+
+
+@contextlib.contextmanager
+def compile_named(state: State, flex: FlexKernels) -> Iterator[None]:
+    """Run code that would be compiled as it is, and name torch.compile."""
+    patches = Patches()
+
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: compile_(function, **options)
+        stand_in = flex.compiles(model)
+        if stand_in is not None:
+            return stand_in
+        if isinstance(model, torch.nn.Module):
+            state.refuse(NAME, WHY)
+            return model
+        return _named(model, state)
+
+    def compile_module(self: Any, *args: Any, **options: Any) -> None:
+        state.refuse(NAME, WHY)
+
+    def patch_dynamo(eval_frame: Any) -> None:
+        if hasattr(eval_frame, "_callback_from_stance"):
+            patches.put(eval_frame, "_callback_from_stance", _run_eagerly(state, flex))
+
+    patches.put(torch, "compile", compile_)
+    patches.put(torch.nn.Module, "compile", compile_module)
+    try:
+        with when_imported(EVAL_FRAME, patch_dynamo):
+            yield
+    finally:
+        patches.undo()
+
+
+def _named(function: Any, state: State) -> Any:
+    @functools.wraps(function)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        state.refuse(NAME, WHY)
+        return function(*args, **kwargs)
+
+    return compiled
+
+
+def _run_eagerly(state: State, flex: FlexKernels) -> Any:
+    """Code that was compiled before the simulation began: each call asks here how to run."""
+
+    def callback_from_stance(callback: Any) -> Any:
+        if callback in (None, False):
+            return callback
+        function = sys._getframe(1).f_locals.get("fn")
+        if getattr(function, "__name__", "") == "flex_attention":
+            flex.compiled = max(flex.compiled, 1)  # stays: nothing says when the call ends
+        else:
+            state.refuse(NAME, WHY)
+        return None
+
+    return callback_from_stance

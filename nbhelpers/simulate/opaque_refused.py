@@ -1,0 +1,92 @@
+"""Libraries and features that a simulation cannot follow: they are named, never guessed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+from nbhelpers.simulate.state import Unpredictable
+
+SHARDED = "it keeps a part of the weights on each GPU"
+FOREIGN = "its kernels allocate memory that nobody looked at"
+# (module, class or function in it, the name to tell, why)
+CALLS = (
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDP", SHARDED),
+    ("torch.distributed.fsdp", "fully_shard", "FSDP2", SHARDED),
+    ("torch.distributed._composable.fsdp", "fully_shard", "FSDP2", SHARDED),
+    ("torch.distributed.tensor.parallel", "parallelize_module", "tensor parallelism", SHARDED),
+    ("torch.distributed.optim", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer", SHARDED),
+    ("deepspeed", "initialize", "DeepSpeed", SHARDED),
+    ("deepspeed.ops.adam", "FusedAdam", "DeepSpeed's optimizers", FOREIGN),
+    ("deepspeed.ops.adam", "DeepSpeedCPUAdam", "DeepSpeed's optimizers", FOREIGN),
+    ("torchao.quantization", "quantize_", "torchao", FOREIGN),
+    ("torchao.float8", "convert_to_float8_training", "torchao", FOREIGN),
+    ("xformers.ops", "memory_efficient_attention", "xformers", FOREIGN),
+    ("apex.optimizers", "FusedAdam", "apex", FOREIGN),
+    ("apex.optimizers", "FusedLAMB", "apex", FOREIGN),
+    ("apex.optimizers", "FusedSGD", "apex", FOREIGN),
+    ("apex.normalization", "FusedLayerNorm", "apex", FOREIGN),
+    ("apex.normalization", "FusedRMSNorm", "apex", FOREIGN),
+    ("transformer_engine.pytorch", "Linear", "Transformer Engine", FOREIGN),
+    ("hqq.core.quantize", "HQQLinear", "hqq", FOREIGN),
+)
+# Without a compiler's or a capture's result there is nothing that could go on.
+STOPS = (
+    ("torch.utils.cpp_extension", "load", "a C++ extension", FOREIGN),
+    ("torch.utils.cpp_extension", "load_inline", "a C++ extension", FOREIGN),
+    ("torch.cuda", "CUDAGraph", "a CUDA graph", "its memory pool is its own"),
+    ("torch.cuda.graphs", "CUDAGraph", "a CUDA graph", "its memory pool is its own"),
+    ("torch.cuda", "make_graphed_callables", "a CUDA graph", "its memory pool is its own"),
+    ("kernels", "get_kernel", "a kernel from the hub", FOREIGN),
+)
+
+
+@contextlib.contextmanager
+def refusals(state: State) -> Iterator[None]:
+    """Name each of these parts when the code under simulation uses it."""
+    patches = Patches()
+    with contextlib.ExitStack() as stack:
+        stack.callback(patches.undo)
+        for module, attribute, name, why in (*CALLS, *STOPS):
+            stops = (module, attribute, name, why) in STOPS
+            patch = _patch(patches, state, attribute, name, why, stops)
+            stack.enter_context(when_imported(module, patch))
+        yield
+
+
+def _patch(
+    patches: Patches, state: State, attribute: str, name: str, why: str, stops: bool
+) -> Callable[[Any], None]:
+    def patch(module: Any) -> None:
+        real = getattr(module, attribute, None)
+        if real is None:
+            return
+        if isinstance(real, type) and not stops:
+            _name_instances(patches, state, real, name, why)
+        else:
+            patches.put(module, attribute, _named(state, real, name, why, stops))
+
+    return patch
+
+
+def _name_instances(patches: Patches, state: State, cls: Any, name: str, why: str) -> None:
+    """Name a class when one of it is made; the class stays itself, for `isinstance`."""
+    made = cls.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        state.refuse(name, why)
+        made(self, *args, **kwargs)
+
+    patches.put(cls, "__init__", init)
+
+
+def _named(state: State, real: Any, name: str, why: str, stops: bool) -> Callable[..., Any]:
+    def named(*args: Any, **kwargs: Any) -> Any:
+        state.refuse(name, why)
+        if stops:
+            raise Unpredictable(name)
+        return real(*args, **kwargs)
+
+    return named

@@ -1,0 +1,83 @@
+"""Small parts of PyTorch that look at a tensor below Python, and so see its true device."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+if TYPE_CHECKING:
+    from nbhelpers.simulate.masquerade import Masquerade
+
+CUDA = torch.device("cuda", 0)
+
+
+class _Generator:
+    """`torch.Generator(device="cuda")`: the CPU's, as nothing is drawn on the card."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _REAL_GENERATOR("cpu")
+
+
+_REAL_GENERATOR = torch.Generator
+
+
+def _grouping(real: Any) -> Any:
+    """Tensors by device and type, under the device that they claim."""
+
+    def group(tensors: Any, with_indices: bool = False) -> Any:
+        groups = real(tensors, with_indices)
+        return {
+            (CUDA if device is not None and device.type == "meta" else device, dtype): value
+            for (device, dtype), value in groups.items()
+        }
+
+    return group
+
+
+def _deepcopy(mode: Masquerade, real: Any) -> Any:
+    """A copy of a tensor without data has the same shape and stands in the same place."""
+
+    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            if not tensor.is_meta or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                return real(tensor, memo)
+        if id(tensor) in memo:
+            return memo[id(tensor)]
+        made = tensor.detach().clone()
+        if isinstance(tensor, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, tensor.requires_grad)
+        made.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
+        memo[id(tensor)] = made
+        return made
+
+    return deepcopy
+
+
+@contextlib.contextmanager
+def patched_torch(mode: Masquerade) -> Iterator[None]:
+    """Patch what the modes cannot reach, for the time of a simulation."""
+    import torch.optim.optimizer as optimizer
+    import torch.utils._foreach_utils as foreach
+    from torch.nn.utils import clip_grad
+
+    real_clear = torch.clear_autocast_cache
+
+    def clear() -> None:
+        mode.casts.clear()
+        real_clear()
+
+    group = _grouping(foreach._group_tensors_by_device_and_dtype)
+    with contextlib.ExitStack() as stack:
+        patch = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
+        patch(torch, "clear_autocast_cache", clear)
+        patch(torch, "Generator", _Generator)
+        patch(torch.Tensor, "__deepcopy__", _deepcopy(mode, torch.Tensor.__deepcopy__))
+        for module in (foreach, optimizer, clip_grad):
+            if hasattr(module, "_group_tensors_by_device_and_dtype"):
+                patch(module, "_group_tensors_by_device_and_dtype", group)
+        yield

@@ -1,0 +1,276 @@
+"""Run a training step of anybody's code on a simulated card, and tell its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import nn
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.gpus import Gpu
+from nbhelpers.ledger import CONTEXT, MemoryLine
+from nbhelpers.memory import DOES_NOT_FIT, FITS, SAFETY_FACTOR, TIGHT, UNSURE, MemoryBudget
+from nbhelpers.simulate.cards import Card, find_card
+from nbhelpers.simulate.distributed import fake_distributed
+from nbhelpers.simulate.fake_cuda import fake_cuda
+from nbhelpers.simulate.masquerade import CUDA, Masquerade, transparent_python
+from nbhelpers.simulate.patches import patched_torch
+from nbhelpers.simulate.state import (
+    ADAPTERS,
+    CAUSES,
+    GRADIENTS,
+    LOAD,
+    WEIGHTS,
+    State,
+    Unpredictable,
+    made_current,
+)
+from nbhelpers.simulate.tracker import Tracker, tensors_in
+
+_LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
+
+
+class Simulation:
+    """One build and its steps on one simulated card."""
+
+    def __init__(
+        self, card: Card, *, world_size: int = 1, expandable_segments: bool | None = None
+    ) -> None:
+        if expandable_segments is None:
+            expandable_segments = _expandable_by_environment()
+        self.state = State(card, expandable_segments=expandable_segments)
+        self.state.world_size = world_size
+        self.tracker = Tracker(self.state)
+        self.mode = Masquerade(self.tracker)
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Simulation]:
+        """Let "cuda" mean the simulated card; calls do not nest."""
+        from nbhelpers.simulate.opaque import stand_ins
+
+        began = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(made_current(self.state))
+            stack.enter_context(_plain_defaults())
+            stack.enter_context(fake_cuda(self.state))
+            stack.enter_context(patched_torch(self.mode))
+            stack.enter_context(transparent_python())
+            stack.enter_context(fake_distributed(self.tracker))
+            stack.enter_context(stand_ins(self.state))
+            stack.enter_context(self._optimizer_phase())
+            stack.enter_context(self.mode)
+            stack.enter_context(self.tracker)
+            yield self
+        self.seconds += time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def _optimizer_phase(self) -> Iterator[None]:
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        def before(*_: Any) -> None:
+            self.tracker.in_optimizer = True
+
+        def after(*_: Any) -> None:
+            self.tracker.in_optimizer = False
+
+        handles = [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def end_build(self, built: Any) -> None:
+        """Say that what stands on the card now is the model."""
+        modules = list(_modules(built))
+        for module in modules:
+            if not any(p.device == CUDA for p in module.parameters()):
+                module.to(CUDA)
+        self.tracker.building = False
+        named = [p for module in modules for p in module.parameters()]
+        with torch._C.DisableTorchFunction():
+            frozen = any(not p.requires_grad and p.is_floating_point() for p in named)
+            for parameter in named:
+                trains = frozen and parameter.requires_grad
+                self.tracker.relabel(parameter, ADAPTERS if trains else WEIGHTS)
+            self.tracker.shadows.forget_floats(iter(named))
+        for parameter in named:
+            if parameter.requires_grad and parameter.is_leaf:
+                parameter.register_post_accumulate_grad_hook(self._label_gradient)
+        self.tracker.vocabulary = _vocabulary(modules)
+
+    def _label_gradient(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            with torch._C.DisableTorchFunction():
+                self.tracker.relabel(parameter.grad, GRADIENTS)
+
+    def start_step(self, *, is_last: bool) -> None:
+        """Count phases anew; the last step's are the ones that are told."""
+        self.tracker.backward_seen = False
+        if is_last:
+            load = self.state.phases.get(LOAD, 0)
+            self.state.phases = {LOAD: load}
+
+    def budget(self, capacity_bytes: int | None = None, safety: float | None = None) -> MemoryBudget:
+        """Return what was seen as a budget with a verdict."""
+        state = self.state
+        context = state.card.context_bytes
+        if state.world_size > 1 or getattr(state, "uses_nccl", False):
+            context += state.card.nccl_bytes
+        lines = [
+            MemoryLine(name=name, size_bytes=state.peak_sums[name], note=f"at the peak, {name}")
+            for name in CAUSES
+            if state.peak_sums.get(name)
+        ]
+        lines.append(
+            MemoryLine(name=CONTEXT, size_bytes=context, note="CUDA, outside the allocator")
+        )
+        capacity = state.card.memory_total_bytes if capacity_bytes is None else capacity_bytes
+        reserved = state.allocator.peak_reserved
+        factor = safety if safety is not None else SAFETY_FACTOR
+        verdict = FITS if factor * reserved + context <= capacity else TIGHT
+        if state.opaque:
+            verdict = UNSURE
+        if state.peak + context > capacity:
+            verdict = DOES_NOT_FIT
+        return MemoryBudget(
+            lines=tuple(lines),
+            total_bytes=state.peak + context,
+            capacity_bytes=capacity,
+            verdict=verdict,
+            advice=(),
+            source="simulation",
+            reserved_bytes=reserved,
+            phases=tuple(
+                MemoryLine(name=name, size_bytes=size, note="peak of allocated bytes")
+                for name, size in state.phases.items()
+            ),
+            opaque=tuple(f"{name}: {why}" for name, why in state.opaque.items()),
+            notes=tuple(state.notes),
+            versions=library_versions(),
+        )
+
+
+def simulate_step(
+    build: Callable[[], Any],
+    step: Callable[..., Any],
+    *,
+    gpu: str | Gpu | Card,
+    steps: int = 2,
+    world_size: int = 1,
+    expandable_segments: bool | None = None,
+    capacity_bytes: int | None = None,
+    safety: float | None = None,
+) -> MemoryBudget:
+    """Predict the memory of a training step by running it without a GPU.
+
+    Both functions are ordinary code for "cuda": inside, a device of that name exists. A model that
+    `build` leaves on the CPU is moved. Tensors made from real data keep their values, so a padding
+    mask decides what it would decide on a GPU.
+
+    Args:
+        build: Makes what `step` needs: a model, or a tuple that `step` takes as arguments.
+        step: One training step: forward, backward, optimizer. It runs `steps` times, as optimizers
+            make their states in the first.
+        gpu: A name of `configs/gpus.yaml`, as "t4", or a detected GPU.
+        world_size: Processes of data parallel training.
+        expandable_segments: Of PyTorch's allocator; None: as `PYTORCH_CUDA_ALLOC_CONF` says.
+        capacity_bytes: What the card has; None: the card's memory.
+        safety: By how much the card must exceed the reserved bytes for "fits".
+
+    Returns:
+        The budget: lines by cause at the peak, the reserved bytes, the peak of each phase of the
+        last step. What cannot be predicted is named in `opaque`, and the verdict is then "unknown",
+        or "does not fit" where the known part alone is too much.
+
+    Raises:
+        ConfigError: The GPU is not known, or `steps` is less than 1.
+        Exception: Whatever `build` and `step` raise.
+    """
+    if steps < 1:
+        raise ConfigError(f"steps={steps} is not a number of steps.", fix="set steps to 2 or more")
+    simulation = Simulation(
+        find_card(gpu) if not isinstance(gpu, Card) else gpu,
+        world_size=world_size,
+        expandable_segments=expandable_segments,
+    )
+    with simulation.running(), contextlib.suppress(Unpredictable):
+        built = build()
+        simulation.end_build(built)
+        for number in range(steps):
+            simulation.start_step(is_last=number == steps - 1)
+            _call(step, built)
+    return simulation.budget(capacity_bytes, safety)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries whose code a simulation runs."""
+    found = {}
+    for name in _LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    found["torch"] = torch.__version__.partition("+")[0]
+    return found
+
+
+def _call(step: Callable[..., Any], built: Any) -> None:
+    """Call a step with what was built, or with nothing if it takes nothing."""
+    arguments = built if isinstance(built, tuple) else (built,)
+    try:
+        inspect.signature(step).bind(*arguments)
+    except TypeError:
+        inspect.signature(step).bind()
+        arguments = ()
+    except ValueError:
+        pass
+    step(*arguments)
+
+
+def _modules(built: Any) -> Iterable[nn.Module]:
+    if isinstance(built, nn.Module):
+        yield built
+    elif isinstance(built, dict):
+        for each in built.values():
+            yield from _modules(each)
+    elif isinstance(built, (list, tuple)):
+        for each in built:
+            yield from _modules(each)
+
+
+def _vocabulary(modules: list[nn.Module]) -> int:
+    """The rows of the largest embedding: logits are as wide."""
+    rows = [m.num_embeddings for top in modules for m in top.modules() if isinstance(m, nn.Embedding)]
+    most = max(rows, default=0)
+    return most if most >= 2048 else 0
+
+
+def _expandable_by_environment() -> bool:
+    text = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    return "expandable_segments:true" in text.lower().replace(" ", "")
+
+
+@contextlib.contextmanager
+def _plain_defaults() -> Iterator[None]:
+    """Give back the default type that user code may have set."""
+    dtype = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+__all__ = ["Simulation", "library_versions", "simulate_step", "tensors_in"]

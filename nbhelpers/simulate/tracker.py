@@ -1,0 +1,295 @@
+"""See every operation of a step, and give its results memory on the simulated card."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nbhelpers.simulate import kernels, matmul_workspace
+from nbhelpers.simulate.data_dependent import DATA_DEPENDENT, run_data_dependent
+from nbhelpers.simulate.shadow import Shadows
+from nbhelpers.simulate.state import (
+    ACTIVATIONS,
+    ATTENTION,
+    BACKWARD,
+    FORWARD,
+    LOAD,
+    LOGITS,
+    OPTIMIZER,
+    STEP,
+    TEMPORARIES,
+    WEIGHTS,
+    State,
+    Unpredictable,
+)
+
+aten = torch.ops.aten
+_node = torch._C._current_autograd_node
+_ATTENTION_OPS = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "flex_attention")
+# The size of a storage may change without a new one being made.
+_RESIZING = {aten.resize_.default, aten.resize_as_.default, aten.set_.source_Tensor}
+
+
+class Tracker(TorchDispatchMode):
+    """Follows storages on the simulated card from birth to death.
+
+    A storage without data is on the card unless all that it came from is on the host: while the
+    model is built, the host's tensors have no data either (`on_host`).
+    """
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+        self.shadows = Shadows()
+        self.live: dict[int, list[Any]] = {}  # storage key: [handle, bytes, weak reference]
+        self.hosts: dict[int, Any] = {}  # storage key of a host tensor without data
+        self.pending: tuple[int, int, int, str, str] | None = None
+        self.building = True
+        self.to_card = False  # a factory or copy that asks for the card runs now
+        self.backward_seen = False
+        self.in_optimizer = False
+        self.vocabulary = 0
+        self.score_sizes: set[int] = set()
+        self.operations = 0
+
+    # ---------------------------------------------------------------- where a tensor is
+
+    def is_on_card(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is on the simulated card; call it with torch functions disabled."""
+        return tensor.is_meta and tensor.untyped_storage()._cdata not in self.hosts
+
+    def put(self, tensor: torch.Tensor, category: str | None = None) -> None:
+        """Give a tensor memory on the card, if it has none."""
+        self._flush()
+        self._track(tensor, category or self._category(tensor, None), "")
+
+    def relabel(self, tensor: torch.Tensor, category: str) -> None:
+        """Say what a tensor is for."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)
+        if entry is not None:
+            self._flush()
+            self.state.relabel(entry[0], category)
+
+    def release(self, tensor: torch.Tensor) -> None:
+        """Take a storage off the card while the tensor lives on: it is a view of other memory."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)
+        if entry is not None:
+            self._flush()
+            self.state.free(entry[0])
+            entry[0] = None
+
+    # ---------------------------------------------------------------- birth and death
+
+    def _track(
+        self, tensor: torch.Tensor, category: str, what: str, added_to: int | None = None
+    ) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.live or key in self.hosts:
+            return
+        size = storage.nbytes()
+        entry = [None, size, weakref.ref(storage, functools.partial(self._dies, key))]
+        self.live[key] = entry
+        old = self.live.get(added_to) if added_to is not None else None
+        if old is not None and old[1] == size:
+            self.pending = (added_to, key, size, category, what)
+        else:
+            entry[0] = self.state.allocate(size, category, what)
+
+    def _flush(self) -> None:
+        """Give the last sum memory of its own: what it added up lives on."""
+        if self.pending is not None:
+            (_, key, size, category, what), self.pending = self.pending, None
+            entry = self.live.get(key)
+            if entry is not None:
+                entry[0] = self.state.allocate(size, category, what)
+
+    def _dies(self, key: int, _: Any) -> None:
+        entry = self.live.pop(key, None)
+        if self.shadows:
+            self.shadows.forget(key)
+        if entry is None:
+            return
+        pending = self.pending
+        if pending is not None:
+            if pending[0] == key:  # nobody else held the first term: CUDA adds in place
+                self.pending = None
+                self.live[pending[1]][0] = entry[0]
+                return
+            if pending[1] == key:
+                self.pending = None
+                return
+            self._flush()
+        if entry[0] is not None:
+            self.state.free(entry[0])
+
+    def _host_dies(self, key: int, _: Any) -> None:
+        self.hosts.pop(key, None)
+        self.shadows.forget(key)
+
+    def mark_host(self, tensor: torch.Tensor) -> None:
+        """Say that a tensor without data is in main memory."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.hosts and key not in self.live:
+            self.hosts[key] = weakref.ref(storage, functools.partial(self._host_dies, key))
+
+    # ---------------------------------------------------------------- causes and phases
+
+    def _category(self, tensor: torch.Tensor, func: Any) -> str:
+        state = self.state
+        if self.building:
+            return WEIGHTS
+        phase = state.phase_now
+        if phase == STEP:
+            return OPTIMIZER if self.in_optimizer else TEMPORARIES
+        shape = tensor.shape
+        if self.vocabulary and shape and shape[-1] == self.vocabulary:
+            return LOGITS
+        if func is not None:
+            name = func._schema.name
+            if func in (aten._softmax.default, aten._safe_softmax.default) and len(shape) >= 3:
+                self.score_sizes.add(tensor.numel())
+            if any(part in name for part in _ATTENTION_OPS):
+                return ATTENTION
+            if len(shape) >= 3 and tensor.numel() in self.score_sizes:
+                return ATTENTION
+        return ACTIVATIONS if phase != BACKWARD else TEMPORARIES
+
+    def _set_phase(self) -> None:
+        state = self.state
+        if self.building:
+            state.phase_now = LOAD
+        elif self.in_optimizer:
+            state.phase_now = STEP
+        elif _node() is not None:
+            state.phase_now, self.backward_seen = BACKWARD, True
+        elif self.backward_seen and not torch.is_grad_enabled():
+            state.phase_now = STEP
+        else:
+            state.phase_now = FORWARD
+
+    # ---------------------------------------------------------------- every operation
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation on shapes, then give its results and its temporaries memory."""
+        with torch._C.DisableTorchFunction():
+            return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.operations += 1
+        self._set_phase()
+        shadowed = None
+        if self.shadows or func in DATA_DEPENDENT:
+            shadowed = self._shadowed(func, args, kwargs)
+        if func in DATA_DEPENDENT:
+            out = run_data_dependent(self, func, args, kwargs, shadowed)
+        else:
+            try:
+                out = func(*args, **kwargs)
+            except NotImplementedError as error:
+                name = str(func)
+                self.state.refuse(name, "it has no rule for shapes alone")
+                raise Unpredictable(name) from error
+        self._flush()
+        tensors = tensors_in(out)
+        if not tensors or not any(t.is_meta for t in tensors):
+            return out
+        on_host = self._on_host(args, kwargs)
+        if on_host:
+            for tensor in tensors:
+                self.mark_host(tensor)
+        else:
+            self._born(func, args, kwargs, tensors, out)
+        if shadowed is not None:
+            self._keep_values(shadowed[0], tensors)
+        elif self.shadows and func._schema.is_mutable:
+            for tensor in tensors:
+                self.shadows.forget(tensor.untyped_storage()._cdata)
+        return out
+
+    def _on_host(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether results stay in main memory: nothing that they come from is on the card."""
+        if self.to_card or not (self.building or self.hosts):
+            return False
+        given = tensors_in((args, kwargs))
+        metas = [t for t in given if t.is_meta]
+        if not metas:
+            return self.building
+        return all(t.untyped_storage()._cdata in self.hosts for t in metas)
+
+    def _born(self, func: Any, args: Any, kwargs: Any, tensors: list[Any], out: Any) -> None:
+        state = self.state
+        matmul_workspace.claim(self, func, args)
+        if not kernels.is_known(func):
+            state.refuse(str(func), "nobody looked at what its kernel allocates")
+        added_to = None
+        if func is aten.add.Tensor and state.phase_now == BACKWARD and isinstance(args[1], torch.Tensor):
+            first, second = args[0], args[1]
+            if first.is_meta and first.shape == second.shape and first.dtype == second.dtype:
+                added_to = first.untyped_storage()._cdata
+        call = kernels.Call(
+            func, args, kwargs, out, state.card, state.phase_now == BACKWARD,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+        what = func._schema.name
+        for size in kernels.output_extras(call):
+            state.temporary(size, what=what)
+        for tensor in tensors:
+            if tensor.is_meta:
+                self._track(tensor, self._category(tensor, func), what, added_to)
+        if func in _RESIZING:
+            self._resized(tensors[0])
+        sizes = kernels.temporaries(call)
+        if sizes:
+            state.temporary(*sizes, what=what + " (inside)")
+
+    def _resized(self, tensor: torch.Tensor) -> None:
+        entry = self.live.get(tensor.untyped_storage()._cdata)
+        size = tensor.untyped_storage().nbytes()
+        if entry is not None and size > entry[1]:
+            handle = self.state.allocate(size, TEMPORARIES, "resize_")
+            self.state.free(entry[0])
+            entry[0], entry[1] = handle, size
+
+    # ---------------------------------------------------------------- values beside shapes
+
+    def _shadowed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the operation's result on real values, or None if these are not known."""
+        given = tensors_in((args, kwargs))
+        if not given or not any(t.is_meta for t in given):
+            return None
+        if not self.shadows.known(given):
+            return None
+        try:
+            return (self.shadows.run(func, args, kwargs),)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+            return None
+
+    def _keep_values(self, real: Any, tensors: list[Any]) -> None:
+        for tensor, values in zip(tensors, tensors_in(real), strict=False):
+            if tensor.is_meta and not self.shadows.has(tensor):
+                self.shadows.keep(tensor, values)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors in arguments or results: nested lists and tuples, one level of dictionaries."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return []
+    found: list[torch.Tensor] = []
+    for each in tree:
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, (list, tuple, dict)):
+            found.extend(tensors_in(each))
+    return found

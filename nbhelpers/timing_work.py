@@ -1,0 +1,197 @@
+"""How much a run has to do: examples, tokens, answers; from earlier runs where there are any.
+
+What is known of public data sets before they are read stands here, each figure with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.schema import FinetuneSettings
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import Settings
+    from nbhelpers.speeds import SpeedRow
+
+DEFAULT_DATA = "iamtarun/python_code_instructions_18k_alpaca"
+# Source: the data set's page (rows of its only split), and its rows under Gemma's tokenizer.
+DEFAULT_ROWS, DEFAULT_ROW_TOKENS = 18_612, 210
+SAMPLE, SAMPLE_ROWS = "smoke", 1200  # of the bundled sample's training split
+TASK_PROBLEMS = {"humaneval": 164, "mbpp": 500, "sample": 60}
+# What changes neither the work nor its speed.
+UNTIMED = {"seed", "split_seed", "lora_r", "lora_alpha", "lora_dropout", "learning_rate", "targets"}
+UNTIMED |= {"lr_schedule", "warmup_ratio", "warmup_steps", "weight_decay", "adam_epsilon", "track"}
+UNTIMED |= {"max_grad_norm", "dropout", "bootstrap_samples", "logging_steps", "max_skipped_steps"}
+UNTIMED |= {"encoder_learning_rate", "temperature", "contrastive_weight", "priors", "prevalences"}
+UNTIMED |= {"target_fpr", "target_miss_rate", "class_weights", "similarity_pooling", "pooling"}
+ROWS_BY = ("data", "data_revision", "train_fraction", "max_train_samples", "on_bad_rows")
+ROWS_BY += ("valid_samples", "eval_samples", "remove_duplicates", "languages", "hold_out", "split")
+TOKENS_BY = ("data", "data_revision", "model", "template", "seq_len", "data_flow_length")
+
+# Train examples of public data sets, all of them.
+# Source: CodeXGLUE's train.txt (901,028 pairs); the page of H-AIRosettaMP (121,247 rows), of which
+# four fifths are drawn for training where nothing else is asked for; the bundled samples, counted.
+TRAIN_EXAMPLES = {
+    ("clones", "semeru/Code-Code-CloneDetection-BigCloneBench"): 901_028,
+    ("detector", "isThisYouLLM/H-AIRosettaMP"): 96_998,
+    ("clones", SAMPLE): 3_800,
+}
+# Useful tokens of an example by its longest text; what lies between is drawn as lines.
+# Source: docs/LOG.md, useful tokens over examples of the runs with 400 and 1,024 tokens on
+# BigCloneBench (a pair; GraphCodeBERT's with 128 nodes), and 512 on Rosetta Code. Shorter and
+# longer texts are guesses from these.
+_PAIRS = ((0, 0.0), (128, 230.0), (256, 370.0), (400, 430.0), (1024, 538.0), (4096, 600.0))
+_PROGRAMS = ((0, 0.0), (128, 115.0), (256, 180.0), (512, 239.0), (2048, 300.0))
+TOKENS = {"clones": _PAIRS, "detector": _PROGRAMS}
+GRAPH_SHARE = 612 / 430  # of a pair with data flow and of one without
+# Source: useful share of clones with packed blocks (.83 to .85), attention alone being padded.
+DYNAMIC_SHARE = {"clones": 0.84, "detector": 1.0}
+# Source: 20 to 35 % of the tokens were padding where samples of like length shared a batch.
+PADDED_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Examples of an epoch, useful tokens of each, and the share of computed tokens that is useful.
+
+    `is_bound`: the tokens are an upper bound. `examples` is None while nobody knows.
+    """
+
+    examples: int | None
+    example_tokens: float
+    useful_share: float
+    is_bound: bool
+    notes: tuple[str, ...]
+
+
+def training_rows(settings: Settings) -> int | None:
+    """Return the rows of training as far as they are known before the data is read."""
+    limit = settings.max_train_samples
+    if isinstance(settings, FinetuneSettings):
+        held_out = settings.valid_samples + settings.eval_samples
+        whole = {DEFAULT_DATA: DEFAULT_ROWS - held_out, SAMPLE: SAMPLE_ROWS}.get(settings.data)
+    else:
+        whole = TRAIN_EXAMPLES.get((job_of(settings), settings.data))
+    if whole is None:
+        return limit
+    rows = int(whole * settings.train_fraction)
+    return max(1, min(rows, limit) if limit else rows)
+
+
+def job_of(settings: Settings) -> str:
+    """Return the job whose settings these are."""
+    from nbhelpers.schema import SETTINGS
+
+    return next(name for name, kind in SETTINGS.items() if isinstance(settings, kind))
+
+
+def answers(settings: Settings) -> int:
+    """Return how many answers the evaluation of a fine-tuning generates."""
+    if not isinstance(settings, FinetuneSettings) or settings.evaluate == "none":
+        return 0
+    problems = 0
+    if settings.evaluate == "all":
+        most = settings.max_task_problems
+        sizes = [TASK_PROBLEMS[name] for name in settings.tasks]
+        problems = sum(min(size, most) if most else size for size in sizes)
+    return settings.eval_samples + problems
+
+
+def work_of(
+    settings: Settings,
+    rows: Sequence[SpeedRow] = (),
+    *,
+    examples: int | None = None,
+    example_tokens: float | None = None,
+) -> Work:
+    """Return the work of a run: what is given, else what runs on this data counted, else guesses.
+
+    Args:
+        settings: Of any job.
+        rows: Measured speeds; those with settings tell examples and tokens.
+        examples: Training examples, where they are known.
+        example_tokens: Mean useful tokens of one, where they are known.
+    """
+    values = settings.model_dump(mode="json")
+    notes, count, tokens = [], examples, example_tokens
+    for row in (each for each in rows if each.settings):
+        if row.job != job_of(settings):
+            continue
+        if count is None and row.examples and _agree(row.settings, values, ROWS_BY):
+            count = row.examples
+        if tokens is None and _agree(row.settings, values, TOKENS_BY):
+            tokens = row.example_tokens
+            notes.append(f"{tokens:,.0f} tokens per example, measured by {row.source}")
+    count = training_rows(settings) if count is None else count
+    is_bound = False
+    if tokens is None:
+        tokens, is_bound, note = _guessed_tokens(settings)
+        notes.append(note)
+    if count is not None:
+        notes.insert(0, f"{count:,} training examples x {settings.epochs} epochs")
+    share = _share(settings, tokens)
+    return Work(
+        examples=count,
+        example_tokens=tokens,
+        useful_share=share,
+        is_bound=is_bound,
+        notes=tuple(notes),
+    )
+
+
+def _agree(found: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return all(found.get(name) == wanted.get(name) for name in names)
+
+
+def is_same_work(row: SpeedRow, settings: Settings) -> bool:
+    """Whether a run did exactly this work, so that its seconds are this run's."""
+    values = settings.model_dump(mode="json")
+    return bool(row.seconds) and _agree(
+        row.settings, values, [n for n in values if n not in UNTIMED]
+    )
+
+
+def _guessed_tokens(settings: Settings) -> tuple[float, bool, str]:
+    job, length = job_of(settings), settings.seq_len
+    if job == "finetune":
+        if settings.data == DEFAULT_DATA:
+            tokens = float(min(DEFAULT_ROW_TOKENS, length))
+            return (
+                tokens,
+                False,
+                f"about {tokens:,.0f} tokens per row of {settings.data} (estimate)",
+            )
+        return float(length), True, f"every row as long as seq_len={length} (upper bound)"
+    if (job, settings.data) not in TRAIN_EXAMPLES:
+        tokens = float(settings.rows_per_example * length)
+        return tokens, True, f"every text as long as seq_len={length} (upper bound)"
+    tokens = _between(TOKENS[job], length) * (GRAPH_SHARE if settings.data_flow_length else 1.0)
+    return tokens, False, f"about {tokens:,.0f} tokens per example of {settings.data} (estimate)"
+
+
+def _between(points: Sequence[tuple[int, float]], at: float) -> float:
+    """Return the value of a broken line; beyond its last point it is level.
+
+    >>> _between(((0, 0.0), (10, 5.0)), 4), _between(((0, 0.0), (10, 5.0)), 40)
+    (2.0, 5.0)
+    """
+    for (x, low), (right, high) in pairwise(points):
+        if at <= right:
+            return low + (high - low) * (at - x) / (right - x)
+    return points[-1][1]
+
+
+def _share(settings: Settings, tokens: float) -> float:
+    """Return the share of useful tokens among those that are computed."""
+    job = job_of(settings)
+    full = settings.seq_len * (1 if job == "finetune" else settings.rows_per_example)
+    if job != "finetune" and settings.data_flow_length:
+        full += settings.rows_per_example * settings.data_flow_length
+    if settings.padding == "fixed" and not getattr(settings, "packing", False):
+        return min(1.0, tokens / full)
+    if job == "finetune":
+        return 1.0 if settings.packing else max(PADDED_SHARE, min(1.0, tokens / full))
+    return DYNAMIC_SHARE[job]
