@@ -174,9 +174,11 @@ OTHERS: dict[str, Case] = {
         **_FP16,
     },
     "qwen2-lora16-4x512": _QW,
-    "qwen2-prefix-4x384": _QW | {"adapter": {"kind": "prefix", "num_virtual_tokens": 20}}
+    "qwen2-prefix-4x384": _QW
+    | {"adapter": {"kind": "prefix", "num_virtual_tokens": 20}}
     | {"length": 384},
-    "qwen2-prompt-4x384": _QW | {"adapter": {"kind": "prompt", "num_virtual_tokens": 16}}
+    "qwen2-prompt-4x384": _QW
+    | {"adapter": {"kind": "prompt", "num_virtual_tokens": 16}}
     | {"length": 384},
     "qwen2-dora8-autocast-3x500": _QW
     | _BF16
@@ -206,13 +208,14 @@ _TINY_SIZES: Case = {"batch": 2, "length": 24, "target": 6, "tiny": True}
 def find_case(name: str, *, tiny: bool = False) -> Case:
     """Return a configuration with all its values; `tiny` cuts layers, widths and batch.
 
-    A name may change whole numbers: `codebert-fp32-7x133:batch=9,length=200`. What stands behind
-    an @ (the cap of a run, in GiB) is not looked at.
+    A name may change whole numbers, and say how the allocator is set:
+    `codebert-fp32-7x133:batch=9,length=200@14.3+expandable` may use 14.3 GiB, in segments that
+    grow.
 
     Raises:
         KeyError: No configuration has this name.
     """
-    plain, _, changes = name.partition("@")[0].partition(":")
+    plain, _, changes = without_cap(name).partition("+")[0].partition(":")
     case = DEFAULTS | copy.deepcopy(ALL[plain]) | {"name": name}
     for change in filter(None, changes.split(",")):
         key, _, value = change.partition("=")
@@ -220,6 +223,23 @@ def find_case(name: str, *, tiny: bool = False) -> Case:
             raise KeyError(f"{key} is not a whole number of {plain}")
         case[key] = int(value)
     return case | _TINY_SIZES if tiny else case
+
+
+def without_cap(name: str) -> str:
+    """Return a name without the cap in it."""
+    before, at, behind = name.partition("@")
+    return before + ("+expandable" if at and is_expandable(behind) else "")
+
+
+def cap_of(name: str) -> float | None:
+    """Return the GiB that a name lets the allocator have, None for all of the GPU."""
+    _, at, behind = name.partition("@")
+    return float(behind.partition("+")[0]) if at else None
+
+
+def is_expandable(name: str) -> bool:
+    """Say whether the allocator's segments may grow."""
+    return name.endswith("+expandable")
 
 
 def is_quantised(case: Case) -> bool:

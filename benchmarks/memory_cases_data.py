@@ -45,9 +45,11 @@ def _masked(case: dict[str, Any], vocabulary: int, draw: torch.Generator) -> Bat
     ids = batch["input_ids"]
     hidden = (torch.rand(ids.shape, generator=draw) < 0.15) & (batch["attention_mask"] == 1)
     labels = torch.where(hidden, ids, torch.full_like(ids, -100))
-    return batch | {"input_ids": torch.where(hidden, torch.full_like(ids, 4), ids)} | {
-        "labels": labels
-    }
+    return (
+        batch
+        | {"input_ids": torch.where(hidden, torch.full_like(ids, 4), ids)}
+        | {"labels": labels}
+    )
 
 
 def _labelled(case: dict[str, Any], vocabulary: int, draw: torch.Generator) -> Batch:

@@ -95,7 +95,8 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "AutoModelForMaskedLM",
         {"hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12}
         | {"intermediate_size": 1152, "vocab_size": 50368, "reference_compile": False},
-        _TINY | {"pad_token_id": 1, "cls_token_id": 2, "sep_token_id": 3}
+        _TINY
+        | {"pad_token_id": 1, "cls_token_id": 2, "sep_token_id": 3}
         | {"bos_token_id": 2, "eos_token_id": 3},
     ),
     "deberta": (

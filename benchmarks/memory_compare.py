@@ -1,6 +1,6 @@
 """Compare predictions of the memory grid with what was measured; prints tables in Markdown.
 
-    python benchmarks/memory_compare.py PRED.json MEASURED.jsonl [--all]
+python benchmarks/memory_compare.py PRED.json MEASURED.jsonl [--all]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory_cases import cap_of, without_cap
 from benchmarks.memory_grid import verdict_under
 from nbhelpers.memory import DOES_NOT_FIT, FITS, TIGHT
 
@@ -75,7 +76,9 @@ def _share(errors: list[float], limit: float) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the configurations with predicted and measured GiB as a Markdown table."""
-    lines = ["| configuration | allocated | measured | error | reserved | measured | error | note |"]
+    lines = [
+        "| configuration | allocated | measured | error | reserved | measured | error | note |"
+    ]
     lines.append("|---|---|---|---|---|---|---|---|")
     for row in rows:
         cells = [row["name"]]
@@ -100,15 +103,15 @@ def confusion(predictions: list[dict[str, Any]], measured: dict[str, dict[str, A
     counts = {verdict: [0, 0] for verdict in (FITS, TIGHT, DOES_NOT_FIT)}
     wrong = []
     for name, seen in measured.items():
-        plain, _, cap = name.partition("@")
+        cap, plain = cap_of(name), without_cap(name)
         row = known.get(plain)
-        if not cap or row is None:
+        if cap is None or row is None:
             continue
         ran = bool(seen.get("ok"))
         if not ran and seen.get("error") != "OutOfMemory":
             continue
         sizes = (row["allocated_bytes"], row["reserved_bytes"] or row["allocated_bytes"])
-        verdict = verdict_under(plain, *sizes, float(cap))
+        verdict = verdict_under(plain, *sizes, cap)
         counts[verdict][0 if ran else 1] += 1
         if (verdict == FITS and not ran) or (verdict == DOES_NOT_FIT and ran):
             wrong.append(f"{name}: {verdict}, and it {'ran' if ran else 'ran out of memory'}")

@@ -102,7 +102,7 @@ def predict(name: str, options: argparse.Namespace, events: Path) -> dict[str, A
         return step(*built)
 
     budget = simulate_step(
-        build, marked, gpu=options.gpu, expandable_segments=options.expandable
+        build, marked, gpu=options.gpu, expandable_segments=memory_cases.is_expandable(name)
     )
     listener.write(events)
     found = {
@@ -224,7 +224,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--at-once", type=int, default=2)
-    parser.add_argument("--expandable", action="store_true")
     parser.add_argument("--per-cap", type=int, default=10)
     options = parser.parse_args()
     if options.what == "predict":

@@ -1,7 +1,8 @@
 """Measure configurations of the memory grid on a GPU, one forked child each.
 
-    python benchmarks/memory_measure.py OUT [NAME ...] [--room GIB] [--seconds S] [--expandable]
+    python benchmarks/memory_measure.py OUT [NAME ...] [--room GIB] [--seconds S]
     python benchmarks/memory_measure.py OUT NAME@14.3 ...      the allocator may have 14.3 GiB
+    python benchmarks/memory_measure.py OUT NAME+expandable    with segments that grow
 
 Without names all are run. A JSON line per configuration is appended to OUT/measured.jsonl; the
 allocator's events of the last step are kept in OUT/events/NAME.json.gz. Several children run side
@@ -108,26 +109,20 @@ def attention_nodes(node: Any) -> dict[str, int]:
     return found or {"none": len(seen)}
 
 
-def cap_of(name: str) -> float | None:
-    """Return the cap in GiB behind an @ in a name."""
-    _, _, cap = name.partition("@")
-    return float(cap) if cap else None
-
-
-def measure(name: str, out: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, out: Path) -> dict[str, Any]:
     """Build and train one configuration; returns what the allocator told."""
     import torch
 
     case = memory_cases.find_case(name)
     if memory_cases.is_quantised(case):
         add_bitsandbytes()
-    if options.expandable:
+    if memory_cases.is_expandable(name):
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     torch.cuda.init()
     torch.empty(1, device="cuda")
     found: dict[str, Any] = {"context_start_bytes": outside_allocator()}
     total = torch.cuda.get_device_properties(0).total_memory
-    if cap := cap_of(name):
+    if cap := memory_cases.cap_of(name):
         torch.cuda.set_per_process_memory_fraction(cap * GIB / total)
     try:
         run(case, found, None if cap else out / "events" / f"{name}.json.gz")
@@ -225,19 +220,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def child(name: str, out: Path, options: argparse.Namespace, pipe: int) -> None:
+def child(name: str, out: Path, pipe: int) -> None:
     """Measure in this process, hand the result to the parent, and end."""
     import torch
 
     if torch._C._cuda_isInBadFork():  # the parent touched CUDA after all: begin anew
         os.set_inheritable(pipe, True)
         again = [sys.executable, "-m", "benchmarks.memory_measure", str(out), name]
-        again += ["--pipe", str(pipe), *(["--expandable"] if options.expandable else [])]
-        os.execv(sys.executable, again)
-    found: dict[str, Any] = {"name": name, "expandable": options.expandable}
+        os.execv(sys.executable, [*again, "--pipe", str(pipe)])
+    found: dict[str, Any] = {"name": name}
     started = time.monotonic()
     try:
-        found |= measure(name, out, options)
+        found |= measure(name, out)
     except Exception as error:
         found |= {"ok": False, "error": type(error).__name__, "text": str(error)[:600]}
         found["traceback"] = traceback.format_exc()[-1500:]
@@ -259,7 +253,9 @@ class Pool:
 
     def gib(self, name: str) -> float:
         """Room that a child is given: the cap, else what was predicted, and its context."""
-        return (cap_of(name) or 1.06 * self.sizes.get(name, UNKNOWN_GIB)) + 1.0
+        return (
+            memory_cases.cap_of(name) or 1.06 * self.sizes.get(name.partition("+")[0], UNKNOWN_GIB)
+        ) + 1.0
 
     def run(self, names: list[str]) -> None:
         """Run all; what does not start before the time is over is named."""
@@ -286,7 +282,7 @@ class Pool:
         pid = os.fork()
         if pid == 0:
             os.close(read)
-            child(name, self.out, self.options, write)
+            child(name, self.out, write)
         os.close(write)
         self.running[read] = {"pid": pid, "name": name, "gib": self.gib(name), "data": b""}
         self.running[read]["until"] = time.monotonic() + CHILD_S
@@ -355,11 +351,10 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=2, help="how many run alone at first")
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--sizes", type=Path, help="predictions, for what fits side by side")
-    parser.add_argument("--expandable", action="store_true")
     parser.add_argument("--pipe", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.pipe is not None:
-        child(options.names[0], options.out, options, options.pipe)
+        child(options.names[0], options.out, options.pipe)
     options.room = options.room or room_of_gpu()
     load_libraries()
     Pool(options.out, options, read_sizes(options.sizes)).run(options.names or [*memory_cases.ALL])

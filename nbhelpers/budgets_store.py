@@ -10,7 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,14 @@ def kept(key: Key) -> MemoryBudget | None:
     points = [p for p in family(key) if (p.batch, p.seq_len) == (key.batch, key.seq_len)]
     points.sort(key=lambda point: not point.is_current)  # stable: the user's own come first
     return points[0].budget if points else None
+
+
+def simulated_here(key: Key) -> MemoryBudget | None:
+    """Return what was simulated on this machine, with today's code and libraries."""
+    for point in _of_the_user(key):
+        if (point.batch, point.seq_len) == (key.batch, key.seq_len) and point.is_current:
+            return point.budget
+    return None
 
 
 def family(key: Key) -> list[Point]:
@@ -177,7 +185,7 @@ def _of_the_package(key: Key) -> Iterator[Point]:
     group = table.get("cards", {}).get(key.card)
     found = table.get("budgets", {}).get(group, {}).get(key.family, {})
     for facts in found.values():
-        yield _point(key.job, facts, table["versions"])
+        yield _point(key.job, facts, table["versions"], table["strings"])
 
 
 @functools.cache
@@ -185,7 +193,8 @@ def shipped(job: str) -> dict[str, Any]:
     """Return the table of a job that comes with the package; empty where there is none.
 
     `cards` names the group of each card: cards of a group differ in size only, which `budgets`
-    leaves open. `presets` holds, for each preset and card, the names of the keys.
+    (group, family, `Key.name`) leaves open. `presets` says the key's name, or why there is none, of
+    each preset on each card. `strings` holds the texts, `versions` the libraries' versions.
     """
     try:
         table = json.loads((TABLES / f"{job}.json").read_text(encoding="utf-8"))
@@ -194,8 +203,10 @@ def shipped(job: str) -> dict[str, Any]:
     return table if isinstance(table, dict) and table.get("schema") == SCHEMA else {}
 
 
-def _point(job: str, facts: Mapping[str, Any], versions: dict[str, str]) -> Point:
-    budget = unpacked(facts["budget"], versions)
+def _point(
+    job: str, facts: Mapping[str, Any], versions: Mapping[str, str], strings: Sequence[str] = ()
+) -> Point:
+    budget = unpacked(facts["budget"], versions, strings)
     return Point(facts["batch"], facts["seq_len"], budget, is_current(job, versions))
 
 
@@ -211,11 +222,23 @@ def packed(budget: MemoryBudget) -> dict[str, Any]:
     }
 
 
-def unpacked(plain: Mapping[str, Any], versions: dict[str, str]) -> MemoryBudget:
-    """Return a budget from what `packed` wrote; verdict and advice are not known yet."""
+def unpacked(
+    plain: Mapping[str, Any], versions: Mapping[str, str], strings: Sequence[str] = ()
+) -> MemoryBudget:
+    """Return a budget from what `packed` wrote; verdict and advice are not known yet.
+
+    Args:
+        plain: What was written; a number in the place of a text is its index in `strings`.
+        versions: Of the libraries that it was made with.
+        strings: The texts of a table, each once.
+    """
+
+    def text(told: str | int) -> str:
+        return strings[told] if isinstance(told, int) else told
+
     lines, phases = (
-        tuple(MemoryLine(name=n, size_bytes=size, note=note) for n, size, note in plain[name])
-        for name in ("lines", "phases")
+        tuple(MemoryLine(name=text(n), size_bytes=x, note=text(note)) for n, x, note in plain[part])
+        for part in ("lines", "phases")
     )
     return MemoryBudget(
         lines=lines,
@@ -226,7 +249,7 @@ def unpacked(plain: Mapping[str, Any], versions: dict[str, str]) -> MemoryBudget
         source="simulation",
         reserved_bytes=plain["reserved_bytes"],
         phases=phases,
-        opaque=tuple(plain["opaque"]),
-        notes=tuple(plain["notes"]),
+        opaque=tuple(map(text, plain["opaque"])),
+        notes=tuple(map(text, plain["notes"])),
         versions=dict(versions),
     )

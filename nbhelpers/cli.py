@@ -14,8 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from nbhelpers.cli_audit import audit
+from nbhelpers.cli_budget import budget
+from nbhelpers.cli_calibration import calibration
 from nbhelpers.cli_detect import calibrate, detect, similar
 from nbhelpers.cli_legacy import legacy_launcher, patch_legacy
+from nbhelpers.cli_probe import Currency, MaxHours, Price, probe
 from nbhelpers.cli_study import study
 from nbhelpers.cli_text import (
     error_text,
@@ -28,7 +31,7 @@ from nbhelpers.cli_text import (
     typed_path,
 )
 from nbhelpers.cli_use import ask, export, merge
-from nbhelpers.errors import BudgetError, ConfigError, NbhelpersError
+from nbhelpers.errors import ConfigError, NbhelpersError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,46 +120,29 @@ def plan(
     gpu: GpuKey = "",
     count: GpuCount = 1,
     override: Overrides = None,
+    max_hours: MaxHours = None,
+    price: Price = None,
+    currency: Currency = "",
 ) -> None:
-    """Show what a preset decides, how the batch is split and what memory that needs."""
+    """Show what a preset decides, how the batch is split, and what memory and time that needs."""
     from nbhelpers.batching import scaling_table
+    from nbhelpers.budgets import source_words
     from nbhelpers.cli_text import budget_text, preset_text
+    from nbhelpers.timing import time_lines
 
-    _, chosen, split, needed = _prepare(job, preset, gpu=gpu, count=count, override=override)
+    hardware, chosen, split, needed = _prepare(job, preset, gpu=gpu, count=count, override=override)
     typer.echo(preset_text(chosen))
     typer.echo(repr(split))
     if split.use_gpu and chosen.settings.num_gpus == "auto":
         scaling = scaling_table(chosen, plan=split)
         typer.echo(f"The {scaling.title()}:\n{scaling.text()}")
     typer.echo(budget_text(needed))
+    typer.echo(f"From: {source_words(needed, job)}")
+    wishes = {"max_hours": max_hours, "price_per_hour": price, "currency": currency}
+    typer.echo("\n".join(time_lines(chosen, split, hardware, run_dir="runs", **wishes)))
 
 
-@app.command()
-def budget(
-    name: Annotated[
-        str, typer.Argument(metavar="[JOB]", help="The job: clones, finetune or detector.")
-    ] = "",
-    job: Annotated[str, typer.Option(help="The same, as an option.")] = "",
-    preset: PresetName = "auto",
-    gpu: GpuKey = "",
-    count: GpuCount = 1,
-    override: Overrides = None,
-) -> None:
-    """Predict the memory of a preset line by line; exit code 8 when it does not fit."""
-    from nbhelpers.cli_text import budget_text
-    from nbhelpers.memory import require_fit
-
-    if name and job and name != job:
-        raise ConfigError(f"Two jobs are named: {name} and {job}.", fix="name one of them")
-    chosen = name or job or "clones"
-    prepared = _prepare(chosen, preset, gpu=gpu, count=count, override=override)
-    preset_used, needed = prepared[1], prepared[-1]
-    typer.echo(repr(preset_used))
-    typer.echo(budget_text(needed))
-    try:
-        require_fit(needed)
-    except BudgetError as error:  # its details are the table above
-        raise BudgetError(error.message, fix=error.fix) from error
+app.command("budget")(budget)
 
 
 @app.command()
@@ -258,7 +244,7 @@ def evaluate(
 
 app.command("patch-legacy")(patch_legacy)
 app.command("legacy-launcher")(legacy_launcher)
-for _command in (ask, merge, export, audit, calibrate, detect, similar):
+for _command in (ask, merge, export, audit, calibrate, calibration, detect, similar, probe):
     app.command()(_command)
 app.command("study")(study)
 

@@ -29,6 +29,7 @@ from nbhelpers.paths import expanded, is_file, kind_of
 from nbhelpers.preflight import require_supplies
 from nbhelpers.runs import Run, end_leftovers, write_json
 from nbhelpers.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
+from nbhelpers.timing import predict_time
 from nbhelpers.workers import with_package
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def launch(
         hardware: The GPUs of this machine, as detected.
         run_dir: Where run folders lie; a mounted drive will do.
         fresh: Set an earlier run of this configuration aside as `<id>~1` and start anew.
-        job_mode: "train", or "evaluate" with a checkpoint.
+        job_mode: "train"; "probe" for a few steps of it; or "evaluate" with a checkpoint.
         checkpoint: The checkpoint to evaluate.
         command: The shell command that does the same, for the report.
         owner_pid: The run is stopped when this process ends. By default a headless run (papermill,
@@ -107,15 +108,17 @@ def launch(
         )
     command = command or _default_command(preset, job_mode, path)
     record = run_record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
-    record |= {"command": command}
     root = expanded(run_dir, "run_dir").absolute()
+    record |= {"command": command}
+    if job_mode == "train":
+        record["time"] = predict_time(preset, plan, hardware, run_dir=root).to_dict()
     run = Run(root / record["run_id"])
-    if job_mode == "train" and not force and needs_start(run, fresh=fresh):
+    if job_mode != "evaluate" and not force and needs_start(run, fresh=fresh):
         require_gpu(preset, plan, hardware)
     _warn_of_lost_disk(hardware.platform, root)
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
-        if job_mode == "train" and not force and not run.result_path.is_file():
+        if job_mode != "evaluate" and not force and not run.result_path.is_file():
             require_supplies(preset.settings, hardware, root)
         with locked(root / ".lock"):
             fresh = fresh or _starts_anew(run)
@@ -144,9 +147,10 @@ def is_headless() -> bool:
 
 
 def _checked_checkpoint(mode: str, checkpoint: str | Path | None) -> str | None:
-    if mode not in ("train", "evaluate"):
-        raise ConfigError(f"job_mode={mode!r} is unknown.", fix='Use "train" or "evaluate".')
-    if mode == "train":
+    if mode not in ("train", "probe", "evaluate"):
+        fix = 'Use "train", "probe" or "evaluate".'
+        raise ConfigError(f"job_mode={mode!r} is unknown.", fix=fix)
+    if mode != "evaluate":
         if checkpoint is not None:
             raise ConfigError("Training takes no checkpoint.", fix='Set job_mode="evaluate".')
         return None

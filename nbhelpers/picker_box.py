@@ -13,7 +13,7 @@ from nbhelpers.config import STUDIES
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.picker_budget import Estimate, exact_estimate
 from nbhelpers.picker_state import ADAPTERS, COUNTS, HERE, OFFERED, gpus_of, offered, presets_of
-from nbhelpers.picker_text import answer_html, lines_html, problem_html
+from nbhelpers.picker_text import answer_html, details_html, lines_html, problem_html
 from nbhelpers.picker_watch import Latest
 from nbhelpers.schema import SETTINGS
 
@@ -52,13 +52,15 @@ class PickerBox:
             name: ipywidgets.Dropdown(description=label, layout=layout, style=style)
             for name, label in NAMES.items()
         }
-        self.reset = ipywidgets.Button(description="back to the parameters")
-        self.answer, self.lines = ipywidgets.HTML(), ipywidgets.HTML()
+        wide = ipywidgets.Layout(width="200px")
+        self.reset = ipywidgets.Button(description="back to the parameters", layout=wide)
+        self.answer, self.details = ipywidgets.HTML(), ipywidgets.HTML()
+        self.lines = ipywidgets.HTML()
         self.bars = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%"))
         grid = ipywidgets.HBox(
             [*self.controls.values(), self.reset], layout=ipywidgets.Layout(flex_flow="row wrap")
         )
-        self.root = ipywidgets.VBox([grid, self.answer, self.bars, self.lines])
+        self.root = ipywidgets.VBox([grid, self.answer, self.bars, self.details, self.lines])
         for name, control in self.controls.items():
             control.observe(self._changer(name), names="value")
         self.reset.on_click(lambda _: self._try(self.picker.reset))
@@ -123,6 +125,7 @@ class PickerBox:
         from nbhelpers.plots_budget import budget_bars, png
 
         self.answer.value = answer_html(estimate, waiting=waiting)
+        self.details.value = details_html(estimate)
         self.lines.value = lines_html(estimate)
         figure = budget_bars(estimate.budgets)
         self.bars.layout.display = "none" if figure is None else ""

@@ -96,6 +96,7 @@ def time_lines(
             price_per_hour=price_per_hour,
             advise=is_one,
         )
-        told = [text.strip() for text in time.lines()]
-        lines += told if is_one else [f"{name}: {text}" for text in told if text not in time.notes]
+        told = time.lines()
+        notes = {f"  {note}" for note in time.notes}
+        lines += told if is_one else [f"{name}: {text}" for text in told if text not in notes]
     return tuple(lines)

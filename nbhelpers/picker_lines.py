@@ -28,10 +28,9 @@ DECLARED = {
     ),
     "clones": (
         *("model", "data", "seq_len", "data_flow_length", "epochs"),
-        *("per_device_train_batch_size", "train_fraction", "seed"),
+        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed"),
     ),
 }
-DECLARED = {job: (*names, "track") for job, names in DECLARED.items()}
 BUDGET_NOTEBOOK = "notebooks/00_gpu_and_budget.ipynb"
 DECLARED_BUDGET = ("model", "per_device_train_batch_size", "seq_len")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from nbhelpers.memory import MemoryBudget
     from nbhelpers.picker_budget import Estimate
 
+NOTE = "  "  # before a line that says where a time comes from
 # Verdict: colour behind it (Okabe and Ito), colour of its text, and a mark that needs no colour.
 STYLES = {
     FITS: ("#009E73", "#000000", "+"),
@@ -46,34 +48,45 @@ def plain_text(estimate: Estimate) -> str:
 
 
 def answer_html(estimate: Estimate, *, waiting: bool = False) -> str:
-    """Return verdict, advice, plan, minutes and cost as HTML.
+    """Return the verdicts and what would help as HTML.
 
     Args:
         estimate: What was found for the choice.
         waiting: An exact simulation runs, and will replace what is not exact.
     """
-    found, parts = estimate.found, []
-    about = " ".join(found.preset.about.split())
-    parts.append(f"<p>{escape(about)}</p>")
-    job = found.choice.job
+    job, parts = estimate.found.choice.job, []
     for name, budget in estimate.budgets.items():
         source = source_words(budget, job)
         if waiting and not is_exact(budget, job):
             source += "; the exact simulation runs now and replaces it"
         parts.append(_budget_html(name, budget, source))
-    parts.append(f"<p><b>Batch</b>: {escape(found.plan.words())}</p>")
-    parts.append("<br>".join(escape(text) for text in estimate.time_lines))
-    parts += [f"<p>{escape(note)}</p>" for note in found.preset.notes]
     return "".join(parts)
 
 
 def _budget_html(name: str, budget: MemoryBudget, source: str) -> str:
     points = [*budget.advice, *_unpredicted(budget), *budget.notes]
-    advice = "".join(f"<li>{escape(text)}</li>" for text in points)
+    items = "".join(f"<li>{escape(text)}</li>" for text in points)
+    advice = f"<ul style='margin:0'>{items}</ul>" if items else ""
     return (
-        f"<p>{verdict_chip(budget.verdict)} <b>{escape(name)}</b>: {escape(budget.title())}"
-        f"<br><small>{escape(source)}</small></p>" + (f"<ul>{advice}</ul>" if advice else "")
+        f"<p style='margin:6px 0'>{verdict_chip(budget.verdict)} <b>{escape(name)}</b>: "
+        f"{escape(budget.title())}<br><small>{escape(source)}</small></p>{advice}"
     )
+
+
+def details_html(estimate: Estimate) -> str:
+    """Return the batch plan, minutes and cost, and what the preset is for, as HTML."""
+    preset, first, rest = estimate.found.preset, *_first(estimate.time_lines)
+    about = " ".join([*preset.about.split(), *preset.notes])
+    lines = [f"<b>Batch</b>: {escape(estimate.found.plan.words())}", *map(escape, first)]
+    folded = "<br>".join(map(escape, rest))
+    more = f"<details><summary>how the time was found</summary>{folded}</details>" if rest else ""
+    return f"<p style='margin:6px 0'>{'<br>'.join(lines)}</p>{more}<p>{escape(about)}</p>"
+
+
+def _first(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The time, the limit and the cost; and the notes, which say where the time comes from."""
+    first = [text for text in lines if not text.startswith(NOTE)]
+    return first, [text.removeprefix(NOTE) for text in lines if text.startswith(NOTE)]
 
 
 def _unpredicted(budget: MemoryBudget) -> list[str]:
@@ -100,5 +113,5 @@ def bundle(estimate: Estimate) -> dict[str, Any]:
     """Return the answer in the forms that a notebook stores without widgets."""
     return {
         "text/plain": plain_text(estimate),
-        "text/html": answer_html(estimate) + lines_html(estimate),
+        "text/html": answer_html(estimate) + details_html(estimate) + lines_html(estimate),
     }

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.plots_memory import phases_figure
 from nbhelpers.report_facts import GIB, RunFacts, dig
+from nbhelpers.report_memory import PHASES_CAPTION
 from nbhelpers.report_tables import FLOOR_NAMES
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ CAPTIONS = {
     "memory": "Memory predicted for the largest batch of the data, by part, beside the measured "
     "peak. Thin: the budget before the run, for the longest possible batch.",
     "gpu": "GPU utilisation over the run.",
+    "memory_phases": PHASES_CAPTION,
 }
 
 
@@ -65,7 +68,10 @@ def save_plots(facts: RunFacts) -> dict[str, Path]:
     makers = {"finetune": _of_finetune, "detector": _of_detector}
     own = makers.get(facts.job, _of_clones)(facts)
     return save_figures(
-        facts.run.path, own | {"memory": memory_figure(facts), "gpu": gpu_figure(facts)}
+        facts.run.path,
+        own
+        | {"memory": memory_figure(facts), "gpu": gpu_figure(facts)}
+        | {"memory_phases": phases_figure(facts)},
     )
 
 

@@ -35,6 +35,7 @@ from nbhelpers.report_detector_words import (
     speed_said,
 )
 from nbhelpers.report_facts import RunFacts, count
+from nbhelpers.report_memory import memory_parts
 from nbhelpers.report_page import figure, paragraph, section, table_of
 from nbhelpers.report_words import citation, memory_sentence
 
@@ -70,7 +71,7 @@ def middle(facts: RunFacts, tables: Tables, plots: Plots) -> str:
 def cost(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     """Return what the run took: memory, time, GPUs, and how the training went."""
     memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
-    memory += _figure(facts, plots, "memory")
+    memory += _figure(facts, plots, "memory") + memory_parts(facts, tables, plots)
     said = [phases_said(facts), compile_said(facts), speed_said(facts), inference_said(facts)]
     time = table_of(_longer(tables.get("timing"))) + "".join(paragraph(text) for text in said)
     return (

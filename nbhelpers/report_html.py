@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.plots import caption
 from nbhelpers.report_facts import RunFacts, interval, known, score, shown, size
+from nbhelpers.report_memory import memory_parts
 from nbhelpers.report_page import HEADS, STYLE, figure, paragraph, section, table_of
 from nbhelpers.report_words import alarms, citation, findings, memory_sentence, problems
 
@@ -132,7 +133,7 @@ def _floors_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
 def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
     memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
     memory += table_of(_memory_cells(tables.get("memory"))) + _figure(facts, plots, "memory")
-    memory += table_of(tables.get("memory_lines"))
+    memory += table_of(tables.get("memory_lines")) + memory_parts(facts, tables, plots)
     return (
         section("Memory", memory)
         + section("Time", table_of(tables.get("timing")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers import report_memory
 from nbhelpers.errors import ConfigError
 from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.targets import METRICS, ORDERS, check_targets
@@ -33,17 +34,21 @@ def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     """Return every table that this run can fill, by name."""
-    if facts.job == "finetune":
+    makers = _makers(facts.job) | report_memory.makers()
+    made = {name: make(facts) for name, make in makers.items()}
+    return {name: table for name, table in made.items() if len(table)}
+
+
+def _makers(job: str) -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
+    if job == "finetune":
         from nbhelpers.report_finetune_tables import makers as of_finetune
 
-        made = {name: make(facts) for name, make in of_finetune().items()}
-        return {name: table for name, table in made.items() if len(table)}
-    if facts.job == "detector":
+        return of_finetune()
+    if job == "detector":
         from nbhelpers.report_detector_tables import makers as of_detector
 
-        made = {name: make(facts) for name, make in of_detector().items()}
-        return {name: table for name, table in made.items() if len(table)}
-    makers: dict[str, Callable[[RunFacts], pd.DataFrame]] = {
+        return of_detector()
+    return {
         "scores": scores_table,
         "priors": priors_table,
         "strata": strata_table,
@@ -59,8 +64,6 @@ def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
         "data": data_table,
         "settings": settings_table,
     }
-    made = {name: make(facts) for name, make in makers.items()}
-    return {name: table for name, table in made.items() if len(table)}
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from nbhelpers.report_facts import (
     shown,
     size,
 )
+from nbhelpers.report_memory import memory_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +150,7 @@ def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> s
     found = findings(facts)
     after = [*found.verdicts(facts), found.details(facts), *_target_lines(tables)]
     if "memory" in tables or not facts.is_evaluation:
-        after.append(memory_sentence(tables))
+        after += [memory_sentence(tables), *memory_notes(facts)]
     after += [f"Time: {duration(total)}{part}."] if total is not None else []
     lines = wrapped([found.headline(facts), *alarms(facts), *problems(facts)])
     if facts.job == "finetune":

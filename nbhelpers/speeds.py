@@ -24,6 +24,7 @@ from nbhelpers.paths import is_folder
 SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
 MOST_LINE_BYTES = 16_384
+MOST_RUNS = 40  # of a folder that are read
 RUN, PROBE, LOOP = "run", "probe", "plain loop"
 CPU = "cpu"
 
@@ -149,10 +150,13 @@ def read_rows(run_dir: str | Path | None = None) -> tuple[SpeedRow, ...]:
 
 
 def _rows_of_runs(run_dir: str | Path) -> Iterable[SpeedRow]:
-    root = Path(run_dir).expanduser()
-    for folder in root.glob("*/result.json") if is_folder(root) else ():
-        record = read_json(folder.with_name("run.json"), RECORD)
-        result = read_json(folder, RESULT)
+    root, found = Path(run_dir).expanduser(), []
+    for file in root.glob("*/result.json") if is_folder(root) else ():
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            found.append((file.stat().st_mtime, file))
+    for _, file in sorted(found, reverse=True)[:MOST_RUNS]:
+        record = read_json(file.with_name("run.json"), RECORD)
+        result = read_json(file, RESULT)
         if record and result and (row := row_of(record, result)) is not None:
             yield row
 

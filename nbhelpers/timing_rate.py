@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.gpus import known_gpus
 from nbhelpers.speeds import LOOP, SpeedRow
-from nbhelpers.timing_cases import Case, Range, case_of, case_of_row
+from nbhelpers.timing_cases import LAUNCH_S, Case, Range, case_of, case_of_row
 from nbhelpers.timing_work import Work, job_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ CEILING, LAUNCHING = {"adapter": 0.37, "encoder": 0.32}, 0.5
 DDP_SHARE = (1.86 / 2, 1.875 / 2, 1.89 / 2)
 CPU_FLOPS_PER_CORE = (1.0e10, 2.0e10, 4.0e10)
 MFU_RANGE = (0.10, 0.2, 0.35)  # where no measured row is alike at all
-SPREAD = 1.08  # of one measurement: two runs of the same settings differ by so much
+SPREAD = 1.08  # of one's own measurement: two runs of the same settings differ by so much
+# Of a measurement on another host with such a card. Source: docs/LOG.md, 285 and 218 pairs/s; ranks
+# 8, 16 and 32 of an adapter, whose arithmetic is the same, at 7.6k, 5.6k and 8.9k tokens/s.
+HOST_SPREAD = 1.3
 NEAR = 0.35  # rows that are this much farther away than the nearest count too
 MOST_ROWS = 5
 FAR = 4.0  # nothing is learnt from rows beyond
@@ -219,7 +222,8 @@ def _rate_from(wanted: Case, found: list[_Transfer], floor: Range) -> Rate:
     mean = math.exp(sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights))
     close = [e for e, w in zip(near, weights, strict=True) if w > 0.3]
     # A row that had to be changed is right within about this much: see FAR, CHECKPOINTING.
-    width = SPREAD * math.exp(0.25 * min(first.distance, 2.0))
+    width = SPREAD if first.row.settings else HOST_SPREAD
+    width *= math.exp(0.25 * min(first.distance, 2.0))
     low = min(min(each.micro_step_s.low for each in close), mean / width)
     high = max(max(each.micro_step_s.high for each in close), mean * width)
     ddp, is_launching = _ddp(wanted.world_size), first.is_launch_bound

@@ -14,6 +14,7 @@ for _name, _value in {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
+    "NBHELPERS_SPEEDS": os.devnull,
 }.items():
     os.environ.setdefault(_name, _value)
 for _name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED", "NBHELPERS_ROOT"):

@@ -14,17 +14,22 @@ from tools import lint_notebook, repository
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 CLONES = Path(__file__).parent.parent / "notebooks" / "03_find_clones.ipynb"
 NAMES = {
+    "00_gpu_and_budget": [
+        *("gpu", "gpu_count", "job", "preset", "model", "adapters"),
+        *("per_device_train_batch_size", "seq_len", "more_settings", "price_per_hour", "max_hours"),
+    ],
     "01_finetune_gemma": [
         *("preset", "model", "adapters", "data", "seq_len", "epochs", "max_train_samples"),
-        *("evaluate", "seed", "run_dir", "track"),
+        *("evaluate", "seed", "more_settings", "run_dir"),
     ],
     "02_detect_ai_code": [
         *("preset", "model", "data", "objective", "hold_out", "unseen_humans", "on_failed_audit"),
-        *("epochs", "train_fraction", "seed", "run_dir", "track"),
+        *("epochs", "train_fraction", "seed", "more_settings", "run_dir"),
     ],
     "03_find_clones": [
         *("preset", "model", "data", "seq_len", "data_flow_length", "epochs"),
-        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed", "run_dir", "track"),
+        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed", "more_settings"),
+        "run_dir",
     ],
 }
 

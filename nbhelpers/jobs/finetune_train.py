@@ -71,6 +71,8 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         )
         forward, recipe = laid_out(session, inputs, adapted, kernel, packed)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
+    if session.probe is not None:
+        recipe = session.probe.recipe(recipe, {"attention": kernel, "compiled": is_compiled})
     resumed, state = find_state(session)
     meter = meter_of(session, is_resumed=resumed is not None)
     runner = _Runner(session, inputs, adapted, recipe, forward, meter)

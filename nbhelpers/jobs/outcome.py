@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 
-from nbhelpers import calibration
+from nbhelpers import calibration, speeds
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.loop import TrainState
@@ -140,6 +140,7 @@ def write_result(
     }
     ck.write_json(session.run.result_path, result | parts)
     calibration.append(result, facts)
+    speeds.remember(facts, result | parts)
     session.accelerator.end_training()
     session.writer.write("end")
 

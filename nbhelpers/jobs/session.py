@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -27,7 +27,15 @@ from nbhelpers.jobs.track import check_tracker, start_tracker
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.runs import Run
 
-DDP_BUCKET_MB = 100
+if TYPE_CHECKING:
+    from nbhelpers.jobs.probe import Probe
+
+# Few large buckets: on short micro-steps their launches cost more than they hide.
+DDP_OPTIONS = {
+    "gradient_as_bucket_view": True,
+    "broadcast_buffers": False,
+    "bucket_cap_mb": 100,
+}
 
 
 def job_module(name: str) -> Any:
@@ -70,6 +78,7 @@ class Session:
         self.accelerator: Accelerator | None = None
         self.data_budget: MemoryBudget | None = None
         self.compiled: dict[str, Any] | None = None  # what became of compiled blocks
+        self.probe: Probe | None = None  # where a few steps are all that is wanted
         self.load_peak_bytes = 0  # of the allocator, where the model was built on the GPU
         self.card: CardMemory | None = None  # what the GPU held before this process
 
@@ -159,10 +168,7 @@ class Session:
         torch.set_float32_matmul_precision("high")
         # cuDNN's attention makes a plan for each new shape, and length buckets have many shapes.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        # Few large buckets: on short micro-steps their launches cost more than they hide.
-        ddp = DistributedDataParallelKwargs(
-            gradient_as_bucket_view=True, broadcast_buffers=False, bucket_cap_mb=DDP_BUCKET_MB
-        )
+        ddp = DistributedDataParallelKwargs(**DDP_OPTIONS)
         # Rank 0 may download or pre-train for long while the others wait in a barrier.
         patience = InitProcessGroupKwargs(timeout=timedelta(hours=3))
         trackers = None if self.settings.track == "none" else [self.settings.track]
@@ -219,6 +225,10 @@ def work(
         session.settings = outcome.settings_for_checkpoint(
             session.facts["job"], session.settings, session.checkpoint
         )
+    if session.facts["mode"] == "probe":
+        from nbhelpers.jobs.probe import Probe
+
+        session.probe = Probe(session)
     with session.accelerator.main_process_first():
         inputs = job.build_data(session)
     session.clock.phase("model")
@@ -226,6 +236,9 @@ def work(
     with session.accelerator.main_process_first():
         model = job.build_model(session, inputs)
     session.note_loaded()
+    if session.probe is not None:
+        session.probe.run(lambda: job.train(session, inputs, model))
+        return
     if session.checkpoint:
         training = None
         model.to(session.accelerator.device)

@@ -56,6 +56,8 @@ def train_task(
     """
     session.check_disk(sum(p.numel() for p in model.parameters()))
     accelerator, s = session.accelerator, session.settings
+    if session.probe is not None:
+        session.probe.take_over(task)
     optimizer = adamw(session, model.parameters() if groups is None else groups(model))
     state, resumed = _resume(session, model, optimizer)
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks

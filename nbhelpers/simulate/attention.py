@@ -8,7 +8,7 @@ bf16 call took cuDNN's kernel, every fp32 call the memory-efficient one.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F

@@ -190,9 +190,9 @@ def fake_distributed(tracker: Tracker) -> Iterator[None]:
         "new_group": lambda *_, **__: None,
         "all_gather_object": _gather_objects,
     }
-    for name in "all_reduce broadcast reduce barrier all_gather all_gather_into_tensor gather".split():
+    for name in ["all_reduce", "broadcast", "reduce", "barrier", "all_gather", "all_gather_into_tensor", "gather"]:
         answers[name] = _collective
-    for name in "reduce_scatter reduce_scatter_tensor scatter all_to_all all_to_all_single".split():
+    for name in ["reduce_scatter", "reduce_scatter_tensor", "scatter", "all_to_all", "all_to_all_single"]:
         answers[name] = _collective
     answers |= {"broadcast_object_list": _collective, "monitored_barrier": _collective}
     with contextlib.ExitStack() as stack:

@@ -70,22 +70,26 @@ def _build(
     lengths: Sequence[int] | None,
     stack: ExitStack,
 ) -> Callable[[], Any]:
-    """Return what makes the loop; it must run inside the simulation."""
+    """Return what makes the loop inside the simulation; libraries are imported before it."""
+    from nbhelpers.models.encoders import encoder_class
+    from nbhelpers.simulate.jobs_inputs import simulated_tokeniser
     from nbhelpers.simulate.jobs_step import accelerated
 
     precision = hardware.precision if settings.precision == "auto" else settings.precision
+    found = simulated_tokeniser(settings)
+    encoder_class(found.config)
+    how: dict[str, Any] = {"lengths": lengths}
+    if isinstance(settings, DetectorSettings):
+        from nbhelpers.simulate.jobs_detector import build_detector_step as make
+    else:
+        from nbhelpers.simulate.jobs_clones import build_clones as make
+
+        spec = known_gpus().get(hardware.gpu.key) if hardware.gpu and hardware.gpu.key else None
+        how["gpu_tflops"] = (spec.bf16_tflops or spec.fp16_tflops) if spec else None
 
     def build() -> Any:
         accelerator = stack.enter_context(accelerated(precision, plan))
-        if isinstance(settings, DetectorSettings):
-            from nbhelpers.simulate.jobs_detector import build_detector_step
-
-            return build_detector_step(settings, plan, accelerator, lengths=lengths)
-        from nbhelpers.simulate.jobs_clones import build_clones
-
-        spec = known_gpus().get(hardware.gpu.key) if hardware.gpu and hardware.gpu.key else None
-        tflops = (spec.bf16_tflops or spec.fp16_tflops) if spec else None
-        return build_clones(settings, plan, accelerator, gpu_tflops=tflops, lengths=lengths)
+        return make(settings, found, plan, accelerator, **how)
 
     return build
 

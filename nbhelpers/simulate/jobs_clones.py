@@ -7,18 +7,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from accelerate import Accelerator
 
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.jobs.pairs import PAIRS_PER_CHUNK, PairTask
 from nbhelpers.models.encoders import build_clone_model
 from nbhelpers.schema import ClonesSettings
-from nbhelpers.simulate.jobs_inputs import (
-    graph_table,
-    longest,
-    simulated_tokeniser,
-    text_table,
-)
-from nbhelpers.simulate.jobs_step import OneStep, SimulatedAccelerator, one_step, step_examples, whole
+from nbhelpers.simulate.jobs_inputs import graph_table, longest, text_table
+from nbhelpers.simulate.jobs_step import OneStep, one_step, step_examples, whole
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
@@ -32,8 +28,9 @@ SCORED_BATCHES = 2
 
 def build_clones(
     settings: ClonesSettings,
+    found: Tokeniser,
     plan: BatchPlan,
-    accelerator: SimulatedAccelerator,
+    accelerator: Accelerator,
     *,
     gpu_tflops: float | None,
     lengths: Sequence[int] | None = None,
@@ -46,7 +43,6 @@ def build_clones(
             as long as the settings allow, in at most two micro-steps.
     """
     train = longest(settings, 2 * step_examples(plan)) if lengths is None else np.asarray(lengths)
-    found = simulated_tokeniser(settings)
     scored = longest(settings, 2 * settings.per_device_eval_batch_size * SCORED_BATCHES)
     inputs: Any = SimpleNamespace(
         data=_pairs(len(train), len(scored)),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from accelerate import Accelerator
 
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.jobs.detector import parameter_groups, token_rarity
@@ -14,11 +15,12 @@ from nbhelpers.jobs.detector_inputs import Inputs
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.models.detector_build import build_detector
 from nbhelpers.schema import DetectorSettings
-from nbhelpers.simulate.jobs_inputs import longest, simulated_tokeniser, text_table
-from nbhelpers.simulate.jobs_step import OneStep, SimulatedAccelerator, one_step, step_examples, whole
+from nbhelpers.simulate.jobs_inputs import longest, text_table
+from nbhelpers.simulate.jobs_step import OneStep, one_step, step_examples, whole
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
+    from nbhelpers.models.encoders import Tokeniser
 
 SCORED_BATCHES = 2
 STATES = 64  # programs whose states are made at once, to see how the heads' input is scaled
@@ -26,8 +28,9 @@ STATES = 64  # programs whose states are made at once, to see how the heads' inp
 
 def build_detector_step(
     settings: DetectorSettings,
+    found: Tokeniser,
     plan: BatchPlan,
-    accelerator: SimulatedAccelerator,
+    accelerator: Accelerator,
     *,
     lengths: Sequence[int] | None = None,
 ) -> tuple[OneStep, Any]:
@@ -39,7 +42,7 @@ def build_detector_step(
     """
     train = longest(settings, step_examples(plan)) if lengths is None else np.asarray(lengths)
     scored = longest(settings, settings.per_device_eval_batch_size * SCORED_BATCHES)
-    inputs = _inputs(settings, train, scored)
+    inputs = _inputs(settings, found, train, scored)
     model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
     task = DetectorTask(settings, inputs, accelerator, model)
     task.windows = whole(len(train))
@@ -62,9 +65,10 @@ def build_detector_step(
     return trainer, evaluate
 
 
-def _inputs(settings: DetectorSettings, train: np.ndarray, scored: np.ndarray) -> Inputs:
+def _inputs(
+    settings: DetectorSettings, found: Tokeniser, train: np.ndarray, scored: np.ndarray
+) -> Inputs:
     """Return programs of both classes, four of a task, in one language."""
-    found = simulated_tokeniser(settings)
     count = len(train) + len(scored)
     rows = [
         CodeRow(

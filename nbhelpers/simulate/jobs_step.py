@@ -6,60 +6,31 @@ the task, Accelerate's precision and scaler, and the fused AdamW are the ones th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import DistributedDataParallelKwargs
 
 from nbhelpers.batching import BatchPlan
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
-from nbhelpers.jobs.session import DDP_BUCKET_MB
+from nbhelpers.jobs.session import DDP_OPTIONS
 from nbhelpers.jobs.training import adamw
 from nbhelpers.schema import Settings
-from nbhelpers.simulate.replicas import Replica
 
 # One step with gradients of an earlier micro-step is like every later one.
 MOST_MICRO_STEPS = 2
 
 
-class SimulatedAccelerator(Accelerator):
-    """Accelerate's, for one of several processes that are not there."""
-
-    world_size = 1
-
-    @property
-    def num_processes(self) -> int:
-        """As many as the plan has."""
-        return self.world_size
-
-    def prepare_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Prepare as Accelerate does, then wrap as DDP does."""
-        model = super().prepare_model(model, *args, **kwargs)
-        if self.world_size == 1:
-            return model
-        return Replica(
-            model,
-            world_size=self.world_size,
-            bucket_cap_mb=DDP_BUCKET_MB,
-            gradient_as_bucket_view=True,
-        )
-
-    def no_sync(self, model: Any) -> AbstractContextManager[Any]:
-        """Keep gradients out of the buckets, where there are any."""
-        return model.no_sync() if isinstance(model, Replica) else nullcontext()
-
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a copy, as the sum over processes is one."""
-        return tensor.clone()
-
-
 @contextmanager
-def accelerated(precision: str, plan: BatchPlan) -> Iterator[SimulatedAccelerator]:
+def accelerated(precision: str, plan: BatchPlan) -> Iterator[Accelerator]:
     """Set up torch and Accelerate as `jobs.session` does for a GPU, and undo it afterwards.
 
     Args:
@@ -70,12 +41,17 @@ def accelerated(precision: str, plan: BatchPlan) -> Iterator[SimulatedAccelerato
     cudnn, products = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
     for values in shared:
         values.clear()
+    ranks = {}
+    if plan.world_size > 1:
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(plan.world_size)}
+        ranks |= {"LOCAL_WORLD_SIZE": str(plan.processes_per_node)}
     try:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cuda.enable_cudnn_sdp(False)
-        made = SimulatedAccelerator(mixed_precision="no" if precision == "fp32" else precision)
-        made.world_size = plan.world_size
-        yield made
+        with mock.patch.dict(os.environ, ranks):
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            ddp = DistributedDataParallelKwargs(**DDP_OPTIONS)
+            amp = "no" if precision == "fp32" else precision
+            yield Accelerator(mixed_precision=amp, kwargs_handlers=[ddp])
     finally:
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
         torch.set_float32_matmul_precision(products)
@@ -106,7 +82,7 @@ class OneStep(Trainer):
 def one_step(
     task: Task,
     model: Any,
-    accelerator: SimulatedAccelerator,
+    accelerator: Accelerator,
     settings: Settings,
     plan: BatchPlan,
     *,

@@ -30,8 +30,7 @@ _T = torch.Tensor
 # Factories whose values are the same in every run, or whose values matter to no size.
 _VALUED = {
     getattr(torch, name)
-    for name in "zeros ones full arange linspace eye empty randint rand randn scalar_tensor randperm "
-    "tril_indices triu_indices logspace range empty_strided bartlett_window hann_window".split()
+    for name in ["zeros", "ones", "full", "arange", "linspace", "eye", "empty", "randint", "rand", "randn", "scalar_tensor", "randperm", "tril_indices", "triu_indices", "logspace", "range", "empty_strided", "bartlett_window", "hann_window"]
     if hasattr(torch, name)
 }
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, _T.new_tensor}
@@ -156,7 +155,7 @@ class Masquerade(TorchFunctionMode):
             return self._made_on_meta(func, args, kwargs)
         if not self.tracker.building or (device is not None and func in _FROM_DATA):
             return func(*args, **kwargs)
-        if func in _FROM_DATA or device is not None and not isinstance(device, (str, torch.device)):
+        if func in _FROM_DATA or (device is not None and not isinstance(device, (str, torch.device))):
             return func(*args, **kwargs)
         return self._made_on_host(func, args, kwargs)
 

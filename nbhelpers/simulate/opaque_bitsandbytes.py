@@ -20,20 +20,20 @@ import torch
 
 from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
 
+_HAS_GPU = torch.cuda.is_available()  # asked before a simulation says otherwise
 PRIVATE = "bitsandbytes.backends.cuda.ops_without_kernels"
 
 
 @contextlib.contextmanager
 def bitsandbytes_without_kernels(state: State) -> Iterator[None]:
     """Let bitsandbytes run on tensors that pretend to be on a GPU."""
-    patches, is_available = Patches(), torch.cuda.is_available
+    patches = Patches()
 
     def load_for_this_machine() -> Callable[[], None]:
         """Import it as the machine is: it picks its library by what is there."""
-        import_patches = Patches()
-        real = getattr(state, "real_cuda_is_available", is_available)
-        import_patches.put(torch.cuda, "is_available", real)
-        return import_patches.undo
+        loading = Patches()
+        loading.put(torch.cuda, "is_available", lambda: _HAS_GPU)
+        return loading.undo
 
     def patch(package: Any) -> None:
         _patch(package, patches, state)

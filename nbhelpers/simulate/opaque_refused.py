@@ -63,7 +63,10 @@ def _patch(
         real = getattr(module, attribute, None)
         if real is None:
             return
-        if isinstance(real, type) and not stops:
+        if isinstance(real, type) and stops:
+            # It stays a class: modules that are imported now name it in their annotations.
+            patches.put(real, "__new__", staticmethod(_named(state, real, name, why, stops)))
+        elif isinstance(real, type):
             _name_instances(patches, state, real, name, why)
         else:
             patches.put(module, attribute, _named(state, real, name, why, stops))

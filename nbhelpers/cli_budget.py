@@ -1,0 +1,222 @@
+"""`nbhelpers budget`: what a run needs on a card, and by its exit code whether it fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nbhelpers.errors import BudgetError, ConfigError
+
+if TYPE_CHECKING:
+    from nbhelpers.batching import BatchPlan
+    from nbhelpers.budgets_grid import BudgetGrid
+    from nbhelpers.hardware import Hardware
+    from nbhelpers.memory import MemoryBudget
+    from nbhelpers.presets import Preset
+
+NOT_KNOWN = 10  # exit code: nobody can say whether it fits
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the options of the command mean."""
+
+    hardware: Hardware
+    preset: Preset
+    plan: BatchPlan
+
+
+def budget(
+    name: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="The job: clones, finetune or detector.")
+    ] = "",
+    job: Annotated[str, typer.Option(help="The same, as an option.")] = "",
+    preset: Annotated[
+        str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")
+    ] = "auto",
+    gpu: Annotated[str, typer.Option("--gpu", help="Plan for this GPU, not what is here.")] = "",
+    count: Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")] = 1,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", "-o", help="A setting, as name=value; repeatable."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="Of a fine-tuning: lora, qlora or base.")] = "",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Simulate the step now; needs torch, takes seconds.")
+    ] = False,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Also the verdict of each batch and length.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Predict the memory of a run by cause, with its verdict and what would help.
+
+    Exit codes: 0 fits or is tight (with a warning), 8 does not fit, 10 cannot be said.
+    """
+    asked = _asked(name, job, preset, gpu=gpu, count=count, override=override, method=method)
+    found, table = _predicted(asked, exact=exact, grid=grid)
+    if as_json:
+        typer.echo(json.dumps(_plain(asked, found, table), indent=2))
+    else:
+        typer.echo(_text(asked, found, table))
+    code = exit_code(found)
+    if not exact:
+        _refresh(asked, found)
+    _tell(found, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _asked(
+    name: str,
+    job: str,
+    preset: str,
+    *,
+    gpu: str,
+    count: int,
+    override: list[str] | None,
+    method: str,
+) -> _Asked:
+    from nbhelpers.batching import plan_batch
+    from nbhelpers.config import load_preset
+    from nbhelpers.hardware import detect_hardware, plan_hardware
+    from nbhelpers.parameters import parse_overrides
+
+    if name and job and name != job:
+        raise ConfigError(f"Two jobs are named: {name} and {job}.", fix="name one of them")
+    if count != 1 and not gpu:
+        raise ConfigError("--count needs --gpu.", fix="add for instance --gpu t4")
+    chosen = name or job or "clones"
+    given = parse_overrides(chosen, override or [])
+    if method and given.get("method", method) != method:
+        text = f"Two methods are named: --method {method} and -o method={given['method']}."
+        raise ConfigError(text, fix="name one of them")
+    given |= {"method": method} if method else {}
+    hardware = plan_hardware(gpu, count) if gpu else detect_hardware()
+    loaded = load_preset(chosen, preset, hardware=hardware, overrides=given)
+    return _Asked(hardware, loaded, plan_batch(loaded, hardware))
+
+
+def _predicted(
+    asked: _Asked, *, exact: bool, grid: bool
+) -> tuple[MemoryBudget, BudgetGrid | None]:
+    from nbhelpers.budgets import predict_memory, simulate_budget
+    from nbhelpers.budgets_grid import budget_grid
+
+    def report(text: str) -> None:
+        typer.echo(f"{text} …", err=True)
+
+    def simulated(preset: Any, plan: Any, hardware: Any) -> MemoryBudget:
+        return simulate_budget(preset, plan, hardware, with_advice=False, report=report)
+
+    if exact:
+        found = simulate_budget(asked.preset, asked.plan, asked.hardware, report=report)
+    else:
+        found = predict_memory(asked.preset, asked.plan, asked.hardware)
+    if not grid:
+        return found, None
+    predict: Callable[..., MemoryBudget] = simulated if exact else predict_memory
+    return found, budget_grid(asked.preset, asked.plan, asked.hardware, predict=predict)
+
+
+def exit_code(found: MemoryBudget) -> int:
+    """Return 8 for what does not fit, 10 where that cannot be said, else 0."""
+    from nbhelpers.memory import DOES_NOT_FIT, UNKNOWN, UNSURE
+
+    if found.verdict == DOES_NOT_FIT:
+        return BudgetError.exit_code
+    return NOT_KNOWN if found.verdict == UNSURE or found.source == UNKNOWN else 0
+
+
+def _text(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None) -> str:
+    from nbhelpers.budgets import source_words
+    from nbhelpers.budgets_grid import LEGEND
+    from nbhelpers.cli_text import budget_text, table
+
+    parts = [repr(asked.preset), repr(asked.plan), budget_text(found)]
+    parts.append(f"From: {source_words(found, asked.preset.job)}")
+    if found.opaque:
+        parts.append(f"Not predicted: {', '.join(found.opaque)}")
+    if grid is not None:
+        parts.append(f"\n{table(grid.rows())}\n{LEGEND}")
+    return "\n".join([*parts, "", *_same(asked)])
+
+
+def _same(asked: _Asked) -> list[str]:
+    """The lines that mean the same in Python, and start it by papermill."""
+    from nbhelpers.picker_lines import papermill_lines, python_lines
+    from nbhelpers.picker_state import Choice, Resolved
+    from nbhelpers.presets import OVERRIDES
+
+    preset, gpu = asked.preset, asked.hardware.gpu if asked.hardware.is_planned else None
+    changed = [n for n, where in preset.provenance.items() if where.startswith(OVERRIDES)]
+    values = preset.settings.model_dump(mode="json")
+
+    def resolved(names: list[str]) -> Resolved:
+        choice = Choice(
+            job=preset.job,
+            preset=preset.name,
+            gpu=gpu.key or "" if gpu else "",
+            count=len(asked.hardware.gpus) or 1,
+            overrides={name: values[name] for name in names},
+        )
+        return Resolved(
+            choice=choice,
+            hardware=asked.hardware,
+            preset=preset,
+            plan=asked.plan,
+            variants={preset.name: preset},
+        )
+
+    adapter = ("method", "lora_r")  # of which a notebook makes one parameter, `adapters`
+    notebook = papermill_lines(resolved([n for n in changed if n not in adapter]))
+    python = f"import nbhelpers as nb\n{python_lines(resolved(changed))}"
+    return ["In Python:", python, "By papermill:", notebook]
+
+
+def _plain(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None) -> dict[str, Any]:
+    gpu = asked.hardware.gpu
+    return {
+        "job": asked.preset.job,
+        "preset": asked.preset.name,
+        "gpu": gpu.key or gpu.name if gpu is not None else None,
+        "gpu_count": len(asked.hardware.gpus),
+        "plan": asked.plan.to_dict(),
+        "budget": found.to_dict(),
+        "grid": [cell.to_dict() for cell in grid.cells] if grid is not None else None,
+        "exit_code": exit_code(found),
+    }
+
+
+def _refresh(asked: _Asked, found: MemoryBudget) -> None:
+    """Have a budget of other versions simulated anew, behind the command's back."""
+    from nbhelpers.budgets import SIMULATION, is_exact
+
+    if found.source != SIMULATION or is_exact(found, asked.preset.job):
+        return
+    from nbhelpers.budgets_refresh import refresh_later
+
+    if refresh_later(asked.preset, asked.plan, asked.hardware):
+        text = "It is simulated anew with the libraries that are here: ask again in a minute,"
+        typer.echo(f"{text} or wait for it with --exact.", err=True)
+
+
+def _tell(found: MemoryBudget, *, as_json: bool) -> None:
+    """Say on stderr what the exit code means."""
+    from nbhelpers.cli_text import error_text
+    from nbhelpers.memory import DOES_NOT_FIT, TIGHT, UNKNOWN, UNSURE, require_fit
+
+    if found.verdict == DOES_NOT_FIT and not as_json:
+        try:
+            require_fit(found)
+        except BudgetError as error:  # its details are the table above
+            typer.echo(error_text(BudgetError(error.message, fix=error.fix)), err=True)
+    elif found.verdict == UNSURE or found.source == UNKNOWN:
+        typer.echo("Warning: it cannot be said whether this fits; see above.", err=True)
+    elif found.verdict == TIGHT:
+        text = "Warning: tight. It should run, with little room for what was not predicted."
+        typer.echo(text, err=True)

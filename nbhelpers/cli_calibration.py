@@ -1,0 +1,61 @@
+"""`nbhelpers calibration`: how far the predictions of memory were off on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nbhelpers.cli_text import table, typed_path
+
+
+def calibration(
+    runs: Annotated[bool, typer.Option("--runs", help="Every run, not the summary.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(parser=typed_path, help="Draw the log into this .png file.")
+    ] = None,
+) -> None:
+    """Show predicted beside measured memory of earlier runs; nothing is corrected by it."""
+    from nbhelpers.calibration import log_path, plot_data, read_log, summary
+
+    lines = read_log()
+    if not lines:
+        typer.echo(f"The calibration log is empty: every finished run adds a line to {log_path()}")
+        return
+    rows = summary(lines)
+    if runs:
+        typer.echo(table([_run_row(line) for line in lines]))
+    elif rows:
+        typer.echo(table([_group_row(row) for row in rows]))
+        typer.echo("Positive: too much was predicted. Budgets are not corrected by this.")
+    typer.echo(f"{len(lines)} runs in {log_path()}")
+    if plot is not None:
+        _draw(plot, plot_data(lines))
+
+
+def _group_row(row: dict[str, object]) -> dict[str, str]:
+    names = {"median_error_percent": "median", "lowest_percent": "lowest"}
+    names |= {"highest_percent": "highest"}
+    found = {name: str(row[name]) for name in ("job", "gpu", "source", "runs")}
+    return found | {head: f"{row[name]:+.1f} %" for name, head in names.items()}
+
+
+def _run_row(line: dict[str, object]) -> dict[str, str]:
+    found = {"run": str(line["run_id"]), "gpu": str(line.get("gpu") or line.get("device"))}
+    for name in ("predicted", "measured"):
+        size = line.get(f"{name}_bytes")
+        found[f"{name} MiB"] = f"{size / 2**20:.1f}" if size else "-"
+    error = line.get("error_percent")
+    return found | {"error": "-" if error is None else f"{error:+.1f} %"}
+
+
+def _draw(path: Path, data: dict[str, list[object]]) -> None:
+    from nbhelpers.plots_memory import calibration_figure
+
+    figure = calibration_figure(data)
+    if figure is None:
+        typer.echo("No run has both a prediction and a measurement: nothing is drawn.")
+        return
+    figure.savefig(path, dpi=110)
+    typer.echo(f"Drawn: {path}")
