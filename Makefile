@@ -22,7 +22,7 @@ OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-unit test-gpu check format notebooks repo clean
+.PHONY: help setup demo smoke test test-unit test-gpu check budgets format notebooks repo clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ check: setup ## lint, format, import layers, notebook anatomy
 	@$(BIN)/python tools/lint_code.py
 	@$(BIN)/python tools/lint_notebook.py notebooks/*.ipynb
 	@$(BIN)/python tools/repository.py check
+	@$(BIN)/python tools/budget_tables.py check
+
+budgets: setup ## simulate every preset on every card anew (ARGS="--job clones" chooses)
+	@$(QUIET) $(BIN)/python tools/budget_tables.py build $(ARGS)
 
 format: setup ## let ruff mend style
 	@$(BIN)/ruff check --fix .

@@ -155,9 +155,8 @@ def main() -> None:
     options = parser.parse_args()
     measured = read_measured(options.measured)
     found = rows(measured, options.gpu)
-    print(
-        "| | answered | median error | range | within 1 % | within 10 % |\n|---|---|---|---|---|---|"
-    )
+    print("| | answered | median error | range | within 1 % | within 10 % |")
+    print("|---|---|---|---|---|---|")
     for key, name in (("accelerate", "accelerate estimate-memory"), ("fitcheck", "fitcheck-llm")):
         errors = [row[f"{key}_error"] for row in found if f"{key}_error" in row]
         print(summary(name, errors, len(found)))

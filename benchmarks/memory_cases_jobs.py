@@ -1,6 +1,6 @@
-"""The jobs of this package in the memory grid: predicted from their presets, measured by the worker.
+"""Our own jobs in the memory grid: predicted from their presets, measured by the worker.
 
-    python benchmarks/memory_cases_jobs.py measure OUT [NAME ...] [--rows FILE] [--at-once 3]
+    python benchmarks/memory_cases_jobs.py measure OUT [NAME ...] [--at-once 3]
     python benchmarks/memory_cases_jobs.py predict PRED.json [NAME ...] [--gpu h200]
 
 Models have the published shapes with random weights; the data is made up so that every sample is

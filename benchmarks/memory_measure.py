@@ -6,7 +6,7 @@
 
 Without names all are run. A JSON line per configuration is appended to OUT/measured.jsonl; the
 allocator's events of the last step are kept in OUT/events/NAME.json.gz. Several children run side
-by side as far as `--room` (or the GPU's memory) and the predicted sizes allow (`--sizes PRED.json`).
+by side as far as `--room` (or the GPU's memory) and the sizes predicted in `--sizes` allow.
 """
 
 from __future__ import annotations

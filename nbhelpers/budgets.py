@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, plan_batch
 from nbhelpers.budgets_advice import advise
@@ -215,6 +215,15 @@ def is_exact(budget: MemoryBudget, job: str) -> bool:
     return budget.source == SIMULATION and is_current(job, budget.versions)
 
 
+def ledger_beside(
+    budget: MemoryBudget | None, preset: Preset, plan: BatchPlan, hardware: Hardware
+) -> dict[str, Any] | None:
+    """Return what the ledger says beside a simulated budget, for a record of both; else None."""
+    if not isinstance(budget, MemoryBudget) or budget.source not in (SIMULATION, SOURCE):
+        return None
+    return ledger_budget(preset, plan, hardware).to_dict()
+
+
 def source_words(budget: MemoryBudget, job: str) -> str:
     """Say in words where the figures of a budget come from."""
     if budget.source in (SIMULATION, SOURCE):
@@ -240,9 +249,9 @@ def max_batch(preset: Preset, hardware: Hardware, *, exact: bool = False) -> int
         HardwareError: There is no GPU.
     """
     search, state = _search(preset, hardware, exact)
-    sizes = even_sizes(state.plan)
-    found = search.largest(state, "per_device_train_batch_size", sizes)
-    return None if found is None else found[0]
+    sizes = [{"per_device_train_batch_size": n} for n in even_sizes(state.plan)]
+    found = search.largest(state, sizes)
+    return None if found is None else found[1].batch
 
 
 def max_seq_len(preset: Preset, hardware: Hardware, *, exact: bool = False) -> int | None:
@@ -263,9 +272,9 @@ def max_seq_len(preset: Preset, hardware: Hardware, *, exact: bool = False) -> i
     shape = find_shape(preset.settings)
     nodes = getattr(preset.settings, "data_flow_length", None) or 0
     most = shape.code_positions - nodes if shape is not None else MOST_TOKENS
-    lengths = range(LENGTH_STEP, most + 1, LENGTH_STEP)
-    found = search.largest(state, "seq_len", lengths)
-    return None if found is None else found[0]
+    lengths = [{"seq_len": n} for n in range(LENGTH_STEP, most + 1, LENGTH_STEP)]
+    found = search.largest(state, lengths)
+    return None if found is None else found[1].preset.settings.seq_len
 
 
 def _search(preset: Preset, hardware: Hardware, exact: bool) -> tuple[Search, State]:

@@ -25,7 +25,7 @@ WORDS = {
     "loss": "fused loss",
     "attention": "fused attention",
     "precision": "half precision",
-    "per_device_train_batch_size": "batch",
+    "per_device_train_batch_size": "smaller batch",
     "per_device_eval_batch_size": "scoring fewer rows at once",
     "generation_batch_size": "generating fewer answers at once",
     "method": "base in 4 bits",
@@ -33,7 +33,10 @@ WORDS = {
 }
 SOURCES = {"interpolated": "between simulated steps", "ledger": "by the ledger, not simulated"}
 
-Change = dict[str, Any]  # of one setting
+SCORED = ("per_device_eval_batch_size", "generation_batch_size")
+SCORED_ROWS = 8  # for each row that is trained on; scoring keeps no activations
+
+Change = dict[str, Any]  # of one setting, and of the scored batches beside it
 Chain = list[tuple[Change, State]]
 
 
@@ -90,9 +93,6 @@ def _harmless(state: State, hardware: Hardware) -> Iterator[Change]:
         yield {"attention": "auto" if is_causal else "sdpa"}
     if s.precision == "fp32" and hardware.precision != "fp32":
         yield {"precision": "auto"}
-    for name in ("per_device_eval_batch_size", "generation_batch_size"):
-        if _is_scoring_the_peak(state.budget) and getattr(s, name, 1) > 1:
-            yield {name: max(1, getattr(s, name) // 4)}
 
 
 def _is_scoring_the_peak(budget: MemoryBudget) -> bool:
@@ -111,34 +111,68 @@ def _chain(search: Search, start: State, singles: Chain) -> Chain:
         after = search.changed(before, change) if chain else single
         if after is not None and before.gain(after) > LEAST_GAIN:
             chain.append((change, after))
+    return _with_less_scoring(search, start, chain)
+
+
+def _with_less_scoring(search: Search, start: State, chain: Chain) -> Chain:
+    """Score fewer rows at once for as long as scoring is what needs most."""
+    while _is_scoring_the_peak((state := _end(start, chain)).budget) and not state.fits:
+        least = _scored(state, {name: getattr(_settings(state), name, 1) // 4 for name in SCORED})
+        longer = _added(search, start, chain, least) if least else chain
+        if len(longer) == len(chain):
+            break
+        chain = longer
     return chain
 
 
+def _settings(state: State) -> Any:
+    return state.preset.settings
+
+
+def _scored(state: State, wanted: dict[str, int]) -> Change:
+    """Scored batches of at most so many rows, where they are larger; at least one row."""
+    s = _settings(state)
+    return {n: max(1, most) for n, most in wanted.items() if getattr(s, n, 1) > max(1, most)}
+
+
 def _with_batch(search: Search, start: State, chain: Chain) -> Chain:
-    """Add the largest batch that fits: a larger one where there is room, else a smaller one."""
+    """Add the largest batch that fits: a larger one where there is room, else a smaller one.
+
+    A smaller one may need smaller scored batches beside it.
+    """
     state = _end(start, chain)
-    sizes = even_sizes(state.plan)
-    wanted = [n for n in sizes if (n > state.batch if state.fits else n < state.batch)]
-    found = search.largest(state, "per_device_train_batch_size", wanted)
-    if found is None:
-        return chain
-    return [*chain, ({"per_device_train_batch_size": found[0]}, found[1])]
+    name, sizes = "per_device_train_batch_size", even_sizes(state.plan)
+    if state.fits:
+        changes = [{name: size} for size in sizes if size > state.batch]
+        found = search.largest(state, changes)
+    else:
+        smaller = [size for size in sizes if size < state.batch]
+        found = search.largest(state, [{name: size} for size in smaller])
+        found = found or search.largest(state, [_smaller(state, size) for size in smaller])
+    return chain if found is None else [*chain, found]
+
+
+def _smaller(state: State, size: int) -> Change:
+    """A smaller batch with scored batches that go with it."""
+    scored = _scored(state, dict.fromkeys(SCORED, SCORED_ROWS * size))
+    return {"per_device_train_batch_size": size} | scored
 
 
 def _other_experiment(search: Search, start: State, chain: Chain) -> Chain:
-    """Last: the smallest batch, then what changes the result: four bits, shorter texts."""
+    """Last: the smallest batches, then what changes the result: four bits, shorter texts."""
     state = _end(start, chain)
-    smallest = min(even_sizes(state.plan), default=state.batch)
-    if smallest < state.batch:
-        chain = _added(search, start, chain, {"per_device_train_batch_size": smallest})
-    if getattr(state.preset.settings, "method", "") == "lora":
+    smallest = _scored(state, dict.fromkeys(SCORED, 1))
+    least = min(even_sizes(state.plan), default=state.batch)
+    if least < state.batch:
+        smallest = {"per_device_train_batch_size": least} | smallest
+    chain = _added(search, start, chain, smallest) if smallest else chain
+    if getattr(_settings(state), "method", "") == "lora":
         chain = _added(search, start, chain, {"method": "qlora"})
     state = _end(start, chain)
     if state.fits:
         return chain
-    lengths = [n for n in LENGTHS if n < state.preset.settings.seq_len]
-    found = search.largest(state, "seq_len", lengths)
-    return chain if found is None else [*chain, ({"seq_len": found[0]}, found[1])]
+    found = search.largest(state, [{"seq_len": n} for n in LENGTHS if n < _settings(state).seq_len])
+    return chain if found is None else [*chain, found]
 
 
 def _added(search: Search, start: State, chain: Chain, change: Change) -> Chain:
@@ -154,7 +188,8 @@ def _told(start: State, chain: Chain) -> str:
     parts, first, has_fitted = [], f"{start.budget.total_bytes / GIB:.1f} ", False
     for change, state in chain:
         name, value = next(iter(change.items()))
-        need, typed = f"{state.budget.total_bytes / GIB:.1f} GiB", f"{name}={value!r}"
+        need = f"{state.budget.total_bytes / GIB:.1f} GiB"
+        typed = ", ".join(f"{n}={v!r}" for n, v in change.items())
         if has_fitted:  # what comes after is a larger batch
             parts.append(f"then batch {value} fits too ({typed}, {need})")
         else:

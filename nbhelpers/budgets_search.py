@@ -60,14 +60,16 @@ class Search:
         budget = self.predict(preset, plan, self.hardware)
         return None if budget is None else State(preset, plan, budget)
 
-    def largest(self, state: State, name: str, values: Sequence[int]) -> tuple[int, State] | None:
-        """Return the largest of ascending values that fits: a larger one never needs less."""
-        low, high, best = 0, len(values) - 1, None
+    def largest(
+        self, state: State, changes: Sequence[dict[str, Any]]
+    ) -> tuple[dict[str, Any], State] | None:
+        """Return the last of ascending changes that fits: a later one never needs less."""
+        low, high, best = 0, len(changes) - 1, None
         while low <= high:
             middle = (low + high) // 2
-            after = self.changed(state, {name: values[middle]})
+            after = self.changed(state, changes[middle])
             if after is not None and after.fits:
-                best, low = (values[middle], after), middle + 1
+                best, low = (changes[middle], after), middle + 1
             else:
                 high = middle - 1
         return best

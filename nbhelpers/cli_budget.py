@@ -101,9 +101,7 @@ def _asked(
     return _Asked(hardware, loaded, plan_batch(loaded, hardware))
 
 
-def _predicted(
-    asked: _Asked, *, exact: bool, grid: bool
-) -> tuple[MemoryBudget, BudgetGrid | None]:
+def _predicted(asked: _Asked, *, exact: bool, grid: bool) -> tuple[MemoryBudget, BudgetGrid | None]:
     from nbhelpers.budgets import predict_memory, simulate_budget
     from nbhelpers.budgets_grid import budget_grid
 

@@ -5,6 +5,7 @@ Following only reads the run folder: it can begin late, end early and happen twi
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import signal
@@ -13,11 +14,20 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from nbhelpers.claims import lost_ranks
-from nbhelpers.errors import JobFailed, Killed, LaunchError, NbhelpersError, Stopped, from_kind
+from nbhelpers.errors import (
+    ConfigError,
+    JobFailed,
+    Killed,
+    LaunchError,
+    NbhelpersError,
+    Stopped,
+    from_kind,
+)
 from nbhelpers.events import Event, tail
 from nbhelpers.launch import is_headless
 from nbhelpers.progress import Progress, View, choose_view
 from nbhelpers.runs import Run, RunResult, is_supervised
+from nbhelpers.timing import TimeBudget
 
 LOG_LINES = 20
 LAST_WORDS_S = 5.0
@@ -99,12 +109,21 @@ def outcome(run: Run) -> RunResult:
     )
 
 
+def _expected_s(record: dict[str, Any]) -> float | None:
+    """Return the seconds that the whole run was predicted to take, where that was saved."""
+    saved = record.get("time")
+    with contextlib.suppress(ConfigError):
+        return TimeBudget.from_dict(saved).expected_s if isinstance(saved, dict) else None
+    return None
+
+
 class _Watch:
     """Reads what is new in a run folder and shows it."""
 
     def __init__(self, run: Run, view: View, quiet_s: float) -> None:
         self.run, self.view, self.quiet_s = run, view, quiet_s
-        self.progress = Progress(job=str((run.record or {}).get("job") or ""))
+        record = run.record or {}
+        self.progress = Progress(job=str(record.get("job") or ""), expected_s=_expected_s(record))
         self.offsets: dict[Path, int] = {}
         self.warned: set[str] = set()
         self.last_news = time.monotonic()

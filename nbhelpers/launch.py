@@ -28,6 +28,7 @@ from nbhelpers.parameters import override_words
 from nbhelpers.paths import expanded, is_file, kind_of
 from nbhelpers.preflight import require_supplies
 from nbhelpers.runs import Run, end_leftovers, write_json
+from nbhelpers.schema import Settings
 from nbhelpers.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
 from nbhelpers.timing import predict_time
 from nbhelpers.workers import with_package
@@ -110,7 +111,7 @@ def launch(
     record = run_record(preset, plan, budget, hardware=hardware, mode=job_mode, checkpoint=path)
     root = expanded(run_dir, "run_dir").absolute()
     record |= {"command": command}
-    if job_mode == "train":
+    if job_mode == "train" and isinstance(preset.settings, Settings):
         record["time"] = predict_time(preset, plan, hardware, run_dir=root).to_dict()
     run = Run(root / record["run_id"])
     if job_mode != "evaluate" and not force and needs_start(run, fresh=fresh):
@@ -172,6 +173,8 @@ def run_record(
     checkpoint: str | None,
 ) -> dict[str, Any]:
     """Return what `run.json` holds, but for the command."""
+    from nbhelpers.budgets import ledger_beside
+
     facts = preset.to_dict()
     settings = facts["settings"]
     places = (settings.get(name) for name in ("data", "model", *FURTHER_DATA))
@@ -185,6 +188,7 @@ def run_record(
         "preset": facts,
         "plan": plan.to_dict(),
         "budget": budget.to_dict() if budget is not None else None,
+        "ledger_budget": ledger_beside(budget, preset, plan, hardware),
         "hardware": hardware.to_dict(),
         "checkpoint": checkpoint,
         "launched_by": os.getpid(),  # what it holds of a GPU is left over from a notebook's cells

@@ -296,6 +296,15 @@ def _kept_compiled(case: _Case, extent: CausalExtent) -> int:
     return extent.tokens * (per_token + 2 * width * shape.query_size) + scores
 
 
+def compiled_block_bytes(
+    settings: FinetuneSettings, plan: BatchPlan, shape: CausalShape, extent: CausalExtent, how: str
+) -> int:
+    """Return the bytes that one compiled block keeps; `how`: "bf16 flex", precision and kernel."""
+    precision, kernel = how.split()
+    case = dict(settings=settings, plan=plan, shape=shape, precision=precision, kernel=kernel)
+    return _kept_compiled(_Case(is_compiled=True, **case), extent)
+
+
 def _adapter_inputs(case: _Case) -> int:
     """Return the bytes per token that the adapters of one block keep."""
     s, shape, width = case.settings, case.shape, case.width

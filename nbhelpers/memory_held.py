@@ -71,12 +71,14 @@ def held_memory(gpu: Gpu, *, notebook_pid: int | None = None) -> Held:
     if not gpu.processes and used < DRIVERS_SHARE * gpu.memory_total_bytes:
         return Held(other_processes_bytes=0, earlier_bytes=0)
     own = os.getpid() if notebook_pid is None else notebook_pid
+    told = [process.memory_bytes for process in gpu.processes]
     earlier = sum(p.memory_bytes or 0 for p in gpu.processes if p.pid == own)
     names = [f"{p.name or 'a process'} (pid {p.pid})" for p in gpu.processes if p.pid != own]
     earlier = min(earlier, used)
-    return Held(
-        other_processes_bytes=used - earlier, earlier_bytes=earlier, users=", ".join(names[:3])
-    )
+    if None not in told and used - sum(told) < DRIVERS_SHARE * gpu.memory_total_bytes:
+        used = min(used, sum(told))  # the driver's own part is no one's
+    others = max(0, used - earlier)
+    return Held(other_processes_bytes=others, earlier_bytes=earlier, users=", ".join(names[:3]))
 
 
 def fullest(plan: BatchPlan, hardware: Hardware) -> Held:

@@ -6,11 +6,13 @@ told, and the control goes back. An exact simulation that ends later redraws the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.config import STUDIES
 from nbhelpers.errors import NbhelpersError
+from nbhelpers.memory import FITS
 from nbhelpers.picker_budget import Estimate, exact_estimate
 from nbhelpers.picker_state import ADAPTERS, COUNTS, HERE, OFFERED, gpus_of, offered, presets_of
 from nbhelpers.picker_text import answer_html, details_html, lines_html, problem_html
@@ -107,7 +109,8 @@ class PickerBox:
         waiting = not estimate.is_exact and estimate.can_simulate
         self.show(estimate, waiting=waiting)
         if waiting:
-            self._exact.ask(lambda: exact_estimate(estimate), self._arrived)
+            first = functools.partial(exact_estimate, estimate, with_advice=False)
+            self._exact.ask(lambda check: first(report=check), self._arrived)
         else:
             self._exact.forget()
 
@@ -117,8 +120,15 @@ class PickerBox:
         if isinstance(result, Estimate) and result.found is estimate.found:
             self.picker.take(result)
             self.show(result)
+            self._ask_advice(result)
         elif isinstance(result, NbhelpersError):
             self.answer.value = answer_html(estimate) + problem_html(result, NOT_EXACT)
+
+    def _ask_advice(self, estimate: Estimate) -> None:
+        """Simulate what would help, where something does not fit and nothing was advised yet."""
+        if all(b.verdict == FITS or b.advice for b in estimate.budgets.values()):
+            return
+        self._exact.ask(lambda check: exact_estimate(estimate, report=check), self._arrived)
 
     def show(self, estimate: Estimate, *, waiting: bool = False) -> None:
         """Draw an estimate."""

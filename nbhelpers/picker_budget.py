@@ -6,12 +6,13 @@ says which. The exact simulation runs in a process beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbhelpers.budgets import is_exact, predict_memory, simulate_budget
 from nbhelpers.budgets_child import missing_libraries
+from nbhelpers.memory import FITS
 from nbhelpers.timing import predict_time
 
 if TYPE_CHECKING:
@@ -61,19 +62,33 @@ def quick_estimate(
     return Estimate(found=found, budgets=budgets, time_lines=lines)
 
 
-def exact_estimate(estimate: Estimate) -> Estimate:
+def exact_estimate(
+    estimate: Estimate,
+    *,
+    with_advice: bool = True,
+    report: Callable[[str], None] | None = None,
+) -> Estimate:
     """Return an estimate whose budgets are all simulated, in a process beside this one.
+
+    Args:
+        estimate: What is known.
+        with_advice: Simulate what would help too, where something does not fit.
+        report: Is told before each simulation.
 
     Raises:
         NbhelpersError: A simulation could not be run.
     """
-    found = estimate.found
-    exact = {
-        name: budget
-        if is_exact(budget, found.choice.job)
-        else simulate_budget(found.variants[name], found.plan, found.hardware)
-        for name, budget in estimate.budgets.items()
-    }
+    found, exact = estimate.found, {}
+    for name, budget in estimate.budgets.items():
+        preset = found.variants[name]
+        is_done = is_exact(budget, found.choice.job) and (budget.verdict == FITS or not with_advice)
+        exact[name] = (
+            budget
+            if is_done
+            else simulate_budget(
+                preset, found.plan, found.hardware, with_advice=with_advice, report=report
+            )
+        )
     return replace(estimate, budgets=exact)
 
 

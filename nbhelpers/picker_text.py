@@ -106,7 +106,12 @@ def lines_html(estimate: Estimate) -> str:
 def problem_html(error: NbhelpersError, said: str) -> str:
     """Return an error as HTML: what it means for the choice, what is wrong, and what to do."""
     fix = f"<br>Fix: {escape(error.fix)}" if error.fix else ""
-    return f"<p role='alert'><b>{escape(said)}</b> {escape(error.message)}{fix}</p>"
+    log = (
+        f"<details><summary>details</summary><pre>{escape(error.details)}</pre></details>"
+        if error.details
+        else ""
+    )
+    return f"<p role='alert'><b>{escape(said)}</b> {escape(error.message)}{fix}</p>{log}"
 
 
 def bundle(estimate: Estimate) -> dict[str, Any]:

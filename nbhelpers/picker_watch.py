@@ -8,15 +8,21 @@ from typing import Any
 
 from nbhelpers.errors import JobFailed, NbhelpersError
 
-Work = Callable[[], Any]
+Check = Callable[[str], None]
+Work = Callable[[Check], Any]
 Done = Callable[[Any], None]
+
+
+class ReplacedError(Exception):
+    """A newer request has come: the work ends at its next step."""
 
 
 class Latest:
     """One thread that does the newest piece of work and forgets those that waited before it.
 
-    `done` gets the result, or the `NbhelpersError` that ended the work; it is called in the thread,
-    and not at all for work that a newer request has replaced.
+    Work gets a function to call between its steps, with a word on what comes next: it raises
+    `ReplacedError` once there is a newer request. `done` gets the result, or the `NbhelpersError`
+    that ended the work; it is called in the thread, and not for work that was replaced.
     """
 
     def __init__(self) -> None:
@@ -33,7 +39,6 @@ class Latest:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
-            self._lock.notify_all()
 
     def forget(self) -> None:
         """Drop what waits, and the result of what is being done."""
@@ -55,11 +60,20 @@ class Latest:
                     return
                 number, work, done = self._next
                 self._next = None
-            try:
-                result = work()
-            except NbhelpersError as error:
-                result = error
-            except Exception as error:  # a thread has nobody to raise to; it is told like the rest
-                result = JobFailed(f"{type(error).__name__}: {error}")
+            result = self._result(number, work)
             if number == self._number:
                 done(result)
+
+    def _result(self, number: int, work: Work) -> Any:
+        def check(_: str) -> None:
+            if number != self._number:
+                raise ReplacedError
+
+        try:
+            return work(check)
+        except NbhelpersError as error:
+            return error
+        except ReplacedError:
+            return None
+        except Exception as error:  # a thread has nobody to raise to; it is told like the rest
+            return JobFailed(f"{type(error).__name__}: {error}")

@@ -51,14 +51,17 @@ class Progress:
     gpus: list[dict[str, Any]] = field(default_factory=list)
     memory_bytes: int | None = None
     last_event_t: float | None = None
+    expected_s: float | None = None  # of the whole run, as predicted before it
     _first: tuple[float, int] | None = None  # where the current count began, for the ETA
     _now: float = 0.0
+    _began: float | None = None  # the first event
 
     def update(self, event: Event) -> None:
         """Take one event into account."""
         kind = event["type"]
         if kind != "gpu":  # sent by a thread of its own, so it is no sign of life
             self.last_event_t = event["t"]
+            self._began = event["t"] if self._began is None else self._began
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None and event.get("rank", 0) == 0:
             handler(event)
@@ -118,6 +121,14 @@ class Progress:
         speed_s = taken_s / (self.done - self._first[1])
         return max(self.total - self.done, 0) * speed_s
 
+    @property
+    def predicted_left_s(self) -> float | None:
+        """Seconds to the end of the run as predicted before it, while no count tells more."""
+        if self.expected_s is None or self._began is None or self.phase in ("start", "finish"):
+            return None
+        left_s = self.expected_s - ((self.last_event_t or self._began) - self._began)
+        return left_s if self.eta_s is None and not self.total and left_s > 0 else None
+
     def parts(self) -> list[str]:
         """What is known, in words, most important first."""
         found = []
@@ -140,6 +151,8 @@ class Progress:
             found.append(f"{self.skipped_steps:,} skipped")
         if self.eta_s is not None and self.done < self.total:
             found.append(f"ETA {duration(self.eta_s)}")
+        if (left_s := self.predicted_left_s) is not None:
+            found.append(f"about {duration(left_s)} to the end (predicted)")
         if said := self._scores_said():
             found.append(f"{self.split} {said}".strip())
         return found + self._device_parts()

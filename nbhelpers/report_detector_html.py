@@ -73,7 +73,8 @@ def cost(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
     memory += _figure(facts, plots, "memory") + memory_parts(facts, tables, plots)
     said = [phases_said(facts), compile_said(facts), speed_said(facts), inference_said(facts)]
-    time = table_of(_longer(tables.get("timing"))) + "".join(paragraph(text) for text in said)
+    time = table_of(_longer(tables.get("timing"))) + table_of(tables.get("time"))
+    time += "".join(paragraph(text) for text in said)
     return (
         section("Memory", memory)
         + section("Time", time)

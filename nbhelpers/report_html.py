@@ -136,7 +136,7 @@ def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[st
     memory += table_of(tables.get("memory_lines")) + memory_parts(facts, tables, plots)
     return (
         section("Memory", memory)
-        + section("Time", table_of(tables.get("timing")))
+        + section("Time", table_of(tables.get("timing")) + table_of(tables.get("time")))
         + section("Speed", table_of(tables.get("throughput")))
         + section("GPUs", table_of(tables.get("gpus")) + _figure(facts, plots, "gpu"))
         + section("Training", table_of(tables.get("training")) + _figure(facts, plots, "loss"))

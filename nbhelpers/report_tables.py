@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers import report_memory
+from nbhelpers import report_memory, report_time
 from nbhelpers.errors import ConfigError
 from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.targets import METRICS, ORDERS, check_targets
@@ -34,7 +34,7 @@ def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     """Return every table that this run can fill, by name."""
-    makers = _makers(facts.job) | report_memory.makers()
+    makers = _makers(facts.job) | report_memory.makers() | report_time.makers()
     made = {name: make(facts) for name, make in makers.items()}
     return {name: table for name, table in made.items() if len(table)}
 

@@ -20,6 +20,7 @@ from nbhelpers.report_facts import (
     size,
 )
 from nbhelpers.report_memory import memory_notes
+from nbhelpers.report_time import time_said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +152,7 @@ def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> s
     after = [*found.verdicts(facts), found.details(facts), *_target_lines(tables)]
     if "memory" in tables or not facts.is_evaluation:
         after += [memory_sentence(tables), *memory_notes(facts)]
-    after += [f"Time: {duration(total)}{part}."] if total is not None else []
+    after += [f"Time: {duration(total)}{part}.", *time_said(facts)] if total is not None else []
     lines = wrapped([found.headline(facts), *alarms(facts), *problems(facts)])
     if facts.job == "finetune":
         from nbhelpers.report_finetune_words import cost_lines, score_lines

@@ -25,6 +25,7 @@ SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
 MOST_LINE_BYTES = 16_384
 MOST_RUNS = 40  # of a folder that are read
+EXAMPLES = ("pairs", "samples", "programs", "examples")  # what a job counts, each a second
 RUN, PROBE, LOOP = "run", "probe", "plain loop"
 CPU = "cpu"
 
@@ -157,8 +158,9 @@ def _rows_of_runs(run_dir: str | Path) -> Iterable[SpeedRow]:
     for _, file in sorted(found, reverse=True)[:MOST_RUNS]:
         record = read_json(file.with_name("run.json"), RECORD)
         result = read_json(file, RESULT)
-        if record and result and (row := row_of(record, result)) is not None:
-            yield row
+        with contextlib.suppress(AttributeError, TypeError, ValueError):  # of a damaged file
+            if record and result and (row := row_of(record, result)) is not None:
+                yield row
 
 
 def device_key(use_gpu: bool, hardware: Mapping[str, Any] | None) -> str:
@@ -185,7 +187,8 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
     hardware = record.get("hardware")
     hardware = hardware if isinstance(hardware, Mapping) else {}
     model = result.get("model") or {}
-    use_gpu, examples_per_s = bool(plan.get("use_gpu")), speed.get("pairs_per_s")
+    counted = (speed.get(f"{unit}_per_s") for unit in EXAMPLES)
+    use_gpu, examples_per_s = bool(plan.get("use_gpu")), next(filter(None, counted), None)
     useful = speed.get("useful_tokens_per_s")
     if not (_is_positive(useful) and _is_positive(examples_per_s)):
         return None

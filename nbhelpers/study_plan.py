@@ -47,9 +47,10 @@ if TYPE_CHECKING:
 
 _BUDGET = {
     "*": TEXT,
-    **dict.fromkeys(("total_bytes", "capacity_bytes"), NUMBER),
-    "lines": [{"*": TEXT, "size_bytes": NUMBER}],
-    "advice": [TEXT],
+    **dict.fromkeys(("total_bytes", "capacity_bytes", "reserved_bytes"), NUMBER),
+    **dict.fromkeys(("lines", "phases", "held"), [{"*": TEXT, "size_bytes": NUMBER}]),
+    **dict.fromkeys(("advice", "opaque", "notes"), [TEXT]),
+    "versions": {"*": TEXT},
 }
 _TIME = {"basis": TEXT, "low_s": NUMBER, "high_s": NUMBER, "notes": [TEXT]}
 _ROW = {

@@ -97,7 +97,12 @@ class Case:
     @property
     def launch_s(self) -> float:
         """Seconds in which the CPU launches a micro-step; none where the CPU computes it."""
-        return LAUNCH_S[self.family] * self.blocks if self.is_gpu else 0.0
+        return LAUNCH_S[self.family] * self.launches if self.is_gpu else 0.0
+
+    @property
+    def launches(self) -> float:
+        """Blocks whose kernels are launched: checkpointing repeats the forward third of them."""
+        return self.blocks * (4 / 3 if self.checkpointing else 1.0)
 
     @property
     def weight(self) -> float:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from nbhelpers.errors import JobFailed
 from nbhelpers.follow import follow
 from nbhelpers.launch import launch
-from nbhelpers.progress import duration
 from nbhelpers.speeds import read_rows, row_of
 from nbhelpers.tables import left
 from nbhelpers.timing import TimeBudget, predict_time
@@ -150,15 +149,3 @@ def _size(size_bytes: int) -> str:
     if size_bytes >= GIB:
         return f"{size_bytes / GIB:.2f} GiB"
     return f"{size_bytes / 2**20:.1f} MiB"
-
-
-def measured_time(seconds: float | None, budget: TimeBudget) -> str:
-    """Return one sentence: the predicted total beside the measured one; empty without both."""
-    if not seconds or budget.expected_s is None:
-        return ""
-    error = 100 * (budget.expected_s / seconds - 1)
-    span = f"{duration(budget.low_s or 0)} to {duration(budget.high_s or 0)}"
-    return (
-        f"Predicted before the run: {duration(budget.expected_s)} ({span}; {budget.basis}), "
-        f"measured {duration(seconds)}, error {error:+.0f} %."
-    )

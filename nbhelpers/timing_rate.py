@@ -38,6 +38,10 @@ SPREAD = 1.08  # of one's own measurement: two runs of the same settings differ 
 # Of a measurement on another host with such a card. Source: docs/LOG.md, 285 and 218 pairs/s; ranks
 # 8, 16 and 32 of an adapter, whose arithmetic is the same, at 7.6k, 5.6k and 8.9k tokens/s.
 HOST_SPREAD = 1.3
+CPU_SPREAD = (
+    2.0  # of another machine's cores. Source: preset smoke, 49 s on idle and 119 on busy ones
+)
+ANOTHER_HOST = 0.25  # added to a row's distance: a run made here says more
 NEAR = 0.35  # rows that are this much farther away than the nearest count too
 MOST_ROWS = 5
 FAR = 4.0  # nothing is learnt from rows beyond
@@ -99,15 +103,17 @@ def _transfer(wanted: Case, case: Case, row: SpeedRow, distance: float) -> _Tran
     if card is None or not (case.weight and wanted.weight):
         return None
     differs = _differences(wanted, case)
+    if not wanted.is_gpu and not row.settings:
+        differs["card"] = 0.5  # another machine's CPU, whatever the number of its cores
     is_here, is_launching = "card" not in differs, _is_launching(case, taken_s)
     if is_launching:
         # What the CPU took tells nothing of the arithmetic of another card, or of a larger step.
         if not is_here or abs(math.log(wanted.tokens / case.tokens)) > math.log(1.5):
             return None
-        step = Range.of(1.0, 1.0, 1.0) * (taken_s * wanted.blocks / case.blocks)
+        step = Range.of(1.0, 1.0, 1.0) * (taken_s * wanted.launches / case.launches)
     else:
         step = card * (taken_s * wanted.weight / case.weight)
-    distance += sum(differs.values())
+    distance += sum(differs.values()) + (0.0 if row.settings else ANOTHER_HOST)
     if distance > FAR:
         return None
     return _Transfer(
@@ -144,12 +150,12 @@ def _floor(wanted: Case, rows: Sequence[SpeedRow]) -> Range:
             taken_s = _alone_s(row)
             if _is_launching(case, taken_s):
                 found.append(
-                    (case.device == wanted.device and bool(row.settings), taken_s / case.blocks)
+                    (case.device == wanted.device and bool(row.settings), taken_s / case.launches)
                 )
     here = [seconds for is_here, seconds in found if is_here]
     seconds = sorted(here or [seconds for _, seconds in found]) or [LAUNCH_S[wanted.family]]
     middle = seconds[len(seconds) // 2]
-    return Range.of(seconds[0], middle, max(seconds[-1], middle * SPREAD)) * wanted.blocks
+    return Range.of(seconds[0], middle, max(seconds[-1], middle * SPREAD)) * wanted.launches
 
 
 def _differences(wanted: Case, case: Case) -> dict[str, float]:
@@ -222,8 +228,10 @@ def _rate_from(wanted: Case, found: list[_Transfer], floor: Range) -> Rate:
     mean = math.exp(sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights))
     close = [e for e, w in zip(near, weights, strict=True) if w > 0.3]
     # A row that had to be changed is right within about this much: see FAR, CHECKPOINTING.
-    width = SPREAD if first.row.settings else HOST_SPREAD
-    width *= math.exp(0.25 * min(first.distance, 2.0))
+    width = HOST_SPREAD if wanted.is_gpu else CPU_SPREAD
+    width = SPREAD if first.row.settings else width
+    far = first.distance - (0.0 if first.row.settings else ANOTHER_HOST)
+    width *= math.exp(0.25 * min(far, 2.0))
     low = min(min(each.micro_step_s.low for each in close), mean / width)
     high = max(max(each.micro_step_s.high for each in close), mean * width)
     ddp, is_launching = _ddp(wanted.world_size), first.is_launch_bound

@@ -38,6 +38,7 @@ TRAIN_EXAMPLES = {
     ("clones", "semeru/Code-Code-CloneDetection-BigCloneBench"): 901_028,
     ("detector", "isThisYouLLM/H-AIRosettaMP"): 96_998,
     ("clones", SAMPLE): 3_800,
+    ("detector", SAMPLE): 624,
 }
 # Useful tokens of an example by its longest text; what lies between is drawn as lines.
 # Source: docs/LOG.md, useful tokens over examples of the runs with 400 and 1,024 tokens on
@@ -46,6 +47,7 @@ TRAIN_EXAMPLES = {
 _PAIRS = ((0, 0.0), (128, 230.0), (256, 370.0), (400, 430.0), (1024, 538.0), (4096, 600.0))
 _PROGRAMS = ((0, 0.0), (128, 115.0), (256, 180.0), (512, 239.0), (2048, 300.0))
 TOKENS = {"clones": _PAIRS, "detector": _PROGRAMS}
+SAMPLE_TOKENS = {"clones": 198, "finetune": 60, "detector": 100}  # of the bundled samples, measured
 GRAPH_SHARE = 612 / 430  # of a pair with data flow and of one without
 # Source: useful share of clones with packed blocks (.83 to .85), attention alone being padded.
 DYNAMIC_SHARE = {"clones": 0.84, "detector": 1.0}
@@ -142,6 +144,11 @@ def work_of(
     )
 
 
+def settings_rows(settings: Settings) -> int:
+    """Return the texts of one example: two of a pair of functions, else one."""
+    return int(getattr(settings, "rows_per_example", 1))
+
+
 def _agree(found: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]) -> bool:
     return all(found.get(name) == wanted.get(name) for name in names)
 
@@ -156,6 +163,10 @@ def is_same_work(row: SpeedRow, settings: Settings) -> bool:
 
 def _guessed_tokens(settings: Settings) -> tuple[float, bool, str]:
     job, length = job_of(settings), settings.seq_len
+    if settings.data == SAMPLE:
+        tokens = float(min(SAMPLE_TOKENS[job], settings.seq_len * settings_rows(settings)))
+        tokens *= GRAPH_SHARE if getattr(settings, "data_flow_length", None) else 1.0
+        return tokens, False, f"about {tokens:,.0f} tokens per example of the bundled sample"
     if job == "finetune":
         if settings.data == DEFAULT_DATA:
             tokens = float(min(DEFAULT_ROW_TOKENS, length))
@@ -166,9 +177,11 @@ def _guessed_tokens(settings: Settings) -> tuple[float, bool, str]:
             )
         return float(length), True, f"every row as long as seq_len={length} (upper bound)"
     if (job, settings.data) not in TRAIN_EXAMPLES:
-        tokens = float(settings.rows_per_example * length)
+        tokens = float(settings_rows(settings) * length)
         return tokens, True, f"every text as long as seq_len={length} (upper bound)"
-    tokens = _between(TOKENS[job], length) * (GRAPH_SHARE if settings.data_flow_length else 1.0)
+    tokens = _between(TOKENS[job], length) * (
+        GRAPH_SHARE if getattr(settings, "data_flow_length", None) else 1.0
+    )
     return tokens, False, f"about {tokens:,.0f} tokens per example of {settings.data} (estimate)"
 
 
@@ -187,9 +200,8 @@ def _between(points: Sequence[tuple[int, float]], at: float) -> float:
 def _share(settings: Settings, tokens: float) -> float:
     """Return the share of useful tokens among those that are computed."""
     job = job_of(settings)
-    full = settings.seq_len * (1 if job == "finetune" else settings.rows_per_example)
-    if job != "finetune" and settings.data_flow_length:
-        full += settings.rows_per_example * settings.data_flow_length
+    nodes = getattr(settings, "data_flow_length", None) or 0
+    full = (settings.seq_len + nodes) * settings_rows(settings)
     if settings.padding == "fixed" and not getattr(settings, "packing", False):
         return min(1.0, tokens / full)
     if job == "finetune":

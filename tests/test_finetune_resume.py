@@ -225,6 +225,15 @@ def test_a_checkpoint_says_what_it_belongs_to(undisturbed: Any):
     assert all(bool(t.any()) for name, t in tensors.items() if "lora_B" in name)
 
 
+def test_the_memory_of_every_phase_of_the_trainer_is_measured(undisturbed: Any):
+    memory = result(undisturbed("dropout"))["memory"]
+    found = {row["phase"]: row["measured_bytes"] for row in memory["phases"]}
+    assert list(found) == ["load", "forward", "backward", "optimizer", "evaluation"]
+    assert min(found.values()) == found["load"]
+    training = max(found[name] for name in ("forward", "backward", "optimizer"))
+    assert training == memory["measured_bytes"]
+
+
 def test_ledger_and_adapter_count_the_parameters_of_the_loaded_model(undisturbed: Any):
     found = result(undisturbed("dropout"))
     adapter, base = found["adapter"], found["model"]["parameters"]

@@ -64,10 +64,12 @@ class Case:
 
     @property
     def place(self) -> str:
+        """The card and how many of it."""
         return self.card if self.count == 1 else f"{self.card} x{self.count}"
 
     @property
     def is_target(self) -> bool:
+        """Whether the preset was made for this card."""
         return self.preset is not None and self.preset.gpu == self.card
 
 
@@ -198,7 +200,9 @@ def build(job: str, *, workers: int, corners: bool) -> int:
     TABLES.mkdir(exist_ok=True)
     (TABLES / f"{job}.json").write_text(written(table), encoding="utf-8")
     count = len(builder.found)
-    print(f"{job}: {count} budgets, {builder.simulated} simulated now, {len(builder.failed)} failed")
+    print(
+        f"{job}: {count} budgets, {builder.simulated} simulated now, {len(builder.failed)} failed"
+    )
     return len(builder.failed)
 
 

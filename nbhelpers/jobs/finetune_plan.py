@@ -196,11 +196,17 @@ def largest_extent(recipe: Recipe, first: int = 0) -> CausalExtent:
 
     On a CPU, of the steps whose bytes are counted: a few from the `first` of this process on.
     """
-    s, lengths, learned = recipe.settings, recipe.table.lengths, recipe.table.supervised
-    largest = CausalExtent(tokens=0, squares=0, supervised=0)
-    windows = [window for epoch in range(s.epochs) for window in recipe.windows(epoch)]
+    epochs = range(recipe.settings.epochs)
+    windows = [window for epoch in epochs for window in recipe.windows(epoch)]
     if not recipe.plan.use_gpu:
         windows = windows[first : first + COUNTED_STEPS] or windows[-1:]
+    return extent_of(windows, recipe)
+
+
+def extent_of(windows: list[np.ndarray], recipe: Recipe) -> CausalExtent:
+    """Return the size of this rank's largest micro-batch of some optimizer steps."""
+    s, lengths, learned = recipe.settings, recipe.table.lengths, recipe.table.supervised
+    largest = CausalExtent(tokens=0, squares=0, supervised=0)
     for window in windows:
         for rows in recipe.micro(window):
             if not len(rows):

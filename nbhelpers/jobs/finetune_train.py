@@ -17,6 +17,7 @@ from nbhelpers.jobs.finetune_plan import (
     COUNTED_STEPS,
     compiles,
     data_budget,
+    extent_of,
     laid_out,
     proven_kernel,
     rehearsed,
@@ -26,7 +27,7 @@ from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_argu
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import PhasePeaks, steps_to_watch
-from nbhelpers.jobs.measure_run import meter_of, peaks_of
+from nbhelpers.jobs.measure_run import meter_of, peaks_of, settle_budget
 from nbhelpers.jobs.track import emitter
 from nbhelpers.jobs.training import watched_gpus
 from nbhelpers.models.causal import DTYPES
@@ -76,7 +77,7 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
     resumed, state = find_state(session)
     meter = meter_of(session, is_resumed=resumed is not None)
     runner = _Runner(session, inputs, adapted, recipe, forward, meter)
-    session.data_budget = data_budget(
+    found = data_budget(
         session,
         inputs,
         recipe,
@@ -85,8 +86,7 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         is_compiled=is_compiled,
         first=state.step,
     )
-    if session.data_budget is not None:
-        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
+    settle_budget(session, found)
     session.clock.phase("train")
     return runner.run(resumed, state, is_compiled=is_compiled)
 
@@ -167,16 +167,13 @@ class _Runner:
         )
 
     def _peaks(self, first: int) -> PhasePeaks:
-        recipe, plan = self.recipe, self.session.plan
+        recipe = self.recipe
         watched = list(range(first, first + COUNTED_STEPS))
-        if plan.use_gpu:
+        if self.session.plan.use_gpu:
             epochs = range(recipe.settings.epochs)
             windows = [window for epoch in epochs for window in recipe.windows(epoch)]
             watched = steps_to_watch(
-                windows[first:],
-                recipe.table.lengths,
-                first=first,
-                in_micro_step=plan.per_device_train_batch_size * plan.world_size,
+                windows[first:], lambda window: extent_of([window], recipe).tokens, first=first
             )
         return peaks_of(self.session, self.meter, watched)
 

@@ -136,25 +136,22 @@ class PhaseTimer:
 
 
 def steps_to_watch(
-    windows: list[np.ndarray], costs: np.ndarray, *, first: int, in_micro_step: int
+    windows: list[np.ndarray], tokens: Callable[[np.ndarray], int], *, first: int
 ) -> list[int]:
     """Return the optimizer steps whose phases are measured: the first, and the heaviest later one.
 
     Args:
         windows: Rows of each step to come, the first of them that of step `first`.
-        costs: (rows,) tokens of each row.
-        in_micro_step: Rows of a micro-step, over all ranks.
+        tokens: Of the largest micro-batch of a window.
 
-    >>> costs = np.array([1, 2, 9, 8, 3, 3])
-    >>> windows = [np.array([0, 1]), np.array([4, 5]), np.array([2, 3]), np.array([1, 4])]
-    >>> steps_to_watch(windows, costs, first=10, in_micro_step=2)
+    >>> windows = [np.array([1, 2]), np.array([3, 3]), np.array([9, 8]), np.array([2, 3])]
+    >>> steps_to_watch(windows, lambda window: int(window.sum()), first=10)
     [10, 11, 12]
     """
     found = list(range(first, first + min(FIRST_STEPS, len(windows))))
     late = windows[FIRST_STEPS : FIRST_STEPS + MOST_WINDOWS]
     if late:
-        tokens = [int(np.sort(costs[window])[-in_micro_step:].sum()) for window in late]
-        found.append(first + FIRST_STEPS + int(np.argmax(tokens)))
+        found.append(first + FIRST_STEPS + int(np.argmax([tokens(window) for window in late])))
     return found
 
 

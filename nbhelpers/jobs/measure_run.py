@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbhelpers.hardware import Hardware
 from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.jobs.measure_phases import PhasePeaks, phase_rows, told_phases
 from nbhelpers.jobs.measure_snapshot import StepRecorder
 from nbhelpers.ledger import CONTEXT
-from nbhelpers.memory import MemoryBudget, compare
+from nbhelpers.memory import MemoryBudget, compare, ledger_budget
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
 
 SNAPSHOT = "memory_snapshot"  # of rank 0, with .json; those of others have their number too
 SNAPSHOT_EVENT = "memory_snapshot"
+SAME_SHARE = 0.01  # by which two batches may differ in the ledger and be called the same
 OF_DATA, OF_BUDGET = "the largest batch of the data", "the longest possible batch"
 LEFT_OVER = ("other_processes_bytes", "earlier_bytes", "context_bytes")
 
@@ -39,6 +41,25 @@ def meter_of(session: Session, *, is_resumed: bool) -> MemoryMeter:
     kept = [event for event in session.told if event.get("type") == SNAPSHOT_EVENT]
     meter.snapshot = kept[-1].get("snapshot") if kept else None
     return meter
+
+
+def settle_budget(session: Session, found: MemoryBudget | None) -> None:
+    """Choose what the measured peak is compared with, and tell it.
+
+    The simulation of before the run is of the longest possible batch. Where the data's largest one
+    is as long, it stands in the place of the ledger.
+
+    Args:
+        found: The ledger of the data's largest batch.
+    """
+    told = _told_budget(session)
+    if told is not None and told.source == "simulation" and found is not None:
+        hardware = Hardware.from_dict(session.facts["hardware"])
+        longest = ledger_budget(session.preset, session.plan, hardware).allocated_bytes
+        found = told if abs(found.allocated_bytes / longest - 1) < SAME_SHARE else found
+    session.data_budget = found
+    if found is not None:
+        session.emit_main("memory", predicted_bytes=found.allocated_bytes)
 
 
 def peaks_of(session: Session, meter: MemoryMeter, watched: Iterable[int]) -> PhasePeaks:

@@ -61,7 +61,10 @@ class Probe:
                 raise ProbeDone
 
     def windows(self, costs: np.ndarray, usual: Sequence[np.ndarray], examples: int) -> list[Any]:
-        """Return the rows of each step: the longest that a step can hold, then typical ones.
+        """Return the rows of each step: the longest ones, then typical ones.
+
+        The longest are, in turn, the longest rows of all in one step, and the longest step of the
+        first epoch: pairs of the very longest functions may share them, and be computed once.
 
         Args:
             costs: (rows,) tokens of each row; a row is a form of the example `row % examples`.
@@ -69,14 +72,21 @@ class Probe:
             examples: Training examples of an epoch.
         """
         self.examples = examples
+        plan, s = self.session.plan, self.session.settings
         order = np.argsort(-costs, kind="stable")
         _, first = np.unique(order % examples, return_index=True)
-        window = order[np.sort(first)[: self.session.settings.global_batch_size]]
+        bound = order[np.sort(first)[: s.global_batch_size]]
+        size = plan.per_device_train_batch_size
+
+        def largest_micro_step(window: np.ndarray) -> int:
+            return int(np.sort(costs[window])[-size:].sum())
+
+        pair = (bound, max(usual, key=largest_micro_step))
         typical = list(usual[: self.typical])
         # A run of few steps is probed in as many: the trainer would begin a second epoch.
-        longest = max(1, min(self.longest, len(usual) - len(typical)) or 1)
-        found = [*[window] * longest, *typical]
-        self.longest, self.count = longest, max(min(len(found), len(usual)), 1)
+        self.longest = max(1, min(self.longest, len(usual) - len(typical)))
+        found = [*(pair[i % 2] for i in range(self.longest)), *typical]
+        self.count = min(len(found), len(usual))
         return found[: self.count]
 
     def take_over(self, task: Task) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from nbhelpers.hardware import Hardware, detect_hardware
@@ -16,7 +17,7 @@ from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
 from nbhelpers.jobs.measure_phases import PhaseTimer, steps_to_watch
-from nbhelpers.jobs.measure_run import meter_of, peaks_of
+from nbhelpers.jobs.measure_run import meter_of, peaks_of, settle_budget
 from nbhelpers.jobs.track import emitter
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.weights import read_state_dict
@@ -65,7 +66,7 @@ def train_task(
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(session, resumed)
     meter = meter_of(session, is_resumed=resumed is not None)
-    session.data_budget = predict(_windows(session, task, state))
+    settle_budget(session, predict(_windows(session, task, state)))
     saver = _Saver(session, save_files, raw, prepared)
     hooks = Hooks(
         emit=emitter(session),
@@ -86,8 +87,6 @@ def train_task(
         plan=session.plan,
         hooks=hooks,
     )
-    if session.data_budget is not None:
-        session.emit_main("memory", predicted_bytes=session.data_budget.allocated_bytes)
     session.clock.phase("train")
     gpus = watched_gpus(session)
     with GpuWatch(list(gpus), session.emit_main) as watch:
@@ -143,11 +142,12 @@ def _phases(session: Session, task: Task, state: TrainState, meter: MemoryMeter)
     plan, full = session.plan, max(state.step, task.first_full_step)
     watched = list(range(full, full + COUNTED_STEPS))
     if plan.use_gpu:
+        most = plan.per_device_train_batch_size * plan.world_size
         watched = steps_to_watch(
             _windows(session, task, state)[full - state.step :],
-            task.costs,
+            # The longest rows of a step share its first micro-batch.
+            lambda window: int(np.sort(task.costs[window])[-most:].sum()),
             first=full,
-            in_micro_step=plan.per_device_train_batch_size * plan.world_size,
         )
     memory = peaks_of(session, meter, watched)
     return PhaseTimer(session.accelerator.device, memory=memory)

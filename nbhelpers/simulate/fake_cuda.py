@@ -101,7 +101,6 @@ def _answers(state: State) -> dict[str, Any]:
         "is_bf16_supported": True,
         "is_current_stream_capturing": False,
         "get_arch_list": [f"sm_{card.capability}"],
-        "_is_compiled": True,
         "_exchange_device": 0,
         "_maybe_exchange_device": 0,
     }

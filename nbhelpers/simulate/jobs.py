@@ -89,7 +89,8 @@ def _build(
 
     def build() -> Any:
         accelerator = stack.enter_context(accelerated(precision, plan))
-        return make(settings, found, plan, accelerator, **how)
+        trainer, evaluate = make(settings, found, plan, accelerator, **how)
+        return trainer.model, trainer, evaluate
 
     return build
 
@@ -100,7 +101,7 @@ class _Steps:
     def __init__(self, steps: int) -> None:
         self.left = steps
 
-    def __call__(self, trainer: Any, evaluate: Callable[[], None]) -> None:
+    def __call__(self, model: Any, trainer: Any, evaluate: Callable[[], None]) -> None:
         from nbhelpers.simulate.jobs_step import task_epoch
         from nbhelpers.simulate.state import EVALUATION, current
 

@@ -13,26 +13,31 @@ from typing import Any
 
 import torch
 
+# Loaded now: while "cuda" seems to exist, a CPU build of torch cannot import it.
+import torch._dynamo.eval_frame as eval_frame
+
 from nbhelpers.simulate.opaque_flex import FlexKernels
-from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+from nbhelpers.simulate.opaque_patches import Patches, State
 
 NAME = "torch.compile"
 WHY = "the eager step is an upper bound"
-# Names of ours whose compiled layers a budget accounts for by itself.
-EVAL_FRAME = "torch._dynamo.eval_frame"
 
 
 @contextlib.contextmanager
 def compile_named(state: State, flex: FlexKernels) -> Iterator[None]:
-    """Run code that would be compiled as it is, and name torch.compile."""
+    """Run code that would be compiled as it is, and name torch.compile.
+
+    `state.compiled_stand_ins`, if it is there, lists functions that return what takes the place of
+    a function that is compiled, or None: for code whose compiled memory is known.
+    """
     patches = Patches()
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda function: compile_(function, **options)
-        stand_in = flex.compiles(model)
-        if stand_in is not None:
-            return stand_in
+        for find in (flex.compiles, *getattr(state, "compiled_stand_ins", ())):
+            if (stand_in := find(model)) is not None:
+                return stand_in
         if isinstance(model, torch.nn.Module):
             state.refuse(NAME, WHY)
             return model
@@ -41,15 +46,12 @@ def compile_named(state: State, flex: FlexKernels) -> Iterator[None]:
     def compile_module(self: Any, *args: Any, **options: Any) -> None:
         state.refuse(NAME, WHY)
 
-    def patch_dynamo(eval_frame: Any) -> None:
-        if hasattr(eval_frame, "_callback_from_stance"):
-            patches.put(eval_frame, "_callback_from_stance", _run_eagerly(state, flex))
-
     patches.put(torch, "compile", compile_)
     patches.put(torch.nn.Module, "compile", compile_module)
+    if hasattr(eval_frame, "_callback_from_stance"):
+        patches.put(eval_frame, "_callback_from_stance", _run_eagerly(state, flex))
     try:
-        with when_imported(EVAL_FRAME, patch_dynamo):
-            yield
+        yield
     finally:
         patches.undo()
 

@@ -1,0 +1,67 @@
+"""The predicted time of a run beside the measured one, by phase, as a report shows it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.report_facts import RunFacts, duration
+from nbhelpers.timing import TimeBudget, compare_time
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def predicted_time(facts: RunFacts) -> TimeBudget | None:
+    """Return the prediction that was saved when the run was launched; None without one."""
+    saved = facts.record.get("time")
+    if facts.is_evaluation or not isinstance(saved, dict):
+        return None
+    with contextlib.suppress(ConfigError):
+        return TimeBudget.from_dict(saved)
+    return None
+
+
+def _compared(facts: RunFacts) -> list[dict[str, Any]]:
+    budget = predicted_time(facts)
+    if budget is None or budget.expected_s is None or not facts.is_complete:
+        return []
+    told = facts.get("timing") or {}
+    return compare_time(budget, {k: v for k, v in told.items() if isinstance(v, int | float)})
+
+
+def time_table(facts: RunFacts) -> pd.DataFrame:
+    """Return predicted and measured time of each phase, as text; pre-training is left out."""
+    import pandas as pd
+
+    rows = [
+        {
+            "phase": row["phase"],
+            "predicted": duration(row["predicted_s"]),
+            "range": f"{duration(row['low_s'])} to {duration(row['high_s'])}",
+            "measured": duration(row["measured_s"]),
+            "error": "" if row["error_percent"] is None else f"{row['error_percent']:+.0f} %",
+        }
+        for row in _compared(facts)
+    ]
+    return pd.DataFrame(rows)
+
+
+def makers() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
+    """Return the tables of this module, by name."""
+    return {"time": time_table}
+
+
+def time_said(facts: RunFacts) -> list[str]:
+    """Return a sentence on the predicted and the measured time; none without both."""
+    rows, budget = _compared(facts), predicted_time(facts)
+    if not rows or budget is None or rows[-1]["error_percent"] is None:
+        return []
+    total = rows[-1]
+    span = f"{duration(total['low_s'])} to {duration(total['high_s'])}"
+    return [
+        f"Predicted before the run: {duration(total['predicted_s'])} ({span}; {budget.basis}), "
+        f"measured {duration(total['measured_s'])}, error {total['error_percent']:+.0f} %."
+    ]

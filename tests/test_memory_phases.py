@@ -1,0 +1,345 @@
+"""Promise: the memory of each phase is measured beside its prediction, on every rank, over every
+attempt; where a GPU's step was off, what was alive at its peak is kept without a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from run_on_disk import MIB, result, split_scores, write_run
+from test_loop import Line, make
+
+from nbhelpers import hardware as hardware_module
+from nbhelpers.gpus import GIB, GpuProcess
+from nbhelpers.hardware import plan_hardware
+from nbhelpers.jobs import measure, measure_context, measure_snapshot, worker
+from nbhelpers.jobs.loop import TrainState
+from nbhelpers.jobs.measure import HERE, MemoryMeter
+from nbhelpers.jobs.measure_context import CardMemory
+from nbhelpers.jobs.measure_phases import EVENT, PhasePeaks, PhaseTimer, phase_rows, told_phases
+from nbhelpers.jobs.measure_run import OF_BUDGET, OF_DATA, memory_facts
+from nbhelpers.jobs.measure_snapshot import StepRecorder, at_peak
+from nbhelpers.ledger import MemoryLine
+from nbhelpers.memory import MemoryBudget
+from nbhelpers.report_facts import read_facts
+from nbhelpers.report_memory import memory_notes
+from nbhelpers.report_tables import all_tables
+
+pytestmark = pytest.mark.slow  # a figure is drawn, and an optimizer is loaded
+
+WIDE = 1 << 16  # a weight of 256 KiB, beside which a batch is small
+
+
+class Wide(Line):
+    """A task whose evaluation needs more than its training."""
+
+    def loss_sum(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = (model(self.values[batch.rows].unsqueeze(1)) ** 2).sum()
+        return loss, loss.detach()[None]
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        torch.ones(20 * WIDE).sum()
+        return super().evaluate(step)
+
+
+def measured(watched: tuple[int, ...] = (0, 1), **changes: Any) -> tuple[MemoryMeter, list]:
+    """Train a wide layer on a CPU with its phases measured; return the meter and what was told."""
+    trainer, _, _ = make(Wide(), **changes)
+    trainer.model = torch.nn.Linear(1, WIDE, bias=False)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), foreach=False)
+    meter, told = MemoryMeter(torch.device("cpu")), []
+    mode = meter.watch_steps(trainer.model)
+    hooks = trainer.hooks
+    peaks = PhasePeaks(meter, watched=watched, tell=lambda *a, **k: told.append((a, k)))
+    hooks.phases = PhaseTimer(memory=peaks)
+    before = hooks.step_context
+    hooks.step_context = lambda step: mode if step in watched else before(step)
+    trainer.fit(TrainState())
+    return meter, told
+
+
+def test_the_phases_of_a_small_training_are_what_arithmetic_says():
+    meter, told = measured()
+    phases, weight = meter.phases, 4 * WIDE
+    assert list(phases) == ["load", "forward", "backward", "optimizer", "evaluation"]
+    assert phases["load"] == weight
+    # Two rows: their outputs and squares, beside the weight and, on the second step, two moments.
+    assert 3 * weight + 2 * 2 * weight <= phases["forward"] < 9 * weight
+    # Weight, gradient, moments, and AdamW's temporaries.
+    assert 4 * weight <= phases["optimizer"] < 8 * weight
+    assert phases["evaluation"] >= 23 * weight
+    training = max(phases[name] for name in ("forward", "backward", "optimizer"))
+    assert meter.peak_bytes() == training  # scoring moves no number of the training steps
+    assert told[-1][0] == (EVENT,) and told[-1][1]["phases"] == phases
+
+
+def test_steps_that_are_not_watched_are_not_measured():
+    meter, told = measured(watched=())
+    assert set(meter.phases) == {"load", "evaluation"} and len(told) == 1
+
+
+def test_a_resumed_run_knows_the_phases_of_its_earlier_attempts():
+    _, told = measured()
+    events = [{"type": a[0], **json.loads(json.dumps(k))} for a, k in told]
+    events += [{"type": EVENT, "where": "another card", "phases": {"forward": 1 << 50}}]
+    events += [{"type": EVENT, "where": "cpu", "phases": x} for x in (None, [1], {"odd": 3})]
+    events += [{"type": EVENT, "where": "cpu", "phases": {"forward": "x", "load": 5}}]
+    assert told_phases(events, "cpu") == told[-1][1]["phases"]
+
+
+def session_of(budget: MemoryBudget | None, told: MemoryBudget | None) -> Any:
+    facts = {"mode": "train", "budget": told.to_dict() if told else None}
+    device = SimpleNamespace(device=torch.device("cpu"))
+    return SimpleNamespace(data_budget=budget, facts=facts, accelerator=device)
+
+
+def simulated(forward: int) -> MemoryBudget:
+    line = MemoryLine(name="weights", size_bytes=forward, note="")
+    return MemoryBudget(
+        lines=(line,),
+        total_bytes=forward,
+        capacity_bytes=None,
+        verdict="fits",
+        advice=(),
+        source="simulation",
+        reserved_bytes=120,
+        phases=(MemoryLine(name="forward", size_bytes=forward, note=""),),
+    )
+
+
+def rank(number: int, forward: int, **more: Any) -> dict[str, Any]:
+    line = {"rank": number, "peak_allocated_bytes": forward, "peak_reserved_bytes": 100}
+    return line | {"phases": {"forward": forward, "load": 7}, "snapshot": None} | more
+
+
+def test_every_rank_counts_and_the_worst_is_compared():
+    ranks = [rank(0, 80, context_bytes=5), rank(1, 100, context_bytes=9, earlier_bytes=0)]
+    found = memory_facts(session_of(simulated(110), None), ranks)
+    assert found["phases"] == [
+        {"phase": "load", "predicted_bytes": None, "measured_bytes": 7, "error_percent": None},
+        {
+            "phase": "forward",
+            "predicted_bytes": 110,
+            "measured_bytes": 100,
+            "error_percent": pytest.approx(10.0),
+        },
+    ]
+    assert found["reserved"]["error_percent"] == pytest.approx(20.0)
+    assert (found["basis"], found["source"]) == (OF_DATA, "simulation")
+    assert found["left_over"] == {
+        "other_processes_bytes": None,
+        "earlier_bytes": 0,
+        "context_bytes": 9,
+    }
+    assert "phases" not in found["per_rank"][0]
+
+
+def test_a_budget_of_the_longest_batch_is_named_so():
+    ledger = replace(simulated(90), source="ledger", phases=(), reserved_bytes=None)
+    found = memory_facts(session_of(ledger, simulated(200)), [rank(0, 100)])
+    assert (found["basis"], found["source"]) == (OF_BUDGET, "ledger")
+    assert found["error_percent"] == pytest.approx(-10.0)  # the total stays the ledger's
+    assert found["phases"][1]["error_percent"] == pytest.approx(100.0)
+
+
+def test_a_phase_without_a_measurement_has_no_error():
+    rows = phase_rows({"evaluation": 5, "backward": 0}, [{"backward": 4}])
+    assert [row["error_percent"] for row in rows] == [-100.0, None]
+
+
+def forward_peak(events: list[dict], start: dict[int, int]) -> tuple[int, list[int]]:
+    """Go through events from the start: the peak, and the sizes that were alive at it."""
+    alive, best, at = dict(start), sum(start.values()), sorted(start.values())
+    for event in events:
+        if event["action"] == "alloc":
+            alive[event["addr"]] = event["size"]
+        elif event["action"] == "free_completed":
+            alive.pop(event["addr"], None)
+        if sum(alive.values()) > best:
+            best, at = sum(alive.values()), sorted(alive.values())
+    return best, at
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_alive_at_the_peak_is_found_also_where_the_beginning_is_cut(seed: int):
+    draw = random.Random(seed)
+    alive = {address: draw.randint(1, 99) for address in range(5)}
+    start, events = dict(alive), []
+    for step in range(60):
+        if alive and draw.random() < 0.45:
+            address = draw.choice(sorted(alive))
+            events.append({"action": "free_requested", "addr": address, "size": alive[address]})
+            events.append({"action": "free_completed", "addr": address, "size": alive[address]})
+            del alive[address]
+        else:
+            alive[100 + step] = draw.randint(1, 99)
+            events.append({"action": "alloc", "addr": 100 + step, "size": alive[100 + step]})
+    peak, sizes = forward_peak(events, start)
+    found, curve = at_peak(events, alive.items())
+    assert sum(each.size_bytes * each.count for each in found) == peak
+    assert sorted(e.size_bytes for e in found for _ in range(e.count)) == sizes
+    assert len(curve) == len(events) and curve[-1][1] == sum(alive.values())
+
+
+class FakeAllocator:
+    """Stands for `torch.cuda.memory` in one recorded step."""
+
+    def __init__(self) -> None:
+        frames = [{"filename": "/site/gemma/mlp.py", "line": 7, "name": "forward"}]
+        block = {"address": 1, "size": 512, "requested_size": 500, "state": "active_allocated"}
+        idle = {"address": 9, "size": 512, "state": "inactive"}
+        trace = [{"action": "alloc", "addr": 2, "size": 4096, "frames": frames, "time_us": 3}]
+        trace += [{"action": "free_completed", "addr": 2, "size": 4096, "time_us": 5}]
+        self.found = {
+            "device_traces": [trace],
+            "segments": [{"device": 0, "blocks": [block, idle]}],
+        }
+        self.recording: list[Any] = []
+
+    def _record_memory_history(self, enabled: Any = None, **_: Any) -> None:
+        self.recording.append(enabled)
+
+    def _snapshot(self, device: Any) -> dict[str, Any]:
+        return self.found
+
+
+@pytest.mark.parametrize(("predicted", "is_kept"), [(1020, False), (1031, True), (969, True)])
+def test_a_step_is_kept_only_where_the_prediction_was_off(
+    tmp_path, monkeypatch, predicted: int, is_kept: bool
+):
+    fake, told, path = FakeAllocator(), [], tmp_path / "memory_snapshot.json"
+    monkeypatch.setattr(measure_snapshot.torch.cuda, "memory", fake)
+    recorder = StepRecorder(
+        torch.device("cuda", 0),
+        path=path,
+        predicted_bytes=predicted,
+        tell=told.append,
+        warn=pytest.fail,
+    )
+    recorder.start(4)
+    recorder.stop(1000)
+    recorder.stop(1)  # nothing is recorded any more
+    assert fake.recording == ["all", None]
+    assert path.is_file() == is_kept == bool(told)
+    if is_kept:
+        whole = json.loads(path.read_text())
+        assert whole["alive"][0]["made_at"] == "gemma/mlp.py:7 forward"
+        assert [row["total_bytes"] for row in told[0]["alive"]] == [4096, 500]
+        assert (whole["step"], whole["curve"]) == (5, [[3, 4596], [5, 500]])
+
+
+def test_a_history_that_cannot_be_kept_is_a_warning(tmp_path, monkeypatch):
+    fake, said = FakeAllocator(), []
+    fake.found = {"segments": []}
+    monkeypatch.setattr(measure_snapshot.torch.cuda, "memory", fake)
+    device, path = torch.device("cuda", 0), tmp_path / "x.json"
+    recorder = StepRecorder(
+        device, path=path, predicted_bytes=9, tell=pytest.fail, warn=said.append
+    )
+    recorder.start(0)
+    recorder.stop(1)
+    assert fake.recording == ["all", None] and len(said) == 1 and not path.exists()
+
+
+def card(used: int, *processes: GpuProcess) -> Any:
+    planned = plan_hardware("t4")
+    gpu = planned.gpus[0]
+    gpu = replace(gpu, memory_free_bytes=gpu.memory_total_bytes - used, processes=processes)
+    return replace(planned, gpus=(gpu,))
+
+
+@pytest.mark.parametrize(
+    ("own_bytes", "used_bytes", "context"),
+    [
+        (None, 3 * GIB, GIB // 2),
+        (GIB, 9 * GIB, GIB // 2),
+        (None, GIB, None),
+        (None, 12 * GIB, None),
+    ],
+)
+def test_the_context_is_what_this_process_took_beside_its_allocator(
+    monkeypatch, own_bytes, used_bytes, context
+):
+    notebook = GpuProcess(pid=77, name="python3", memory_bytes=GIB)
+    own = GpuProcess(pid=measure_context.os.getpid(), name="python3", memory_bytes=own_bytes)
+    readings = [card(2 * GIB, notebook), card(used_bytes, notebook, own)]
+    monkeypatch.setattr(measure_context, "detect_hardware", lambda: readings.pop(0))
+    monkeypatch.setattr(measure_context.torch.cuda, "memory_reserved", lambda device: GIB // 2)
+    memory = CardMemory(0, notebook_pid=77)
+    memory.read(torch.device("cuda", 0))
+    assert memory.facts() == {
+        "context_bytes": context,
+        "other_processes_bytes": GIB,
+        "earlier_bytes": GIB,
+    }
+
+
+def test_a_machine_without_a_driver_tells_nothing_of_its_card(monkeypatch):
+    monkeypatch.setattr(measure_context, "detect_hardware", hardware_module.detect_hardware)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    memory = CardMemory(0)
+    memory.read(torch.device("cpu"))
+    assert memory.facts() == {"context_bytes": None}
+
+
+def test_running_out_of_memory_names_the_phase_and_the_step(monkeypatch):
+    plan = {"per_device_train_batch_size": 8, "global_batch_size": 64}
+    run = SimpleNamespace(read_json=lambda: {"plan": plan, "budget": {"total_bytes": GIB}})
+    steps = PhasePeaks()
+    steps.start(2)
+    steps.mark("forward")
+    error = worker._out_of_memory(run, "asked for 2 GiB")
+    assert error.message.startswith("Out of memory in the phase backward of optimizer step 3.")
+    assert "Predicted need: 1.00 GiB." in error.message
+    clock = measure.Clock(lambda *_, **__: None)
+    clock.phase("model")
+    assert "in the phase load." in worker._out_of_memory(run, "").message
+    HERE.enter("")
+    assert worker._out_of_memory(run, "").message.startswith("Out of memory. Predicted")
+
+
+def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
+    old = read_facts(write_run(tmp_path / "old"))
+    assert not {n for n in all_tables(old) if n.startswith("memory_")} - {"memory_lines"}
+    assert memory_notes(old) == []
+    data = result(split_scores(1), split_scores(2))
+    data["memory"] |= {
+        "phases": phase_rows({"forward": 110 * MIB}, [{"forward": 100 * MIB, "load": MIB}]),
+        "reserved": {"predicted_bytes": 1, "measured_bytes": 2, "error_percent": -50.0},
+        "left_over": {"other_processes_bytes": GIB, "earlier_bytes": 0, "context_bytes": 9},
+        "basis": OF_BUDGET,
+        "snapshot": {
+            "file": "memory_snapshot.json",
+            "step": 3,
+            "error_percent": 9.0,
+            "alive": [{"size_bytes": 8, "count": 2, "total_bytes": 16, "made_at": "a.py:1 f"}],
+        },
+    }
+    facts = read_facts(write_run(tmp_path / "new", data=data))
+    tables = all_tables(facts)
+    assert list(tables["memory_phases"]["phase"]) == ["load", "forward", "reserved, whole run"]
+    assert tables["memory_left_over"]["size_bytes"].sum() == GIB + 9
+    assert tables["memory_alive"]["total_bytes"].tolist() == [16]
+    said = " ".join(memory_notes(facts))
+    assert "+10.0 % (forward)" in said and OF_BUDGET in said and "memory_snapshot.json" in said
+    from nbhelpers.plots_memory import phases_figure
+
+    assert phases_figure(facts).axes and phases_figure(old) is None
+
+
+def test_damaged_phases_cost_only_themselves(tmp_path):
+    data = result(split_scores(1), split_scores(2))
+    data["memory"] |= {"phases": [5, {"phase": ["x"]}, {"phase": "load", "measured_bytes": "y"}]}
+    data["memory"] |= {"left_over": [], "snapshot": "gone", "reserved": {"measured_bytes": {}}}
+    folder: Path = write_run(tmp_path / "bad", data=data)
+    facts = read_facts(folder)
+    assert "memory_phases" not in all_tables(facts) and memory_notes(facts) == []
+    assert np.isfinite(all_tables(facts)["memory"]["error_percent"][0])

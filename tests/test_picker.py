@@ -1,0 +1,272 @@
+"""Promise: the picker shows the budget of what is chosen at once, and prints lines that equal it.
+
+Only the parts that ipywidgets 7.7 and 8 share are used. CI has one version; for the other:
+
+    pip install --target old --no-deps ipywidgets==7.7.1 ipython_genutils
+    PYTHONPATH=old python -m pytest tests/test_picker.py tests/test_widgets.py
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from nbhelpers.config import load_preset
+from nbhelpers.errors import ConfigError, HardwareError, JobFailed, NbhelpersError
+from nbhelpers.hardware import plan_hardware
+from nbhelpers.parameters import check_values, parse_overrides
+from nbhelpers.picker import PresetPicker
+from nbhelpers.picker_box import PickerBox
+from nbhelpers.picker_watch import Latest
+from nbhelpers.widgets import pick_preset
+
+pytestmark = pytest.mark.slow
+T4, H100 = plan_hardware("t4"), plan_hardware("h100")
+
+
+@pytest.fixture(autouse=True)
+def no_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is simulated unless a test says what comes out."""
+    monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", lambda: ["torch"])
+
+
+def simulated(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any]) -> None:
+    """Let the process beside this one answer so."""
+    monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", list)
+    monkeypatch.setattr("nbhelpers.picker_budget.simulate_budget", answer)
+
+
+def test_it_starts_from_the_parameters_of_the_notebook() -> None:
+    given = {"seq_len": 256, "loss": "plain"}
+    picker = pick_preset("finetune", T4, preset="seed-t4", adapters="r8", overrides=given)
+    controls = PickerBox(picker).controls
+    chosen = {name: control.value for name, control in controls.items()}
+    assert (chosen["preset"], chosen["adapters"], chosen["seq_len"]) == ("seed-t4", "r8", 256)
+    assert (chosen["loss"], chosen["gradient_checkpointing"]) == ("plain", False)
+    assert picker.overrides == given and not picker.is_changed
+
+
+def test_another_preset_changes_bars_answer_and_lines() -> None:
+    picker = pick_preset("finetune", T4)
+    box = PickerBox(picker)
+    bars, lines = bytes(box.bars.value), box.lines.value
+    assert bars.startswith(b"\x89PNG") and "fits" in box.answer.value
+    box.controls["preset"].value = "seed-t4"
+    assert bytes(box.bars.value) != bars and box.lines.value != lines
+    assert "x does not fit" in box.answer.value and "loss" in box.answer.value
+    assert "--preset seed-t4" in box.lines.value
+    assert box.controls["gradient_checkpointing"].value is False
+
+
+def test_the_answer_follows_within_a_second() -> None:
+    box = PickerBox(pick_preset("finetune", T4))
+    started = time.monotonic()
+    box.controls["per_device_train_batch_size"].value = 8
+    assert time.monotonic() - started < 1
+    assert "8 samples x 2 micro-steps" in box.details.value
+
+
+def test_every_control_reaches_the_budget_or_the_plan() -> None:
+    picker = pick_preset("finetune", T4, any_job=True)
+    box, seen = PickerBox(picker), set()
+    changes = {"seq_len": 1024, "gradient_checkpointing": False, "loss": "plain"}
+    changes |= {"precision": "fp32", "adapters": "qlora-r16"}
+    for name, value in changes.items():
+        box.controls[name].value = value
+        assert "Not possible" not in box.answer.value
+        seen.add(picker.budget.total_bytes)
+    assert len(seen) == len(changes)
+    box.controls["gpu"].value = "a100-80gb"
+    assert picker.budget.capacity_bytes == 81920 * 2**20
+    box.controls["count"].value = 2
+    assert picker.plan.world_size == 2
+    box.controls["any_job"].value = "clones"
+    assert picker.job == "clones" and picker.adapters is None
+    before = picker.budget.total_bytes
+    box.controls["attention"].value = "eager"
+    assert picker.budget.total_bytes > before
+    box.controls["model"].value = "graphcodebert"
+    assert picker.load().settings.model == "microsoft/graphcodebert-base"
+    assert box.controls["loss"].layout.display == "none"
+
+
+def test_what_is_not_possible_is_told_and_changes_nothing() -> None:
+    picker = pick_preset("finetune", T4)
+    box, before = PickerBox(picker), picker.line
+    box.controls["precision"].value = "bf16"
+    assert "nothing was changed" in box.answer.value and "Fix:" in box.answer.value
+    assert picker.line == before and box.controls["precision"].value == "auto"
+
+
+def test_the_presets_own_value_is_no_override() -> None:
+    picker = pick_preset("finetune", T4)
+    picker.override(seq_len=1024)
+    assert picker.overrides == {"seq_len": 1024}
+    assert "seq_len = 1024" in picker.line
+    picker.override(seq_len=512)
+    assert picker.overrides == {}
+
+
+def test_another_preset_keeps_the_parameters_and_drops_what_was_tried() -> None:
+    picker = pick_preset("clones", T4, overrides={"seed": 7})
+    picker.override(seq_len=128)
+    picker.choose("h100")
+    assert picker.overrides == {"seed": 7}
+    picker.reset()
+    assert picker.name == "t4" and not picker.is_changed
+
+
+def test_a_preset_for_two_cards_plans_two() -> None:
+    picker = pick_preset("clones", plan_hardware("rtx6000ada"))
+    picker.choose("seed-2x-rtx6000ada")
+    assert picker.plan.world_size == 2
+    assert "--gpu rtx6000ada --count 2" in picker.lines["shell"]
+
+
+def test_a_preset_for_two_cards_is_refused_on_the_one_that_is_here() -> None:
+    picker = pick_preset("clones", replace(plan_hardware("rtx6000ada"), is_planned=False))
+    with pytest.raises(HardwareError, match="num_gpus=2"):
+        picker.choose("seed-2x-rtx6000ada")
+    assert picker.name == "rtx6000ada"
+
+
+def _chosen() -> PresetPicker:
+    picker = pick_preset("finetune", T4)
+    picker.choose("seed-t4")
+    picker.vary("qlora-r8")
+    picker.override(seq_len=256, loss="chunked", lora_target_modules=["q_proj", "v_proj"])
+    return picker
+
+
+def test_the_python_lines_make_the_same_preset_and_budget() -> None:
+    picker, names = _chosen(), {}
+    exec("import nbhelpers as nb\n" + picker.lines["Python"], names)
+    assert names["chosen"].settings == picker.load().settings
+    assert names["plan"] == picker.plan
+    assert names["budget"].total_bytes == picker.budget.total_bytes
+
+
+def test_the_shell_lines_make_the_same_preset() -> None:
+    picker = _chosen()
+    for line in picker.lines["shell"].splitlines():
+        words = shlex.split(line)
+        pairs = [words[i + 1] for i, word in enumerate(words) if word == "-o"]
+        overrides = parse_overrides("finetune", pairs)
+        name = words[words.index("--preset") + 1]
+        made = load_preset("finetune", name, hardware=T4, overrides=overrides)
+        assert made.settings == picker.load().settings
+
+
+def test_the_papermill_line_gives_the_same_parameters() -> None:
+    picker = _chosen()
+    words = shlex.split(picker.lines["papermill"])
+    given: dict[str, Any] = {}
+    for i, word in enumerate(words):
+        if word == "-p":
+            given[words[i + 1]] = yaml.safe_load(words[i + 2])
+        elif word == "-y":
+            given |= yaml.safe_load(words[i + 1])
+    written: dict[str, Any] = {}
+    exec(picker.line, written)
+    assert {name: written[name] for name in given} == given
+    name, overrides = check_values("finetune", given | {"adapters": ""})
+    made = load_preset("finetune", name, hardware=T4, overrides=overrides)
+    assert made.settings == picker.found.preset.settings
+    assert picker.found.variants["qlora-r8"].settings.lora_alpha == 16  # 32 for rank 16
+
+
+def test_several_adapters_are_a_study_with_a_bar_each() -> None:
+    picker = pick_preset("finetune", T4)
+    picker.vary("all")
+    assert list(picker.estimate.budgets) == ["base", "r8", "r16", "r32", "qlora-r16"]
+    assert "nbhelpers study --preset t4 --adapters all" in picker.lines["shell"]
+    assert picker.budget.total_bytes == picker.estimate.budgets["r32"].total_bytes
+
+
+def test_in_the_budget_notebook_the_lines_name_job_and_card() -> None:
+    picker = pick_preset("detector", H100, any_job=True)
+    assert picker.line.splitlines()[:2] == ['gpu = "h100"', 'job = "detector"']
+    first, second = picker.lines["papermill"].splitlines()
+    assert "00_gpu_and_budget" in first and "-p gpu h100 -p job detector" in first
+    assert "02_detect_ai_code" in second
+
+
+def test_a_price_and_a_limit_are_answered() -> None:
+    picker = pick_preset("finetune", T4, price_per_hour=2.0, max_hours=0.5)
+    text = repr(picker)
+    assert "Cost:" in text and "not finish in your 30 min 00 s" in text
+    with pytest.raises(ConfigError, match="price_per_hour"):
+        _ = pick_preset("finetune", T4, price_per_hour=-1).estimate
+
+
+def test_wrong_parameters_are_refused_with_the_fix() -> None:
+    for wrong in ({"preset": "t44"}, {"adapters": "r0"}, {"overrides": {"seqlen": 5}}):
+        with pytest.raises(NbhelpersError) as error:
+            pick_preset("finetune", T4, **wrong)
+        assert error.value.fix
+
+
+def test_the_exact_budget_replaces_the_quick_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    picker, gate = pick_preset("clones", T4), threading.Event()
+    quick = picker.budget
+
+    def answer(*_: Any, **__: Any) -> Any:
+        assert gate.wait(20)
+        return replace(quick, source="simulation", total_bytes=5 * 2**30)
+
+    simulated(monkeypatch, answer)
+    box = PickerBox(picker)
+    assert "the exact simulation runs now" in box.answer.value
+    gate.set()
+    assert box.wait(20)
+    assert "5.0 GiB" in box.answer.value and "runs now" not in box.answer.value
+    assert picker.budget.source == "simulation"
+
+
+def test_a_simulation_that_fails_leaves_the_quick_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: Any, **__: Any) -> Any:
+        raise JobFailed("it broke", fix="mend it")
+
+    picker = pick_preset("clones", T4)
+    simulated(monkeypatch, answer)
+    box = PickerBox(picker)
+    assert box.wait(20)
+    assert "it broke" in box.answer.value and picker.budget.title() in repr(picker)
+
+
+def test_only_the_newest_choice_is_simulated_to_its_end() -> None:
+    latest, began, go_on, done = Latest(), threading.Event(), threading.Event(), []
+
+    def first(check: Callable[[str], None]) -> str:
+        began.set()
+        assert go_on.wait(20)
+        check("next")
+        return "first"
+
+    latest.ask(first, done.append)
+    assert began.wait(20)
+    latest.ask(lambda _: "second", done.append)
+    latest.ask(lambda _: "third", done.append)
+    go_on.set()
+    assert latest.wait(20)
+    assert done == ["third"]
+
+
+def test_a_rerun_of_the_cell_keeps_the_choice_until_a_parameter_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nbhelpers.picker.in_kernel", lambda: True)
+    monkeypatch.setattr("nbhelpers.picker._KEPT", {})
+    PickerBox(pick_preset("clones", T4)).controls["preset"].value = "h100"
+    assert pick_preset("clones", T4).preset == "h100"
+    assert pick_preset("clones", T4, overrides={"seed": 1}).preset == "auto"
+    picker = pick_preset("clones", T4)
+    PickerBox(picker).reset.click()
+    assert pick_preset("clones", T4).preset == "auto"

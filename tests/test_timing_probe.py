@@ -1,0 +1,147 @@
+"""A probe makes a few steps of the very run, and the time and memory that it tells are measured."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nbhelpers as nb
+from nbhelpers import speeds
+from nbhelpers.errors import ConfigError
+from nbhelpers.events import Event
+from nbhelpers.launch import launch
+from nbhelpers.progress import Progress
+from nbhelpers.report_facts import RunFacts
+from nbhelpers.report_time import time_said, time_table
+from nbhelpers.runs import Run
+from nbhelpers.timing import MEASURED, predict_time
+from nbhelpers.timing_probe import probe
+
+pytestmark = pytest.mark.slow
+TINY = {"seq_len": 96, "global_batch_size": 16, "per_device_train_batch_size": 8}
+TINY |= {"max_train_samples": 400, "pretrain_steps": 0, "num_gpus": 1}
+
+
+def test_a_probe_measures_and_the_next_prediction_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(speeds.SPEEDS_VARIABLE, str(tmp_path / "speeds.jsonl"))
+    hardware = nb.detect_hardware()
+    preset = nb.load_preset("finetune", "smoke", hardware=hardware, overrides=TINY)
+    plan = nb.plan_batch(preset, hardware)
+    found = probe(
+        preset,
+        plan,
+        nb.predict_memory(preset, plan, hardware),
+        hardware=hardware,
+        run_dir=tmp_path / "runs",
+        stream=io.StringIO(),
+        price_per_hour=1.0,
+    )
+    assert found is not None and found.steps == (8 if not plan.use_gpu else 20)
+    assert found.tokens_per_s > 0 and found.time.basis == MEASURED
+    assert found.predicted_bytes == pytest.approx(found.measured_bytes, rel=0.1)
+    run = Run(tmp_path / "runs" / found.run_id)
+    assert run.status == "finished" and not run.checkpoints_path.exists()
+    # The longest examples come first: their steps have more tokens than the typical ones.
+    tokens = [e["padded_tokens"] for e in run.events() if e["type"] == "step"]
+    each = np.diff([0, *tokens])
+    assert each[:2].min() >= each[2:].max()
+    (row,) = speeds.user_rows()
+    assert (row.kind, row.examples, row.source) == (speeds.PROBE, 400, found.run_id)
+    assert found.time.tokens_per_s == pytest.approx(row.tokens_per_s, rel=0.2)
+    # It is found again, by another call and for another number of epochs.
+    more = preset.override(epochs=preset.settings.epochs + 2)
+    assert predict_time(more, plan, hardware).basis == MEASURED
+    assert "measured" in found.lines()[1] and "Cost: " in "\n".join(found.lines())
+
+
+def test_the_longest_steps_come_first_and_a_short_run_is_probed_in_its_own_steps() -> None:
+    from nbhelpers.batching import split_batch
+    from nbhelpers.jobs.probe import Probe, ProbeDone, rate_of
+
+    preset = nb.load_preset(
+        "detector", "smoke", overrides={"global_batch_size": 8, "per_device_train_batch_size": 4}
+    )
+    told: list[str] = []
+    session: Any = SimpleNamespace(
+        settings=preset.settings,
+        plan=split_batch(8, 4, 1),
+        emit_main=lambda kind, **_: told.append(kind),
+    )
+    made = Probe(session)
+    changed = (session.settings.freeze_epochs, session.settings.epochs, session.settings.floors)
+    assert changed == (0, preset.settings.epochs - preset.settings.freeze_epochs, False)
+    costs = np.arange(240)  # 120 programs, each in two forms
+    usual = [np.arange(n, n + 8) for n in range(0, 120, 8)]
+    task: Any = SimpleNamespace(costs=costs, examples=120, windows=lambda epoch: usual)
+    made.take_over(task)
+    first, second, *typical = task.windows(0)
+    assert sorted(first) == list(range(232, 240)) and list(second) == list(usual[-1])
+    assert len(typical) == 6 and all((a == b).all() for a, b in zip(typical, usual, strict=False))
+    step = {"examples": 8, "useful_tokens": 80, "padded_tokens": 100, "elapsed_s": 0.5}
+    steps = [{name: (n + 1) * value for name, value in step.items()} for n in range(8)]
+    for each in steps[:-1]:
+        session.emit_main("step", **each)
+    with pytest.raises(ProbeDone):
+        session.emit_main("step", **steps[-1])
+    found = rate_of(made.steps[2:])
+    assert (found["useful_tokens_per_s"], found["useful_share"]) == pytest.approx((160.0, 0.8))
+    task.windows = lambda epoch: usual[:3]
+    made.take_over(task)
+    assert len(task.windows(0)) == made.count == 3
+
+
+def test_a_probe_takes_no_checkpoint_and_no_other_mode_is_known(tmp_path: Path) -> None:
+    hardware = nb.detect_hardware()
+    preset = nb.load_preset("clones", "smoke", hardware=hardware)
+    plan = nb.plan_batch(preset, hardware)
+    for mode, checkpoint in (("probe", tmp_path), ("guess", None)):
+        with pytest.raises(ConfigError):
+            launch(
+                preset,
+                plan,
+                None,
+                hardware=hardware,
+                run_dir=tmp_path,
+                job_mode=mode,
+                checkpoint=checkpoint,
+            )
+
+
+def test_a_report_shows_predicted_beside_measured_time(tmp_path: Path) -> None:
+    hardware = nb.plan_hardware("h100")
+    preset = nb.load_preset("clones", "h100", hardware=hardware)
+    time = predict_time(preset, nb.plan_batch(preset, hardware), hardware, rows=())
+    total = time.expected_s / 1.25
+    data = {"scores": {"test": {}}, "timing": {"train_s": total, "total_s": total}}
+    facts = RunFacts(
+        run=Run(tmp_path),
+        status="finished",
+        data=data,
+        record={"time": time.to_dict()},
+        events=[],
+    )
+    assert "error +25 %." in time_said(facts)[0] and "(estimate)" not in time_said(facts)[0]
+    table = time_table(facts)
+    assert list(table["phase"]) == ["data", "training", "evaluation", "total"]
+    assert table["error"].iloc[-1] == "+25 %"
+    for damaged in ({}, {"time": {"phases": 3}}, {"time": "soon"}):
+        assert time_said(replace(facts, record=damaged)) == []
+
+
+def test_what_is_left_is_told_where_nothing_is_counted() -> None:
+    progress = Progress(expected_s=100.0)
+    progress.update(Event({"type": "phase", "name": "data", "t": 10.0}))
+    assert progress.parts() == ["about 1 min 40 s to the end (predicted)"]
+    progress.update(Event({"type": "phase", "name": "model", "t": 70.0}))
+    assert progress.parts() == ["about 40 s to the end (predicted)"]
+    progress.update(Event({"type": "step", "step": 1, "total_steps": 9, "t": 71.0}))
+    assert not any("predicted" in part for part in progress.parts())
+    assert Progress().parts() == []
