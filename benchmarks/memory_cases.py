@@ -19,6 +19,7 @@ DEFAULTS: Case = {
     "padding": True,  # False, True or "left"
     "mask": "ones",  # "none": no mask is handed over where nothing is padded
     "sizes": {},  # changes of the family's configuration
+    "layers": 0,  # 0: as the family has
     "weights": "bfloat16",
     "autocast": None,
     "scaler": False,

@@ -24,6 +24,8 @@ _LLAMA = {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 32
 _LLAMA |= {"num_key_value_heads": 8, "intermediate_size": 5632, "vocab_size": 32000}
 _LLAMA |= {"use_cache": False}
 
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
+
 FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
         "gemma2",
@@ -147,8 +149,8 @@ def config_of(case: dict[str, Any]) -> Any:
 
     kind, _, sizes, tiny = FAMILIES[case["family"]]
     values = sizes | (tiny if case["tiny"] else {}) | case["sizes"]
-    if case["tiny"] and "layers" in case["sizes"]:
-        values = values | {"num_hidden_layers": 2}
+    if layers := 2 if case["tiny"] else case["layers"]:
+        values |= {name: layers for name in _LAYERS if name in values}
     return AutoConfig.for_model(kind, **values)
 
 

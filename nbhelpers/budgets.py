@@ -18,6 +18,7 @@ from nbhelpers.budgets_key import Key, budget_key
 from nbhelpers.budgets_search import Predict, Search, State, even_sizes
 from nbhelpers.budgets_store import family, is_current, keep, kept, version_note
 from nbhelpers.errors import HardwareError
+from nbhelpers.ledger import GIB
 from nbhelpers.memory import (
     DOES_NOT_FIT,
     FITS,
@@ -25,6 +26,7 @@ from nbhelpers.memory import (
     RESERVED_FACTOR,
     SAFETY_FACTOR,
     TIGHT,
+    UNKNOWN,
     UNSURE,
     MemoryBudget,
     ledger_budget,
@@ -52,7 +54,12 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
         ConfigError: `seq_len` is more than the positions of the model, where they are known.
     """
     plain = ledger_budget(preset, plan, hardware)
-    return known_budget(preset, plan, hardware) or plain
+    known = known_budget(preset, plan, hardware)
+    if known is None or known.verdict != UNSURE or plain.source == UNKNOWN:
+        return known or plain
+    size = plain.total_bytes / GIB
+    said = f"a part cannot be simulated; the ledger's formulas say {size:.1f} GiB: {plain.verdict}"
+    return replace(known, notes=(*known.notes, said))
 
 
 def known_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:

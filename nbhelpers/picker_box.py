@@ -48,10 +48,11 @@ class PickerBox:
         import ipywidgets
 
         self.picker, self._is_setting, self._exact = picker, False, Latest()
-        layout = ipywidgets.Layout(width="330px")
         style = {"description_width": "95px"}
         self.controls = {
-            name: ipywidgets.Dropdown(description=label, layout=layout, style=style)
+            name: ipywidgets.Dropdown(
+                description=label, layout=ipywidgets.Layout(width="330px"), style=style
+            )
             for name, label in NAMES.items()
         }
         wide = ipywidgets.Layout(width="200px")

@@ -18,6 +18,18 @@ from nbhelpers.gpus import GpuSpec, known_gpus
 from nbhelpers.progress import duration
 from nbhelpers.results import RunResult
 from nbhelpers.runs import list_runs
+from nbhelpers.speeds import read_rows
+from nbhelpers.timing_rate import rate_of
+from nbhelpers.timing_work import (
+    DEFAULT_DATA,
+    DEFAULT_ROW_TOKENS,
+    ROWS_BY,
+    TOKENS_BY,
+    UNTIMED,
+    answers,
+    training_rows,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
@@ -30,25 +42,13 @@ REFUSED = "refused"  # predicted not to fit: it will not start
 # Source: LoRA needs about 4 N operations a token: no gradients of frozen weights, and recomputed
 # activations do not count (facts of NVIDIA's and PEFT's own benchmarks: 41 % and 16 %).
 FLOPS_PER_PARAMETER = {"lora": 4, "qlora": 4}
-MFU_RANGE = (0.10, 0.35)
+MFU_RANGE = (0.10, 0.35)  # of a model whose sizes are unknown
 CPU_FLOPS_PER_CORE = (1.0e10, 4.0e10)
 # Of one token for every answer of a batch: small kernels, so the CPU's speed counts too.
 DECODE_STEP_S = (0.025, 0.12)
 START_S = (20.0, 90.0)  # processes, imports and loading the weights, not downloading them
 EMBEDDED_S = (15.0, 60.0)  # a run of the embedded model on two cores
-DEFAULT_DATA = "iamtarun/python_code_instructions_18k_alpaca"
-# Source: the data set's page (rows of its only split), and its rows under Gemma's tokenizer.
-DEFAULT_ROWS, DEFAULT_ROW_TOKENS = 18_612, 210
-SAMPLE, SAMPLE_ROWS = "smoke", 1200  # of the bundled sample's training split
-TASK_PROBLEMS = {"humaneval": 164, "mbpp": 500, "sample": 60}
-# What changes neither the work nor its speed.
-UNTIMED = {"seed", "split_seed", "lora_r", "lora_alpha", "lora_dropout", "learning_rate", "targets"}
-UNTIMED |= {"lr_schedule", "warmup_ratio", "warmup_steps", "weight_decay", "adam_epsilon", "track"}
-UNTIMED |= {"max_grad_norm", "dropout", "bootstrap_samples", "logging_steps", "max_skipped_steps"}
-ROWS_BY = ("data", "data_revision", "train_fraction", "max_train_samples", "on_bad_rows")
-ROWS_BY += ("valid_samples", "eval_samples", "remove_duplicates")
 SPEED_BY = ("model", "method", "precision")
-TOKENS_BY = ("data", "data_revision", "model", "template", "seq_len")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,11 +227,11 @@ class _Work:
         for each in past:
             counted = each.number("data", "splits", "train", "samples")
             tokens = each.number("data", "splits", "train", "tokens")
-            if counted and all(each.settings.get(n) == values[n] for n in ROWS_BY):
+            if counted and all(each.settings.get(n) == values.get(n) for n in ROWS_BY):
                 rows = int(counted)
             if not (counted and tokens and is_bound):
                 continue
-            if all(each.settings.get(n) == values[n] for n in TOKENS_BY):
+            if all(each.settings.get(n) == values.get(n) for n in TOKENS_BY):
                 row_tokens, is_bound = tokens / counted, False
                 notes.append(f"{row_tokens:,.0f} tokens per row, measured by {each.result.run_id}")
         if is_bound and s.data == DEFAULT_DATA:
@@ -242,28 +242,6 @@ class _Work:
         if rows is not None:
             notes.insert(0, f"{rows:,} training rows x {s.epochs} epochs")
         return cls(rows=rows, row_tokens=row_tokens, is_bound=is_bound, notes=tuple(notes))
-
-
-def training_rows(settings: Settings) -> int | None:
-    """Return the rows of training as far as they are known before the data is read."""
-    limit, held_out = settings.max_train_samples, settings.valid_samples + settings.eval_samples
-    whole = {DEFAULT_DATA: DEFAULT_ROWS - held_out, SAMPLE: SAMPLE_ROWS}.get(settings.data)
-    if whole is None:
-        return limit
-    rows = int(whole * settings.train_fraction)
-    return max(1, min(rows, limit) if limit else rows)
-
-
-def answers(settings: Settings) -> int:
-    """Return how many answers the evaluation generates."""
-    if settings.evaluate == "none":
-        return 0
-    problems = 0
-    if settings.evaluate == "all":
-        most = settings.max_task_problems
-        sizes = [TASK_PROBLEMS[name] for name in settings.tasks]
-        problems = sum(min(size, most) if most else size for size in sizes)
-    return settings.eval_samples + problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,8 +277,21 @@ class _Speed:
 def _estimated_speed(
     s: Settings, plan: BatchPlan, hardware: Hardware, parameters: int | None
 ) -> tuple[tuple[float, float] | None, str]:
+    """Return the speed as the plan of one run has it, from measured runs that are alike."""
     if s.method == "base":
         return (1.0, 1.0), ""
+    work = work_of(s)
+    rate = rate_of(s, plan, hardware, work, read_rows())
+    if rate.micro_step_s is None:
+        return _speed_by_size(s, plan, hardware, parameters)
+    tokens = plan.per_device_train_batch_size * plan.world_size * work.example_tokens
+    speed = (tokens / rate.micro_step_s.high, tokens / rate.micro_step_s.low)
+    return speed, f"{rate.notes[0]} ({rate.basis})"
+
+
+def _speed_by_size(
+    s: Settings, plan: BatchPlan, hardware: Hardware, parameters: int | None
+) -> tuple[tuple[float, float] | None, str]:
     if not parameters:
         return None, f"the size of {s.model} is unknown"
     needed = FLOPS_PER_PARAMETER[s.method] * parameters

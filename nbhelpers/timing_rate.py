@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.gpus import known_gpus
-from nbhelpers.speeds import LOOP, SpeedRow
+from nbhelpers.speeds import CPU, LOOP, SpeedRow
 from nbhelpers.timing_cases import LAUNCH_S, Case, Range, case_of, case_of_row
 from nbhelpers.timing_work import Work, job_of
 
@@ -128,7 +128,7 @@ def _transfer(wanted: Case, case: Case, row: SpeedRow, distance: float) -> _Tran
 
 def _alone_s(row: SpeedRow) -> float:
     """Return the seconds that a micro-step would take without other processes to wait for."""
-    return row.micro_step_s * _ddp(row.world_size).expected
+    return row.micro_step_s * _ddp(row.world_size, row.device != CPU).expected
 
 
 def _is_launching(case: Case, taken_s: float) -> bool:
@@ -234,7 +234,7 @@ def _rate_from(wanted: Case, found: list[_Transfer], floor: Range) -> Rate:
     width *= math.exp(0.25 * min(far, 2.0))
     low = min(min(each.micro_step_s.low for each in close), mean / width)
     high = max(max(each.micro_step_s.high for each in close), mean * width)
-    ddp, is_launching = _ddp(wanted.world_size), first.is_launch_bound
+    ddp, is_launching = _ddp(wanted.world_size, wanted.is_gpu), first.is_launch_bound
     if not is_launching and floor.expected >= mean:
         low, mean, high = max(low, floor.low), floor.expected, max(high, floor.high)
         is_launching = True
@@ -270,8 +270,10 @@ def _told(wanted: Case, best: _Transfer, count: int, is_launching: bool) -> list
         found.append(f"brought to this run: {', '.join(changed)}")
     if is_launching:
         found.append("bound by the CPU that launches the kernels: a larger micro-step costs little")
-    if wanted.world_size > 1:
-        scale = wanted.world_size * _ddp(wanted.world_size).expected
+    if wanted.world_size > 1 and not wanted.is_gpu:
+        found.append(f"{wanted.world_size} processes share the cores")
+    elif wanted.world_size > 1:
+        scale = wanted.world_size * _ddp(wanted.world_size, wanted.is_gpu).expected
         found.append(
             f"{wanted.world_size} processes as {scale:.2f} (measured for two: 1.86 to 1.89"
             + (")" if wanted.world_size == 2 else "; more is assumed)")
@@ -279,8 +281,13 @@ def _told(wanted: Case, best: _Transfer, count: int, is_launching: bool) -> list
     return found
 
 
-def _ddp(world_size: int) -> Range:
-    """Return the share of its own speed that each of several processes keeps."""
+def _ddp(world_size: int, is_gpu: bool) -> Range:
+    """Return the share of its own speed that each of several processes keeps.
+
+    Processes without a GPU share the cores that one of them would have had.
+    """
+    if not is_gpu:
+        return Range.of(0.8 / world_size, 1.0 / world_size, 1.0 / world_size)
     doublings = math.log2(max(world_size, 1))
     low, expected, high = (share**doublings for share in DDP_SHARE)
     return Range.of(low, expected, high)
@@ -321,7 +328,7 @@ def _from_mfu(wanted: Case, hardware: Hardware) -> Rate:
         said = (
             f"{shares[0] * peak / 1e9:.0f} to {shares[2] * peak / 1e9:.0f} GFLOP/s of {cores} cores"
         )
-    floor, ddp = wanted.launch_s, _ddp(wanted.world_size)
+    floor, ddp = wanted.launch_s, _ddp(wanted.world_size, wanted.is_gpu)
     seconds = [max(weight / (peak * share), floor) for share in reversed(shares)]
     step = Range.of(seconds[0] / ddp.high, seconds[1] / ddp.expected, seconds[2] / ddp.low)
     return Rate(

@@ -23,20 +23,14 @@ def synthetic(preset: Any, plan: Any, hardware: Any = None) -> MemoryBudget:
     tokens = plan.per_device_train_batch_size * s.seq_len
     activations = tokens * 2**21 // (4 if s.gradient_checkpointing else 1)
     logits = tokens * 2**21 // (1 if getattr(s, "loss", "") == "plain" else 8)
+    phases = {"backward": 4 * GIB + activations + logits}
+    if s.seed == SCORES:
+        phases["evaluation"] = 4 * GIB + s.per_device_eval_batch_size * s.seq_len * 2**20
+        activations, logits = max(phases.values()) - 4 * GIB, 0
     sizes = {"weights": 4 * GIB, "activations": activations, "logits and loss": logits}
     lines = [MemoryLine(name=n, size_bytes=size, note="told") for n, size in sizes.items()]
     lines.append(MemoryLine(name=CONTEXT, size_bytes=GIB, note="told"))
     total = sum(line.size_bytes for line in lines)
-    phases = (MemoryLine(name="backward", size_bytes=total - GIB, note=""),)
-    if s.seed == SCORES:
-        scored = s.per_device_eval_batch_size * s.seq_len * 2**20 + 4 * GIB
-        phases += (MemoryLine(name="evaluation", size_bytes=scored, note=""),)
-        lines[1] = MemoryLine(name="activations", size_bytes=max(scored - 4 * GIB, 0), note="told")
-        lines[2] = MemoryLine(name="logits and loss", size_bytes=0, note="told")
-        if scored < total - GIB:
-            phases = phases[:1]
-        else:
-            total = scored + GIB
     return MemoryBudget(
         lines=tuple(lines),
         total_bytes=total,
@@ -45,7 +39,7 @@ def synthetic(preset: Any, plan: Any, hardware: Any = None) -> MemoryBudget:
         advice=(),
         source="simulation",
         reserved_bytes=total - GIB,
-        phases=phases,
+        phases=tuple(MemoryLine(name=n, size_bytes=x, note="") for n, x in phases.items()),
         opaque=("a kernel of nobody: not known",) if s.seed == OPAQUE else (),
         versions=dict(VERSIONS),
     )

@@ -37,7 +37,7 @@ from nbhelpers.report_finetune_base import unlike
 from nbhelpers.report_study_words import doubts
 from nbhelpers.runs import write_json
 from nbhelpers.study import open_study
-from nbhelpers.study_time import training_rows
+from nbhelpers.timing_work import training_rows
 
 pytestmark = [
     pytest.mark.slow,

@@ -93,7 +93,11 @@ def test_an_unknown_parameter_stops_before_any_cell_runs(
         {"run_dir": ""},
         {"run_dir": 3},
         {"data": "/no/such/folder"},
-        {"learning_rate": 1e-3},
+        {"learning_rate": "fast"},
+        {"more_settings": {"learning_rate": "fast"}},
+        {"more_settings": {"epochs": 2}, "epochs": 3},
+        {"more_settings": "learning_rate"},
+        {"learning_rat": 1e-3},
     ],
     ids=str,
 )
@@ -113,6 +117,7 @@ def test_the_clone_notebook_refuses_a_value_of_the_wrong_kind(
         {"num_gpus": "auto"},
         {"num_gpus": 2, "seed": 7, "train_fraction": 0.5},
         {"preset": "t4", "seq_len": 400, "model": "codegpt", "track": "none"},
+        {"learning_rate": 1e-3, "more_settings": {"warmup_ratio": 0.1}},
     ],
     ids=str,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,13 +99,25 @@ def _masked(tracker: Tracker, args: Any) -> Any:
 def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
     """Answer for a value that only a run knows: the one of a step that goes well."""
     tracker.state.note(
-        "The code reads values that only a run knows (a loss, a norm): zero or False was assumed."
+        f"{_caller()} reads a value that only a run knows (a loss, a norm): zero or False was assumed"
     )
     if func in (aten.equal.default,):
         return False
     if tensor.dtype is torch.bool:
         return False
     return 0.0 if tensor.is_floating_point() else 0
+
+
+def _caller() -> str:
+    """Name the line of user code, or of a library, that asked."""
+    ours, torchs = str(Path(__file__).parent), str(Path(torch.__file__).parent)
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((ours, torchs, "<")):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "The code"
 
 
 def _refuse(tracker: Tracker, func: Any) -> None:

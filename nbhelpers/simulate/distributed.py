@@ -1,14 +1,16 @@
 """Data parallelism on the simulated card: the memory of DDP's buckets, without other processes.
 
-Source: torch/csrc/distributed/c10d/reducer.cpp and torch/nn/parallel/distributed.py: a first bucket
-of 1 MiB, others of `bucket_cap_mb`, each for one type of parameter; after the first backward pass
-the buckets are made anew in the order in which gradients came. NCCL's own memory lies outside the
-allocator (`Card.nccl_bytes`).
+Source: torch/csrc/distributed/c10d/reducer.cpp and torch/nn/parallel/distributed.py of torch 2.11:
+one bucket at first; after the first backward pass buckets in the order in which gradients came, a
+first of 1 MiB and others of 25 MiB (all of `bucket_cap_mb` where that is set), each for one type of
+parameter. With `find_unused_parameters` they are made so at once, and stay. NCCL's own memory lies
+outside the allocator (`Card.nccl_bytes`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -16,7 +18,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from nbhelpers.simulate.state import COMMUNICATION, GRADIENTS
+from nbhelpers.simulate.state import COMMUNICATION
 
 if TYPE_CHECKING:
     from nbhelpers.simulate.tracker import Tracker
@@ -26,17 +28,22 @@ FIRST_BUCKET, MIB = 1 << 20, 1 << 20
 BROADCAST = 250 << 20
 
 
-def bucket_sizes(parameters: list[torch.Tensor], cap_bytes: int) -> list[int]:
-    """Return the bytes of each bucket, in the order of `parameters`."""
-    sizes, open_buckets, limits = [], {}, {}
+def bucket_sizes(parameters: list[torch.Tensor], limits: list[int]) -> list[int]:
+    """Return the bytes of each bucket, in the order of `parameters`.
+
+    Args:
+        limits: Bytes at which the first, second, ... bucket of a type closes; the last stays.
+    """
+    sizes: list[int] = []
+    filled: dict[Any, int] = {}
+    closed: dict[Any, int] = {}
     for each in parameters:
         kind = each.dtype
-        limit = limits.setdefault(kind, FIRST_BUCKET)
-        open_buckets[kind] = open_buckets.get(kind, 0) + each.numel() * each.element_size()
-        if open_buckets[kind] >= limit:
-            sizes.append(open_buckets.pop(kind))
-            limits[kind] = cap_bytes
-    return sizes + list(open_buckets.values())
+        filled[kind] = filled.get(kind, 0) + each.numel() * each.element_size()
+        if filled[kind] >= limits[min(closed.get(kind, 0), len(limits) - 1)]:
+            sizes.append(filled.pop(kind))
+            closed[kind] = closed.get(kind, 0) + 1
+    return sizes + list(filled.values())
 
 
 class _Buckets:
@@ -44,18 +51,22 @@ class _Buckets:
 
     def __init__(self, tracker: Tracker, module: nn.Module, options: dict[str, Any]) -> None:
         self.tracker, self.as_views = tracker, bool(options.get("gradient_as_bucket_view"))
-        self.cap = int((options.get("bucket_cap_mb") or 25) * MIB)
+        cap = options.get("bucket_cap_mb")
+        self.limits = [FIRST_BUCKET, 25 * MIB] if cap is None else [int(cap * MIB)]
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.arrived: list[torch.Tensor] = []
-        self.syncs, self.rebuilt = True, bool(options.get("find_unused_parameters"))
-        self.held = self._take(list(reversed(self.parameters)))
+        stays = options.get("find_unused_parameters") and not options.get("static_graph")
+        self.syncs, self.rebuilt = True, bool(stays)
+        self.held = self._take(
+            list(reversed(self.parameters)), self.limits if stays else [sys.maxsize]
+        )
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self._arrives)
 
-    def _take(self, order: list[torch.Tensor]) -> list[Any]:
+    def _take(self, order: list[torch.Tensor], limits: list[int]) -> list[Any]:
         return [
             self.tracker.state.allocate(size, COMMUNICATION, "DDP bucket")
-            for size in bucket_sizes(order, self.cap)
+            for size in bucket_sizes(order, limits)
         ]
 
     def _arrives(self, parameter: torch.Tensor) -> None:
@@ -71,10 +82,9 @@ class _Buckets:
         if self.rebuilt or len(self.arrived) < len(self.parameters):
             return
         self.rebuilt = True
-        new = self._take(self.arrived[: len(self.parameters)])
         for handle in self.held:
             self.tracker.state.free(handle)
-        self.held = new
+        self.held = self._take(self.arrived[: len(self.parameters)], self.limits)
 
 
 def _wrap(tracker: Tracker) -> dict[str, Any]:
@@ -204,6 +214,3 @@ def fake_distributed(tracker: Tracker) -> Iterator[None]:
                 mock.patch.object(DistributedDataParallel, name, method, create=True)
             )
         yield
-
-
-__all__ = ["GRADIENTS", "bucket_sizes", "fake_distributed"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from accelerate import Accelerator
 
+from nbhelpers.catalog import SAMPLES
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.jobs.pairs import PAIRS_PER_CHUNK, PairTask
 from nbhelpers.models.encoders import build_clone_model
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
     from nbhelpers.models.encoders import Tokeniser
 
-# Functions of which the state is kept while all pairs are scored.
+# Functions whose states are kept while pairs are scored, at most: of data that is not known here.
 # Source: BigCloneBench in CodeXGLUE's form, data.jsonl.
-BIGCLONEBENCH_FUNCTIONS = 9126
+MOST_FUNCTIONS = 9126
 SCORED_BATCHES = 2
 
 
@@ -45,7 +46,7 @@ def build_clones(
     train = longest(settings, 2 * step_examples(plan)) if lengths is None else np.asarray(lengths)
     scored = longest(settings, 2 * settings.per_device_eval_batch_size * SCORED_BATCHES)
     inputs: Any = SimpleNamespace(
-        data=_pairs(len(train), len(scored)),
+        data=_pairs(len(train), len(scored), settings.max_eval_pairs or PAIRS_PER_CHUNK),
         table=_table(settings, found, np.concatenate([train, scored])),
         found=found,
     )
@@ -55,26 +56,32 @@ def build_clones(
     trainer = one_step(task, model, accelerator, settings, plan)
 
     def evaluate() -> None:
-        missing = min(2 * (settings.max_eval_pairs or PAIRS_PER_CHUNK), BIGCLONEBENCH_FUNCTIONS)
         head = model.classifier.out_proj
         # The states of the functions that are not encoded here.
-        held = head.weight.new_empty(max(0, missing - len(scored)), head.in_features)
+        held = head.weight.new_empty(_functions(settings, len(scored)), head.in_features)
         task.predict(inputs.data.splits["valid"])
         del held
 
     return trainer, evaluate
 
 
-def _pairs(train: int, scored: int) -> Any:
-    """Return pairs of neighbours for training, and a chunk of pairs of the functions behind them."""
+def _functions(settings: ClonesSettings, encoded: int) -> int:
+    """Return how many functions validation needs beside those that are encoded."""
+    if settings.data in SAMPLES:
+        return 0
+    pairs = settings.max_eval_pairs
+    most = MOST_FUNCTIONS if pairs is None else min(MOST_FUNCTIONS, 2 * pairs)
+    return max(0, most - encoded)
+
+
+def _pairs(train: int, scored: int, most: int) -> Any:
+    """Return pairs of neighbours for training, and pairs of the functions behind them to score."""
     order = np.arange(train, dtype=np.int32)
-    draw = np.random.default_rng(0)
-    left, right = (train + draw.integers(0, scored, PAIRS_PER_CHUNK) for _ in range(2))
-    left[:scored] = train + np.arange(scored)[:PAIRS_PER_CHUNK]  # each function is needed
-    splits = {
-        "train": _labelled(order[::2], order[1::2]),
-        "valid": _labelled(left.astype(np.int32), right.astype(np.int32)),
-    }
+    # Enough that each of these functions is encoded, and as many as are scored at once.
+    count = max(scored, min(most, PAIRS_PER_CHUNK))
+    left = (train + np.arange(count) % scored).astype(np.int32)
+    right = (train + (np.arange(count) * 7 + 1) % scored).astype(np.int32)
+    splits = {"train": _labelled(order[::2], order[1::2]), "valid": _labelled(left, right)}
     return SimpleNamespace(splits=splits, ids=[str(row) for row in range(train + scored)])
 
 

@@ -133,9 +133,7 @@ def text_table(lengths: Sequence[int] | NDArray[Any], *, seq_len: int, vocab: in
     body = np.maximum(np.minimum(np.asarray(lengths, dtype=np.int64), seq_len) - _ENDS, 0)
     offsets = np.concatenate([[0], np.cumsum(body)]).astype(np.int64)
     ids = (UNKNOWN + np.arange(offsets[-1]) % max(1, vocab - UNKNOWN)).astype(np.int32)
-    return TokenTable(
-        ids=ids, offsets=offsets, bos_id=BOS, eos_id=EOS, pad_id=PAD, seq_len=seq_len
-    )
+    return TokenTable(ids=ids, offsets=offsets, bos_id=BOS, eos_id=EOS, pad_id=PAD, seq_len=seq_len)
 
 
 def graph_table(

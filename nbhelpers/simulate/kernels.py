@@ -37,7 +37,7 @@ def _overload(name: str) -> Any:
 RULES: dict[Any, Rule] = {
     found: rule
     for family in _FAMILIES
-    for name, rule in family.RULES.items()
+    for name, rule in getattr(family, "RULES", {}).items()
     if (found := _overload(name)) is not None
 }
 _known: dict[Any, bool] = {}

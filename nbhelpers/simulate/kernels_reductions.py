@@ -241,3 +241,19 @@ def sums(call: Call, dims_at: int | None = 1) -> list[int]:
     same = is_half(tensor.dtype) and _first_output(call).dtype == tensor.dtype
     bytes_each = accumulation_bytes(tensor.dtype)
     return copy + reduction(call, tensor, dims, accumulator=bytes_each, in_output=not same)
+
+
+def _sum_dims(call: Call) -> list[int]:
+    return sums(call, 1)
+
+
+def _sum_all(call: Call) -> list[int]:
+    return sums(call, None)
+
+
+RULES: dict[str, Rule] = {
+    "sum.default": Rule(_sum_all, SOURCE),
+    "sum.dim_IntList": Rule(_sum_dims, SOURCE),
+    "mean.default": Rule(_sum_all, SOURCE),
+    "mean.dim": Rule(_sum_dims, SOURCE),
+}

@@ -96,7 +96,7 @@ class Simulation:
 
     def end_build(self, built: Any) -> None:
         """Say that what stands on the card now is the model."""
-        modules = list(_modules(built))
+        modules = list(dict.fromkeys(_modules(built)))
         for module in modules:
             if not any(p.device == CUDA for p in module.parameters()):
                 module.to(CUDA)
@@ -249,6 +249,8 @@ def _modules(built: Any) -> Iterable[nn.Module]:
     elif isinstance(built, (list, tuple)):
         for each in built:
             yield from _modules(each)
+    elif hasattr(built, "__dict__"):  # a trainer, or whatever else holds the model
+        yield from (each for each in vars(built).values() if isinstance(each, nn.Module))
 
 
 def _vocabulary(modules: list[nn.Module]) -> int:

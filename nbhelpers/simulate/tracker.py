@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from nbhelpers.simulate.state import (
     ATTENTION,
     BACKWARD,
     FORWARD,
+    GRADIENTS,
     LOAD,
     LOGITS,
     OPTIMIZER,
@@ -86,13 +88,18 @@ class Tracker(TorchDispatchMode):
     # ---------------------------------------------------------------- birth and death
 
     def _track(
-        self, tensor: torch.Tensor, category: str, what: str, added_to: int | None = None
+        self,
+        tensor: torch.Tensor,
+        category: str,
+        what: str,
+        added_to: int | None = None,
+        size: int | None = None,
     ) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.live or key in self.hosts:
             return
-        size = storage.nbytes()
+        size = storage.nbytes() if size is None else size
         entry = [None, size, weakref.ref(storage, functools.partial(self._dies, key))]
         self.live[key] = entry
         old = self.live.get(added_to) if added_to is not None else None
@@ -145,7 +152,7 @@ class Tracker(TorchDispatchMode):
         state = self.state
         if self.building:
             return WEIGHTS
-        phase = state.phase_now
+        phase = state.forced_phase or state.phase_now
         if phase == STEP:
             return OPTIMIZER if self.in_optimizer else TEMPORARIES
         shape = tensor.shape
@@ -161,7 +168,7 @@ class Tracker(TorchDispatchMode):
                 return ATTENTION
         return ACTIVATIONS if phase != BACKWARD else TEMPORARIES
 
-    def _set_phase(self) -> None:
+    def _set_phase(self, args: tuple[Any, ...]) -> None:
         state = self.state
         if self.building:
             state.phase_now = LOAD
@@ -169,10 +176,20 @@ class Tracker(TorchDispatchMode):
             state.phase_now = STEP
         elif _node() is not None:
             state.phase_now, self.backward_seen = BACKWARD, True
-        elif self.backward_seen and not torch.is_grad_enabled():
+        elif self.backward_seen and not torch.is_grad_enabled() and self._after_backward(args):
             state.phase_now = STEP
         else:
             state.phase_now = FORWARD
+
+    def _after_backward(self, args: tuple[Any, ...]) -> bool:
+        """Whether gradients are worked on: clipped or unscaled, before the optimizer's step."""
+        if self.state.phase_now == STEP:
+            return True
+        for tensor in tensors_in(args):
+            entry = self.live.get(tensor.untyped_storage()._cdata) if tensor.is_meta else None
+            if entry is not None and entry[0] is not None and entry[0][1] == GRADIENTS:
+                return True
+        return False
 
     # ---------------------------------------------------------------- every operation
 
@@ -185,7 +202,7 @@ class Tracker(TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.operations += 1
-        self._set_phase()
+        self._set_phase(args)
         shadowed = None
         if self.shadows or func in DATA_DEPENDENT:
             shadowed = self._shadowed(func, args, kwargs)
@@ -242,16 +259,31 @@ class Tracker(TorchDispatchMode):
             torch.are_deterministic_algorithms_enabled(),
         )
         what = func._schema.name
-        for size in kernels.output_extras(call):
-            state.temporary(size, what=what)
-        for tensor in tensors:
-            if tensor.is_meta:
-                self._track(tensor, self._category(tensor, func), what, added_to)
+        inside = what + " (inside)"
+        held: list[Any] = []
+        self._play(kernels.before(call), held, inside)
+        sizes = kernels.outputs(call)
+        made = [t for t in tensors if t.is_meta]
+        for number, tensor in enumerate(made):
+            size = sizes[number] if sizes is not None and number < len(sizes) else None
+            self._track(tensor, self._category(tensor, func), what, added_to, size)
         if func in _RESIZING:
-            self._resized(tensors[0])
-        sizes = kernels.temporaries(call)
-        if sizes:
-            state.temporary(*sizes, what=what + " (inside)")
+            self._resized(made[0])
+        self._play(kernels.events(call), held, inside)
+        for handle in held:
+            state.free(handle)
+
+    def _play(self, events: Sequence[int], held: list[Any], what: str) -> None:
+        """Take and give back what happens inside a kernel: +n bytes, -n the latest of n bytes."""
+        for size in events:
+            if size > 0:
+                held.append(self.state.allocate(size, TEMPORARIES, what))
+            elif size < 0:
+                for handle in reversed(held):
+                    if handle is not None and handle[2] == -size:
+                        self.state.free(handle)
+                        held.remove(handle)
+                        break
 
     def _resized(self, tensor: torch.Tensor) -> None:
         entry = self.live.get(tensor.untyped_storage()._cdata)
