@@ -195,8 +195,11 @@ OTHERS: dict[str, Case] = {
     | {"family": "codet5", "task": "seq2seq", "attention": None, "batch": 8, "length": 256},
     "codet5-bf16-16x400": _FULL
     | _BF16
-    | {"family": "codet5", "task": "seq2seq", "attention": None, "batch": 16, "length": 400}
-    | {"target": 150},
+    | _EAGER
+    | {"family": "codet5", "task": "seq2seq", "batch": 16, "length": 400, "target": 150},
+    "codet5-bf16-sdpa-4x200": _FULL
+    | _BF16
+    | {"family": "codet5", "task": "seq2seq", "length": 200},
     "whisper-fp16-4": _FULL | _FP16 | {"family": "whisper", "task": "speech", "batch": 4},
 }
 

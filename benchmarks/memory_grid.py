@@ -79,6 +79,8 @@ class Listener:
 
     def write(self, path: Path) -> None:
         """Write the events of the last step in the form of `memory_measure.write_events`."""
+        if not self.starts:  # the build could not be followed
+            return
         first, before = self.starts[-1]
         events = [
             [each[0], each[1], max(each[2] - first, -1), *each[3:]] for each in self.events[first:]

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,14 +124,15 @@ def code_stamp() -> str:
 
 
 def user_folder() -> Path:
-    """Return the folder of budgets that were simulated on this machine."""
-    return cache_dir() / "budgets"
+    """Return the folder of budgets that were simulated on this machine: `NBHELPERS_BUDGETS`."""
+    named = os.environ.get("NBHELPERS_BUDGETS")
+    return Path(named) if named else cache_dir() / "budgets"
 
 
 def keep(key: Key, budget: MemoryBudget) -> None:
     """Keep a simulated budget in the user's cache."""
-    made = json.dumps([code_stamp(), sorted(budget.versions.items())])
-    stamp = hashlib.sha256(f"{key.card}{made}".encode()).hexdigest()[:8]
+    made = json.dumps([key.card, sorted(budget.versions.items())])
+    stamp = hashlib.sha256(made.encode()).hexdigest()[:8]
     path = user_folder() / key.job / f"{key.name}-{stamp}.json"
     facts = {"schema": SCHEMA, "card": key.card, "code": code_stamp()}
     facts |= {"batch": key.batch, "seq_len": key.seq_len, "versions": budget.versions}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nbhelpers.memory import MemoryBudget
     from nbhelpers.presets import Preset
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 # What was chosen in a widget of this kernel, by what the picker started from: running all cells
 # again makes the picker anew, and must not lose the choice.
 _KEPT: dict[str, Choice] = {}
@@ -261,7 +262,9 @@ class PresetPicker:
         from IPython.display import display
 
         if box is not None:
-            display(box)
+            # The text is what GitHub shows of a saved notebook; both versions draw the view.
+            view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
+            display({WIDGET: view, "text/plain": repr(self)}, raw=True)
             return
         from nbhelpers.plots_budget import budget_bars, png
 

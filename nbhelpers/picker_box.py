@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.config import STUDIES
 from nbhelpers.errors import NbhelpersError
-from nbhelpers.memory import FITS
+from nbhelpers.memory import DOES_NOT_FIT, TIGHT, MemoryBudget
 from nbhelpers.picker_budget import Estimate, exact_estimate
 from nbhelpers.picker_state import ADAPTERS, COUNTS, HERE, OFFERED, gpus_of, offered, presets_of
 from nbhelpers.picker_text import answer_html, details_html, lines_html, problem_html
@@ -39,6 +39,11 @@ NAMES = {
 WORDS = {True: "on", False: "off"}
 REFUSED = "Not possible, so nothing was changed:"
 NOT_EXACT = "The exact simulation did not come about, so the figures above stay:"
+
+
+def budgets(estimate: Estimate) -> list[MemoryBudget]:
+    """Return the budgets of an estimate."""
+    return list(estimate.budgets.values())
 
 
 class PickerBox:
@@ -121,15 +126,16 @@ class PickerBox:
         if isinstance(result, Estimate) and result.found is estimate.found:
             self.picker.take(result)
             self.show(result)
-            self._ask_advice(result)
+            if any(b.verdict in (TIGHT, DOES_NOT_FIT) and not b.advice for b in budgets(result)):
+                self._exact.ask(lambda check: exact_estimate(result, report=check), self._advised)
         elif isinstance(result, NbhelpersError):
             self.answer.value = answer_html(estimate) + problem_html(result, NOT_EXACT)
 
-    def _ask_advice(self, estimate: Estimate) -> None:
-        """Simulate what would help, where something does not fit and nothing was advised yet."""
-        if all(b.verdict == FITS or b.advice for b in estimate.budgets.values()):
-            return
-        self._exact.ask(lambda check: exact_estimate(estimate, report=check), self._arrived)
+    def _advised(self, result: Any) -> None:
+        """Redraw with what would help; the figures of the choice itself are known already."""
+        if isinstance(result, Estimate) and result.found is self.picker.found:
+            self.picker.take(result)
+            self.show(result)
 
     def show(self, estimate: Estimate, *, waiting: bool = False) -> None:
         """Draw an estimate."""

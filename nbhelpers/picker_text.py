@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nbhelpers.memory import MemoryBudget
     from nbhelpers.picker_budget import Estimate
 
+MOST_TOLD = 6  # parts that are not predicted, by name
 NOTE = "  "  # before a line that says where a time comes from
 # Verdict: colour behind it (Okabe and Ito), colour of its text, and a mark that needs no colour.
 STYLES = {
@@ -90,7 +91,9 @@ def _first(lines: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _unpredicted(budget: MemoryBudget) -> list[str]:
-    return [f"not predicted: {name}" for name in budget.opaque]
+    told = [f"not predicted: {name}" for name in budget.opaque[:MOST_TOLD]]
+    rest = len(budget.opaque) - MOST_TOLD
+    return [*told, f"and {rest} more that are not predicted"] if rest > 0 else told
 
 
 def lines_html(estimate: Estimate) -> str:

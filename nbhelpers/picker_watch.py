@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from nbhelpers.errors import JobFailed, NbhelpersError
 
+LAST_S = 5.0  # for what is being drawn when the process ends
 Check = Callable[[str], None]
 Work = Callable[[Check], Any]
 Done = Callable[[Any], None]
@@ -26,7 +28,7 @@ class Latest:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Condition()
+        self._lock, self._doing = threading.Condition(), threading.Lock()
         self._next: tuple[int, Work, Done] | None = None
         self._number = 0
         self._thread: threading.Thread | None = None
@@ -37,6 +39,8 @@ class Latest:
             self._number += 1
             self._next = (self._number, work, done)
             if self._thread is None:
+                atexit.unregister(self.close)
+                atexit.register(self.close)
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
 
@@ -45,6 +49,12 @@ class Latest:
         with self._lock:
             self._number += 1
             self._next = None
+
+    def close(self) -> None:
+        """Begin nothing more, and let a `done` end: a thread that dies while it draws aborts."""
+        self.forget()
+        if self._doing.acquire(timeout=LAST_S):
+            self._doing.release()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is left to do; whether that came in time."""
@@ -61,8 +71,9 @@ class Latest:
                 number, work, done = self._next
                 self._next = None
             result = self._result(number, work)
-            if number == self._number:
-                done(result)
+            with self._doing:
+                if number == self._number:
+                    done(result)
 
     def _result(self, number: int, work: Work) -> Any:
         def check(_: str) -> None:

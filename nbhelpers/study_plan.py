@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _BUDGET = {
     "*": TEXT,
     **dict.fromkeys(("total_bytes", "capacity_bytes", "reserved_bytes"), NUMBER),
-    **dict.fromkeys(("lines", "phases", "held"), [{"*": TEXT, "size_bytes": NUMBER}]),
-    **dict.fromkeys(("advice", "opaque", "notes"), [TEXT]),
+    **{name: [{"*": TEXT, "size_bytes": NUMBER}] for name in ("lines", "phases", "held")},
+    **{name: [TEXT] for name in ("advice", "opaque", "notes")},
     "versions": {"*": TEXT},
 }
 _TIME = {"basis": TEXT, "low_s": NUMBER, "high_s": NUMBER, "notes": [TEXT]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,16 @@ for _name, _value in {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
+    "NBHELPERS_REFRESH": "0",
     "NBHELPERS_SPEEDS": os.devnull,
 }.items():
     os.environ.setdefault(_name, _value)
 for _name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED", "NBHELPERS_ROOT"):
     os.environ.pop(_name, None)
+
+# Budgets that this user simulated before are no part of any test.
+_BUDGETS = tempfile.TemporaryDirectory(prefix="nbhelpers-budgets-")
+os.environ["NBHELPERS_BUDGETS"] = _BUDGETS.name
 
 ROOT = Path(__file__).resolve().parent.parent
 

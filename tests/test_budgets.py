@@ -34,7 +34,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         asked.append(f"{plan.per_device_train_batch_size} x {preset.settings.seq_len}")
         return synthetic(preset, plan)
 
-    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path))
+    monkeypatch.setenv("NBHELPERS_BUDGETS", str(tmp_path))
     monkeypatch.setattr(budgets_store, "shipped", lambda job: {})
     monkeypatch.setattr(budgets_store, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(budgets, "simulated", simulated)
@@ -135,7 +135,7 @@ def test_tight_is_less_than_ten_per_cent_above_what_is_reserved() -> None:
 def test_beside_what_cannot_be_simulated_stands_what_the_formulas_say() -> None:
     run = run_of("clones", "base", seed=16)
     assert simulate_budget(*run).verdict == "unknown"
-    assert predict_memory(*run).notes[-1].endswith("formulas say 4.1 GiB: fits")
+    assert predict_memory(*run).notes[-1].endswith("formulas say 4.3 GiB: fits")
 
 
 def test_another_version_is_labelled_and_the_right_one_is_preferred(
@@ -165,7 +165,7 @@ def test_without_the_libraries_the_label_says_so() -> None:
 def test_a_damaged_cache_is_as_good_as_none(tmp_path: Path) -> None:
     run = run_of("clones", "base")
     simulate_budget(*run)
-    (file,) = (tmp_path / "budgets" / "clones").glob("*.json")
+    (file,) = (tmp_path / "clones").glob("*.json")
     for text in ("{", "[]", '{"schema": 1}'):
         file.write_text(text)
         assert predict_memory(*run).source == "ledger"

@@ -24,7 +24,7 @@ SEED = ("--job", "finetune", "--preset", "seed-a100", "--gpu", "t4", "-o", "seq_
 def later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """An empty cache, a simulation whose sums are known, and nothing left running."""
     left: list[str] = []
-    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path))
+    monkeypatch.setenv("NBHELPERS_BUDGETS", str(tmp_path))
     monkeypatch.setattr(budgets_store, "shipped", lambda job: {})
     monkeypatch.setattr(budgets_store, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(budgets, "simulated", lambda p, plan, h, **_: synthetic(p, plan))

@@ -28,6 +28,7 @@ from nbhelpers.picker_watch import Latest
 from nbhelpers.widgets import pick_preset
 
 pytestmark = pytest.mark.slow
+EXACT = 5 * 2**30  # what a simulation finds in these tests
 T4, H100 = plan_hardware("t4"), plan_hardware("h100")
 
 
@@ -41,6 +42,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any]) -> No
     """Let the process beside this one answer so."""
     monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", list)
     monkeypatch.setattr("nbhelpers.picker_budget.simulate_budget", answer)
+    for module in ("picker_budget", "picker_text"):  # whatever the package's tables hold
+        monkeypatch.setattr(f"nbhelpers.{module}.is_exact", lambda b, _: b.total_bytes == EXACT)
 
 
 def test_it_starts_from_the_parameters_of_the_notebook() -> None:
@@ -219,7 +222,7 @@ def test_the_exact_budget_replaces_the_quick_one(monkeypatch: pytest.MonkeyPatch
 
     def answer(*_: Any, **__: Any) -> Any:
         assert gate.wait(20)
-        return replace(quick, source="simulation", total_bytes=5 * 2**30)
+        return replace(quick, source="simulation", total_bytes=EXACT)
 
     simulated(monkeypatch, answer)
     box = PickerBox(picker)
@@ -228,6 +231,20 @@ def test_the_exact_budget_replaces_the_quick_one(monkeypatch: pytest.MonkeyPatch
     assert box.wait(20)
     assert "5.0 GiB" in box.answer.value and "runs now" not in box.answer.value
     assert picker.budget.source == "simulation"
+
+
+def test_what_would_help_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    picker, asked = pick_preset("finetune", T4, preset="seed-t4"), []
+    quick = replace(picker.budget, total_bytes=EXACT, advice=())
+
+    def answer(*_: Any, with_advice: bool, **__: Any) -> Any:
+        asked.append(with_advice)
+        return replace(quick, advice=("a smaller batch",)) if with_advice else quick
+
+    simulated(monkeypatch, answer)
+    box = PickerBox(picker)
+    assert box.wait(20)
+    assert asked == [False, True] and "a smaller batch" in box.answer.value
 
 
 def test_a_simulation_that_fails_leaves_the_quick_answer(monkeypatch: pytest.MonkeyPatch) -> None:

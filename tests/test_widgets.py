@@ -44,7 +44,8 @@ def test_a_headless_run_shows_text_and_a_figure_instead_of_a_widget(
     if is_headless:
         monkeypatch.setenv("NBHELPERS_OWNER_PID", "1")
     pick_preset("clones", plan_hardware("t4"))._ipython_display_()
-    assert isinstance(shown[0], dict) is is_headless
+    assert ("application/vnd.jupyter.widget-view+json" in shown[0]) is not is_headless
+    assert "nbhelpers train clones --preset t4" in shown[0]["text/plain"]
     if is_headless:
         assert set(shown[0]) == {"text/plain", "text/html"}
         assert shown[1]["image/png"].startswith(b"\x89PNG")

@@ -1,8 +1,8 @@
 """Our fine-tuning under simulation: TRL's trainer as it trains adapters, scoring and generation.
 
 Model, adapters, micro-batches, loss, attention and trainer are the job's own; only weights, data
-and the run's folder are left out. Two optimizer steps are made, of at most two micro-steps each:
-later ones are like the second.
+and the run's folder are left out. The optimizer's state is made first, and gradients of an earlier
+micro-step where there is one; then the largest micro-step is like any of a long run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from nbhelpers.schema import FinetuneSettings
     from nbhelpers.shapes_causal import CausalShape
 
-STEPS, MOST_MICRO_STEPS = 2, 2
 WORDS = ("<pad>", "<eos>", "<bos>", "<unk>")
 
 
@@ -46,16 +45,16 @@ def simulate_finetune(
     *,
     gpu: Any,
     lengths: Sequence[int] | None = None,
-    steps: int = STEPS,
+    steps: int = 2,
     world_size: int = 1,
     expandable_segments: bool = True,
 ) -> MemoryBudget:
     """Return the simulated memory of one process that trains adapters.
 
     Args:
-        lengths: Tokens of the samples of one optimizer step over all processes; None: as many
-            samples of `seq_len` tokens as two micro-steps have.
-        steps: Optimizer steps; the first makes the optimizer's state.
+        lengths: Tokens of the samples of one optimizer step over all processes, of which the
+            largest micro-step is made; None: samples of `seq_len` tokens.
+        steps: Optimizer steps; in the place of the first the optimizer's state is made.
 
     Raises:
         ConfigError: The sizes of the model cannot be read.
@@ -104,6 +103,7 @@ class _Finetuning:
 
         self.shape, self.precision, self.stack = shape, precision, stack
         self.settings, self.plan, rows = _shortened(settings, plan, lengths, steps)
+        self.has_earlier = plan.gradient_accumulation_steps > 1
         self.device = torch.device("cuda", 0)
         stack.enter_context(_as_a_worker())
         self.base = base_model(settings, shape, precision, self.device)
@@ -178,6 +178,9 @@ class _Finetuning:
     def step(self) -> None:
         """Train, then score held-out rows and generate as the job does."""
         if self.adapted is not None:
+            _make_state(self.trainer)
+            if self.has_earlier:
+                _with_earlier_gradients(self.trainer)
             self.trainer.train()
         with current().phase(EVALUATION):
             if self.settings.evaluate != "none":
@@ -211,19 +214,37 @@ class _Finetuning:
 def _shortened(
     settings: FinetuneSettings, plan: BatchPlan, lengths: Sequence[int] | None, steps: int
 ) -> tuple[FinetuneSettings, BatchPlan, np.ndarray]:
-    """Return settings and plan of a short run, and the lengths of its samples."""
+    """Return settings and plan of one micro-step, and the lengths of its samples over all ranks."""
     each = plan.world_size * plan.per_device_train_batch_size
-    micro = min(plan.gradient_accumulation_steps, MOST_MICRO_STEPS)
-    if lengths is None:
-        rows = np.full(each * micro, settings.seq_len, dtype=np.int64)
-    else:
-        rows = np.minimum(np.asarray(lengths, dtype=np.int64), settings.seq_len)
-        micro = max(1, -(-len(rows) // each))
-    settings = settings.model_copy(
-        update={"epochs": steps, "global_batch_size": len(rows), "eval_steps": None}
-    )
-    plan = replace(plan, gradient_accumulation_steps=micro, global_batch_size=len(rows))
-    return settings, plan, rows
+    rows = np.full(each, settings.seq_len, dtype=np.int64)
+    if lengths is not None:  # `schedule.micro_batches` puts the longest first
+        rows = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), settings.seq_len))[::-1][:each]
+    changes = {"epochs": max(1, steps - 1), "global_batch_size": len(rows), "eval_steps": None}
+    one = replace(plan, gradient_accumulation_steps=1, global_batch_size=len(rows))
+    return settings.model_copy(update=changes), one, rows
+
+
+def _make_state(trainer: Any) -> None:
+    """Give the optimizer what it keeps from its first step on."""
+    optimizer = trainer.optimizer
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _with_earlier_gradients(trainer: Any) -> None:
+    """Let each micro-step find the gradients of one before it, to which it adds its own."""
+    train = trainer.training_step
+
+    def training_step(*args: Any, **kwargs: Any) -> Any:
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        return train(*args, **kwargs)
+
+    trainer.training_step = training_step
 
 
 @contextmanager

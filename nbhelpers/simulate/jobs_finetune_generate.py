@@ -29,7 +29,7 @@ def generate_longest(
         _batch(
             model,
             [[4] * width for _ in range(rows)],
-            stop_ids=[1],
+            stop_ids=[],  # whether an answer ends hangs on its words
             pad_id=base.pad_id,
             max_new_tokens=2,
             device=device,

@@ -13,16 +13,35 @@ import torch
 
 from nbhelpers.simulate import (
     kernels_attention,
+    kernels_convolution,
     kernels_embedding,
+    kernels_foreach,
+    kernels_indexing,
+    kernels_losses,
+    kernels_matmul,
+    kernels_norm,
     kernels_reductions,
     kernels_softmax,
+    kernels_sorting,
 )
 from nbhelpers.simulate.kernels_call import Call, Events, Rule, alive_at_peak
 from nbhelpers.simulate.kernels_known import is_plain
 
 __all__ = ["RULES", "Call", "Rule", "before", "events", "is_known", "outputs", "temporaries"]
 
-_FAMILIES = (kernels_attention, kernels_embedding, kernels_reductions, kernels_softmax)
+_FAMILIES = (
+    kernels_attention,
+    kernels_convolution,
+    kernels_embedding,
+    kernels_foreach,
+    kernels_indexing,
+    kernels_losses,
+    kernels_matmul,
+    kernels_norm,
+    kernels_reductions,
+    kernels_softmax,
+    kernels_sorting,
+)
 
 
 def _overload(name: str) -> Any:

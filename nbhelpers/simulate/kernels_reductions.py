@@ -16,6 +16,7 @@ from nbhelpers.simulate.kernels_call import (
     accumulation_bytes,
     argument,
     ceil_div,
+    copy_of,
     elements,
     is_half,
     kept_dims,
@@ -251,9 +252,86 @@ def _sum_all(call: Call) -> list[int]:
     return sums(call, None)
 
 
+def _simple(accumulator: int | None = None, *, dims_at: int | None = 1, vector: int = 4) -> Rule:
+    """A reduction of the input as it is, in elements of `accumulator` bytes or its own."""
+
+    def events(call: Call) -> list[int]:
+        tensor = call.args[0]
+        named = argument(call, dims_at, "dim") if dims_at is not None else None
+        dims = kept_dims(tensor.dim(), named)
+        size = accumulator or tensor.element_size()
+        return reduction(call, tensor, dims, accumulator=size, vector=vector)
+
+    return Rule(events, SOURCE)
+
+
+def _norm_dims_at(place: int) -> Rule:
+    def events(call: Call) -> list[int]:
+        tensor = call.args[0]
+        dims = kept_dims(tensor.dim(), argument(call, place, "dim"))
+        dtype = argument(call, 4, "dtype")
+        copy = []
+        if isinstance(dtype, torch.dtype) and dtype != tensor.dtype and not is_half(tensor.dtype):
+            copy = [size_of(tensor, dtype)]
+        size = accumulation_bytes(tensor.dtype)
+        return copy + reduction(call, tensor, dims, accumulator=size)
+
+    return Rule(events, f"{SOURCE}; aten/src/ATen/native/cuda/ReduceNormKernel.cu")
+
+
+def _logsumexp_before(call: Call) -> list[int]:
+    """The maxima, and the differences that are exponentiated in place.
+
+    Source: aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl.
+    """
+    tensor = call.args[0]
+    dims = kept_dims(tensor.dim(), argument(call, 1, "dim"))
+    outputs = elements(size for d, size in enumerate(tensor.shape) if d not in dims)
+    maxima, mask = outputs * tensor.element_size(), outputs
+    greatest = reduction(call, tensor, dims, accumulator=tensor.element_size())
+    return [maxima, *greatest, maxima, mask, -mask, -maxima, size_of(tensor)]
+
+
+def _logsumexp(call: Call) -> list[int]:
+    tensor = call.args[0]
+    dims = kept_dims(tensor.dim(), argument(call, 1, "dim"))
+    dense = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    return reduction(call, dense, dims, accumulator=accumulation_bytes(tensor.dtype))
+
+
+def _argument_extreme(call: Call) -> list[int]:
+    tensor = call.args[0]
+    dims = kept_dims(tensor.dim(), argument(call, 1, "dim"))
+    copy = [] if argument(call, 1, "dim") is not None else copy_of(tensor)
+    return copy + reduction(call, tensor, dims, accumulator=VALUE_AND_INDEX)
+
+
+VALUE_AND_INDEX = 16  # bytes of a pair of a value and its place
+WELFORD = 16  # mean, squared differences, count twice
+
 RULES: dict[str, Rule] = {
     "sum.default": Rule(_sum_all, SOURCE),
     "sum.dim_IntList": Rule(_sum_dims, SOURCE),
+    "nansum.default": Rule(_sum_dims, SOURCE),
+    "prod.default": Rule(_sum_all, SOURCE),
+    "prod.dim_int": Rule(_sum_dims, SOURCE),
     "mean.default": Rule(_sum_all, SOURCE),
     "mean.dim": Rule(_sum_dims, SOURCE),
+    **dict.fromkeys(("amax.default", "amin.default"), _simple()),
+    **dict.fromkeys(("max.default", "min.default"), _simple(dims_at=None)),
+    **dict.fromkeys(("max.dim", "min.dim"), _simple(VALUE_AND_INDEX)),
+    **dict.fromkeys(("argmax.default", "argmin.default"), Rule(_argument_extreme, SOURCE)),
+    **dict.fromkeys(("any.default", "all.default"), _simple(dims_at=None)),
+    **dict.fromkeys(("any.dim", "all.dim", "any.dims", "all.dims"), _simple()),
+    **dict.fromkeys(
+        ("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"),
+        _simple(WELFORD, vector=2),
+    ),
+    "linalg_vector_norm.default": _norm_dims_at(2),
+    "norm.ScalarOpt_dim": _norm_dims_at(2),
+    "norm.ScalarOpt_dim_dtype": _norm_dims_at(2),
+    "norm.Scalar": _norm_dims_at(9),
+    "logsumexp.default": Rule(
+        _logsumexp, "aten/src/ATen/native/ReduceOps.cpp: logsumexp_out", before=_logsumexp_before
+    ),
 }

@@ -1,0 +1,94 @@
+"""Matrix products: copies of operands that cuBLAS cannot take, and the workspaces it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nbhelpers.simulate.kernels_call import Call, Rule, argument, copy_of, size_of
+
+BLAS = "aten/src/ATen/native/cuda/Blas.cpp"
+KIB, MIB = 1 << 10, 1 << 20
+# Products that ask for the workspace of the handle; those that may go through cuBLASLt.
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation")
+LT_PRODUCTS = ("addmm", "_addmm_activation", "_scaled_mm", "_int_mm")
+
+
+def cublas_workspace_bytes(card: Any, version: tuple[int, int] = (2, 11)) -> int:
+    """Bytes of the workspace of one cuBLAS handle and stream, kept until the process ends.
+
+    Every thread that multiplies has a handle: the backward pass has one of its own.
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize,
+    getChosenWorkspaceSize. 32 MiB for capability 9.0 (and 10.0, 12.0 since 2.7), else
+    `:4096:2:16:8`, 2 x 4096 + 8 x 16 KiB.
+    """
+    generation = card.capability // 10
+    if generation == 9 or (generation in (10, 12) and version >= (2, 7)):
+        return 32 * MIB
+    return (4096 * 2 + 16 * 8) * KIB
+
+
+def cublaslt_workspace_bytes(card: Any, version: tuple[int, int] = (2, 11)) -> int:
+    """Bytes of cuBLASLt's workspace for one product.
+
+    Source: aten/src/ATen/cuda/CUDABlas.cpp: _parseChosenWorkspaceSize; since 2.7 it can share the
+    handle's workspace if TORCH_CUBLASLT_UNIFIED_WORKSPACE=1.
+    """
+    return MIB
+
+
+def _fits(stride_fast: int, stride_slow: int, length: int) -> bool:
+    return stride_fast == 1 and stride_slow >= max(1, length)
+
+
+def operand_copy(tensor: torch.Tensor) -> list[int]:
+    """The copy of an operand that has neither rows nor columns in a line.
+
+    Source: aten/src/ATen/native/cuda/Blas.cpp: prepare_matrix_for_cublas,
+    prepare_batch_matrix_for_cublas.
+    """
+    rows, columns = tensor.shape[-2:]
+    down, across = tensor.stride()[-2:]
+    if _fits(down, across, rows) or _fits(across, down, columns):
+        return []
+    return [size_of(tensor)]
+
+
+def _product(first: int, second: int) -> Rule:
+    def events(call: Call) -> list[int]:
+        if not call.args[first].numel() or not call.args[second].numel():
+            return []
+        return [*operand_copy(call.args[first]), *operand_copy(call.args[second])]
+
+    return Rule(events, f"{BLAS}: prepare_matrix_for_cublas")
+
+
+def _grouped(call: Call) -> list[int]:
+    """Pointers and shapes of every group, and CUTLASS's workspace on capability 9.0.
+
+    Elsewhere, and in other types, the groups are multiplied one after the other.
+    """
+    offsets = argument(call, 2, "offs")
+    first, second = call.args[0], call.args[1]
+    groups = offsets.numel() if offsets is not None else max(first.shape[0], second.shape[0])
+    if call.card.capability // 10 != 9 or first.dtype != torch.bfloat16:
+        return []
+    return [60 * groups, 512 * call.card.multiprocessors]
+
+
+RULES: dict[str, Rule] = {
+    "mm.default": _product(0, 1),
+    "bmm.default": _product(0, 1),
+    "addmm.default": _product(1, 2),
+    "baddbmm.default": _product(1, 2),
+    "addbmm.default": _product(1, 2),
+    "_addmm_activation.default": _product(1, 2),
+    "mv.default": Rule(lambda call: copy_of(call.args[1]), f"{BLAS}: addmv_out_cuda"),
+    "addmv.default": Rule(lambda call: copy_of(call.args[2]), f"{BLAS}: addmv_out_cuda"),
+    "dot.default": Rule(None, f"{BLAS}: dot_cuda"),
+    "vdot.default": Rule(None, f"{BLAS}: vdot_cuda"),
+    "_grouped_mm.default": Rule(
+        _grouped, "aten/src/ATen/native/cuda/GroupMM.cu: bf16bf16_grouped_mm"
+    ),
+}
