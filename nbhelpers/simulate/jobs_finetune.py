@@ -111,7 +111,7 @@ class _Finetuning:
         self.table = rows_of(rows, shape.vocab)
         self.adapted = None
         if settings.method != "base":
-            model = add_adapter(self.base, settings)
+            model = add_adapter(self.base, settings).eval()  # as the proof of the attention does
             self.adapted = Adapted(base=self.base, model=model, facts={})
             self.trainer = self._trainer()
 

@@ -29,7 +29,7 @@ def radix_sort(count: int, key_bytes: int, value_bytes: int, bits: int | None = 
     a second buffer for keys and values where more than one pass is made. The tile is that of cub's
     tuning for capability 9.0; it decides 2 % of the size.
     """
-    if count <= UNSORTED:
+    if count <= 256 * (9 if max(key_bytes, value_bytes) > 4 else 19):
         return 1
     items = {1: 15, 2: 15, 4: 14}.get(key_bytes, 12)
     tiles = ceil_div(count, 384 * items)

@@ -86,27 +86,34 @@ def _index_before(call: Call) -> list[int]:
 def _put(call: Call) -> list[int]:
     """`index_put` that adds, or must be reproducible, sorts the rows that it writes."""
     target, indices, values = call.args[:3]
-    given = _given(indices)
+    given, accumulate = _given(indices), argument(call, 3, "accumulate", False)
     masks = [index for index in given if index.dtype in _MASKS]
-    accumulate = argument(call, 3, "accumulate", False)
+    if masks and values.numel() == 1 and not accumulate:
+        return []  # becomes masked_fill
     if masks:
-        if values.numel() == 1 and not accumulate:
-            return []  # becomes masked_fill
-        at = next(i for i, index in enumerate(indices) if index is not None)
-        count = values.shape[at] if at < values.dim() else values.numel()
+        count = _written_count(target, indices, values)
         events = [event for mask in masks for event in _found(mask, count, call.card)]
+        freed = [-count * mask.dim() * INDEX for mask in masks]
     else:
-        events = _laid_out(given)
+        events, freed = _laid_out(given), []
         count = elements(torch.broadcast_shapes(*(index.shape for index in given)))
     if not accumulate and not call.deterministic:
         return events
-    line = count * INDEX
-    shape = _written_shape(target, indices, count)
+    line, shape = count * INDEX, _written_shape(target, indices, count)
     expanded = elements(shape) * values.element_size()
     copy = [] if values.numel() == elements(shape) and values.is_contiguous() else [expanded]
     rows = target.numel() // max(elements(shape[1:]), 1)
     space = radix_sort(count, INDEX, INDEX, max(rows - 1, 1).bit_length())
-    return [*events, line, *copy, line, line, line, space]
+    return [*events, line, line, -line, *freed, *copy, line, line, line, space]
+
+
+def _written_count(target: torch.Tensor, indices: Sequence[Any], values: torch.Tensor) -> int:
+    """How many places a mask writes: the values tell, or else all of the mask may."""
+    at = next(i for i, index in enumerate(indices) if index is not None)
+    mask = indices[at]
+    if values.dim() == target.dim() - mask.dim() + 1 and values.shape[at] > 1:
+        return values.shape[at]
+    return mask.numel()
 
 
 def _written_shape(target: torch.Tensor, indices: Sequence[Any], count: int) -> list[int]:
@@ -140,10 +147,6 @@ def _masked_scatter_backward_before(call: Call) -> list[int]:
 
 def _repeat_before(call: Call) -> list[int]:
     return [call.args[0].numel() * INDEX, 1279, -1279]
-
-
-def _where(call: Call) -> list[int]:
-    return []
 
 
 def _roll_before(call: Call) -> list[int]:

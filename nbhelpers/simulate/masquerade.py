@@ -85,8 +85,8 @@ class Masquerade(TorchFunctionMode):
             _T.cpu: lambda t, *a, **k: self._to(t, CPU),
             _T.pin_memory: lambda t, *a, **k: t,
             _T.is_pinned: lambda t, *a, **k: False,
-            _T.numpy: lambda t, *a, **k: self._to(t, CPU).numpy(),
-            _T.tolist: lambda t: self._to(t, CPU).tolist(),
+            _T.numpy: lambda t, *a, **k: self._real(t).numpy(),
+            _T.tolist: lambda t: self._real(t).tolist(),
             _T.copy_: self._copy,
             _T.record_stream: lambda *a, **k: None,
             _T.type: self._type,
@@ -251,6 +251,14 @@ class Masquerade(TorchFunctionMode):
             return out
         # One zero that stands for all: large activations may be moved to main memory.
         return torch.zeros((), dtype=dtype).expand(tensor.shape)
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return values: known ones, or zeros."""
+        if not tensor.is_meta:
+            return tensor
+        if self.tracker.shadows.has(tensor):
+            return self.tracker.shadows.values(tensor)
+        return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
 
     def _copy(self, target: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not target.is_meta and isinstance(source, torch.Tensor) and source.is_meta:

@@ -264,6 +264,8 @@ class Tracker(TorchDispatchMode):
         self._play(kernels.before(call), held, inside)
         sizes = kernels.outputs(call)
         made = [t for t in tensors if t.is_meta]
+        if func is aten.native_dropout.default:
+            made.reverse()  # the mask comes first (Dropout.cu: dropout_cuda)
         for number, tensor in enumerate(made):
             size = sizes[number] if sizes is not None and number < len(sizes) else None
             self._track(tensor, self._category(tensor, func), what, added_to, size)
