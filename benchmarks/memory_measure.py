@@ -164,7 +164,7 @@ def run(case: dict[str, Any], found: dict[str, Any], events: Path | None) -> Non
         before = torch.cuda.memory_allocated()
         if last:
             torch.cuda.memory._record_memory_history(
-                enabled="all", context=None, max_entries=1_000_000
+                enabled="all", context=None, stacks="python", max_entries=1_000_000
             )
         started = time.monotonic()
         loss = float(step(*built))

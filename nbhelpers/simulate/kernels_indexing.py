@@ -102,7 +102,8 @@ def _put(call: Call) -> list[int]:
     line, shape = count * INDEX, _written_shape(target, indices, count)
     expanded = elements(shape) * values.element_size()
     copy = [] if values.numel() == elements(shape) and values.is_contiguous() else [expanded]
-    rows = target.numel() // max(elements(shape[1:]), 1)
+    # Rows stand together only where the first dimensions are the indexed ones.
+    rows = target.numel() // (max(elements(shape[1:]), 1) if indices[0] is not None else 1)
     space = radix_sort(count, INDEX, INDEX, max(rows - 1, 1).bit_length())
     return [*events, line, line, -line, *freed, *copy, line, line, line, space]
 
