@@ -135,8 +135,7 @@ def attend(call: Attention, card: Card) -> torch.Tensor:
     if kernel == FLASH:
         return _run_flash(call)
     if mask is not None and mask.dtype is torch.bool:
-        lowest = torch.full((), -float("inf"), dtype=q.dtype, device=q.device)
-        mask = torch.where(mask, q.new_zeros(()), lowest)
+        mask = _as_bias(mask, q)
     if kernel == CUDNN:
         return aten._scaled_dot_product_cudnn_attention(
             q, k, v, mask, call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
@@ -151,11 +150,37 @@ def attend(call: Attention, card: Card) -> torch.Tensor:
 
 
 def _run_math(call: Attention, mask: torch.Tensor | None) -> torch.Tensor:
-    gqa = {"enable_gqa": call.gqa} if call.gqa else {}
-    return aten._scaled_dot_product_attention_math(
-        call.query, call.key, call.value, mask, call.dropout, call.is_causal, None,
-        scale=call.scale, **gqa,
-    )[0]
+    """Attention from plain operations: half precision is computed in fp32.
+
+    Source: aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math; its
+    additions in place and its fused dropout are CUDA's, not those of tensors without storage.
+    """
+    q, k, v, dtype = call.query, call.key, call.value, call.query.dtype
+    if dtype in _HALF and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+        q, k, v = q.float(), k.float(), v.float()
+    root = (q.shape[-1] ** -0.5 if call.scale is None else abs(call.scale)) ** 0.5
+    if call.gqa:
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    q = q * root
+    if call.is_causal:
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = _as_bias(seen, q)
+    scores = torch.matmul(q, k.transpose(-2, -1) * root)
+    if mask is not None:
+        if mask.dtype is not scores.dtype and not mask.is_floating_point():
+            mask = mask.to(scores.dtype)
+        scores = scores.add_(mask)
+    weights = aten._safe_softmax(scores, -1) if torch_version() >= (2, 5) else scores.softmax(-1)
+    if call.dropout > 0:
+        weights = torch.native_dropout(weights, call.dropout, True)[0]
+    out = torch.matmul(weights, v)
+    return out.to(dtype)
+
+
+def _as_bias(seen: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Turn "is seen" into what is added to scores: zero, or minus infinity."""
+    lowest = torch.full((), -float("inf"), dtype=query.dtype, device=query.device)
+    return torch.where(seen, query.new_zeros(()), lowest)
 
 
 def _run_flash(call: Attention) -> torch.Tensor:

@@ -22,6 +22,7 @@ from nbhelpers.ledger_finetune import choose_compile
 from nbhelpers.memory import QLORA_SAFETY_FACTOR, MemoryBudget
 from nbhelpers.paths import is_folder
 from nbhelpers.shapes import find_shape
+from nbhelpers.simulate.opaque_patches import without_modes
 from nbhelpers.simulate.state import EVALUATION, current
 from nbhelpers.simulate.step import simulate_step
 
@@ -116,7 +117,6 @@ class _Finetuning:
             self.trainer = self._trainer()
 
     def _trainer(self) -> Any:
-        from nbhelpers.jobs.finetune_recipe import Recipe
         from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_arguments
         from nbhelpers.jobs.loop import TrainState
         from nbhelpers.models.causal import DTYPES
@@ -126,7 +126,7 @@ class _Finetuning:
         s, dtype = self.settings, DTYPES[self.precision]
         loss = "plain" if s.loss == "plain" else "chunked"
         self.forward = TrainingForward(self.base.model, kernel=self.kernel, loss=loss, dtype=dtype)
-        self.recipe = Recipe(
+        self.recipe = _recipe(
             settings=s,
             plan=self.plan,
             table=self.table,
@@ -218,7 +218,9 @@ def _shortened(
     each = plan.world_size * plan.per_device_train_batch_size
     rows = np.full(each, settings.seq_len, dtype=np.int64)
     if lengths is not None:  # `schedule.micro_batches` puts the longest first
-        rows = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), settings.seq_len))[::-1][:each]
+        rows = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), settings.seq_len))[::-1][
+            :each
+        ]
     changes = {"epochs": max(1, steps - 1), "global_batch_size": len(rows), "eval_steps": None}
     one = replace(plan, gradient_accumulation_steps=1, global_batch_size=len(rows))
     return settings.model_copy(update=changes), one, rows
@@ -245,6 +247,18 @@ def _with_earlier_gradients(trainer: Any) -> None:
         return train(*args, **kwargs)
 
     trainer.training_step = training_step
+
+
+def _recipe(**given: Any) -> Any:
+    """Return the job's recipe; its batches are made of real numbers, while the model is built too."""
+    from nbhelpers.jobs.finetune_recipe import Recipe
+
+    class OnHost(Recipe):
+        def batch(self, rows: np.ndarray) -> Any:
+            with without_modes():
+                return Recipe.batch(self, rows)
+
+    return OnHost(**given)
 
 
 @contextmanager

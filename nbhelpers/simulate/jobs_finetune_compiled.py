@@ -1,4 +1,4 @@
-"""Compiled code of our fine-tuning under simulation: what a compiler keeps was measured, not traced.
+"""Compiled code of our fine-tuning under simulation: what it keeps was measured, not traced.
 
 A compiled block keeps less than an eager one, by a choice that only the compiler's partitioner
 knows. So a block takes the bytes that the ledger fitted to measured peaks, and gives its adapters
@@ -62,7 +62,7 @@ class CompiledCode:
         self.note(NOTE)
 
         def forward(states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            sizes = self._sizes(states, kwargs.get("attention_mask"))
+            sizes = self._sizes(states)
             trained = [p for p in layer.parameters() if p.requires_grad]
             if not torch.is_grad_enabled():
                 return _without_gradients(states, sizes["forward"])
@@ -70,8 +70,8 @@ class CompiledCode:
 
         return forward
 
-    def _sizes(self, states: Tensor, mask: Any) -> dict[str, int]:
-        rows, length, hidden = states.shape
+    def _sizes(self, states: Tensor) -> dict[str, int]:
+        rows, length, _ = states.shape
         tokens = rows * length
         extent = CausalExtent(tokens=tokens, squares=rows * length**2, supervised=0)
         inner = tokens * self.shape.inner * self.width // 2

@@ -27,7 +27,8 @@ from nbhelpers.simulate import (
 from nbhelpers.simulate.kernels_call import Call, Events, Rule, alive_at_peak
 from nbhelpers.simulate.kernels_known import is_plain
 
-__all__ = ["RULES", "Call", "Rule", "before", "events", "is_known", "outputs", "temporaries"]
+__all__ = ["RULES", "Call", "Rule", "before", "events", "is_known", "note", "outputs"]
+__all__ += ["temporaries"]
 
 _FAMILIES = (
     kernels_attention,
@@ -92,6 +93,12 @@ def outputs(call: Call) -> Sequence[int] | None:
     """Bytes of the outputs' storages where the meta function is wrong, else None."""
     rule = RULES.get(call.func)
     return None if rule is None or rule.outputs is None else rule.outputs(call)
+
+
+def note(func: Any) -> str:
+    """What the operator's rule cannot know exactly; empty where it knows all."""
+    rule = RULES.get(func)
+    return "" if rule is None else rule.note
 
 
 def output_extras(call: Call) -> Sequence[int]:

@@ -14,7 +14,6 @@ from nbhelpers.simulate.kernels_call import (
     ceil_div,
     copies_of,
     is_half,
-    phases,
     round_up,
     size_of,
 )

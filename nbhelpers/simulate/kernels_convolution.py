@@ -7,6 +7,8 @@ capability 9.0 over 500 convolutions; other releases and cards may choose other 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from nbhelpers.simulate.kernels_call import (
@@ -24,7 +26,11 @@ from nbhelpers.simulate.kernels_reductions import reduction
 
 SOURCE = "aten/src/ATen/native/cudnn/Conv_v8.cpp, aten/src/ATen/native/Convolution.cpp"
 NOTE = "cuDNN chooses its kernels and their workspace: an upper bound in most cases"
+FFT = "cuFFT may take a workspace for lengths that are no product of small primes"
 SMALL = 512
+FEW_TAPS = 16  # so many weights a channel are convolved without a change of layout
+FEW_CHANNELS = 32
+DEPTHWISE_FLOAT = 10 << 20
 
 
 def _is_last(tensor: torch.Tensor) -> bool:
@@ -37,31 +43,85 @@ def _is_last(tensor: torch.Tensor) -> bool:
 
 def _filled(tensor: torch.Tensor, groups: int = 1) -> int:
     """Bytes with the second dimension filled up to 16 bytes a group."""
-    channels = tensor.shape[1] // groups
+    channels = max(tensor.shape[1] // groups, 1)
     multiple = 16 // tensor.element_size()
-    return size_of(tensor) // max(channels, 1) * round_up(channels, multiple)
+    return size_of(tensor) // channels * round_up(channels, multiple)
 
 
-def _is_depthwise(tensor: torch.Tensor, groups: int) -> bool:
-    return groups > 1 and groups == tensor.shape[1]
+class Convolution(NamedTuple):
+    """The three tensors of a convolution, transposed ones turned round."""
+
+    image: torch.Tensor  # (batch, channels, ...)
+    weight: torch.Tensor  # (out channels, channels a group, ...)
+    result: torch.Tensor  # (batch, out channels, ...)
+    stride: list[int]
+    groups: int
+
+    @property
+    def taps(self) -> int:
+        """Weights of one channel."""
+        return elements(self.weight.shape[2:])
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is a group of its own."""
+        return self.groups > 1 and self.groups == self.image.shape[1]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a product of matrices."""
+        return self.taps == 1 and all(step == 1 for step in self.stride)
+
+    @property
+    def relaid(self) -> int:
+        """Bytes of the image and the result with channels last."""
+        return _filled(self.image, self.groups) + _filled(self.result)
 
 
-def workspace(
-    image: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, stride: list[int], groups: int
-) -> list[int]:
-    """What one convolution, or one gradient of it, takes."""
-    if _is_depthwise(image, groups):
-        return []
+def forward_workspace(conv: Convolution) -> int:
+    """Bytes for the result, or for the gradient of the image."""
+    if conv.is_depthwise:
+        return 0
+    if _is_last(conv.image):
+        return size_of(conv.weight)
+    if conv.is_pointwise or (conv.image.shape[1] < 4 and conv.taps <= FEW_TAPS):
+        return SMALL
+    if conv.image.shape[1] == 1 and conv.image.element_size() == 4:
+        return SMALL
+    weight = _filled(conv.weight) if conv.taps > 1 else 0
+    return conv.relaid + weight + SMALL
+
+
+def weight_workspace(conv: Convolution) -> int:
+    """Bytes for the gradient of the weights: partial sums, or another layout."""
+    image, count = conv.image, conv.weight.numel()
+    is_float = image.element_size() == 4
+    if conv.is_depthwise:
+        if not _is_last(image):
+            return 0
+        if not is_float:
+            return 32 * image.shape[0] * count
+        if image.shape[1] > 256:
+            return 0
+        return _depthwise_float(conv)
     if _is_last(image):
-        return [size_of(weight), SMALL]
-    taps = elements(weight.shape[2:])
-    if taps == 1 and all(step == 1 for step in stride):
-        return [SMALL]
-    patches = list(weight.shape[2:]) == list(stride)
-    if image.element_size() == 4 and image.shape[1] < 4 and patches:
-        return []
-    total = _filled(image, groups) + _filled(result)
-    return [total + (_filled(weight) if taps > 1 else 0) + SMALL]
+        return size_of(conv.weight)
+    if conv.is_pointwise:
+        narrow = min(image.shape[1], conv.result.shape[1])
+        partial = 4 * image.shape[0] * count  # a sum for every image, in float
+        if narrow < FEW_CHANNELS or (is_float and narrow == FEW_CHANNELS):
+            return conv.relaid
+        return min(partial, conv.relaid)
+    if image.shape[1] < (4 if is_float else 2) and conv.taps <= FEW_TAPS:
+        return SMALL
+    weight = _filled(conv.weight) if conv.taps > 1 else 0
+    copies = 3 if is_float else 7 if image.shape[1] < 4 else 1
+    return conv.relaid + copies * weight + SMALL
+
+
+def _depthwise_float(conv: Convolution) -> int:
+    wide = 4 * (size_of(conv.image) + size_of(conv.result))
+    return wide + DEPTHWISE_FLOAT
 
 
 def _dense(tensor: torch.Tensor) -> list[int]:
@@ -74,10 +134,9 @@ def _before(call: Call) -> list[int]:
 
 def _forward(call: Call) -> list[int]:
     image, weight = call.args[0], call.args[1]
+    ends = (call.out, image) if argument(call, 6, "transposed") else (image, call.out)
     stride, groups = argument(call, 3, "stride"), argument(call, 8, "groups")
-    if argument(call, 6, "transposed"):
-        return workspace(call.out, weight, image, stride, groups)
-    return workspace(image, weight, call.out, stride, groups)
+    return [forward_workspace(Convolution(ends[0], weight, ends[1], stride, groups))]
 
 
 def _backward_before(call: Call) -> list[int]:
@@ -92,24 +151,34 @@ def _backward(call: Call) -> list[int]:
     grad, image, weight = call.args[:3]
     stride, groups = argument(call, 4, "stride"), argument(call, 9, "groups")
     mask = argument(call, 10, "output_mask", (True, True, True))
-    large, small = (grad, image) if argument(call, 7, "transposed") else (image, grad)
-    space = workspace(large, weight, small, stride, groups)
-    taps = elements(weight.shape[2:])
+    ends = (grad, image) if argument(call, 7, "transposed") else (image, grad)
+    conv = Convolution(ends[0], weight, ends[1], stride, groups)
     events: list[int] = []
     if mask[0]:
-        events += phases(space)
+        events += phases([forward_workspace(conv)])
     if mask[1]:
-        if taps == 1 and not _is_depthwise(image, groups):
-            space = [max(sum(space), 16 * weight.numel())]  # four partial sums in float
-        events += phases(space)
+        events += phases([weight_workspace(conv)])
     if mask[2]:
         dims = (0, *range(2, grad.dim()))
         size = accumulation_bytes(grad.dtype)
         events += reduction(call, grad, dims, accumulator=size)
-    return events
+    return [event for event in events if event]
 
 
 RULES: dict[str, Rule] = {
+    "im2col.default": Rule(
+        None, "aten/src/ATen/native/cuda/Im2Col.cu", before=lambda call: copy_of(call.args[0])
+    ),
+    "col2im.default": Rule(
+        lambda call: copy_of(call.args[0]), "aten/src/ATen/native/cuda/Col2Im.cu"
+    ),
+    "_fft_c2r.default": Rule(
+        lambda call: [size_of(call.args[0])],
+        "aten/src/ATen/native/cuda/SpectralOps.cpp: _fft_c2r_cufft clones its input",
+        note=FFT,
+    ),
+    "_fft_r2c.default": Rule(None, "aten/src/ATen/native/cuda/SpectralOps.cpp", note=FFT),
+    "_fft_c2c.default": Rule(None, "aten/src/ATen/native/cuda/SpectralOps.cpp", note=FFT),
     "convolution.default": Rule(_forward, SOURCE, before=_before, note=NOTE),
     "_convolution.default": Rule(_forward, SOURCE, before=_before, note=NOTE),
     "cudnn_convolution.default": Rule(None, SOURCE, before=_before, note=NOTE),

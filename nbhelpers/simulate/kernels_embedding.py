@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from nbhelpers.simulate.kernels_call import (
     Call,
     Rule,

@@ -164,12 +164,25 @@ def _unfold_backward(call: Call) -> list[int]:
     return [size * INDEX]
 
 
-def _deterministic_scatter(call: Call) -> list[int]:
+def _sorted_lines(count: int) -> list[int]:
+    line = count * INDEX
+    return [line, line, line, line, radix_sort(count, INDEX, INDEX)]
+
+
+def _scatter_add(call: Call) -> list[int]:
+    """Reproducible sums are an `index_put` with an index for every dimension."""
     if not call.deterministic:
         return []
-    index = argument(call, 2, "index")
-    line = index.numel() * INDEX
-    return [line, line, line, line, radix_sort(index.numel(), INDEX, INDEX)]
+    tensor, index = call.args[0], argument(call, 2, "index")
+    grids = [] if tensor.dim() < 2 else [index.numel() * INDEX] * 2
+    return [*grids, *_sorted_lines(index.numel())]
+
+
+def _index_add(call: Call) -> list[int]:
+    if not call.deterministic:
+        return []
+    index, source = argument(call, 2, "index"), argument(call, 3, "source")
+    return [size_of(source), *_sorted_lines(index.numel())]
 
 
 _PLAIN = (
@@ -210,9 +223,7 @@ _PLAIN = (
 )
 RULES: dict[str, Rule] = {
     **{name: Rule(None, f"{SOURCE}/cuda: measured to take nothing") for name in _PLAIN},
-    "index.Tensor": Rule(
-        None, f"{SOURCE}/TensorAdvancedIndexing.cpp: index", before=_index_before
-    ),
+    "index.Tensor": Rule(None, f"{SOURCE}/TensorAdvancedIndexing.cpp: index", before=_index_before),
     **dict.fromkeys(
         ("index_put.default", "index_put_.default", "_index_put_impl_.default"),
         Rule(_put, f"{SOURCE}/cuda/Indexing.cu: index_put_with_sort_kernel"),
@@ -244,7 +255,11 @@ RULES: dict[str, Rule] = {
     ),
     "unfold_backward.default": Rule(_unfold_backward, f"{SOURCE}/UnfoldBackward.cpp"),
     **dict.fromkeys(
-        ("scatter_add.default", "scatter_add_.default", "index_add.default", "index_add_.default"),
-        Rule(_deterministic_scatter, f"{SOURCE}/TensorAdvancedIndexing.cpp: scatter_add"),
+        ("scatter_add.default", "scatter_add_.default"),
+        Rule(_scatter_add, f"{SOURCE}/TensorAdvancedIndexing.cpp: scatter_add"),
+    ),
+    **dict.fromkeys(
+        ("index_add.default", "index_add_.default"),
+        Rule(_index_add, f"{SOURCE}/cuda/Indexing.cu: index_add_cuda_impl"),
     ),
 }

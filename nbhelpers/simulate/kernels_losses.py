@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from nbhelpers.simulate.kernels_call import (
@@ -59,7 +61,7 @@ def _huber_before(call: Call) -> list[int]:
     return [_full(call)] if argument(call, 2, "reduction", 1) != NONE else []
 
 
-def _after_mean(place: int):
+def _after_mean(place: int) -> Callable[[Call], list[int]]:
     def events(call: Call) -> list[int]:
         return _mean_of_values(call) if argument(call, place, "reduction", 1) != NONE else []
 
@@ -76,21 +78,21 @@ def _logits_before(call: Call) -> list[int]:
     return [full, *weighted, full]
 
 
-def _ctc_table(call: Call) -> int:
-    return size_of(argument(call, 6, "log_alpha"))
-
-
 def _ctc(call: Call) -> list[int]:
     batch = call.args[0].shape[1]
     return [INDEX * batch] * 3
 
 
 def _ctc_backward(call: Call) -> list[int]:
-    """The second table; where infinities become zero, the gradient is masked in steps."""
-    batch = call.args[1].shape[1]
-    taken = [INDEX * batch] * 3 + [_ctc_table(call)]
+    """The second table; for long inputs also what is gathered of every label, twice."""
+    scores, table = call.args[1], argument(call, 6, "log_alpha")
+    length, batch, labels = scores.shape
+    taken = [INDEX * batch] * 3 + [size_of(table)]
+    if 2 * length + 24 * batch // 10 + 2 * labels // 10 > 450:
+        gathered = length * batch * (table.shape[-1] + 1) // 2 * table.element_size()
+        taken += [gathered, gathered, *[FLOAT * length * batch] * 2]
     if argument(call, 8, "zero_infinity", False):
-        taken.append(size_of(call.args[1]))
+        taken.append(size_of(scores))
     return taken
 
 
@@ -108,6 +110,11 @@ _PLAIN = (
     "multilabel_margin_loss_backward.default",
 )
 RULES: dict[str, Rule] = {
+    "log_sigmoid_forward.default": Rule(
+        None,
+        "aten/src/ATen/native/Activation.cpp: log_sigmoid_forward_cuda has no buffer",
+        lambda call: [size_of(call.args[0]), 0],
+    ),
     **{name: Rule(None, "aten/src/ATen/native/cuda: measured to take nothing") for name in _PLAIN},
     "mse_loss.default": _values_and_mean(2),
     "smooth_l1_loss.default": _values_and_mean(2),

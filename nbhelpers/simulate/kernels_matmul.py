@@ -11,7 +11,18 @@ from nbhelpers.simulate.kernels_call import Call, Rule, argument, copy_of, size_
 BLAS = "aten/src/ATen/native/cuda/Blas.cpp"
 KIB, MIB = 1 << 10, 1 << 20
 # Products that ask for the workspace of the handle; those that may go through cuBLASLt.
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation")
+PRODUCTS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "vdot",
+    "addbmm",
+    "_addmm_activation",
+)
 LT_PRODUCTS = ("addmm", "_addmm_activation", "_scaled_mm", "_int_mm")
 
 
@@ -77,7 +88,44 @@ def _grouped(call: Call) -> list[int]:
     return [60 * groups, 512 * call.card.multiprocessors]
 
 
+def _trilinear(call: Call) -> list[int]:
+    """Products of one slice. Source: aten/src/ATen/native/Linear.cpp: _trilinear."""
+    return [size_of(call.args[1]) // max(call.args[1].shape[0], 1), call.out.element_size()]
+
+
+def _distances_before(call: Call) -> list[int]:
+    """Euclidean distances as a product: squares, norms, and both sides with two more columns.
+
+    Source: aten/src/ATen/native/Distance.cpp: _euclidean_dist.
+    """
+    first, second = call.args[0], call.args[1]
+    each = first.element_size()
+    rows = [tensor.numel() // tensor.shape[-1] * each for tensor in (first, second)]
+    wide = [
+        size_of(tensor) + 2 * norms for tensor, norms in zip((first, second), rows, strict=True)
+    ]
+    largest = size_of(first)
+    return [rows[0], rows[0], rows[1], rows[1], largest, wide[0], -largest, wide[1]]
+
+
+def _all_pairs(call: Call) -> list[int]:
+    """Source: aten/src/ATen/native/cuda/DistanceKernel.cu: a gradient for every pair of rows."""
+    pairs = argument(call, 4, "cdist") if call.func.__name__.startswith("_cdist") else None
+    tensor = call.args[1]
+    if pairs is not None:
+        return [pairs.numel() * tensor.shape[-1] * tensor.element_size()]
+    return [(tensor.shape[0] - 1) * size_of(tensor)]
+
+
 RULES: dict[str, Rule] = {
+    "_trilinear.default": Rule(_trilinear, "aten/src/ATen/native/Linear.cpp"),
+    "_euclidean_dist.default": Rule(
+        None, "aten/src/ATen/native/Distance.cpp", before=_distances_before
+    ),
+    **dict.fromkeys(
+        ("_cdist_backward.default", "_pdist_backward.default"),
+        Rule(_all_pairs, "aten/src/ATen/native/cuda/DistanceKernel.cu"),
+    ),
     "mm.default": _product(0, 1),
     "bmm.default": _product(0, 1),
     "addmm.default": _product(1, 2),

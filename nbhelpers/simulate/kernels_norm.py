@@ -7,6 +7,7 @@ import torch
 from nbhelpers.simulate.kernels_call import (
     Call,
     Rule,
+    accumulation_bytes,
     argument,
     ceil_div,
     copies_of,
@@ -14,12 +15,14 @@ from nbhelpers.simulate.kernels_call import (
     elements,
     size_of,
 )
+from nbhelpers.simulate.kernels_reductions import reduction
 
 SOURCE = "aten/src/ATen/native/cuda"
 LAYER_NORM = f"{SOURCE}/layer_norm_kernel.cu"
 GROUP_NORM = f"{SOURCE}/group_norm_kernel.cu"
 BATCH_NORM = f"{SOURCE}/Normalization.cu, Normalization.cuh"
 FLOAT = 4
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 MANY_ROWS, MOST_BLOCKS = 64 * 1024, 32 * 1024
 
 
@@ -37,14 +40,16 @@ def _partial_rows(call: Call, rows: int, width: int) -> int:
     return min(MOST_BLOCKS // ceil_div(width, 32), ceil_div(rows, 32))
 
 
-def _weight_parts(call: Call, grads: int) -> list[int]:
-    tensor, shape = call.args[1], argument(call, 2, "normalized_shape")
-    width = elements(shape)
+def _weight_parts(call: Call, weight: torch.Tensor | None, grads: int) -> list[int]:
+    """Events of partial sums for the gradients of weight and bias, and of their sums."""
+    tensor, width = call.args[1], elements(argument(call, 2, "normalized_shape"))
     rows = _partial_rows(call, tensor.numel() // max(width, 1), width)
-    if not rows or torch.__version__ < "2.8" and torch.__version__[3] != "1":
+    if not rows or not grads or weight is None or VERSION < (2, 8):
         return []
-    weight = next((t for t in call.args if isinstance(t, torch.Tensor) and t.dim() == 1), tensor)
-    return [rows * width * weight.element_size()] * grads
+    parts = torch.empty(rows, width, dtype=weight.dtype, device="meta")
+    size = accumulation_bytes(weight.dtype)
+    total = reduction(call, parts, (0,), accumulator=size, in_output=False)
+    return [size_of(parts)] * grads + [size_of(weight), *total] * grads
 
 
 def _layer_norm_backward_before(call: Call) -> list[int]:
@@ -53,8 +58,8 @@ def _layer_norm_backward_before(call: Call) -> list[int]:
 
 def _layer_norm_backward(call: Call) -> list[int]:
     mask = argument(call, 7, "output_mask", (True, True, True))
-    grads = sum(map(bool, mask[1:])) if argument(call, 5, "weight") is not None else 0
-    return [*copy_of(call.args[0]), *_weight_parts(call, grads)]
+    weight = argument(call, 5, "weight")
+    return [*copy_of(call.args[0]), *_weight_parts(call, weight, sum(map(bool, mask[1:])))]
 
 
 def _rms_norm_before(call: Call) -> list[int]:
@@ -67,8 +72,7 @@ def _rms_norm_backward_before(call: Call) -> list[int]:
 
 def _rms_norm_backward(call: Call) -> list[int]:
     mask = argument(call, 5, "output_mask", (True, True))
-    grads = int(bool(mask[1])) if argument(call, 4, "weight") is not None else 0
-    return [*copy_of(call.args[0]), *_weight_parts(call, grads)]
+    return [*copy_of(call.args[0]), *_weight_parts(call, argument(call, 4, "weight"), int(mask[1]))]
 
 
 def _group_norm(call: Call) -> list[int]:

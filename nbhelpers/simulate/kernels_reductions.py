@@ -124,9 +124,7 @@ def partial_sums(grid: Grid, *, accumulator: int, card: object, vector: int = 4)
         vector: elements that a thread loads at once along a reduced dimension.
     """
     total = elements(grid.shape)
-    outputs = elements(
-        size for size, out in zip(grid.shape, grid.out_strides, strict=True) if out
-    )
+    outputs = elements(size for size, out in zip(grid.shape, grid.out_strides, strict=True) if out)
     if not total:
         return []
     per_output, n, width = total // outputs, grid.reduced, 1
@@ -208,14 +206,10 @@ def reduction(
     parts = _split(grid, tensor.element_size())
     events: list[int] = []
     if len(parts) > 1 and not in_output:
-        outputs = elements(
-            s for s, out in zip(grid.shape, grid.out_strides, strict=True) if out
-        )
+        outputs = elements(s for s, out in zip(grid.shape, grid.out_strides, strict=True) if out)
         events.append(outputs * accumulator)
     for part in parts:
-        events += phases(
-            partial_sums(part, accumulator=accumulator, card=call.card, vector=vector)
-        )
+        events += phases(partial_sums(part, accumulator=accumulator, card=call.card, vector=vector))
     return events
 
 

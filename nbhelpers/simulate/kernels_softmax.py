@@ -1,8 +1,6 @@
-"""Softmax and losses: products that are made before a kernel, copies, losses of many steps."""
+"""Softmax: the product with the gradient, copies of what is not contiguous, rows of -inf."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
@@ -28,7 +26,20 @@ def _log_softmax_backward(call: Call) -> list[int]:
     return copies_of(call.args[0], call.args[1])
 
 
+def _safe_softmax(call: Call) -> list[int]:
+    """Which scores are -inf, and which rows are nothing else.
+
+    Before torch 2.8 the result was chosen into a tensor of its own.
+    """
+    scores, dim = call.args[0], call.args[1]
+    rows = scores.numel() // max(scores.shape[dim], 1)
+    return [*copy_of(scores), scores.numel(), rows, 4]
+
+
 RULES: dict[str, Rule] = {
+    "_safe_softmax.default": Rule(
+        _safe_softmax, "aten/src/ATen/native/transformers/attention.cpp: _safe_softmax"
+    ),
     "_softmax.default": Rule(_softmax, f"{SOURCE}: host_softmax"),
     "_log_softmax.default": Rule(_softmax, f"{SOURCE}: host_softmax"),
     "_softmax_backward_data.default": Rule(

@@ -9,6 +9,7 @@ from nbhelpers.simulate.kernels_embedding import SCAN, radix_sort
 
 SOURCE = "aten/src/ATen/native/cuda"
 INDEX = 8
+SEGMENTED = 128  # from so many slices on, each is sorted as a segment
 SMALL = 4096  # values of a slice that one block sorts
 
 
@@ -27,6 +28,8 @@ def _sort(dim: int, tensor: torch.Tensor) -> list[int]:
     space = radix_sort(tensor.numel(), tensor.element_size(), INDEX)
     if slices == 1:
         return [places, space]
+    if slices >= SEGMENTED:
+        return [places, keys + places + 511]
     return [places, places, keys, space]
 
 
@@ -45,7 +48,7 @@ def _uses_many_blocks(slices: int, length: int) -> bool:
 
 
 def _topk(call: Call) -> list[int]:
-    tensor, count = call.args[0], argument(call, 1, "k")
+    tensor = call.args[0]
     slices, length = _slices(tensor, argument(call, 2, "dim", -1))
     if not tensor.numel() or not _uses_many_blocks(slices, length):
         return []

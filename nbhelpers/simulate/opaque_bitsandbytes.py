@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+from nbhelpers.simulate.opaque_patches import Patches, State, when_imported, without_modes
 
 _HAS_GPU = torch.cuda.is_available()  # asked before a simulation says otherwise
 PRIVATE = "bitsandbytes.backends.cuda.ops_without_kernels"
@@ -58,6 +58,9 @@ def _patch(package: Any, patches: Patches, state: State) -> None:
         patches.put(vars(torch.ops.bitsandbytes), name, _Operator(real, of_name))
     functional = sys.modules["bitsandbytes.functional"]
     patches.put(functional, "lib", _Library())
+    for name in ("create_dynamic_map", "create_linear_map", "create_normal_map", "create_fp8_map"):
+        if hasattr(functional, name):
+            patches.put(functional, name, _on_host(getattr(functional, name)))
     patches.put(functional, "name2qmap", {})  # tables that a GPU holds once they were used
     patches.put(functional.GlobalPageManager.get_instance(), "paged_tensors", [])
     patches.put(functional.CUBLAS_Context, "get_context", lambda self, device: 0)
@@ -72,6 +75,16 @@ def _patch(package: Any, patches: Patches, state: State) -> None:
     modules = sys.modules["bitsandbytes.nn.modules"]
     for name in ("Params4bit", "Int8Params"):
         _quantise_in_place(getattr(modules, name), patches)
+
+
+def _on_host(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A table of numbers that Python makes on the host, from numbers that it reads."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        with without_modes():
+            return make(*args, **kwargs)
+
+    return made
 
 
 def _is(full: str, name: str) -> bool:

@@ -72,7 +72,14 @@ def _functions(state: State) -> dict[str, Any]:
         return attend(*qkv.unbind(-3), *args, **options)
 
     def attend_rows(
-        q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most: Any, *args: Any, **options: Any
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_q: Tensor,
+        cu_k: Tensor,
+        most: Any,
+        *args: Any,
+        **options: Any,
     ) -> Any:
         out = _Attention.apply(q, k, v, cu_q.numel() - 1, int(most), state)
         return (out, None, None) if options.get("return_attn_probs") else out

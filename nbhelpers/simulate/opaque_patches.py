@@ -70,6 +70,16 @@ class Patches:
                 setattr(owner, name, old)
 
 
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Compute as if there were no simulation: for numbers of the host that must be real ones."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
 class _Watch(MetaPathFinder):
     """Runs a function before a module is executed, and one after."""
 
@@ -102,7 +112,8 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         leave = self.watch.before()
         try:
-            self.inner.exec_module(module)
+            with without_modes():  # tensors that a module makes for itself outlive the simulation
+                self.inner.exec_module(module)
         finally:
             if callable(leave):
                 leave()
