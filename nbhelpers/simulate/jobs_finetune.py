@@ -250,7 +250,7 @@ def _with_earlier_gradients(trainer: Any) -> None:
 
 
 def _recipe(**given: Any) -> Any:
-    """Return the job's recipe; its batches are made of real numbers, while the model is built too."""
+    """Return the job's recipe, whose batches are real numbers even while the model is built."""
     from nbhelpers.jobs.finetune_recipe import Recipe
 
     class OnHost(Recipe):

@@ -73,6 +73,14 @@ class Convolution(NamedTuple):
         return self.taps == 1 and all(step == 1 for step in self.stride)
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether so few channels go in that the layout stays as it is."""
+        channels, out = self.image.shape[1], self.result.shape[1]
+        if channels == 1:
+            return self.image.element_size() == 4 or (self.taps <= FEW_TAPS and out <= 64)
+        return channels < 4 and self.taps <= FEW_TAPS
+
+    @property
     def relaid(self) -> int:
         """Bytes of the image and the result with channels last."""
         return _filled(self.image, self.groups) + _filled(self.result)
@@ -84,9 +92,7 @@ def forward_workspace(conv: Convolution) -> int:
         return 0
     if _is_last(conv.image):
         return size_of(conv.weight)
-    if conv.is_pointwise or (conv.image.shape[1] < 4 and conv.taps <= FEW_TAPS):
-        return SMALL
-    if conv.image.shape[1] == 1 and conv.image.element_size() == 4:
+    if conv.is_pointwise or conv.is_narrow:
         return SMALL
     weight = _filled(conv.weight) if conv.taps > 1 else 0
     return conv.relaid + weight + SMALL
@@ -108,14 +114,14 @@ def weight_workspace(conv: Convolution) -> int:
         return size_of(conv.weight)
     if conv.is_pointwise:
         narrow = min(image.shape[1], conv.result.shape[1])
-        partial = 4 * image.shape[0] * count  # a sum for every image, in float
         if narrow < FEW_CHANNELS or (is_float and narrow == FEW_CHANNELS):
             return conv.relaid
-        return min(partial, conv.relaid)
-    if image.shape[1] < (4 if is_float else 2) and conv.taps <= FEW_TAPS:
+        return 4 * image.shape[0] * count  # a sum for every image, in float
+    patches = list(conv.weight.shape[2:]) == list(conv.stride)
+    if is_float and conv.is_narrow and (image.shape[1] == 1 or patches):
         return SMALL
     weight = _filled(conv.weight) if conv.taps > 1 else 0
-    copies = 3 if is_float else 7 if image.shape[1] < 4 else 1
+    copies = 3 if is_float else {1: 17, 2: 7, 3: 7}.get(image.shape[1], 1)
     return conv.relaid + copies * weight + SMALL
 
 

@@ -89,7 +89,7 @@ def summed_parts(count: int, rows: int, width: int, each: int, grad_bytes: int) 
     if rows <= FEW_ROWS and count >= MANY_SHARE * rows:
         table = [4 * rows * width] if grad_bytes < 4 else []
         return [*events, parts * each, *table]
-    return [*events, max(grad_bytes, 4) * parts * round_up(width, 32)]
+    return [*events, max(grad_bytes, 4) * parts * width]
 
 
 def _dense_backward(call: Call) -> list[int]:

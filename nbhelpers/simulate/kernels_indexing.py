@@ -140,7 +140,7 @@ def _masked_scatter(call: Call) -> list[int]:
 
 def _masked_scatter_backward_before(call: Call) -> list[int]:
     """What the mask selects, then zeros up to the source's size; taken as half of it each."""
-    grad, mask, shape = call.args[:3]
+    grad, mask = call.args[:2]
     half = size_of(grad) // 2
     found = mask.numel() * INDEX // 2
     return [found, half, -found, half]

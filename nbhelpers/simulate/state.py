@@ -54,6 +54,11 @@ class State:
         """Name a part that cannot be predicted; the verdict will say so."""
         self.opaque.setdefault(name, why)
 
+    def cut_short(self, name: str) -> None:
+        """Say that the step was not followed to its end: what was counted is only a part."""
+        why = f"the step was followed only up to {name}; what is counted is a part of it"
+        self.opaque = {"cut short": why, **self.opaque}
+
     def note(self, text: str) -> None:
         """Tell what was assumed."""
         if text not in self.notes:

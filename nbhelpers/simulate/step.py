@@ -208,12 +208,15 @@ def simulate_step(
         world_size=world_size,
         expandable_segments=expandable_segments,
     )
-    with simulation.running(), contextlib.suppress(Unpredictable):
-        built = build()
-        simulation.end_build(built)
-        for number in range(steps):
-            simulation.start_step(is_last=number == steps - 1)
-            _call(step, built)
+    with simulation.running():
+        try:
+            built = build()
+            simulation.end_build(built)
+            for number in range(steps):
+                simulation.start_step(is_last=number == steps - 1)
+                _call(step, built)
+        except Unpredictable as stopped:
+            simulation.state.cut_short(str(stopped))
     return simulation.budget(capacity_bytes, safety)
 
 

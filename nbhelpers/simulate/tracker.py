@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbhelpers.simulate import kernels, matmul_workspace
 from nbhelpers.simulate.data_dependent import DATA_DEPENDENT, run_data_dependent
+from nbhelpers.simulate.filled import FILLED, filled_values
 from nbhelpers.simulate.shadow import Shadows
 from nbhelpers.simulate.shortcuts import SLOW, shortcut
 from nbhelpers.simulate.state import (
@@ -202,6 +203,11 @@ class Tracker(TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.operations += 1
+        if _is_composite(func):  # as they come under inference_mode: see what they are made of
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         self._set_phase(args)
         shadowed = None
         if self.shadows or func in DATA_DEPENDENT:
@@ -227,7 +233,9 @@ class Tracker(TorchDispatchMode):
                 self.mark_host(tensor)
         else:
             self._born(func, args, kwargs, tensors, out)
-        if shadowed is not None:
+        if func in FILLED:
+            self._keep_filled(func, args, kwargs, tensors[0])
+        elif shadowed is not None:
             self._keep_values(shadowed[0], tensors)
         elif self.shadows and func._schema.is_mutable:
             for tensor in tensors:
@@ -309,10 +317,26 @@ class Tracker(TorchDispatchMode):
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             return None
 
+    def _keep_filled(self, func: Any, args: Any, kwargs: Any, tensor: torch.Tensor) -> None:
+        if not tensor.is_meta or self.shadows.has(tensor):
+            return  # of a part of a tensor with values, the part has been filled already
+        values = filled_values(func, args, kwargs, tensor, building=self.building)
+        if values is not None:
+            self.shadows.keep(tensor, values)
+
     def _keep_values(self, real: Any, tensors: list[Any]) -> None:
         for tensor, values in zip(tensors, tensors_in(real), strict=False):
             if tensor.is_meta and not self.shadows.has(tensor):
                 self.shadows.keep(tensor, values)
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether an operation has no kernel of its own but is made of others."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(func.name(), "CompositeImplicitAutograd") and not func._schema.is_mutable
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
