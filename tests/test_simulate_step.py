@@ -57,20 +57,19 @@ def test_weights_gradients_and_states_are_told_by_cause():
     assert budget.allocated_bytes == sum(x.size_bytes for x in budget.lines if x.name != "context")
 
 
-def test_foreach_adamw_needs_one_more_copy_than_fused():
-    def build(fused: bool):
+def test_foreach_adamw_holds_one_more_copy_of_the_parameters_while_it_steps():
+    def build():
         model = two_layers().to("cuda")
-        return model, torch.optim.AdamW(model.parameters(), fused=fused or None)
+        return model, torch.optim.AdamW(model.parameters())
 
     def step(model, optimizer):
         forward_and_backward(model)
         optimizer.step()
 
-    peaks = [
-        phase(simulate_step(lambda f=f: build(f), step, gpu="h100"), "optimizer")
-        for f in (False, True)
-    ]
-    assert peaks[0] - peaks[1] == pytest.approx(8 * MIB, abs=MIB / 8)
+    budget = simulate_step(build, step, gpu="h100")
+    weights_gradients_states_copy = 5 * 8 * MIB
+    kept = weights_gradients_states_copy + line(budget, "workspace")
+    assert phase(budget, "optimizer") == pytest.approx(kept, abs=MIB)
 
 
 def test_a_model_that_stays_on_the_cpu_is_moved():
@@ -88,8 +87,8 @@ def test_gradients_of_a_second_micro_step_are_added_in_place():
     once, twice = (
         simulate_step(lambda n=n: (two_layers().cuda(), n), step, gpu="h100") for n in (1, 2)
     )
-    gradient = 4 * MIB
-    assert twice.allocated_bytes - once.allocated_bytes <= gradient + MIB
+    # Out of place, both gradients and their sums would be there: 8 MiB more and again 8.
+    assert 0 < twice.allocated_bytes - once.allocated_bytes <= 8 * MIB
 
 
 def test_padding_decides_whether_attention_gets_a_mask():
@@ -147,7 +146,8 @@ def test_what_cannot_be_predicted_is_named_and_the_verdict_says_so():
         rows[rows[:, 0] > 0].sum().backward()
 
     unknown = simulate_step(lambda: two_layers().cuda(), select, gpu="h100")
-    assert unknown.verdict == UNSURE and "only a run knows" in unknown.opaque[0]
+    assert unknown.verdict == UNSURE and "cut short" in unknown.opaque[0]
+    assert "only a run knows" in unknown.opaque[1]
 
 
 def test_known_parts_alone_can_be_too_much():
