@@ -8,12 +8,30 @@ from typing import Annotated
 import typer
 
 from nbhelpers.cli_text import table, typed_path
+from nbhelpers.errors import ConfigError
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def _picture(text: str | Path) -> Path:
+    """Return a path that a figure can be drawn into.
+
+    Raises:
+        ConfigError: Its ending is no picture's, or its folder is missing.
+    """
+    path = typed_path(text)
+    if path.suffix.lower() not in PICTURES:
+        fix = f"end its name in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
+        raise ConfigError(f"--plot {text} names no picture.", fix=fix)
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--plot {text}: its folder does not exist.", fix="make it first")
+    return path
 
 
 def calibration(
     runs: Annotated[bool, typer.Option("--runs", help="Every run, not the summary.")] = False,
     plot: Annotated[
-        Path | None, typer.Option(parser=typed_path, help="Draw the log into this .png file.")
+        Path | None, typer.Option(parser=_picture, help="Draw the log into this .png file.")
     ] = None,
 ) -> None:
     """Show predicted beside measured memory of earlier runs; nothing is corrected by it."""
@@ -42,7 +60,7 @@ def _group_row(row: dict[str, object]) -> dict[str, str]:
 
 
 def _run_row(line: dict[str, object]) -> dict[str, str]:
-    found = {"run": str(line["run_id"]), "gpu": str(line.get("gpu") or line.get("device"))}
+    found = {"run": str(line["run_id"]), "gpu": str(line.get("gpu") or line.get("device") or "-")}
     for name in ("predicted", "measured"):
         size = line.get(f"{name}_bytes")
         found[f"{name} MiB"] = f"{size / 2**20:.1f}" if size else "-"

@@ -10,12 +10,31 @@ import typer
 from nbhelpers.cli_text import typed_path
 from nbhelpers.errors import ConfigError
 
-MaxHours = Annotated[
-    float | None, typer.Option(min=0, help="The hours that there are; what ends in them is told.")
-]
-Price = Annotated[float | None, typer.Option("--price", min=0, help="Of the machine, per hour.")]
-Currency = Annotated[str, typer.Option(help="What the price is in, as you write it.")]
 INTERRUPTED = 130  # what shells use for Ctrl-C
+
+
+def _above_zero(option: typer.CallbackParam, value: float | None) -> float | None:
+    """Refuse a limit or a price before anything is computed, let alone run.
+
+    Raises:
+        ConfigError: It is no number above zero.
+    """
+    if value is None or 0 < value < float("inf"):
+        return value
+    name = option.opts[0]
+    text = f"{name} {value:g} is no number above zero."
+    raise ConfigError(text, fix=f"write for instance {name} 3, or leave it out")
+
+
+MaxHours = Annotated[
+    float | None,
+    typer.Option(callback=_above_zero, help="The hours that there are; what ends in them is told."),
+]
+Price = Annotated[
+    float | None,
+    typer.Option("--price", callback=_above_zero, help="Of the machine, per hour."),
+]
+Currency = Annotated[str, typer.Option(help="What the price is in, as you write it.")]
 
 
 def probe(

@@ -66,7 +66,11 @@ _known: dict[Any, bool] = {}
 def is_known(func: Any) -> bool:
     """Whether what the operator's kernel allocates was looked at, or is nothing by its nature."""
     if func not in _known:
-        _known[func] = func in RULES or is_plain(func)
+        # With `out=` an operation does the same, into memory that is there.
+        plain = func
+        if getattr(func, "_overloadname", "") == "out":
+            plain = getattr(func.overloadpacket, "default", func)
+        _known[func] = plain in RULES or is_plain(plain)
     return _known[func]
 
 
@@ -99,8 +103,3 @@ def note(func: Any) -> str:
     """What the operator's rule cannot know exactly; empty where it knows all."""
     rule = RULES.get(func)
     return "" if rule is None else rule.note
-
-
-def output_extras(call: Call) -> Sequence[int]:
-    """Blocks that are taken and given back ahead of the outputs."""
-    return alive_at_peak(before(call))

@@ -107,6 +107,8 @@ class Masquerade(TorchFunctionMode):
             torch.isinf: lambda x: self._assumed(x, False),
             _T.isinf: lambda x: self._assumed(x, False),
             torch._C._nn.cross_entropy_loss: self._cross_entropy,
+            torch._C._nn.one_hot: self._one_hot,
+            torch.rms_norm: self._rms_norm,
         }
 
     # ---------------------------------------------------------------- where tensors are
@@ -306,6 +308,23 @@ class Masquerade(TorchFunctionMode):
             smooth = -logs.sum(dim, dtype=torch.float32)
             loss = (1 - smoothing) * loss + smooth.mean() * smoothing
         return loss
+
+    def _one_hot(self, x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        """CUDA scatters ones into zeros."""
+        if not x.is_meta or num_classes <= 0:
+            return torch._C._nn.one_hot(self._real(x), num_classes).to(x.device)
+        made = torch.zeros((*x.shape, num_classes), dtype=x.dtype, device="meta")
+        return made.scatter_(-1, x.unsqueeze(-1), 1)
+
+    def _rms_norm(
+        self, x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None
+    ) -> torch.Tensor:
+        """CUDA has a kernel of its own from torch 2.9 on, where the types agree."""
+        fused = getattr(aten, "_fused_rms_norm", None)
+        same = weight is None or weight.dtype is x.dtype
+        if not x.is_meta or fused is None or attention.torch_version() < (2, 9) or not same:
+            return torch.rms_norm(x, shape, weight, eps)
+        return fused(x, list(shape), weight, eps)[0]
 
     def _dropout(self, x: torch.Tensor, p: float = 0.5, train: bool = True) -> torch.Tensor:
         if x.is_meta and train and 0 < p < 1 and x.numel():

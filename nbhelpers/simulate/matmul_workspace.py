@@ -6,28 +6,42 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbhelpers.simulate.attention import torch_version
+from nbhelpers.simulate.kernels_matmul import (
+    LT_PRODUCTS,
+    PRODUCTS,
+    cublas_workspace_bytes,
+    cublaslt_workspace_bytes,
+)
 from nbhelpers.simulate.state import BACKWARD, WORKSPACE
 
 if TYPE_CHECKING:
     from nbhelpers.simulate.tracker import Tracker
 
 aten = torch.ops.aten
-MIB = 1 << 20
-_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
-def claim(tracker: Tracker, func: Any, args: Any) -> None:
+def _overloads(names: tuple[str, ...]) -> frozenset[Any]:
+    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
+    return frozenset(getattr(packet, o) for packet in packets for o in packet.overloads())
+
+
+_PRODUCTS, _LT_PRODUCTS = _overloads(PRODUCTS), _overloads(LT_PRODUCTS)
+
+
+def claim(tracker: Tracker, func: Any) -> None:
     """Take the workspace that this operation is the first to need.
 
     The thread that runs backward passes has a cuBLAS handle of its own, and so its own workspace.
     """
     if func not in _PRODUCTS:
         return
-    state = tracker.state
-    held = state.__dict__.setdefault("workspaces", {})
-    thread = state.phase_now == BACKWARD
+    state, version = tracker.state, torch_version()
+    held = state.workspaces
+    thread = "backward" if state.phase_now == BACKWARD else "forward"
     if thread not in held:
-        size = 32 * MIB if state.card.capability == 90 else 8519680
+        size = cublas_workspace_bytes(state.card, version)
         held[thread] = state.allocate(size, WORKSPACE, "cuBLAS")
-    if func is aten.addmm.default and "lt" not in held:
-        held["lt"] = state.allocate(MIB, WORKSPACE, "cuBLASLt")
+    if func in _LT_PRODUCTS and "lt" not in held:
+        size = cublaslt_workspace_bytes(state.card, version)
+        held["lt"] = state.allocate(size, WORKSPACE, "cuBLASLt")

@@ -58,6 +58,19 @@ def _deepcopy(mode: Masquerade, real: Any) -> Any:
     return deepcopy
 
 
+def _representation(real: Any) -> Any:
+    """Print what is known of a tensor on the card."""
+
+    def representation(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        with torch._C.DisableTorchFunction():
+            if not tensor.is_meta:
+                return real(tensor, *args, **kwargs)
+            shape = tuple(tensor.shape)
+            return f"tensor(..., device='cuda:0', size={shape}, dtype={tensor.dtype})"
+
+    return representation
+
+
 def _shape_and_type(tensor: torch.Tensor) -> dict[str, Any]:
     """What checkpointing compares: it looks from inside a call and from outside."""
     with torch._C.DisableTorchFunction():
@@ -83,6 +96,7 @@ def patched_torch(mode: Masquerade) -> Iterator[None]:
         patch = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
         patch(torch, "clear_autocast_cache", clear)
         patch(torch, "Generator", _Generator)
+        patch(torch.Tensor, "__repr__", _representation(torch.Tensor.__repr__))
         patch(torch.Tensor, "__deepcopy__", _deepcopy(mode, torch.Tensor.__deepcopy__))
         checks = checkpoint._allowed_determinism_checks_to_fns
         stack.enter_context(mock.patch.dict(checks, {"default": _shape_and_type}))

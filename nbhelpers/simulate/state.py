@@ -48,6 +48,8 @@ class State:
         self.notes: list[str] = []
         self.events: list[tuple[str, int, str]] | None = None  # (action, bytes, what)
         self.peak_at = ""
+        self.workspaces: dict[str, Any] = {}
+        self.uses_nccl = False
         self.world_size = 1
 
     def refuse(self, name: str, why: str) -> None:

@@ -129,7 +129,7 @@ class Simulation:
         """Return what was seen as a budget with a verdict."""
         state = self.state
         context = state.card.context_bytes
-        if state.world_size > 1 or getattr(state, "uses_nccl", False):
+        if state.world_size > 1 or state.uses_nccl:
             context += state.card.nccl_bytes
         lines = [
             MemoryLine(name=name, size_bytes=state.peak_sums[name], note=f"at the peak, {name}")

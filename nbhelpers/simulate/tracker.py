@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbhelpers.simulate import kernels, matmul_workspace
+from nbhelpers.simulate.absorbing import ABSORBING, settled
 from nbhelpers.simulate.data_dependent import DATA_DEPENDENT, run_data_dependent
 from nbhelpers.simulate.filled import FILLED, filled_values
 from nbhelpers.simulate.shadow import Shadows
@@ -254,9 +255,10 @@ class Tracker(TorchDispatchMode):
 
     def _born(self, func: Any, args: Any, kwargs: Any, tensors: list[Any], out: Any) -> None:
         state = self.state
-        matmul_workspace.claim(self, func, args)
         if not kernels.is_known(func):
             state.refuse(str(func), "nobody looked at what its kernel allocates")
+        if text := kernels.note(func):
+            state.note(f"{func}: {text}")
         added_to = None
         if func is aten.add.Tensor and state.phase_now == BACKWARD and isinstance(args[1], torch.Tensor):
             first, second = args[0], args[1]
@@ -279,6 +281,7 @@ class Tracker(TorchDispatchMode):
             self._track(tensor, self._category(tensor, func), what, added_to, size)
         if func in _RESIZING:
             self._resized(made[0])
+        matmul_workspace.claim(self, func)
         self._play(kernels.events(call), held, inside)
         for handle in held:
             state.free(handle)
@@ -311,7 +314,7 @@ class Tracker(TorchDispatchMode):
         if not given or not any(t.is_meta for t in given):
             return None
         if not self.shadows.known(given):
-            return None
+            return settled(self.shadows, func, args) if func in ABSORBING else None
         try:
             return (self.shadows.run(func, args, kwargs),)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
