@@ -58,7 +58,7 @@ def simulated_here(key: Key) -> MemoryBudget | None:
 
 def family(key: Key) -> list[Point]:
     """Return every kept budget that differs from a key in batch and length alone."""
-    return [*_of_the_user(key), *_of_the_package(key)]
+    return [*_of_the_user(key), *of_the_package(key)]
 
 
 def is_current(job: str, made: Mapping[str, str], here: Mapping[str, str] | None = None) -> bool:
@@ -182,7 +182,8 @@ def _names(folder: Path, changed: int) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.glob("*.json")))
 
 
-def _of_the_package(key: Key) -> Iterator[Point]:
+def of_the_package(key: Key) -> Iterator[Point]:
+    """Give every shipped budget of the family of a key, whatever code or libraries are here."""
     table = shipped(key.job)
     group = table.get("cards", {}).get(key.card)
     found = table.get("budgets", {}).get(group, {}).get(key.family, {})

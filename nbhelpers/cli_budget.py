@@ -1,4 +1,4 @@
-"""`nbhelpers budget`: what a run needs on a card, and by its exit code whether it fits."""
+"""`nbhelpers budget`: what a run needs on a card, in memory, minutes and money; does it fit?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nbhelpers.cli_probe import Currency, MaxHours, Price
 from nbhelpers.errors import BudgetError, ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.memory import MemoryBudget
     from nbhelpers.presets import Preset
+    from nbhelpers.timing import TimeBudget
 
 NOT_KNOWN = 10  # exit code: nobody can say whether it fits
 
@@ -51,18 +53,25 @@ def budget(
     grid: Annotated[
         bool, typer.Option("--grid", help="Also the verdict of each batch and length.")
     ] = False,
+    max_hours: MaxHours = None,
+    price: Price = None,
+    currency: Currency = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Predict the memory of a run by cause, with its verdict and what would help.
+    """Predict memory by cause, with its verdict and what would help, then minutes and cost.
 
     Exit codes: 0 fits or is tight (with a warning), 8 does not fit, 10 cannot be said.
     """
+    from nbhelpers.timing import predict_time
+
     asked = _asked(name, job, preset, gpu=gpu, count=count, override=override, method=method)
     found, table = _predicted(asked, exact=exact, grid=grid)
+    wishes = {"max_hours": max_hours, "price_per_hour": price, "currency": currency}
+    time = predict_time(asked.preset, asked.plan, asked.hardware, run_dir="runs", **wishes)
     if as_json:
-        typer.echo(json.dumps(_plain(asked, found, table), indent=2))
+        typer.echo(json.dumps(_plain(asked, found, table, time), indent=2))
     else:
-        typer.echo(_text(asked, found, table))
+        typer.echo(_text(asked, found, table, time))
     code = exit_code(found)
     if not exact:
         _refresh(asked, found)
@@ -130,7 +139,7 @@ def exit_code(found: MemoryBudget) -> int:
     return NOT_KNOWN if found.verdict == UNSURE or found.source == UNKNOWN else 0
 
 
-def _text(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None) -> str:
+def _text(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget) -> str:
     from nbhelpers.budgets import source_words
     from nbhelpers.budgets_grid import LEGEND
     from nbhelpers.cli_text import budget_text, table
@@ -139,6 +148,7 @@ def _text(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None) -> str:
     parts.append(f"From: {source_words(found, asked.preset.job)}")
     if found.opaque:
         parts.append(f"Not predicted: {', '.join(found.opaque)}")
+    parts += time.lines()
     if grid is not None:
         parts.append(f"\n{table(grid.rows())}\n{LEGEND}")
     return "\n".join([*parts, "", *_same(asked)])
@@ -176,7 +186,9 @@ def _same(asked: _Asked) -> list[str]:
     return ["In Python:", python, "By papermill:", notebook]
 
 
-def _plain(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None) -> dict[str, Any]:
+def _plain(
+    asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget
+) -> dict[str, Any]:
     gpu = asked.hardware.gpu
     return {
         "job": asked.preset.job,
@@ -185,9 +197,17 @@ def _plain(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None) -> dict[
         "gpu_count": len(asked.hardware.gpus),
         "plan": asked.plan.to_dict(),
         "budget": found.to_dict(),
+        "time": _time(time),
         "grid": [cell.to_dict() for cell in grid.cells] if grid is not None else None,
         "exit_code": exit_code(found),
     }
+
+
+def _time(time: TimeBudget) -> dict[str, Any]:
+    """The time with its sums, verdict and cost, which a reader of JSON would have to work out."""
+    sums = {name: getattr(time, name) for name in ("low_s", "expected_s", "high_s")}
+    cost = dict(zip(("low", "expected", "high"), time.cost, strict=True)) if time.cost else None
+    return time.to_dict() | sums | {"verdict": time.verdict, "cost": cost}
 
 
 def _refresh(asked: _Asked, found: MemoryBudget) -> None:
@@ -206,7 +226,7 @@ def _refresh(asked: _Asked, found: MemoryBudget) -> None:
 def _tell(found: MemoryBudget, *, as_json: bool) -> None:
     """Say on stderr what the exit code means."""
     from nbhelpers.cli_text import error_text
-    from nbhelpers.memory import DOES_NOT_FIT, TIGHT, UNKNOWN, UNSURE, require_fit
+    from nbhelpers.memory import DOES_NOT_FIT, NO_GPU, TIGHT, UNKNOWN, UNSURE, require_fit
 
     if found.verdict == DOES_NOT_FIT and not as_json:
         try:
@@ -215,6 +235,8 @@ def _tell(found: MemoryBudget, *, as_json: bool) -> None:
             typer.echo(error_text(BudgetError(error.message, fix=error.fix)), err=True)
     elif found.verdict == UNSURE or found.source == UNKNOWN:
         typer.echo("Warning: it cannot be said whether this fits; see above.", err=True)
+    elif found.verdict == NO_GPU:
+        typer.echo("No GPU is here: for the verdict of a card, add for instance --gpu t4.", err=True)
     elif found.verdict == TIGHT:
         text = "Warning: tight. It should run, with little room for what was not predicted."
         typer.echo(text, err=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nbhelpers.presets import Preset
 
 MORE = "more_settings"  # the parameter that holds settings without a parameter of their own
+KEEP_ONE = "keep one of the two"
 _WORDS = {"none": None, "null": None, "~": None, "true": True, "false": False}
 _INJECTED = "# Parameters"  # papermill's first line in the cell that it adds
 # Colab's form behind an assignment, not a mention of the word somewhere in a comment.
@@ -64,7 +65,7 @@ def parse_assignments(pairs: Iterable[str], option: str) -> dict[str, Any]:
                 fix=f"write for instance {option} epochs=1",
             )
         if name in values:
-            raise ConfigError(f"{option} {name} is given twice.", fix="keep one of the two")
+            raise ConfigError(f"{option} {name} is given twice.", fix=KEEP_ONE)
         values[name] = parse_value(text)
     return values
 
@@ -125,6 +126,9 @@ def with_more(job: str, parameters: Mapping[str, Any], declared: Container[str])
 
     >>> with_more("finetune", {"epochs": 1, "loss": "plain"}, {"epochs", "more_settings"})
     {'epochs': 1, 'more_settings': {'loss': 'plain'}}
+
+    Raises:
+        ConfigError: A setting is given in `more_settings` and beside it.
     """
     given = dict(parameters)
     if MORE not in declared:
@@ -132,7 +136,11 @@ def with_more(job: str, parameters: Mapping[str, Any], declared: Container[str])
     fields = settings_class(job).model_fields
     more = {name: given.pop(name) for name in list(given) if _is_more(name, fields, declared)}
     own = given.get(MORE) or {}
-    return given | {MORE: {**own, **more}} if more and isinstance(own, Mapping) else given | more
+    if not more or not isinstance(own, Mapping):
+        return given | more
+    if twice := sorted(more.keys() & own.keys()):
+        raise ConfigError(f"{', '.join(twice)} stands in {MORE} and beside it.", fix=KEEP_ONE)
+    return given | {MORE: {**own, **more}}
 
 
 def _is_more(name: str, fields: Container[str], declared: Container[str]) -> bool:
@@ -156,7 +164,7 @@ def spread(parameters: Mapping[str, Any]) -> dict[str, Any]:
     twice = [name for name in more if given.get(name) not in (None, "")]
     if twice:
         text = f"{', '.join(map(str, twice))} stands in {MORE} and is a parameter of its own."
-        raise ConfigError(text, fix="keep one of the two")
+        raise ConfigError(text, fix=KEEP_ONE)
     return {name: value for name, value in given.items() if name not in more} | dict(more)
 
 
@@ -199,7 +207,8 @@ def check_parameters(
     """Return the overrides that a notebook's parameters ask for; bare papermill becomes strict.
 
     Looks at the cells that this kernel has run: the one that declares the parameters, and the one
-    that papermill adds after it.
+    that papermill adds after it. A setting that the notebook does not list is taken as one in
+    `more_settings`, if it has that parameter.
 
     Args:
         job: The job that the notebook starts.
@@ -224,6 +233,9 @@ def check_parameters(
     if injected:
         given = _assigned(cells[injected[-1]])
         others = {o for o in given & SPELLINGS.keys() if SPELLINGS[o] in declared}
+        if MORE in declared:
+            fields = settings_class(job).model_fields
+            others |= {name for name in given if _is_more(name, fields, declared)}
         values |= {name: namespace.get(name) for name in others}
         require_known(given - others, declared, "this notebook")
         if injected[-1] < max(i for i, source in enumerate(cells) if _declares(source)):
@@ -232,7 +244,7 @@ def check_parameters(
                 fix="give the cell under `Parameters` the tag `parameters`",
             )
     values = {name: value for name, value in values.items() if name not in also}
-    overrides = Overrides(check_values(job, values)[1])
+    overrides = Overrides(check_values(job, with_more(job, values, declared))[1])
     overrides.adapters = str(values.get("adapters") or "")
     return overrides
 

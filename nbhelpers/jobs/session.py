@@ -112,6 +112,20 @@ class Session:
 
         return report
 
+    def pretraining(self) -> Callable[[int, int], None]:
+        """Return a reporter that makes pre-training a phase: it is done once, then cached."""
+        tell, began = self.progress("pretrain"), []
+
+        def report(done: int, total: int) -> None:
+            if not began:
+                began.append(done)
+                self.clock.phase("pretrain")
+            tell(done, total)
+            if done == total:
+                self.clock.phase("model")
+
+        return report
+
     def check(self) -> None:
         """Compare the world with the plan before anything is loaded.
 

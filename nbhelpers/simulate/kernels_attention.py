@@ -111,6 +111,35 @@ def _flash_backward(call: Call) -> list[int]:
     return taken
 
 
+def _rows_forward(call: Call) -> list[int]:
+    """The kernel called by its own name: (batch, length, heads, dim), or rows end to end."""
+    if argument(call, 3, "cum_seq_q") is not None:
+        return []  # keys of rows end to end are not split
+    query, key, value = (_transposed(tensor) for tensor in call.args[:3])
+    dropout = argument(call, 7, "dropout_p", 0.0)
+    return _flash_forward(call._replace(args=(query, key, value, dropout), kwargs={}))
+
+
+def _rows_backward_before(call: Call) -> list[int]:
+    return copies_of(call.args[0], call.args[4])
+
+
+def _rows_backward(call: Call) -> list[int]:
+    """Sums of rows end to end, of which each may be written 128 tokens beyond its end."""
+    ends, (grad, query, key) = argument(call, 6, "cum_seq_q"), call.args[:3]
+    if ends is None:
+        dense = tuple(_transposed(tensor) for tensor in (grad, query, key))
+        return _flash_backward(call._replace(args=dense))
+    tokens, heads, head_dim = query.shape
+    rows = ends.numel() - 1
+    sums = 4 * heads * (tokens + 128 * rows)
+    copies = ceil_div(call.card.multiprocessors, rows * heads) if call.deterministic else 1
+    taken = [sums, copies * sums * _rounded_head(head_dim)]
+    if heads != key.shape[1]:
+        taken += 2 * [key.shape[0] * heads * head_dim * query.element_size()]
+    return taken
+
+
 # ---------------------------------------------------------------- memory-efficient
 
 
@@ -222,6 +251,12 @@ RULES: dict[str, Rule] = {
     ),
     "_scaled_dot_product_flash_attention_backward.default": Rule(
         _flash_backward, f"{FLASH_SOURCE}: mha_bwd", before=_flash_backward_before
+    ),
+    "_flash_attention_forward.default": Rule(
+        _rows_forward, f"{FLASH_SOURCE}: mha_varlen_fwd, mha_fwd"
+    ),
+    "_flash_attention_backward.default": Rule(
+        _rows_backward, f"{FLASH_SOURCE}: mha_varlen_bwd, mha_bwd", before=_rows_backward_before
     ),
     "_scaled_dot_product_efficient_attention.default": Rule(
         _efficient_forward, f"{EFFICIENT_SOURCE}/attention.cu: _efficient_attention_forward"

@@ -262,7 +262,10 @@ class Tracker(TorchDispatchMode):
         added_to = None
         if func is aten.add.Tensor and state.phase_now == BACKWARD and isinstance(args[1], torch.Tensor):
             first, second = args[0], args[1]
-            if first.is_meta and first.shape == second.shape and first.dtype == second.dtype:
+            same = first.is_meta and first.shape == second.shape and first.dtype == second.dtype
+            # The gradient of a weight used transposed is a view of its shape: measured with tied
+            # embeddings, the sum is a new tensor then.
+            if same and not (first._is_view() and first._base.shape == first.shape):
                 added_to = first.untyped_storage()._cdata
         call = kernels.Call(
             func, args, kwargs, out, state.card, state.phase_now == BACKWARD,

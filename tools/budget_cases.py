@@ -1,0 +1,102 @@
+"""What the shipped budgets are of: every preset on every card, and a grid around each preset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from nbhelpers.batching import BatchPlan, plan_batch
+from nbhelpers.budgets_key import budget_key
+from nbhelpers.budgets_search import even_sizes
+from nbhelpers.config import list_presets, load_preset
+from nbhelpers.errors import ConfigError
+from nbhelpers.gpus import known_gpus
+from nbhelpers.hardware import Hardware, plan_hardware
+from nbhelpers.presets import Preset
+from nbhelpers.shapes import find_shape
+from nbhelpers.simulate.cards import find_card
+
+JOBS = ("clones", "detector", "finetune")
+SIZE_ONLY = {"name", "memory_total_bytes", "is_exact", "context_source"}
+GRID_LENGTHS = (128, 2048)  # the ends between which lengths are interpolated
+
+
+@dataclass(frozen=True)
+class Case:
+    """A preset on so many cards of a kind; `problem` says why it cannot be there."""
+
+    job: str
+    preset_name: str
+    card: str
+    count: int
+    hardware: Hardware
+    preset: Preset | None = None
+    plan: BatchPlan | None = None
+    problem: str = ""
+
+    @property
+    def place(self) -> str:
+        """The card and how many of it."""
+        return self.card if self.count == 1 else f"{self.card} x{self.count}"
+
+    @property
+    def is_target(self) -> bool:
+        """Whether the preset was made for this card."""
+        return self.preset is not None and self.preset.gpu == self.card
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.preset_name} on {self.place}"
+
+
+def cases(job: str) -> Iterator[Case]:
+    """Every preset on every card, on one and on as many as it was made for."""
+    planned: dict[tuple[str, int], Hardware] = {}
+    for name in list_presets(job):
+        plain = load_preset(job, name)
+        typed = plain.settings.num_gpus
+        counts = {typed} if isinstance(typed, int) else {1, plain.num_target_gpus}
+        for card in known_gpus():
+            for count in sorted(counts):
+                if (card, count) not in planned:
+                    planned[card, count] = plan_hardware(card, count)
+                yield _case(job, name, card, count, planned[card, count])
+
+
+def _case(job: str, name: str, card: str, count: int, hardware: Hardware) -> Case:
+    try:
+        preset = load_preset(job, name, hardware=hardware)
+        plan = plan_batch(preset, hardware)
+    except ConfigError as error:
+        return Case(job, name, card, count, hardware, problem=error.message)
+    return Case(job, name, card, count, hardware, preset, plan)
+
+
+def today(case: Case) -> str:
+    """Return the name of a case's key as the preset resolves now, or why there is none."""
+    if case.preset is None:
+        return f"not possible: {case.problem}"
+    return budget_key(case.preset, case.plan, case.hardware).name
+
+
+def card_groups() -> dict[str, str]:
+    """Return the group of each card: those alike in all but their size."""
+    groups: dict[str, str] = {}
+    for key in known_gpus():
+        card = find_card(key)
+        alike = {k: v for k, v in asdict(card).items() if k not in SIZE_ONLY}
+        first = f"sm{card.capability}-{card.multiprocessors}"
+        groups[key] = groups.setdefault(json.dumps(alike, sort_keys=True), first)
+    return {key: groups[key] for key in known_gpus()}
+
+
+def grid_corners(case: Case) -> Iterator[dict[str, int]]:
+    """Batches and lengths around a preset, so that what lies between can be interpolated."""
+    share = even_sizes(case.plan)
+    batches = {share[0], *share[-2:], case.plan.per_device_train_batch_size}
+    shape = find_shape(case.preset.settings)
+    most = min(shape.code_positions, GRID_LENGTHS[1])
+    most -= getattr(case.preset.settings, "data_flow_length", None) or 0
+    for seq_len in sorted({GRID_LENGTHS[0], case.preset.settings.seq_len, most}):
+        for batch in sorted(batches):
+            yield {"per_device_train_batch_size": batch, "seq_len": seq_len}
