@@ -236,7 +236,9 @@ def _tell(found: MemoryBudget, *, as_json: bool) -> None:
     elif found.verdict == UNSURE or found.source == UNKNOWN:
         typer.echo("Warning: it cannot be said whether this fits; see above.", err=True)
     elif found.verdict == NO_GPU:
-        typer.echo("No GPU is here: for the verdict of a card, add for instance --gpu t4.", err=True)
+        typer.echo(
+            "No GPU is here: for the verdict of a card, add for instance --gpu t4.", err=True
+        )
     elif found.verdict == TIGHT:
         text = "Warning: tight. It should run, with little room for what was not predicted."
         typer.echo(text, err=True)

@@ -23,7 +23,7 @@ ETA_AFTER_S = 1.0  # a count that has just begun tells no speed
 # What a task counts, by the first word of its name: of any job, or of one.
 UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}
 JOB_UNITS = {
-    "finetune": {"tokenise": "samples", "generate": "answers", "pre-train": "steps"},
+    "finetune": {"tokenise": "samples", "generate": "answers"},
     "detector": dict.fromkeys(
         ("tokenise", "evaluate", "score", "embed", "edit", "augment", "audit", "read", "retrieve"),
         "programs",

@@ -108,6 +108,9 @@ def memory_notes(facts: RunFacts) -> list[str]:
     """Return the sentences beside the tables: the worst phase, and where the record lies."""
     said, memory = [], facts.get("memory") or {}
     known_rows = [r for r in memory.get("phases") or [] if r.get("error_percent") is not None]
+    measured = [r for r in memory.get("phases") or [] if r.get("measured_bytes")]
+    if measured and not known_rows:
+        said.append("Phases are measured only: their prediction needs a simulated step on a GPU.")
     if known_rows:
         worst = max(known_rows, key=lambda row: abs(row["error_percent"]))
         basis = f", predicted for {memory['basis']}" if memory.get("basis") else ""

@@ -61,7 +61,9 @@ def time_said(facts: RunFacts) -> list[str]:
         return []
     total = rows[-1]
     span = f"{duration(total['low_s'])} to {duration(total['high_s'])}"
+    once = facts.get("timing", "pretrain_s")
+    apart = f" without {duration(once)} of pre-training, done once" if once else ""
     return [
         f"Predicted before the run: {duration(total['predicted_s'])} ({span}; {budget.basis}), "
-        f"measured {duration(total['measured_s'])}, error {total['error_percent']:+.0f} %."
+        f"measured {duration(total['measured_s'])}{apart}, error {total['error_percent']:+.0f} %."
     ]

@@ -183,6 +183,18 @@ def test_flash_attention_copies_for_every_block_when_it_must_be_reproducible():
     assert again[1] == 9 * once[1]  # 132 multiprocessors over 16 sequences of heads
 
 
+def test_flash_attention_over_rows_end_to_end_leaves_room_behind_each_row():
+    forward, backward = aten._flash_attention_forward, aten._flash_attention_backward
+    x, ends = meta(1000, 12, 64, dtype=torch.bfloat16), meta(5, dtype=torch.int32)
+
+    there = call(forward.default, x, x, x, ends, ends, 400, 400, 0.0, False, False, out=())
+    back = call(backward.default, x, x, x, x, x, x, ends, ends, 400, 400, 0.0, False, out=())
+
+    assert kernels.is_known(forward.default) and not kernels.temporaries(there)
+    sums = 4 * 12 * (1000 + 4 * 128)
+    assert list(kernels.temporaries(back)) == [sums, 64 * sums]
+
+
 def test_short_long_attention_is_split_so_that_the_card_is_full():
     args = (heads(2, 4, 40, 192), heads(2, 4, 1000, 192), heads(2, 4, 1000, 192))
     func = aten._scaled_dot_product_flash_attention.default

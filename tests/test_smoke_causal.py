@@ -119,13 +119,13 @@ def test_a_module_ends_with_the_end_token_and_batches_come_in_an_order_of_the_se
 def test_pretraining_is_a_phase_of_its_own_and_only_where_it_happens():
     from types import SimpleNamespace
 
-    from nbhelpers.jobs.finetune import _pretraining
+    from nbhelpers.jobs.session import Session
 
     said = []
     clock = SimpleNamespace(phase=lambda name: said.append(name))
     progress = lambda name: lambda done, total: said.append((name, done, total))  # noqa: E731
-    report = _pretraining(SimpleNamespace(clock=clock, progress=progress))
+    report = Session.pretraining(SimpleNamespace(clock=clock, progress=progress))
     assert said == []  # the cache has the model: nothing is reported
     for done in (1, 2):
         report(done, 2)
-    assert said == ["pretrain", ("pre-train", 1, 2), ("pre-train", 2, 2), "model"]
+    assert said == ["pretrain", ("pretrain", 1, 2), ("pretrain", 2, 2), "model"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,13 @@ def run_data_dependent(
         return func(*args, **kwargs)
     if func in SCALARS:
         return known[0] if known is not None else _assumed(tracker, func, given[0])
+    if func is aten.masked_select.default and known is None:
+        source, mask = args[0], args[1]
+        if not mask.is_meta or tracker.shadows.has(mask):
+            values = tracker.shadows.values(mask) if mask.is_meta else mask
+            shape = torch.broadcast_shapes(source.shape, mask.shape)
+            count = int(values.expand(shape).sum())
+            return torch.empty(count, dtype=source.dtype, device="meta")
     if known is None:
         _refuse(tracker, func)
     return _on_card(known[0])
@@ -97,15 +105,45 @@ def _masked(tracker: Tracker, args: Any) -> Any:
 
 
 def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
-    """Answer for a value that only a run knows: the one of a step that goes well."""
-    tracker.state.note(
-        f"{_caller()} reads a value that only a run knows (a loss, a norm): zero or False was assumed"
+    """Answer for a value that only a run knows: a number for a log is zero.
+
+    A truth that decides a branch and an integer that may be a size are answered too, but named: the
+    other answer can need other memory.
+    """
+    place = _caller()
+    truth = _from_checks(tensor)
+    if truth is not None:
+        return truth
+    if tensor.is_floating_point() or func is aten.equal.default or _is_generation():
+        tracker.state.note(
+            f"{place} reads a value that only a run knows (a loss, a norm): zero or False was "
+            "assumed"
+        )
+        return 0.0 if tensor.is_floating_point() else False
+    what = "a branch" if tensor.dtype is torch.bool else "a number"
+    tracker.state.refuse(
+        f"{what} at {place}", "it depends on values that only a run knows; zero was assumed"
     )
-    if func in (aten.equal.default,):
-        return False
-    if tensor.dtype is torch.bool:
-        return False
-    return 0.0 if tensor.is_floating_point() else 0
+    return False if tensor.dtype is torch.bool else 0
+
+
+def _frames() -> Iterator[str]:
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        yield frame.f_code.co_filename.replace("\\", "/")
+        frame = frame.f_back
+
+
+def _from_checks(tensor: torch.Tensor) -> bool | None:
+    """A distribution checks its parameters: in a run that goes well they are right."""
+    if tensor.dtype is torch.bool and any("torch/distributions/" in f for f in _frames()):
+        return True
+    return None
+
+
+def _is_generation() -> bool:
+    """Whether tokens are generated: asked to go on until the longest length, it does."""
+    return any("transformers/generation/" in file for file in _frames())
 
 
 def _caller() -> str:

@@ -113,6 +113,7 @@ def _answers(state: State) -> dict[str, Any]:
             "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8, device="cpu"),
             "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device="cpu")],
             "initial_seed": lambda: 0,
+            "memory_summary": lambda *_, **__: "a simulated card keeps no table of its allocations",
             "current_stream": lambda *_: _Stream(),
             "default_stream": lambda *_: _Stream(),
             "stream": lambda s=None: contextlib.nullcontext(s),

@@ -18,7 +18,8 @@ tril_indices triu_indices unbind unfold uniform_ unsqueeze unsqueeze_ view view_
 view_as_real view_as zero_ zeros zeros_like _to_copy _local_scalar_dense item is_pinned
 _pin_memory complex _indices _values cauchy_ sym_size _assert_async _functional_assert_async
 record_stream _is_zerotensor lift_fresh_copy chunk _has_same_storage_numel is_same_size equal
-numel _nested_tensor_size
+numel _nested_tensor_size unsafe_split unsafe_chunk unsafe_split_with_sizes diag_embed rot90
+_efficientzerotensor
 """
 # Kernels that write each output from inputs as they are, or in place. Measured, or read in
 # aten/src/ATen/native/cuda.
@@ -38,7 +39,7 @@ pixel_unshuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d
 reflection_pad2d_backward replication_pad1d replication_pad1d_backward replication_pad2d
 replication_pad2d_backward channel_shuffle native_dropout native_dropout_backward glu glu_backward
 elu_backward hardsigmoid_backward hardswish hardswish_ hardswish_backward hardtanh_backward
-leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish_backward softplus_backward
+leaky_relu leaky_relu_ leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish_backward softplus_backward
 softshrink_backward gelu_backward silu_backward threshold_backward _prelu_kernel
 _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward _thnn_fused_gru_cell
 _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl

@@ -66,6 +66,7 @@ class Masquerade(TorchFunctionMode):
         self.tracker = tracker
         self.casts = Autocast()
         self.explicit_meta: dict[int, Any] = {}
+        self.default_device: torch.device | None = None  # as torch.set_default_device says
         self.handlers: dict[Any, Handler] = self._getters() | self._movers() | self._special()
 
     def _getters(self) -> dict[Any, Handler]:
@@ -88,6 +89,7 @@ class Masquerade(TorchFunctionMode):
             _T.numpy: lambda t, *a, **k: self._real(t).numpy(),
             _T.tolist: lambda t: self._real(t).tolist(),
             _T.copy_: self._copy,
+            _T.set_: self._set,
             _T.record_stream: lambda *a, **k: None,
             _T.type: self._type,
         }
@@ -115,6 +117,8 @@ class Masquerade(TorchFunctionMode):
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the device that a tensor has in the simulated world."""
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
         if not tensor.is_meta:
             return tensor.device
         key = tensor.untyped_storage()._cdata
@@ -127,6 +131,8 @@ class Masquerade(TorchFunctionMode):
     ) -> Any:
         """Handle one call of torch from Python."""
         kwargs = kwargs or {}
+        if "pin_memory" in kwargs:  # there is no driver that could pin
+            kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
         if torch.is_autocast_enabled("cuda"):
             args, kwargs = self.casts.apply(func, args, kwargs)
         handler = self.handlers.get(func)
@@ -149,6 +155,8 @@ class Masquerade(TorchFunctionMode):
             device = self.device_of(args[0])
         if func is _T.new_tensor and device is None:
             device = self.device_of(args[0])
+        if device is None and func not in _FROM_DATA:
+            device = self.default_device
         if is_cuda_name(device):
             return self._made_on_card(func, args, kwargs)
         if device is None and not self.tracker.building:
@@ -253,6 +261,14 @@ class Masquerade(TorchFunctionMode):
             return out
         # One zero that stands for all: large activations may be moved to main memory.
         return torch.zeros((), dtype=dtype).expand(tensor.shape)
+
+    def _set(self, tensor: torch.Tensor, source: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Loading from a file puts real storages into new tensors: these are real then."""
+        given = () if source is None else (source, *args)
+        if tensor.is_meta and isinstance(source, torch.UntypedStorage | torch.TypedStorage):
+            if source.device.type == "cpu":
+                tensor = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return _T.set_(tensor, *given, **kwargs)
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return values: known ones, or zeros."""

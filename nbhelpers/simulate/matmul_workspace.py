@@ -13,7 +13,7 @@ from nbhelpers.simulate.kernels_matmul import (
     cublas_workspace_bytes,
     cublaslt_workspace_bytes,
 )
-from nbhelpers.simulate.state import BACKWARD, WORKSPACE
+from nbhelpers.simulate.state import WORKSPACE
 
 if TYPE_CHECKING:
     from nbhelpers.simulate.tracker import Tracker
@@ -38,7 +38,7 @@ def claim(tracker: Tracker, func: Any) -> None:
         return
     state, version = tracker.state, torch_version()
     held = state.workspaces
-    thread = "backward" if state.phase_now == BACKWARD else "forward"
+    thread = "forward" if torch._C._current_autograd_node() is None else "backward"
     if thread not in held:
         size = cublas_workspace_bytes(state.card, version)
         held[thread] = state.allocate(size, WORKSPACE, "cuBLAS")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
     from nbhelpers.simulate.masquerade import Masquerade
@@ -71,10 +73,30 @@ def _representation(real: Any) -> Any:
     return representation
 
 
+def _loading(real: Any) -> Any:
+    """Read a file into main memory, then move what was asked for the card."""
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        place = kwargs.get("map_location", kwargs.get("device"))
+        if len(args) > 1:
+            place = args[1]
+        name = "device" if "device" in inspect.signature(real).parameters else "map_location"
+        loaded = real(args[0], **{k: v for k, v in kwargs.items() if k != name} | {name: "cpu"})
+        if isinstance(place, (str, torch.device)) and torch.device(place).type == "cuda":
+            return tree_map_only(torch.Tensor, lambda t: t.to(CUDA), loaded)
+        return loaded
+
+    return load
+
+
 def _shape_and_type(tensor: torch.Tensor) -> dict[str, Any]:
     """What checkpointing compares: it looks from inside a call and from outside."""
     with torch._C.DisableTorchFunction():
         return {"shape": tensor.shape, "dtype": tensor.dtype, "device": tensor.device}
+
+
+def _set_default(mode: Masquerade, device: Any) -> None:
+    mode.default_device = None if device is None else torch.device(device)
 
 
 @contextlib.contextmanager
@@ -96,6 +118,16 @@ def patched_torch(mode: Masquerade) -> Iterator[None]:
         patch = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
         patch(torch, "clear_autocast_cache", clear)
         patch(torch, "Generator", _Generator)
+        patch(torch, "load", _loading(torch.load))
+        patch(torch, "set_default_device", lambda device: _set_default(mode, device))
+        patch(torch, "get_default_device", lambda: mode.default_device or torch.device("cpu"))
+        stack.enter_context(
+            mock.patch.object(torch.Tensor, "record_stream", lambda *_: None, create=True)
+        )
+        with contextlib.suppress(ImportError):
+            import safetensors.torch as files
+
+            patch(files, "load_file", _loading(files.load_file))
         patch(torch.Tensor, "__repr__", _representation(torch.Tensor.__repr__))
         patch(torch.Tensor, "__deepcopy__", _deepcopy(mode, torch.Tensor.__deepcopy__))
         checks = checkpoint._allowed_determinism_checks_to_fns

@@ -152,7 +152,8 @@ def _matrix(left: torch.Tensor, right: torch.Tensor, kwargs: dict[str, Any]) -> 
 def _foreach_in_place() -> Iterator[Any]:
     for name in torch._C._dispatch_get_all_op_names():
         packet, _, overload = name.removeprefix("aten::").partition(".")
-        if packet.startswith("_foreach_") and packet.endswith("_") and "out" not in overload:
+        lists = ("_foreach_", "_fused_sgd", "_fused_adagrad")
+        if packet.startswith(lists) and packet.endswith("_") and "out" not in overload:
             yield getattr(getattr(aten, packet), overload or "default")
 
 

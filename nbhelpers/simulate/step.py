@@ -78,11 +78,15 @@ class Simulation:
             register_optimizer_step_pre_hook,
         )
 
-        def before(*_: Any) -> None:
+        def before(optimizer: Any, *_: Any) -> None:
             self.tracker.in_optimizer = True
+            self.tracker.steps_in_backward = torch._C._current_autograd_node() is not None
+            if isinstance(optimizer, torch.optim.LBFGS):
+                why = "the values of gradients decide how often it evaluates and what it keeps"
+                self.state.refuse("torch.optim.LBFGS", why)
 
         def after(*_: Any) -> None:
-            self.tracker.in_optimizer = False
+            self.tracker.in_optimizer = self.tracker.steps_in_backward = False
 
         handles = [
             register_optimizer_step_pre_hook(before),

@@ -57,6 +57,7 @@ class Tracker(TorchDispatchMode):
         self.to_card = False  # a factory or copy that asks for the card runs now
         self.backward_seen = False
         self.in_optimizer = False
+        self.steps_in_backward = False  # the optimizer steps inside a hook of the backward pass
         self.vocabulary = 0
         self.score_sizes: set[int] = set()
         self.operations = 0
@@ -172,11 +173,12 @@ class Tracker(TorchDispatchMode):
 
     def _set_phase(self, args: tuple[Any, ...]) -> None:
         state = self.state
+        in_backward = _node() is not None
         if self.building:
             state.phase_now = LOAD
-        elif self.in_optimizer:
+        elif self.in_optimizer and (self.steps_in_backward or not torch.is_grad_enabled()):
             state.phase_now = STEP
-        elif _node() is not None:
+        elif in_backward:
             state.phase_now, self.backward_seen = BACKWARD, True
         elif self.backward_seen and not torch.is_grad_enabled() and self._after_backward(args):
             state.phase_now = STEP
@@ -225,6 +227,8 @@ class Tracker(TorchDispatchMode):
                 self.state.refuse(name, "it has no rule for shapes alone")
                 raise Unpredictable(name) from error
         self._flush()
+        if isinstance(out, torch.Tensor) and out.layout is not torch.strided:
+            self.state.refuse("sparse tensors", "their indices and values are not followed")
         tensors = tensors_in(out)
         if not tensors or not any(t.is_meta for t in tensors):
             return out
@@ -348,7 +352,7 @@ def _is_composite(func: Any) -> bool:
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """The tensors in arguments or results: nested lists and tuples, one level of dictionaries."""
     if isinstance(tree, torch.Tensor):
-        return [tree]
+        return [tree] if tree.layout is torch.strided else []
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
@@ -356,7 +360,8 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for each in tree:
         if isinstance(each, torch.Tensor):
-            found.append(each)
+            if each.layout is torch.strided:
+                found.append(each)
         elif isinstance(each, (list, tuple, dict)):
             found.extend(tensors_in(each))
     return found
