@@ -56,9 +56,9 @@ check: setup ## lint, format, import layers, notebook anatomy
 	@$(BIN)/python tools/lint_code.py
 	@$(BIN)/python tools/lint_notebook.py notebooks/*.ipynb
 	@$(BIN)/python tools/repository.py check
-	@$(BIN)/python tools/budget_tables.py check
+	@$(QUIET) $(BIN)/python tools/budget_tables.py check
 
-budgets: setup ## simulate every preset on every card anew (ARGS="--job clones" chooses)
+budgets: setup ## simulate every preset on every card anew (ARGS="--job clones --workers 8 --seconds 600")
 	@$(QUIET) $(BIN)/python tools/budget_tables.py build $(ARGS)
 
 format: setup ## let ruff mend style

@@ -91,6 +91,20 @@ def test_json_holds_the_budget_and_the_exit_code(
     assert sum(x["size_bytes"] for x in told["budget"]["lines"]) == told["budget"]["total_bytes"]
 
 
+def test_minutes_and_cost_stand_beside_the_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wishes = ("--max-hours", "0.5", "--price", "2", "--currency", "EUR")
+    asked = ("finetune", "--preset", "t4", "--gpu", "t4", *wishes)
+    assert run(monkeypatch, *asked) == 0
+    out = capsys.readouterr().out
+    assert "Time: " in out and "not finish in your 30 min 00 s" in out and "2 EUR per hour" in out
+    assert run(monkeypatch, *asked, "--json") == 0
+    time = json.loads(capsys.readouterr().out)["time"]
+    assert time["cost"]["expected"] == pytest.approx(time["expected_s"] / 1800)
+    assert time["verdict"].startswith("will not") and len(time["phases"]) == 3
+
+
 def test_the_grid_shows_every_even_batch_and_marks_where_figures_come_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +149,8 @@ def test_a_budget_of_other_versions_is_shown_labelled_and_simulated_anew(
         (("finetune", "--method", "full"), ConfigError.exit_code, "method"),
         (("finetune", "--method", "lora", "-o", "method=qlora"), ConfigError.exit_code, "Two"),
         (("finetune", "-o", "seq_len"), ConfigError.exit_code, "name=value"),
+        (("--price", "-1"), 2, "--price -1 is no number above zero"),
+        (("--max-hours", "nan"), 2, "write for instance --max-hours 3"),
         (("--preset", "smoke", "--exact"), HardwareError.exit_code, "--gpu t4"),
     ],
 )

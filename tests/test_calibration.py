@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from nbhelpers import calibration, cli
 from nbhelpers.batching import plan_batch
 from nbhelpers.config import load_preset
-from nbhelpers.errors import BudgetError
+from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.gpus import GIB, GpuProcess
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.ledger import CONTEXT, CUDA_CONTEXT_BYTES
@@ -210,3 +210,6 @@ def test_the_command_shows_the_log_and_draws_it(tmp_path):
     assert "+3.0 %" in shown and "not corrected" in shown
     assert (tmp_path / "log.png").stat().st_size > 1000
     assert "+3.0 %" in run.invoke(cli.app, ["calibration", "--runs"]).output
+    for wrong in ("log.foo", "log", "missing/log.png"):
+        found = run.invoke(cli.app, ["calibration", "--plot", str(tmp_path / wrong)])
+        assert isinstance(found.exception, ConfigError) and "--plot" in found.exception.message

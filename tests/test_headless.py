@@ -221,6 +221,17 @@ def test_running_cells_twice_is_no_error() -> None:
     assert check_parameters("clones", namespace) == {"epochs": 2}
 
 
+def test_a_setting_that_a_notebook_does_not_list_reaches_it_from_papermill() -> None:
+    cell = 'more_settings = {}  # @param {type:"raw"} # others'
+    given = "# Parameters\ntrack = 'tensorboard'"
+    namespace = {"In": ["", cell, given], "more_settings": {}, "track": "tensorboard"}
+    assert check_parameters("clones", namespace) == {"track": "tensorboard"}
+    with pytest.raises(ConfigError, match="track"):
+        check_parameters("clones", namespace | {"track": "csv"})
+    with pytest.raises(ConfigError, match="more_settings"):
+        check_parameters("clones", namespace | {"more_settings": {"track": "none"}})
+
+
 def test_a_misspelled_name_typed_into_the_parameters_cell_is_an_error() -> None:
     namespace = {"In": ['epoch = 2  # @param {type:"raw"} # passes'], "epoch": 2}
     with pytest.raises(ConfigError, match="epoch"):

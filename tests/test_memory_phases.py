@@ -329,6 +329,9 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
     assert tables["memory_left_over"]["size_bytes"].sum() == GIB + 9
     assert tables["memory_alive"]["total_bytes"].tolist() == [16]
     said = " ".join(memory_notes(facts))
+    data["memory"] |= {"phases": [{"phase": "load", "measured_bytes": 5}], "basis": None}
+    only = read_facts(write_run(tmp_path / "only", data=data))
+    assert "measured only" in memory_notes(only)[0]
     assert "+10.0 % (forward)" in said and OF_BUDGET in said and "memory_snapshot.json" in said
     from nbhelpers.plots_memory import phases_figure
 

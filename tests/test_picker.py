@@ -32,10 +32,17 @@ EXACT = 5 * 2**30  # what a simulation finds in these tests
 T4, H100 = plan_hardware("t4"), plan_hardware("h100")
 
 
+@pytest.fixture
+def bars() -> None:
+    """The bars are drawn: for the tests that look at them, since drawing takes most of the time."""
+
+
 @pytest.fixture(autouse=True)
-def no_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is simulated unless a test says what comes out."""
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is simulated unless a test says what comes out, and nothing drawn unless it asks."""
     monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", lambda: ["torch"])
+    if "bars" not in request.fixturenames:
+        monkeypatch.setattr("nbhelpers.plots_budget.budget_bars", lambda _: None)
 
 
 def simulated(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any]) -> None:
@@ -56,6 +63,7 @@ def test_it_starts_from_the_parameters_of_the_notebook() -> None:
     assert picker.overrides == given and not picker.is_changed
 
 
+@pytest.mark.usefixtures("bars")
 def test_another_preset_changes_bars_answer_and_lines() -> None:
     picker = pick_preset("finetune", T4)
     box = PickerBox(picker)
@@ -68,6 +76,7 @@ def test_another_preset_changes_bars_answer_and_lines() -> None:
     assert box.controls["gradient_checkpointing"].value is False
 
 
+@pytest.mark.usefixtures("bars")
 def test_the_answer_follows_within_a_second() -> None:
     box = PickerBox(pick_preset("finetune", T4))
     started = time.monotonic()

@@ -65,6 +65,7 @@ def test_the_seeds_stand_on_their_own_cards(
     assert "of the GPU's 15.0 GiB: does not fit" in said["seed-t4 (r16)"]
     assert "of the GPU's 40.0 GiB: does not fit" in said["seed-a100 (r16)"]
     assert "of the GPU's 48.0 GiB" in said["seed-2x-rtx6000ada"]
+    assert "<td>1 h 30 min</td>" in outputs["seed-times"][0].data["text/html"]
 
 
 @pytest.mark.parametrize("job", [*NOTEBOOKS, ""])

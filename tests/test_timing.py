@@ -201,6 +201,7 @@ def test_the_seeds_times_stand_beside_ours() -> None:
     first = found.rows[0]
     assert first.cells()[:3] == ("CodeBERT detector, 10 epochs", "a100-40gb", "1 h 45 min")
     assert first.quoted.high_s < first.claim.low_s / 3  # ours is several times faster
+    assert found.rows[1].cells()[2] == "50 min"
     assert "the seed said" in found.text() and "<table>" in found._repr_html_()
 
 

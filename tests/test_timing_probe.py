@@ -25,7 +25,7 @@ from nbhelpers.timing_probe import probe
 
 pytestmark = pytest.mark.slow
 TINY = {"seq_len": 96, "global_batch_size": 16, "per_device_train_batch_size": 8}
-TINY |= {"max_train_samples": 400, "pretrain_steps": 0, "num_gpus": 1}
+TINY |= {"train_fraction": 0.1, "pretrain_steps": 0, "num_gpus": 1}
 
 
 def test_a_probe_measures_and_the_next_prediction_says_so(
@@ -33,7 +33,7 @@ def test_a_probe_measures_and_the_next_prediction_says_so(
 ) -> None:
     monkeypatch.setenv(speeds.SPEEDS_VARIABLE, str(tmp_path / "speeds.jsonl"))
     hardware = nb.detect_hardware()
-    preset = nb.load_preset("finetune", "smoke", hardware=hardware, overrides=TINY)
+    preset = nb.load_preset("clones", "smoke", hardware=hardware, overrides=TINY)
     plan = nb.plan_batch(preset, hardware)
     found = probe(
         preset,
@@ -54,7 +54,7 @@ def test_a_probe_measures_and_the_next_prediction_says_so(
     each = np.diff([0, *tokens])
     assert each[:2].min() >= each[2:].max()
     (row,) = speeds.user_rows()
-    assert (row.kind, row.examples, row.source) == (speeds.PROBE, 400, found.run_id)
+    assert (row.kind, row.examples, row.source) == (speeds.PROBE, 380, found.run_id)
     assert found.time.tokens_per_s == pytest.approx(row.tokens_per_s, rel=0.2)
     # It is found again, by another call and for another number of epochs.
     more = preset.override(epochs=preset.settings.epochs + 2)

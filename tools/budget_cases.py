@@ -81,13 +81,15 @@ def today(case: Case) -> str:
 
 def card_groups() -> dict[str, str]:
     """Return the group of each card: those alike in all but their size."""
+    kinds: dict[str, str] = {}
     groups: dict[str, str] = {}
     for key in known_gpus():
         card = find_card(key)
         alike = {k: v for k, v in asdict(card).items() if k not in SIZE_ONLY}
-        first = f"sm{card.capability}-{card.multiprocessors}"
-        groups[key] = groups.setdefault(json.dumps(alike, sort_keys=True), first)
-    return {key: groups[key] for key in known_gpus()}
+        name = f"sm{card.capability}-{card.multiprocessors}"
+        name = name if name not in kinds.values() else f"{name}-{key}"
+        groups[key] = kinds.setdefault(json.dumps(alike, sort_keys=True), name)
+    return groups
 
 
 def grid_corners(case: Case) -> Iterator[dict[str, int]]:

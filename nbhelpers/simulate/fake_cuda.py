@@ -137,6 +137,9 @@ def fake_cuda(state: State) -> Iterator[None]:
             if hasattr(torch.cuda, name):
                 stack.enter_context(mock.patch.object(torch.cuda, name, value))
         memory = torch.cuda.memory
+        for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
+            if hasattr(memory, name):
+                stack.enter_context(mock.patch.object(memory, name, _returns({})))
         for name in ("memory_allocated", "max_memory_allocated", "memory_stats", "empty_cache"):
             stack.enter_context(mock.patch.object(memory, name, getattr(torch.cuda, name)))
         stack.enter_context(mock.patch.object(torch.backends.cuda, "is_built", _returns(True)))

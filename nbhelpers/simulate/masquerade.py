@@ -89,7 +89,6 @@ class Masquerade(TorchFunctionMode):
             _T.numpy: lambda t, *a, **k: self._real(t).numpy(),
             _T.tolist: lambda t: self._real(t).tolist(),
             _T.copy_: self._copy,
-            _T.set_: self._set,
             _T.record_stream: lambda *a, **k: None,
             _T.type: self._type,
         }
@@ -261,14 +260,6 @@ class Masquerade(TorchFunctionMode):
             return out
         # One zero that stands for all: large activations may be moved to main memory.
         return torch.zeros((), dtype=dtype).expand(tensor.shape)
-
-    def _set(self, tensor: torch.Tensor, source: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Loading from a file puts real storages into new tensors: these are real then."""
-        given = () if source is None else (source, *args)
-        if tensor.is_meta and isinstance(source, torch.UntypedStorage | torch.TypedStorage):
-            if source.device.type == "cpu":
-                tensor = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        return _T.set_(tensor, *given, **kwargs)
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return values: known ones, or zeros."""

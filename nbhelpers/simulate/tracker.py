@@ -75,6 +75,8 @@ class Tracker(TorchDispatchMode):
 
     def relabel(self, tensor: torch.Tensor, category: str) -> None:
         """Say what a tensor is for."""
+        if tensor.layout is not torch.strided:
+            return
         entry = self.live.get(tensor.untyped_storage()._cdata)
         if entry is not None:
             self._flush()
@@ -206,6 +208,10 @@ class Tracker(TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.operations += 1
+        if kwargs.get("pin_memory"):  # there is no driver that could pin
+            kwargs = kwargs | {"pin_memory": False}
+        if func is aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+            return args[0]  # to main memory, as hooks that offload do
         if _is_composite(func):  # as they come under inference_mode: see what they are made of
             with self:
                 made = func.decompose(*args, **kwargs)
