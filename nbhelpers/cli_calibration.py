@@ -47,7 +47,7 @@ def calibration(
     elif rows:
         typer.echo(table([_group_row(row) for row in rows]))
         typer.echo("Positive: too much was predicted. Budgets are not corrected by this.")
-    typer.echo(f"{len(lines)} runs in {log_path()}")
+    typer.echo(f"{len(lines)} {'run' if len(lines) == 1 else 'runs'} in {log_path()}")
     if plot is not None:
         _draw(plot, plot_data(lines))
 

@@ -64,6 +64,7 @@ class PresetPicker:
         self.here = hardware if hardware is not None else detect_hardware()
         self.price_per_hour, self.max_hours = price_per_hour, max_hours
         given = dict(overrides or {})
+        wishes = {"price_per_hour": price_per_hour, "max_hours": max_hours}
         start = Choice(
             job=job,
             preset=preset,
@@ -71,6 +72,7 @@ class PresetPicker:
             overrides=given,
             kept=frozenset(given),
             any_job=any_job,
+            wishes={name: value for name, value in wishes.items() if value is not None},
         )
         self._start = start
         check_choice(start)

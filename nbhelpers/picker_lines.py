@@ -32,6 +32,7 @@ DECLARED = {
     ),
 }
 BUDGET_NOTEBOOK = "notebooks/00_gpu_and_budget.ipynb"
+WISHES = {"price_per_hour": "--price", "max_hours": "--max-hours"}  # as options of the shell
 DECLARED_BUDGET = ("model", "per_device_train_batch_size", "seq_len")
 
 
@@ -55,7 +56,7 @@ def parameters_of(found: Resolved, *, of_job: bool = False) -> dict[str, Any]:
     values |= {name: value for name, value in choice.overrides.items() if name in own}
     if more := {name: v for name, v in choice.overrides.items() if name not in own}:
         values[MORE] = more
-    return values
+    return values | choice.wishes if is_budget else values
 
 
 def planned_gpu(found: Resolved) -> str | None:
@@ -149,6 +150,8 @@ def shell_lines(found: Resolved) -> str:
     if key := planned_gpu(found):
         count = len(found.hardware.gpus)
         budget += ["--gpu", key, *(["--count", str(count)] if count > 1 else [])]
+    for wish, value in found.choice.wishes.items():
+        budget += [WISHES[wish], str(value)]
     train = ["nbhelpers", "train", job, "--preset", name]
     if len(found.variants) > 1:
         train = ["nbhelpers", "study", "--preset", name, "--adapters", found.choice.adapters]

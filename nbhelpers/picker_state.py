@@ -46,7 +46,8 @@ class Choice:
     `gpu` is a key of `gpus.yaml` with the `count` of such GPUs, or "" for this machine. `adapters`
     are names as in `parse_adapters`, for a job that varies them. `kept` names the overrides that
     stay when another preset is chosen: those of the notebook's parameters. `any_job`: the picker
-    stands in the notebook about budgets, where the job itself is a parameter.
+    stands in the notebook about budgets, where the job itself is a parameter. `wishes` are the
+    limit and the price of its parameters, by their names.
     """
 
     job: str
@@ -57,6 +58,7 @@ class Choice:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
     any_job: bool = False
+    wishes: Mapping[str, float] = field(default_factory=dict)
 
     def with_preset(self, name: str) -> Choice:
         """Choose another preset; its own values replace those chosen in the widget."""
@@ -64,7 +66,8 @@ class Choice:
 
     def with_job(self, job: str) -> Choice:
         """Choose another job, with the preset for this GPU and nothing changed."""
-        return Choice(job=job, gpu=self.gpu, count=self.count, any_job=self.any_job)
+        plain = replace(self, preset="auto", adapters="", overrides={}, kept=frozenset())
+        return replace(plain, job=job)
 
     def with_value(self, name: str, value: Any) -> Choice:
         """Set one setting."""

@@ -188,7 +188,7 @@ def _bare(path: Path, parameters: dict[str, object]) -> None:
     ("parameters", "said"),
     [
         ({"epoch": 2}, "write `epochs` for `epoch`"),
-        ({"learning_rate": 0.1}, "not a parameter of this notebook"),
+        ({"learning_speed": 0.1}, "not a parameter of this notebook"),
         ({"epochs": "2"}, "epochs"),
     ],
 )
@@ -210,9 +210,11 @@ def test_bare_papermill_without_the_tag_is_told_that_defaults_are_in_force(tmp_p
 
 @pytest.mark.slow
 def test_bare_papermill_with_good_parameters_passes(tmp_path: Path) -> None:
-    _bare(_first_cells(tmp_path, "check"), {"epochs": 2, "preset": "smoke"})
+    given = {"epochs": 2, "preset": "smoke", "learning_rate": 0.002}  # the last is not listed
+    _bare(_first_cells(tmp_path, "check"), given)
     done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    assert done.cells[-1].outputs[0]["data"]["text/plain"] == "You change: epochs = 2"
+    said = done.cells[-1].outputs[0]["data"]["text/plain"]
+    assert said == "You change: epochs = 2, learning_rate = 0.002"
 
 
 def test_running_cells_twice_is_no_error() -> None:

@@ -214,6 +214,11 @@ def test_a_price_and_a_limit_are_answered() -> None:
     picker = pick_preset("finetune", T4, price_per_hour=2.0, max_hours=0.5)
     text = repr(picker)
     assert "Cost:" in text and "not finish in your 30 min 00 s" in text
+    assert "--preset t4 --gpu t4 --price 2.0 --max-hours 0.5\n" in text
+    picker = pick_preset("finetune", T4, any_job=True, price_per_hour=2.0)
+    picker.switch("clones")
+    assert "price_per_hour = 2.0" in picker.line and "max_hours" not in picker.line
+    assert "-p price_per_hour 2.0" in picker.lines["papermill"].splitlines()[0]
     with pytest.raises(ConfigError, match="price_per_hour"):
         _ = pick_preset("finetune", T4, price_per_hour=-1).estimate
 

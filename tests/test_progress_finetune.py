@@ -54,7 +54,7 @@ def test_skipped_updates_are_told() -> None:
     [
         ("tokenise train", "tokenise train 1,000/2,000 samples (50%)"),
         ("generate humaneval", "generate humaneval 1,000/2,000 answers (50%)"),
-        ("pre-train", "pre-train 1,000/2,000 steps (50%)"),
+        ("pretrain", "pretrain 1,000/2,000 steps (50%)"),
         ("run programs", "run programs 1,000/2,000 (50%)"),
     ],
 )
