@@ -202,7 +202,11 @@ def borders(rows: list[dict[str, Any]], per_cap: int) -> list[str]:
     """
     chosen = []
     for cap in CAPS_GIB:
-        known = [row for row in rows if row.get("reserved_bytes") and not row["opaque"]]
+        known = [
+            row
+            for row in rows
+            if row.get("reserved_bytes") and not row["opaque"] and not row["name"].startswith("job-")
+        ]
         verdicts = {
             row["name"]: verdict_under(
                 row["name"], row["allocated_bytes"], row["reserved_bytes"], cap
