@@ -205,7 +205,9 @@ def borders(rows: list[dict[str, Any]], per_cap: int) -> list[str]:
         known = [
             row
             for row in rows
-            if row.get("reserved_bytes") and not row["opaque"] and not row["name"].startswith("job-")
+            if row.get("reserved_bytes")
+            and not row["opaque"]
+            and not row["name"].startswith("job-")
         ]
         verdicts = {
             row["name"]: verdict_under(

@@ -84,10 +84,10 @@ def _flash(call: Attention, card: Card) -> bool:
         return False
     if not size == call.key.shape[-1] == call.value.shape[-1]:
         return False
-    if card.capability // 10 in (8, 12) and card.capability != 80 and call.needs_grad:
-        # The backward kernel of these cards lacks shared memory for wide heads.
-        if size > 192 and (call.dropout > 0 or size <= 224):
-            return False
+    # The backward kernel of these cards lacks shared memory for wide heads.
+    is_small = card.capability // 10 in (8, 12) and card.capability != 80
+    if is_small and call.needs_grad and size > 192 and (call.dropout > 0 or size <= 224):
+        return False
     if call.is_causal and q.shape[-2] != call.key.shape[-2]:
         return False
     return _dense(call, grouped=True, singleton_strides=True)
@@ -97,7 +97,9 @@ def _efficient(call: Attention, card: Card) -> bool:
     q, size = call.query, call.query.shape[-1]
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or size != call.key.shape[-1]:
         return False
-    if q.dtype not in (*_HALF, torch.float32) or (q.dtype is torch.bfloat16 and card.capability < 80):
+    if q.dtype not in (*_HALF, torch.float32) or (
+        q.dtype is torch.bfloat16 and card.capability < 80
+    ):
         return False
     if call.mask is not None and call.mask.requires_grad:
         return False  # a learned bias: measured with T5 in torch 2.11

@@ -74,6 +74,8 @@ def run_data_dependent(
             return torch.empty(count, dtype=source.dtype, device="meta")
     if known is None:
         _refuse(tracker, func)
+    if tracker.has_draws:
+        tracker.state.note(f"{_caller()}: the size follows from one draw of random numbers")
     return _on_card(known[0])
 
 
@@ -125,6 +127,16 @@ def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
         f"{what} at {place}", "it depends on values that only a run knows; zero was assumed"
     )
     return False if tensor.dtype is torch.bool else 0
+
+
+def tell_unknown(tracker: Tracker, tensor: torch.Tensor) -> None:
+    """Say that values go to Python which only a run knows: integers may be sizes there."""
+    place = _caller()
+    if tensor.is_floating_point():
+        tracker.state.note(f"{place} takes values that only a run knows: zeros were assumed")
+    else:
+        why = "they depend on values that only a run knows; zeros were assumed"
+        tracker.state.refuse(f"numbers at {place}", why)
 
 
 def _frames() -> Iterator[str]:

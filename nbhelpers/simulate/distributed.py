@@ -21,6 +21,7 @@ from torch import nn
 from nbhelpers.simulate.state import COMMUNICATION
 
 if TYPE_CHECKING:
+    from nbhelpers.simulate.state import State
     from nbhelpers.simulate.tracker import Tracker
 
 FIRST_BUCKET, MIB = 1 << 20, 1 << 20
@@ -168,17 +169,13 @@ def _gather_objects(objects: list[Any], value: Any, *_: Any, **__: Any) -> None:
     objects[:] = [value] * len(objects)
 
 
-@contextlib.contextmanager
-def fake_distributed(tracker: Tracker) -> Iterator[None]:
-    """Let `torch.distributed` answer as in a group of `State.world_size` processes."""
-    import torch.distributed as dist
+_COLLECTIVES = """all_reduce broadcast reduce barrier all_gather all_gather_into_tensor gather
+reduce_scatter reduce_scatter_tensor scatter all_to_all all_to_all_single broadcast_object_list
+monitored_barrier"""
 
-    if not dist.is_available():
-        yield
-        return
-    from torch.nn.parallel import DistributedDataParallel
 
-    state = tracker.state
+def _answers(state: State) -> dict[str, Any]:
+    """What each function of `torch.distributed` does in a group of `state.world_size`."""
     running = {"group": state.world_size > 1}
 
     def begin(*args: Any, **kwargs: Any) -> None:
@@ -190,7 +187,7 @@ def fake_distributed(tracker: Tracker) -> Iterator[None]:
     def end(*args: Any, **kwargs: Any) -> None:
         running["group"] = False
 
-    answers: dict[str, Any] = {
+    return dict.fromkeys(_COLLECTIVES.split(), _collective) | {
         "init_process_group": begin,
         "destroy_process_group": end,
         "is_initialized": lambda: running["group"],
@@ -200,13 +197,20 @@ def fake_distributed(tracker: Tracker) -> Iterator[None]:
         "new_group": lambda *_, **__: None,
         "all_gather_object": _gather_objects,
     }
-    for name in ["all_reduce", "broadcast", "reduce", "barrier", "all_gather", "all_gather_into_tensor", "gather"]:
-        answers[name] = _collective
-    for name in ["reduce_scatter", "reduce_scatter_tensor", "scatter", "all_to_all", "all_to_all_single"]:
-        answers[name] = _collective
-    answers |= {"broadcast_object_list": _collective, "monitored_barrier": _collective}
+
+
+@contextlib.contextmanager
+def fake_distributed(tracker: Tracker) -> Iterator[None]:
+    """Let `torch.distributed` answer as in a group of `State.world_size` processes."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        yield
+        return
+    from torch.nn.parallel import DistributedDataParallel
+
     with contextlib.ExitStack() as stack:
-        for name, answer in answers.items():
+        for name, answer in _answers(tracker.state).items():
             if hasattr(dist, name):
                 stack.enter_context(mock.patch.object(dist, name, answer))
         for name, method in _wrap(tracker).items():

@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 
 if TYPE_CHECKING:
+    from nbhelpers.simulate.cards import Card
     from nbhelpers.simulate.state import State
 
 
@@ -56,11 +57,9 @@ class _Event:
     record = synchronize = wait = __init__
 
 
-def _answers(state: State) -> dict[str, Any]:
-    """What each function of `torch.cuda` returns."""
-    card, allocator = state.card, state.allocator
+def _properties(card: Card) -> SimpleNamespace:
     major, minor = divmod(card.capability, 10)
-    facts = SimpleNamespace(
+    return SimpleNamespace(
         name=card.name,
         major=major,
         minor=minor,
@@ -76,44 +75,60 @@ def _answers(state: State) -> dict[str, Any]:
         regs_per_multiprocessor=65536,
     )
 
-    def free_and_total(*_: Any) -> tuple[int, int]:
-        used = allocator.reserved + card.context_bytes
-        return max(card.memory_total_bytes - used, 0), card.memory_total_bytes
 
-    constant: dict[str, Any] = {
+def _constants(card: Card) -> dict[str, Any]:
+    return {
         "is_available": True,
         "is_initialized": True,
         "device_count": 1,
         "current_device": 0,
         "get_device_name": card.name,
-        "get_device_capability": (major, minor),
-        "get_device_properties": facts,
+        "get_device_capability": divmod(card.capability, 10),
+        "get_device_properties": _properties(card),
         "is_bf16_supported": True,
         "is_current_stream_capturing": False,
         "get_arch_list": [f"sm_{card.capability}"],
         "_exchange_device": 0,
         "_maybe_exchange_device": 0,
+        "initial_seed": 0,
+        "memory_summary": "a simulated card keeps no table of its allocations",
     }
-    nothing = "init _lazy_init set_device synchronize manual_seed manual_seed_all seed seed_all"
-    nothing += " set_rng_state set_rng_state_all ipc_collect set_stream"
-    nothing += " reset_accumulated_memory_stats set_per_process_memory_fraction"
+
+
+_NOTHING = """init _lazy_init set_device synchronize manual_seed manual_seed_all seed seed_all
+set_rng_state set_rng_state_all ipc_collect set_stream reset_accumulated_memory_stats
+set_per_process_memory_fraction"""
+
+
+def _memory(state: State) -> dict[str, Any]:
+    card, allocator = state.card, state.allocator
+
+    def free_and_total(*_: Any) -> tuple[int, int]:
+        used = allocator.reserved + card.context_bytes
+        return max(card.memory_total_bytes - used, 0), card.memory_total_bytes
+
+    return {
+        "memory_allocated": lambda *_, **__: allocator.allocated,
+        "max_memory_allocated": lambda *_, **__: allocator.peak_allocated,
+        "memory_reserved": lambda *_, **__: allocator.reserved,
+        "max_memory_reserved": lambda *_, **__: allocator.peak_reserved,
+        "reset_peak_memory_stats": lambda *_, **__: allocator.reset_peaks(),
+        "reset_max_memory_allocated": lambda *_, **__: allocator.reset_peaks(),
+        "empty_cache": lambda: allocator.empty_cache(),
+        "memory_stats": lambda *_, **__: allocator.memory_stats(),
+        "mem_get_info": free_and_total,
+    }
+
+
+def _answers(state: State) -> dict[str, Any]:
+    """What each name of `torch.cuda` stands for."""
     return (
-        {name: _returns(value) for name, value in constant.items()}
-        | {name: _returns(None) for name in nothing.split()}
+        {name: _returns(value) for name, value in _constants(state.card).items()}
+        | dict.fromkeys(_NOTHING.split(), _returns(None))
+        | _memory(state)
         | {
-            "memory_allocated": lambda *_, **__: allocator.allocated,
-            "max_memory_allocated": lambda *_, **__: allocator.peak_allocated,
-            "memory_reserved": lambda *_, **__: allocator.reserved,
-            "max_memory_reserved": lambda *_, **__: allocator.peak_reserved,
-            "reset_peak_memory_stats": lambda *_, **__: allocator.reset_peaks(),
-            "reset_max_memory_allocated": lambda *_, **__: allocator.reset_peaks(),
-            "empty_cache": lambda: allocator.empty_cache(),
-            "memory_stats": lambda *_, **__: allocator.memory_stats(),
-            "mem_get_info": free_and_total,
             "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8, device="cpu"),
             "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device="cpu")],
-            "initial_seed": lambda: 0,
-            "memory_summary": lambda *_, **__: "a simulated card keeps no table of its allocations",
             "current_stream": lambda *_: _Stream(),
             "default_stream": lambda *_: _Stream(),
             "stream": lambda s=None: contextlib.nullcontext(s),

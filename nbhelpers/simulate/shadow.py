@@ -54,7 +54,10 @@ class Shadows:
             return
         same = values.stride() == tensor.stride() and values.storage_offset() == 0
         if not same or values.untyped_storage().nbytes() != storage.nbytes():
-            if tensor.storage_offset() or tensor.numel() * tensor.element_size() != storage.nbytes():
+            if (
+                tensor.storage_offset()
+                or tensor.numel() * tensor.element_size() != storage.nbytes()
+            ):
                 return
             laid = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
             values = laid.copy_(values)

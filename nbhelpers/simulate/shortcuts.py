@@ -27,7 +27,9 @@ def _overloads(names: str) -> set[Any]:
     return found
 
 
-_UNARY = _overloads("neg exp exp2 log log1p sqrt rsqrt reciprocal tanh sigmoid relu abs sin cos erf")
+_UNARY = _overloads(
+    "neg exp exp2 log log1p sqrt rsqrt reciprocal tanh sigmoid relu abs sin cos erf"
+)
 _UNARY |= _overloads("square silu gelu mish hardtanh hardsigmoid hardswish clone leaky_relu sign")
 _BINARY = _overloads("add sub mul div rsub tanh_backward sigmoid_backward silu_backward")
 _BINARY |= _overloads("gelu_backward threshold_backward maximum minimum")
@@ -101,7 +103,11 @@ def _binary(first: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return _like(first)
     if not isinstance(second, torch.Tensor):
         return SLOW
-    if second.dim() == 0 and first.dim() and second.is_floating_point() <= first.is_floating_point():
+    if (
+        second.dim() == 0
+        and first.dim()
+        and second.is_floating_point() <= first.is_floating_point()
+    ):
         return _like(first)
     if second.dtype is not first.dtype or not second.is_meta:
         return SLOW

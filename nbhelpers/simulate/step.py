@@ -18,9 +18,10 @@ from nbhelpers.gpus import Gpu
 from nbhelpers.ledger import CONTEXT, MemoryLine
 from nbhelpers.memory import DOES_NOT_FIT, FITS, SAFETY_FACTOR, TIGHT, UNSURE, MemoryBudget
 from nbhelpers.simulate.cards import Card, find_card
+from nbhelpers.simulate.devices import CUDA
 from nbhelpers.simulate.distributed import fake_distributed
 from nbhelpers.simulate.fake_cuda import fake_cuda
-from nbhelpers.simulate.masquerade import CUDA, Masquerade, transparent_python
+from nbhelpers.simulate.masquerade import Masquerade, transparent_python
 from nbhelpers.simulate.patches import patched_torch
 from nbhelpers.simulate.state import (
     ADAPTERS,
@@ -32,8 +33,21 @@ from nbhelpers.simulate.state import (
     Unpredictable,
     made_current,
 )
-from nbhelpers.simulate.tracker import Tracker, tensors_in
+from nbhelpers.simulate.tracker import Tracker
 
+NOTES = {
+    "weights": "parameters that do not learn beside others that do, or all of them, and buffers",
+    "adapters": "parameters that learn beside frozen ones",
+    "gradients": "of parameters, as far as they are there at the peak",
+    "optimizer": "its states, and what its step holds",
+    "activations": "kept by the forward pass for the backward pass",
+    "logits and loss": "as wide as the vocabulary",
+    "attention": "results, score matrices and statistics of attention",
+    "temporaries": "gradients of activations, and what kernels take inside",
+    "inputs": "the batch",
+    "workspace": "cuBLAS keeps it from the first product on",
+    "communication": "DDP's buckets",
+}
 _LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
@@ -129,14 +143,16 @@ class Simulation:
             load = self.state.phases.get(LOAD, 0)
             self.state.phases = {LOAD: load}
 
-    def budget(self, capacity_bytes: int | None = None, safety: float | None = None) -> MemoryBudget:
+    def budget(
+        self, capacity_bytes: int | None = None, safety: float | None = None
+    ) -> MemoryBudget:
         """Return what was seen as a budget with a verdict."""
         state = self.state
         context = state.card.context_bytes
         if state.world_size > 1 or state.uses_nccl:
             context += state.card.nccl_bytes
         lines = [
-            MemoryLine(name=name, size_bytes=state.peak_sums[name], note=f"at the peak, {name}")
+            MemoryLine(name=name, size_bytes=state.peak_sums[name], note=NOTES[name])
             for name in CAUSES
             if state.peak_sums.get(name)
         ]
@@ -214,7 +230,7 @@ def simulate_step(
     )
     with simulation.running():
         try:
-            built = build()
+            built = _built(build)
             simulation.end_build(built)
             for number in range(steps):
                 simulation.start_step(is_last=number == steps - 1)
@@ -232,6 +248,17 @@ def library_versions() -> dict[str, str]:
             found[name] = metadata.version(name)
     found["torch"] = torch.__version__.partition("+")[0]
     return found
+
+
+def _built(build: Callable[..., Any]) -> Any:
+    """Call `build`, with the device if it wants one argument."""
+    try:
+        inspect.signature(build).bind()
+    except TypeError:
+        return build(CUDA)
+    except ValueError:
+        pass
+    return build()
 
 
 def _call(step: Callable[..., Any], built: Any) -> None:
@@ -262,7 +289,9 @@ def _modules(built: Any) -> Iterable[nn.Module]:
 
 def _vocabulary(modules: list[nn.Module]) -> int:
     """The rows of the largest embedding: logits are as wide."""
-    rows = [m.num_embeddings for top in modules for m in top.modules() if isinstance(m, nn.Embedding)]
+    rows = [
+        m.num_embeddings for top in modules for m in top.modules() if isinstance(m, nn.Embedding)
+    ]
     most = max(rows, default=0)
     return most if most >= 2048 else 0
 
@@ -280,6 +309,3 @@ def _plain_defaults() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(dtype)
-
-
-__all__ = ["Simulation", "library_versions", "simulate_step", "tensors_in"]

@@ -34,7 +34,7 @@ from nbhelpers.simulate.state import (
 
 aten = torch.ops.aten
 _node = torch._C._current_autograd_node
-_ATTENTION_OPS = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "flex_attention")
+_ATTENTION_OPS = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "flex_")
 # The size of a storage may change without a new one being made.
 _RESIZING = {aten.resize_.default, aten.resize_as_.default, aten.set_.source_Tensor}
 
@@ -59,6 +59,7 @@ class Tracker(TorchDispatchMode):
         self.in_optimizer = False
         self.steps_in_backward = False  # the optimizer steps inside a hook of the backward pass
         self.vocabulary = 0
+        self.has_draws = False  # random numbers on the card are known as one draw of them
         self.score_sizes: set[int] = set()
         self.operations = 0
 
@@ -270,15 +271,15 @@ class Tracker(TorchDispatchMode):
         if text := kernels.note(func):
             state.note(f"{func}: {text}")
         added_to = None
-        if func is aten.add.Tensor and state.phase_now == BACKWARD and isinstance(args[1], torch.Tensor):
-            first, second = args[0], args[1]
-            same = first.is_meta and first.shape == second.shape and first.dtype == second.dtype
-            # The gradient of a weight used transposed is a view of its shape: measured with tied
-            # embeddings, the sum is a new tensor then.
-            if same and not (first._is_view() and first._base.shape == first.shape):
-                added_to = first.untyped_storage()._cdata
+        if func is aten.add.Tensor and state.phase_now == BACKWARD:
+            added_to = _added_to(args[0], args[1])
         call = kernels.Call(
-            func, args, kwargs, out, state.card, state.phase_now == BACKWARD,
+            func,
+            args,
+            kwargs,
+            out,
+            state.card,
+            state.phase_now == BACKWARD,
             torch.are_deterministic_algorithms_enabled(),
         )
         what = func._schema.name
@@ -344,6 +345,22 @@ class Tracker(TorchDispatchMode):
         for tensor, values in zip(tensors, tensors_in(real), strict=False):
             if tensor.is_meta and not self.shadows.has(tensor):
                 self.shadows.keep(tensor, values)
+
+
+def _added_to(first: Any, second: Any) -> int | None:
+    """The key of the storage that the backward pass adds to in place on CUDA; None: to a new one.
+
+    Source: torch/csrc/autograd/input_buffer.cpp, which cannot do so while a mode looks on. The
+    gradient of a weight that is used transposed is a view of its shape: measured with tied
+    embeddings, the sum is a new tensor then.
+    """
+    if not isinstance(second, torch.Tensor) or not first.is_meta:
+        return None
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return None
+    if first._is_view() and first._base.shape == first.shape:
+        return None
+    return first.untyped_storage()._cdata
 
 
 @functools.cache
