@@ -60,7 +60,7 @@ def choose(call: Attention, card: Card) -> int:
                 return MATH
         elif fits[kernel](call, card):
             return kernel
-    return MATH
+    raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
 
 
 def _dense(call: Attention, *, grouped: bool, singleton_strides: bool) -> bool:

@@ -30,7 +30,7 @@ upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"""
 _FLOAT_RESULT = """prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm
 sum"""
 _PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot"
-_PROMOTE += " scatter_add cat stack"
+_PROMOTE += " scatter_add"
 _HOMES = (torch, torch.Tensor, torch._C._nn, torch._C._linalg, torch._C._special, F)
 _HOMES += (torch._C._VariableFunctions,)  # what torch's own Python functions call
 

@@ -116,7 +116,7 @@ def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
     truth = _from_checks(tensor)
     if truth is not None:
         return truth
-    if tensor.is_floating_point() or func is aten.equal.default or _is_generation():
+    if tensor.is_floating_point() or func is aten.equal.default or _is_foreseen():
         tracker.state.note(
             f"{place} reads a value that only a run knows (a loss, a norm): zero or False was "
             "assumed"
@@ -153,9 +153,12 @@ def _from_checks(tensor: torch.Tensor) -> bool | None:
     return None
 
 
-def _is_generation() -> bool:
-    """Whether tokens are generated: asked to go on until the longest length, it does."""
-    return any("transformers/generation/" in file for file in _frames())
+def _is_foreseen() -> bool:
+    """Whether a library asks whose answer is known: to go on until the longest length (tokens are
+    generated), and that no value is far out (bitsandbytes, which tells so in a note).
+    """
+    places = ("transformers/generation/", "/bitsandbytes/")
+    return any(place in file for file in _frames() for place in places)
 
 
 def _caller() -> str:

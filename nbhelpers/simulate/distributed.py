@@ -199,6 +199,33 @@ def _answers(state: State) -> dict[str, Any]:
     }
 
 
+def _wrap_alone(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """`DataParallel` with one device: the module itself."""
+    nn.Module.__init__(self)
+    self.module, self.device_ids, self.dim = module, [0], 0
+
+
+def _forward_alone(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+    return self.module(*inputs, **kwargs)
+
+
+@contextlib.contextmanager
+def fresh_accelerate() -> Iterator[None]:
+    """Give Accelerate's shared state back as it was: it remembers devices for a whole process."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    states = (AcceleratorState, GradientState, PartialState)
+    before = [dict(each._shared_state) for each in states]
+    for each in states:
+        each._shared_state.clear()
+    try:
+        yield
+    finally:
+        for each, values in zip(states, before, strict=True):
+            each._shared_state.clear()
+            each._shared_state.update(values)
+
+
 @contextlib.contextmanager
 def fake_distributed(tracker: Tracker) -> Iterator[None]:
     """Let `torch.distributed` answer as in a group of `State.world_size` processes."""
@@ -207,9 +234,12 @@ def fake_distributed(tracker: Tracker) -> Iterator[None]:
     if not dist.is_available():
         yield
         return
-    from torch.nn.parallel import DistributedDataParallel
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(fresh_accelerate())
+        stack.enter_context(mock.patch.object(DataParallel, "__init__", _wrap_alone))
+        stack.enter_context(mock.patch.object(DataParallel, "forward", _forward_alone))
         for name, answer in _answers(tracker.state).items():
             if hasattr(dist, name):
                 stack.enter_context(mock.patch.object(dist, name, answer))

@@ -151,6 +151,12 @@ def fake_cuda(state: State) -> Iterator[None]:
         for name, value in _answers(state).items():
             if hasattr(torch.cuda, name):
                 stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+            if hasattr(torch.cuda.nvtx, name):
+                stack.enter_context(mock.patch.object(torch.cuda.nvtx, name, _returns(0)))
+        for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
+            value = getattr(torch.cuda, name)
+            stack.enter_context(mock.patch.object(torch.cuda.random, name, value))
         memory = torch.cuda.memory
         for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
             if hasattr(memory, name):

@@ -67,10 +67,11 @@ def is_known(func: Any) -> bool:
     """Whether what the operator's kernel allocates was looked at, or is nothing by its nature."""
     if func not in _known:
         # With `out=` an operation does the same, into memory that is there.
-        plain = func
-        if getattr(func, "_overloadname", "") == "out":
-            plain = getattr(func.overloadpacket, "default", func)
-        _known[func] = plain in RULES or is_plain(plain)
+        alike = [func]
+        if "out" in getattr(func, "_overloadname", ""):
+            packet = func.overloadpacket
+            alike += [getattr(packet, name) for name in packet.overloads()]
+        _known[func] = any(each in RULES or is_plain(each) for each in alike)
     return _known[func]
 
 

@@ -19,7 +19,7 @@ view_as_real view_as zero_ zeros zeros_like _to_copy _local_scalar_dense item is
 _pin_memory complex _indices _values cauchy_ sym_size _assert_async _functional_assert_async
 record_stream _is_zerotensor lift_fresh_copy chunk _has_same_storage_numel is_same_size equal
 numel _nested_tensor_size unsafe_split unsafe_chunk unsafe_split_with_sizes diag_embed rot90
-_efficientzerotensor _is_all_true _is_any_true
+_efficientzerotensor block_diag _scaled_mm _is_all_true _is_any_true
 """
 # Kernels that write each output from inputs as they are, or in place. Measured, or read in
 # aten/src/ATen/native/cuda.

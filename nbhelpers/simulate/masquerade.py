@@ -75,6 +75,8 @@ class Masquerade(Factories, Moves, CudaPaths, TorchFunctionMode):
         }
         return attend | {
             torch.dropout: self._dropout,
+            # The faster way of a Transformer encoder makes nested tensors: the plain one is taken.
+            torch._nested_tensor_from_mask_left_aligned: lambda *_, **__: False,
             torch._fused_sdp_choice: self._attention_choice,
             torch.isfinite: lambda x: self._assumed(x, True),
             _T.isfinite: lambda x: self._assumed(x, True),

@@ -13,10 +13,6 @@ SHARDED = "it keeps a part of the weights on each GPU"
 FOREIGN = "its kernels allocate memory that nobody looked at"
 # (module, class or function in it, the name to tell, why)
 CALLS = (
-    ("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDP", SHARDED),
-    ("torch.distributed.fsdp", "fully_shard", "FSDP2", SHARDED),
-    ("torch.distributed._composable.fsdp", "fully_shard", "FSDP2", SHARDED),
-    ("torch.distributed.tensor.parallel", "parallelize_module", "tensor parallelism", SHARDED),
     ("torch.distributed.optim", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer", SHARDED),
     ("deepspeed", "initialize", "DeepSpeed", SHARDED),
     ("deepspeed.ops.adam", "FusedAdam", "DeepSpeed's optimizers", FOREIGN),
@@ -33,7 +29,17 @@ CALLS = (
     ("hqq.core.quantize", "HQQLinear", "hqq", FOREIGN),
 )
 # Without a compiler's or a capture's result there is nothing that could go on.
+NESTED = "their ragged sizes are not followed"
 STOPS = (
+    ("torch.nested", "nested_tensor", "nested tensors", NESTED),
+    ("torch.nested", "as_nested_tensor", "nested tensors", NESTED),
+    ("torch.nested", "nested_tensor_from_jagged", "nested tensors", NESTED),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", "FSDP", SHARDED),
+    ("torch.distributed.fsdp", "fully_shard", "FSDP2", SHARDED),
+    ("torch.distributed._composable.fsdp", "fully_shard", "FSDP2", SHARDED),
+    ("torch.distributed.tensor.parallel", "parallelize_module", "tensor parallelism", SHARDED),
+    ("torch.distributed.device_mesh", "init_device_mesh", "a device mesh", SHARDED),
+    ("torch.distributed.tensor", "distribute_tensor", "DTensor", SHARDED),
     ("torch.utils.cpp_extension", "load", "a C++ extension", FOREIGN),
     ("torch.utils.cpp_extension", "load_inline", "a C++ extension", FOREIGN),
     ("torch.cuda", "CUDAGraph", "a CUDA graph", "its memory pool is its own"),

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -96,6 +97,48 @@ def _shape_and_type(tensor: torch.Tensor) -> dict[str, Any]:
         return {"shape": tensor.shape, "dtype": tensor.dtype, "device": tensor.device}
 
 
+def _run_at_once(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+    """A pool's task in this thread: the modes are those of one thread."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*args, **kwargs))
+    except BaseException as error:  # the pool hands on whatever it is
+        future.set_exception(error)
+    return future
+
+
+@contextlib.contextmanager
+def real_modules_kept() -> Iterator[None]:
+    """Give modules that were made outside their real parameters and buffers back."""
+    apply, kept = torch.nn.Module._apply, {}
+
+    def remembering(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+        with torch._C.DisableTorchFunction():
+            held = [
+                t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None
+            ]
+            if id(self) not in kept and any(not t.is_meta for t in held):
+                kept[id(self)] = (self, dict(self._parameters), dict(self._buffers))
+        return apply(self, fn, recurse)
+
+    with mock.patch.object(torch.nn.Module, "_apply", remembering):
+        try:
+            yield
+        finally:
+            for module, parameters, buffers in kept.values():
+                module._parameters.update(parameters)
+                module._buffers.update(buffers)
+
+
+def _pointer(real: Any) -> Any:
+    """Storages without data have addresses of their own, so that none seem shared."""
+
+    def data_ptr(self: Any) -> int:
+        return self._cdata if self.device.type == "meta" else real(self)
+
+    return data_ptr
+
+
 def _set_default(mode: Masquerade, device: Any) -> None:
     mode.default_device = None if device is None else torch.device(device)
 
@@ -116,6 +159,7 @@ def patched_torch(mode: Masquerade) -> Iterator[None]:
 
     group = _grouping(foreach._group_tensors_by_device_and_dtype)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(real_modules_kept())
         patch = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
         patch(torch, "clear_autocast_cache", clear)
         patch(torch, "Generator", _Generator)
@@ -129,6 +173,12 @@ def patched_torch(mode: Masquerade) -> Iterator[None]:
             import safetensors.torch as files
 
             patch(files, "load_file", _loading(files.load_file))
+            # A file of tensors without data stays empty.
+            for name in ("_flatten", "_flatten_as_ptr"):
+                if hasattr(files, name):
+                    patch(files, name, lambda *_: {})
+        patch(ThreadPoolExecutor, "submit", _run_at_once)
+        patch(torch.UntypedStorage, "data_ptr", _pointer(torch.UntypedStorage.data_ptr))
         patch(torch.Tensor, "__repr__", _representation(torch.Tensor.__repr__))
         patch(torch.Tensor, "__deepcopy__", _deepcopy(mode, torch.Tensor.__deepcopy__))
         checks = checkpoint._allowed_determinism_checks_to_fns

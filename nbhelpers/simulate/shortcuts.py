@@ -155,6 +155,22 @@ def _matrix(left: torch.Tensor, right: torch.Tensor, kwargs: dict[str, Any]) -> 
     return torch.empty((left.shape[0], right.shape[1]), dtype=left.dtype, device="meta")
 
 
+def _grouped(first: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Products of groups; torch's own rule for shapes takes bf16 only, the kernels more."""
+    second = args[1]
+    offsets = args[2] if len(args) > 2 else kwargs.get("offs")
+    dtype = kwargs.get("out_dtype") or first.dtype
+    if first.dim() == 2 and second.dim() == 2:
+        shape = (offsets.shape[0], first.shape[0], second.shape[1])
+    elif first.dim() == 2:
+        shape = (first.shape[0], second.shape[-1])
+    elif second.dim() == 2:
+        shape = (first.shape[1], second.shape[1])
+    else:
+        shape = (first.shape[0], first.shape[1], second.shape[2])
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
 def _foreach_in_place() -> Iterator[Any]:
     for name in torch._C._dispatch_get_all_op_names():
         packet, _, overload = name.removeprefix("aten::").partition(".")
@@ -177,4 +193,5 @@ _RULES: dict[Any, Callable[..., Any]] = (
     }
     | {aten.mm.default: _product, aten.addmm.default: _added_product}
     | dict.fromkeys(_foreach_in_place(), _in_place)
+    | dict.fromkeys(_overloads("_grouped_mm"), _grouped)
 )

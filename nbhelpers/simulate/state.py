@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from nbhelpers.simulate.allocator import CachingAllocator
 from nbhelpers.simulate.cards import Card
 
@@ -50,6 +52,8 @@ class State:
         self.peak_at = ""
         self.workspaces: dict[str, Any] = {}
         self.uses_nccl = False
+        self.guessed: dict[str, str] = {}  # what a rule cannot know exactly
+        self.too_large = 0  # one request that alone is more than the card
         self.world_size = 1
 
     def refuse(self, name: str, why: str) -> None:
@@ -61,6 +65,14 @@ class State:
         why = f"the step was followed only up to {name}; what is counted is a part of it"
         self.opaque = {"cut short": why, **self.opaque}
 
+    def ends_too_large(self) -> None:
+        """Count the request that nobody could grant, at which the step ended."""
+        self.peak = self.allocator.allocated + self.too_large
+        sums = Counter(self.sums)
+        sums[TEMPORARIES] += self.too_large
+        self.peak_sums = dict(sums)
+        self.note(f"the step ended at a request of {self.too_large / 2**30:.1f} GiB")
+
     def note(self, text: str) -> None:
         """Tell what was assumed."""
         if text not in self.notes:
@@ -70,6 +82,11 @@ class State:
         """Take memory until `free` is called with what this returns; None for 0 bytes."""
         if size_bytes <= 0:
             return None
+        if size_bytes > self.card.memory_total_bytes:
+            self.too_large = size_bytes
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size_bytes / 2**30:.2f} GiB."
+            )
         block = self.allocator.malloc(size_bytes)
         self.sums[category] += block.size
         now = self.allocator.allocated

@@ -31,6 +31,7 @@ from nbhelpers.simulate.state import (
     WEIGHTS,
     State,
     Unpredictable,
+    current,
     made_current,
 )
 from nbhelpers.simulate.tracker import Tracker
@@ -161,6 +162,11 @@ class Simulation:
         )
         capacity = state.card.memory_total_bytes if capacity_bytes is None else capacity_bytes
         reserved = state.allocator.peak_reserved
+        for place, text in state.guessed.items():
+            if state.peak_at == place:
+                state.refuse(text, "the peak is inside it")
+            else:
+                state.note(text)
         factor = safety if safety is not None else SAFETY_FACTOR
         verdict = FITS if factor * reserved + context <= capacity else TIGHT
         if state.opaque:
@@ -199,7 +205,8 @@ def simulate_step(
     """Predict the memory of a training step by running it without a GPU.
 
     Both functions are ordinary code for "cuda": inside, a device of that name exists. A model that
-    `build` leaves on the CPU is moved. Tensors made from real data keep their values, so a padding
+    `build` leaves on the CPU is moved; afterwards real modules are as they were, and tensors that
+    code kept from inside have no data. Tensors made from real data keep their values, so a padding
     mask decides what it would decide on a GPU.
 
     Args:
@@ -218,9 +225,14 @@ def simulate_step(
         or "does not fit" where the known part alone is too much.
 
     Raises:
-        ConfigError: The GPU is not known, or `steps` is less than 1.
+        ConfigError: The GPU is not known, `steps` is less than 1, or a simulation runs already.
         Exception: Whatever `build` and `step` raise.
     """
+    if current() is not None:
+        raise ConfigError(
+            "simulate_step was called inside a simulated step.",
+            fix="simulate one after the other",
+        )
     if steps < 1:
         raise ConfigError(f"steps={steps} is not a number of steps.", fix="set steps to 2 or more")
     simulation = Simulation(
@@ -237,6 +249,10 @@ def simulate_step(
                 _call(step, built)
         except Unpredictable as stopped:
             simulation.state.cut_short(str(stopped))
+        except torch.OutOfMemoryError:
+            if not simulation.state.too_large:
+                raise
+            simulation.state.ends_too_large()
     return simulation.budget(capacity_bytes, safety)
 
 
@@ -303,9 +319,20 @@ def _expandable_by_environment() -> bool:
 
 @contextlib.contextmanager
 def _plain_defaults() -> Iterator[None]:
-    """Give back the default type that user code may have set."""
-    dtype = torch.get_default_dtype()
+    """Give back the settings of torch, and the random numbers, that user code may change."""
+    dtype, grad, random = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
+    precision = torch.get_float32_matmul_precision()
+    strict = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    anomalies = torch.is_anomaly_enabled()
+    autocast = torch.is_autocast_enabled("cuda")
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.set_rng_state(random)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        torch.autograd.set_detect_anomaly(anomalies)
+        torch.set_autocast_enabled("cuda", autocast)

@@ -269,7 +269,7 @@ class Tracker(TorchDispatchMode):
         if not kernels.is_known(func):
             state.refuse(str(func), "nobody looked at what its kernel allocates")
         if text := kernels.note(func):
-            state.note(f"{func}: {text}")
+            state.guessed[func._schema.name + " (inside)"] = f"{func}: {text}"
         added_to = None
         if func is aten.add.Tensor and state.phase_now == BACKWARD:
             added_to = _added_to(args[0], args[1])
@@ -369,7 +369,10 @@ def _is_composite(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return has(func.name(), "CompositeImplicitAutograd") and not func._schema.is_mutable
+    try:
+        return has(func.name(), "CompositeImplicitAutograd") and not func._schema.is_mutable
+    except RuntimeError:  # a question about sizes, as nested tensors ask
+        return False
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
