@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nbhelpers.simulate.tracker import Tracker
 
 aten = torch.ops.aten
+UNKNOWN_READ = "reads a value that only a run knows"
 
 
 def _overloads(*names: str) -> set[Any]:
@@ -117,10 +118,7 @@ def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
     if truth is not None:
         return truth
     if tensor.is_floating_point() or func is aten.equal.default or _is_foreseen():
-        tracker.state.note(
-            f"{place} reads a value that only a run knows (a loss, a norm): zero or False was "
-            "assumed"
-        )
+        tracker.state.note(f"{place} {UNKNOWN_READ} (a loss, a norm): zero or False was assumed")
         return 0.0 if tensor.is_floating_point() else False
     what = "a branch" if tensor.dtype is torch.bool else "a number"
     tracker.state.refuse(

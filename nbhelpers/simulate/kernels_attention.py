@@ -267,11 +267,10 @@ RULES: dict[str, Rule] = {
         before=_efficient_backward_before,
     ),
     "_scaled_dot_product_cudnn_attention.default": Rule(
-        _cudnn_forward, f"{CUDNN_SOURCE}: run_cudnn_SDP_fprop", note="cuDNN's own workspace"
+        _cudnn_forward, f"{CUDNN_SOURCE}: run_cudnn_SDP_fprop"
     ),
     "_scaled_dot_product_cudnn_attention_backward.default": Rule(
         _cudnn_backward,
         f"{CUDNN_SOURCE}: run_cudnn_SDP_bprop; measured with cuDNN 9.19",
-        note="cuDNN's own workspace",
     ),
 }
