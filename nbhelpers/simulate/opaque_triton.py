@@ -106,6 +106,10 @@ class _Name:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name[:1].isupper():  # a class, of which `isinstance` may ask
+            made = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+            setattr(self, name, made)
+            return made
         return _Name(f"{self.__name__}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,6 +139,10 @@ class _StubModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name[:1].isupper():  # a class, of which `isinstance` may ask
+            made = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+            setattr(self, name, made)
+            return made
         return _Name(f"{self.__name__}.{name}")
 
 
