@@ -357,9 +357,11 @@ def require_fit(budget: MemoryBudget) -> None:
     lines = [f"  {line.name}: {_gib(line.size_bytes)} ({line.note})" for line in parts]
     held = sum(line.size_bytes for line in budget.held)
     less = f", of which {_gib(held)} are in use" if held else ""
+    needs, has = _gib(budget.total_bytes), _gib(budget.capacity_bytes or 0)
+    if needs == has:  # a hair too much
+        needs, has = (f"{x / GIB:.4f} GiB" for x in (budget.total_bytes, budget.capacity_bytes))
     raise BudgetError(
-        f"The run needs {_gib(budget.total_bytes)} (predicted); the GPU has "
-        f"{_gib(budget.capacity_bytes or 0)}{less}.",
+        f"The run needs {needs} (predicted); the GPU has {has}{less}.",
         fix="set one of: " + "; or ".join(budget.advice) if budget.advice else "use a larger GPU",
         details="\n".join(lines),
     )

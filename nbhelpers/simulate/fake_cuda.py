@@ -164,6 +164,10 @@ def fake_cuda(state: State) -> Iterator[None]:
         for name in ("memory_allocated", "max_memory_allocated", "memory_stats", "empty_cache"):
             stack.enter_context(mock.patch.object(memory, name, getattr(torch.cuda, name)))
         stack.enter_context(mock.patch.object(torch.backends.cuda, "is_built", _returns(True)))
+        # A build for CPUs lacks the kernel that the card's build has.
+        has_flash = _returns(state.card.capability >= 80)
+        name = "is_flash_attention_available"
+        stack.enter_context(mock.patch.object(torch.backends.cuda, name, has_flash))
         if torch.version.cuda is None:
             stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
         yield
