@@ -16,7 +16,15 @@ from torch import nn
 from nbhelpers.errors import ConfigError
 from nbhelpers.gpus import Gpu
 from nbhelpers.ledger import CONTEXT, MemoryLine
-from nbhelpers.memory import DOES_NOT_FIT, FITS, SAFETY_FACTOR, TIGHT, UNSURE, MemoryBudget
+from nbhelpers.memory import (
+    DOES_NOT_FIT,
+    FITS,
+    QLORA_SAFETY_FACTOR,
+    SAFETY_FACTOR,
+    TIGHT,
+    UNSURE,
+    MemoryBudget,
+)
 from nbhelpers.simulate.cards import Card, find_card
 from nbhelpers.simulate.devices import CUDA
 from nbhelpers.simulate.distributed import fake_distributed
@@ -65,6 +73,7 @@ class Simulation:
         self.tracker = Tracker(self.state)
         self.mode = Masquerade(self.tracker)
         self.seconds = 0.0
+        self.has_four_bits = False  # unpacked weights fragment the memory
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Simulation]:
@@ -121,6 +130,7 @@ class Simulation:
                 module.to(CUDA)
         self.tracker.building = False
         named = [p for module in modules for p in module.parameters()]
+        self.has_four_bits = any(type(p).__name__ == "Params4bit" for p in named)
         with torch._C.DisableTorchFunction():
             frozen = any(not p.requires_grad and p.is_floating_point() for p in named)
             for parameter in named:
@@ -167,7 +177,8 @@ class Simulation:
                 state.refuse(text, "the peak is inside it")
             else:
                 state.note(text)
-        factor = safety if safety is not None else SAFETY_FACTOR
+        usual = QLORA_SAFETY_FACTOR if self.has_four_bits else SAFETY_FACTOR
+        factor = usual if safety is None else safety
         verdict = FITS if factor * reserved + context <= capacity else TIGHT
         if state.opaque:
             verdict = UNSURE
@@ -217,7 +228,8 @@ def simulate_step(
         world_size: Processes of data parallel training.
         expandable_segments: Of PyTorch's allocator; None: as `PYTORCH_CUDA_ALLOC_CONF` says.
         capacity_bytes: What the card has; None: the card's memory.
-        safety: By how much the card must exceed the reserved bytes for "fits".
+        safety: By how much the card must exceed the reserved bytes for "fits"; None: 1.10, or 1.25
+            with weights in 4 bits.
 
     Returns:
         The budget: lines by cause at the peak, the reserved bytes, the peak of each phase of the

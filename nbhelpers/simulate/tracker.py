@@ -61,13 +61,8 @@ class Tracker(TorchDispatchMode):
         self.vocabulary = 0
         self.has_draws = False  # random numbers on the card are known as one draw of them
         self.score_sizes: set[int] = set()
-        self.operations = 0
 
     # ---------------------------------------------------------------- where a tensor is
-
-    def is_on_card(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is on the simulated card; call it with torch functions disabled."""
-        return tensor.is_meta and tensor.untyped_storage()._cdata not in self.hosts
 
     def put(self, tensor: torch.Tensor, category: str | None = None) -> None:
         """Give a tensor memory on the card, if it has none."""
@@ -208,7 +203,6 @@ class Tracker(TorchDispatchMode):
             return self._dispatch(func, args, kwargs or {})
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.operations += 1
         if kwargs.get("pin_memory"):  # there is no driver that could pin
             kwargs = kwargs | {"pin_memory": False}
         if func is aten.copy_.default and args[1].is_meta and not args[0].is_meta:
