@@ -153,9 +153,10 @@ def _from_checks(tensor: torch.Tensor) -> bool | None:
 
 def _is_foreseen() -> bool:
     """Whether a library asks whose answer is known: to go on until the longest length (tokens are
-    generated), and that no value is far out (bitsandbytes, which tells so in a note).
+    generated), that no value is far out (bitsandbytes, which tells so in a note), and that no
+    number is left to be drawn again (initialisation).
     """
-    places = ("transformers/generation/", "/bitsandbytes/")
+    places = ("transformers/generation/", "/bitsandbytes/", "torch/nn/init.py")
     return any(place in file for file in _frames() for place in places)
 
 
