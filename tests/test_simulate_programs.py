@@ -146,3 +146,31 @@ def test_an_optimizer_may_step_inside_a_closure_or_a_hook():
     assert budget.verdict == FITS
     states = next(line for line in budget.lines if line.name == "optimizer")
     assert states.size_bytes >= 2 * 4 * 256 * 256
+
+
+def test_switches_of_kernels_and_of_the_allocator_count_inside_and_not_after():
+    def build(conf: str):
+        torch.cuda.memory._set_allocator_settings(conf)
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cuda.enable_flash_sdp(False)
+        return nn.Linear(3000, 3000).cuda()
+
+    def wide(model):
+        model(torch.ones(64, 3000, device="cuda")).sum().backward()
+
+    plain, grown = (
+        simulate_step(lambda c=c: build(f"expandable_segments:{c}"), wide, gpu="h100")
+        for c in ("False", "True")
+    )
+    assert plain.allocated_bytes == pytest.approx(grown.allocated_bytes, rel=0.05)
+    assert plain.reserved_bytes != grown.reserved_bytes
+    assert torch.backends.cuda.flash_sdp_enabled() and torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_share_of_the_card_is_its_capacity():
+    def build():
+        torch.cuda.set_per_process_memory_fraction(1e-4)
+        return layer().cuda()
+
+    budget = simulate_step(build, step, gpu="h100")
+    assert budget.verdict == "does not fit" and budget.capacity_bytes < 2 << 30

@@ -96,8 +96,7 @@ def _constants(card: Card) -> dict[str, Any]:
 
 
 _NOTHING = """init _lazy_init set_device synchronize manual_seed manual_seed_all seed seed_all
-set_rng_state set_rng_state_all ipc_collect set_stream reset_accumulated_memory_stats
-set_per_process_memory_fraction"""
+set_rng_state set_rng_state_all ipc_collect set_stream reset_accumulated_memory_stats"""
 
 
 def _memory(state: State) -> dict[str, Any]:
@@ -107,7 +106,11 @@ def _memory(state: State) -> dict[str, Any]:
         used = allocator.reserved + card.context_bytes
         return max(card.memory_total_bytes - used, 0), card.memory_total_bytes
 
+    def set_fraction(fraction: float, device: Any = None) -> None:
+        state.fraction = float(fraction)
+
     return {
+        "set_per_process_memory_fraction": set_fraction,
         "memory_allocated": lambda *_, **__: allocator.allocated,
         "max_memory_allocated": lambda *_, **__: allocator.peak_allocated,
         "memory_reserved": lambda *_, **__: allocator.reserved,
@@ -140,6 +143,17 @@ def _answers(state: State) -> dict[str, Any]:
     )
 
 
+def _settings(state: State) -> Callable[[str], None]:
+    """Take the allocator's settings as `PYTORCH_CUDA_ALLOC_CONF` holds them."""
+
+    def settings(text: str) -> None:
+        wants = "expandable_segments:true" in text.lower().replace(" ", "")
+        if wants != state.allocator.expandable_segments and not state.allocator.reserved:
+            state.allocator.expandable_segments = wants
+
+    return settings
+
+
 def _returns(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -158,6 +172,9 @@ def fake_cuda(state: State) -> Iterator[None]:
             value = getattr(torch.cuda, name)
             stack.enter_context(mock.patch.object(torch.cuda.random, name, value))
         memory = torch.cuda.memory
+        settings = _settings(state)
+        if hasattr(memory, "_set_allocator_settings"):
+            stack.enter_context(mock.patch.object(memory, "_set_allocator_settings", settings))
         for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
             if hasattr(memory, name):
                 stack.enter_context(mock.patch.object(memory, name, _returns({})))

@@ -52,6 +52,7 @@ class State:
         self.peak_at = ""
         self.workspaces: dict[str, Any] = {}
         self.uses_nccl = False
+        self.fraction: float | None = None  # of the card's memory that this process may take
         self.guessed: dict[str, str] = {}  # what a rule cannot know exactly
         self.too_large = 0  # one request that alone is more than the card
         self.world_size = 1

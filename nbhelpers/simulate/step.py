@@ -57,6 +57,7 @@ NOTES = {
     "workspace": "cuBLAS keeps it from the first product on",
     "communication": "DDP's buckets",
 }
+_KERNELS = ("flash", "mem_efficient", "math", "cudnn")  # of attention, as torch switches them
 _LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
@@ -171,6 +172,9 @@ class Simulation:
             MemoryLine(name=CONTEXT, size_bytes=context, note="CUDA, outside the allocator")
         )
         capacity = state.card.memory_total_bytes if capacity_bytes is None else capacity_bytes
+        if state.fraction is not None:  # what torch.cuda.set_per_process_memory_fraction allows
+            allowed = int(state.fraction * state.card.memory_total_bytes) + context
+            capacity = min(capacity, allowed)
         reserved = state.allocator.peak_reserved
         for place, text in state.guessed.items():
             if state.peak_at == place:
@@ -338,9 +342,12 @@ def _plain_defaults() -> Iterator[None]:
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     anomalies = torch.is_anomaly_enabled()
     autocast = torch.is_autocast_enabled("cuda")
+    kernels = [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _KERNELS]
     try:
         yield
     finally:
+        for name, is_on in zip(_KERNELS, kernels, strict=True):
+            getattr(torch.backends.cuda, f"enable_{name}_sdp")(is_on)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.set_rng_state(random)
