@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbhelpers.simulate.devices import CPU, CUDA, META, is_cuda_name
-from nbhelpers.simulate.shadow import is_small
+from nbhelpers.simulate.shadow import MOST_WEIGHTS, is_small
 
 if TYPE_CHECKING:
     from nbhelpers.simulate.tracker import Tracker
@@ -118,6 +118,8 @@ class Factories:
         if func not in VALUED or not isinstance(out, torch.Tensor) or not is_small(out):
             return
         if func in (torch.empty, torch.empty_strided):
+            return
+        if self.tracker.building and out.is_floating_point() and out.numel() > MOST_WEIGHTS:
             return
         plain = {k: v for k, v in kwargs.items() if k not in ("device", "requires_grad")}
         given = [a for a in (*args, *plain.values()) if isinstance(a, torch.Tensor)]

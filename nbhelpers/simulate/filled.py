@@ -10,8 +10,8 @@ import torch
 from nbhelpers.simulate.shadow import is_small
 
 aten = torch.ops.aten
-# While a step runs, floating point is remembered for counters and scales only: moments of an
-# optimizer begin as zeros and do not stay so.
+# Floating point of a model that is being built, and of an optimizer's step, is remembered for
+# counters and scales only: weights and moments do not stay as they begin.
 _FEW = 64
 
 
@@ -43,10 +43,10 @@ FILLED = set(_VALUES) | _RANGES
 
 
 def filled_values(
-    func: Any, args: Any, kwargs: Any, out: torch.Tensor, *, building: bool
+    func: Any, args: Any, kwargs: Any, out: torch.Tensor, *, is_brief: bool
 ) -> torch.Tensor | None:
     """Return the real values of such a result; None where they are not worth keeping."""
-    if not is_small(out) or (out.is_floating_point() and not building and out.numel() > _FEW):
+    if not is_small(out) or (out.is_floating_point() and is_brief and out.numel() > _FEW):
         return None
     if out.numel() * out.element_size() != out.untyped_storage().nbytes():
         return None

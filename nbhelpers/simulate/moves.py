@@ -8,7 +8,7 @@ import torch
 
 from nbhelpers.simulate.data_dependent import tell_unknown
 from nbhelpers.simulate.devices import CUDA, META, is_cuda_name
-from nbhelpers.simulate.shadow import is_small
+from nbhelpers.simulate.shadow import MOST_WEIGHTS, is_small
 from nbhelpers.simulate.state import INPUTS
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class Moves:
             tracker.to_card = False
         if not tracker.building and tracker.state.phase_now != "optimizer":
             tracker.relabel(out, INPUTS)
-        if values is not None and is_small(out):
+        is_weight = tracker.building and out.is_floating_point() and out.numel() > MOST_WEIGHTS
+        if values is not None and is_small(out) and not is_weight:
             tracker.shadows.keep(out, values.to(out.dtype))
         return out
 

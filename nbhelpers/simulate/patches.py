@@ -163,6 +163,8 @@ def patched_torch(mode: Masquerade) -> Iterator[None]:
         patch = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
         patch(torch, "clear_autocast_cache", clear)
         patch(torch, "Generator", _Generator)
+        # Functions of modules that are imported now stay what they are in Python.
+        patch(torch.jit, "script", lambda obj=None, *_, **__: obj)
         patch(torch, "load", _loading(torch.load))
         patch(torch, "set_default_device", lambda device: _set_default(mode, device))
         patch(torch, "get_default_device", lambda: mode.default_device or torch.device("cpu"))

@@ -14,8 +14,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 # Numbers of elements up to which values are kept: indices, masks and labels of any usual batch;
-# of floating point only what counters, scales and schedules need.
-MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 12
+# of floating point what masks of a usual batch, counters, scales and schedules need.
+MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 22
+# And of weights while a model is built: nobody asks them for values.
+MOST_WEIGHTS = 1 << 12
 
 
 def is_small(tensor: torch.Tensor) -> bool:

@@ -331,7 +331,8 @@ class Tracker(TorchDispatchMode):
     def _keep_filled(self, func: Any, args: Any, kwargs: Any, tensor: torch.Tensor) -> None:
         if not tensor.is_meta or self.shadows.has(tensor):
             return  # of a part of a tensor with values, the part has been filled already
-        values = filled_values(func, args, kwargs, tensor, building=self.building)
+        is_brief = self.building or self.in_optimizer
+        values = filled_values(func, args, kwargs, tensor, is_brief=is_brief)
         if values is not None:
             self.shadows.keep(tensor, values)
 
