@@ -94,7 +94,7 @@ def test_no_larger_batch_would_fit_without_checkpointing(name):
     preset = load_preset("finetune", name, hardware=hardware, overrides=more)
     plan = plan_batch(preset, hardware)
     assert ledger_budget(preset, plan, hardware).verdict != "fits"
-    # The simulation is closer: on an L4 twice the batch would just fit, with less than a tenth free.
+    # The simulation is closer: on an L4 twice the batch would just fit, a tenth not left free.
     budget = predict_memory(preset, plan, hardware)
     assert budget.verdict != "fits" or budget.total_bytes > 0.9 * budget.capacity_bytes
 
