@@ -15,11 +15,16 @@ CLONES = SMALL | {"max_train_samples": 80, "max_eval_pairs": 60, "seq_len": 64, 
 CLONES |= {"global_batch_size": 16, "per_device_train_batch_size": 4, "save_steps": 5}
 CLONES |= {"per_device_eval_batch_size": 16, "dropout": 0.1}
 DETECTOR = SMALL | {"max_train_samples": 240, "seq_len": 96, "epochs": 2}
-FINETUNE = SMALL | {"max_train_samples": 96, "valid_samples": 12, "eval_samples": 10, "epochs": 2}
-FINETUNE |= {"max_new_tokens": 24, "save_steps": 5}
+FINETUNE = SMALL | {"max_train_samples": 96, "valid_samples": 12, "eval_samples": 10}
+FINETUNE |= {"epochs": 2, "max_new_tokens": 24, "save_steps": 5}
+PROGRAMS = {
+    "one.py": "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n" * 4,
+    "two.py": "def total(x, y):\n    z = x + y\n    return z\n\n\nprint(total(3, 4))\n" * 4,
+    "three.py": "for i in range(10):\n    if i % 2:\n        print(i * i)\n" * 4,
+}
 # What depends on the machine, the time or the libraries: only its keys and types are compared.
 VARIES = re.compile(
-    r"(^t$|_s$|_seconds$|seconds|per_s|_at$|time|timing|speed|rss|pid|host|version|hardware|memory|"
+    r"(^t$|^ms_|_s$|_seconds$|seconds|per_s|_at$|time|timing|speed|rss|pid|host|version|hardware|memory|"
     r"bytes|launch_id|utilis|percent_of|command|git_commit|launched_by|run_path|environment)"
 )
 
@@ -29,14 +34,14 @@ def options(values: dict[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in ("-o", f"{name}={value}")]
 
 
-def events_of(folder: Path) -> dict[str, Any]:
+def events_of(where: Place, folder: Path) -> dict[str, Any]:
     """Return the events of each file: kinds with their keys in order, and the steps' numbers.
 
     Progress comes by the clock: only its names and totals are kept, each once.
     """
     found: dict[str, Any] = {}
     for path in sorted(folder.glob("events-*.jsonl")):
-        events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        events = [json.loads(line) for line in where.mask(path.read_text("utf-8")).splitlines()]
         kinds: list[str] = []
         for event in events:
             words = [event["type"], *(f"{event[n]}" for n in ("name", "split") if n in event)]
@@ -66,71 +71,79 @@ def kinds_of(value: Any) -> Any:
     return None if value is None else type(value).__name__.replace("int", "float")
 
 
+def name_of(folder: Path) -> str:
+    """Return a run's id; `evaluation` for one whose id holds its checkpoint's path."""
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    return "evaluation" if record["mode"] == "evaluate" else folder.name
+
+
 def of_folder(where: Place, folder: Path) -> dict[str, Any]:
     """Return what is the same each time of a finished run's folder."""
-    result = json.loads(where.mask((folder / "result.json").read_text("utf-8")))
+    text = (folder / "result.json").read_text("utf-8").replace(folder.name, name_of(folder))
+    result = json.loads(where.mask(text))
     files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    return {"files": files, "events": events_of(folder), "result": settled(result)}
+    return {"files": files, "events": events_of(where, folder), "result": settled(result)}
 
 
-def live(job: str, words: list[str], *after: tuple[str, ...]) -> dict[str, Any]:
-    """Train, then call further commands on the runs (`@RUN@` is the last)."""
+def live(words: list[str], *after: list[str]) -> dict[str, Any]:
+    """Train, then call further commands on the runs (`@RUN@` is the last that trained)."""
     with place() as where:
+        for name, text in PROGRAMS.items():
+            path = where.root / "programs" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
         found: dict[str, Any] = {"code": call(where, *words, "--run-dir", "@ROOT@/runs")["code"]}
-        runs = sorted(path.parent for path in where.runs.glob("*/result.json"))
-        for run in runs:
-            found[run.name] = of_folder(where, run)
+        trained = sorted(path.parent for path in where.runs.glob("*/result.json"))[-1]
         for line in after:
-            filled = [word.replace("@RUN@", str(runs[-1])) for word in line]
-            given = call(where, *filled)
-            found[" ".join(line[:2])] = {n: given[n] for n in ("code", "error") if n in given}
-        found["made"] = sorted(
-            p.relative_to(where.root).as_posix()
-            for p in where.root.glob("made/**/*")
-            if p.is_file()
-        )
+            given = call(where, *(word.replace("@RUN@", str(trained)) for word in line))
+            found[line[0]] = {name: given[name] for name in ("code", "error") if name in given}
+        for path in sorted(where.runs.glob("*/result.json")):
+            found[name_of(path.parent)] = of_folder(where, path.parent)
+        made = (p for p in (where.root / "made").glob("**/*") if p.is_file())
+        found["made"] = sorted(p.relative_to(where.root).as_posix() for p in made)
         return found
 
 
+def notebook(name: str, values: dict[str, Any], condition: str) -> list[str]:
+    """Return the words that run a notebook on what is finished, with a condition on its score."""
+    words = [word for n, v in values.items() for word in ("-p", f"{n}={v}")]
+    line = ["run", str(CHECKOUT / "notebooks" / f"{name}.ipynb"), "-p", "preset=smoke"]
+    line += ["-p", "run_dir=@ROOT@/runs", *words, "--resume", "--output", "@ROOT@/made/out.ipynb"]
+    return [*line, "--require", condition]
+
+
 def live_clones() -> dict[str, Any]:
-    """A small run of the clone detector; its checkpoint evaluated; the weights exported."""
+    """A small run of the clone detector; its checkpoint evaluated."""
     words = ["train", "clones", "--preset", "smoke", *options(CLONES)]
-    return live("clones", words, ("evaluate", "clones", "--run", "@RUN@"))
+    return live(words, ["evaluate", "clones", "--run", "@RUN@"])
 
 
 def live_detector() -> dict[str, Any]:
-    """A small run of the detector; it scores and exports."""
+    """A small run of the detector; it scores and is exported; its notebook on the same run."""
     words = ["train", "detector", "--preset", "smoke", *options(DETECTOR)]
-    return live("detector", words, ("export", "@RUN@", "made/detector"))
+    use = ["detect", "programs", "--model", "@RUN@", "--evidence", "made/sheets"]
+    shown = notebook(
+        "02_detect_ai_code", {"more_settings": json.dumps(DETECTOR)}, "roc_auc>=0.9999"
+    )
+    pairs = ["similar", "programs", "--model", "@RUN@"]
+    return live(words, use, pairs, ["export", "@RUN@", "made/detector"], shown)
 
 
 def live_finetune() -> dict[str, Any]:
-    """A small study of base and r8; the adapter answers, is exported and merged."""
+    """A small study of base and r8; the adapter answers, is exported; its notebook on the same."""
     words = ["study", "--preset", "smoke", "--adapters", "base,r8", *options(FINETUNE)]
-    return live("finetune", words, ("export", "@RUN@", "made/adapter"))
+    values = {"adapters": "base,r8", "more_settings": json.dumps(FINETUNE)}
+    shown = notebook("01_finetune_gemma", values, "exact_match>=0.9999")
+    question = ["ask", "@RUN@", "Write a function that adds one."]
+    return live(words, question, ["export", "@RUN@", "made/adapter"], shown)
 
 
 def headless() -> dict[str, Any]:
-    """Notebooks run on finished frozen runs: reports, and `--require` met and missed."""
-    found = {}
+    """The notebook on a finished frozen run: its report, and `--require` met and missed."""
     with place(*frozen_names()) as where:
-        for name, notebook, parameters, condition in (
-            ("met", "03_find_clones", {}, "f1>=0.5"),
-            ("missed", "03_find_clones", {}, "f1>=0.99"),
-            ("detector", "02_detect_ai_code", {}, "roc_auc>=0.999"),
-            (
-                "study",
-                "01_finetune_gemma",
-                {"adapters": "base,r8,r16,qlora-r16"},
-                "exact_match>=0.99",
-            ),
-        ):
-            values = {"preset": "smoke", "run_dir": str(where.runs)} | parameters
-            words = [word for n, v in values.items() for word in ("-p", f"{n}={v}")]
-            path = str(CHECKOUT / "notebooks" / f"{notebook}.ipynb")
-            line = ["run", path, *words, "--resume", "--require", condition]
-            found[name] = call(where, *line, "--output", f"@ROOT@/{name}.ipynb")
-    return found
+        conditions = {"met": "f1>=0.5", "missed": "f1>=0.99"}
+        lines = {n: notebook("03_find_clones", {}, text) for n, text in conditions.items()}
+        return {name: call(where, *line) for name, line in lines.items()}
 
 
 def live_cases() -> dict[str, Callable[[], Any]]:

@@ -45,6 +45,7 @@ DEFAULT_OF = re.compile(r"nbhelpers/[\w/]+\.py \(default\)")
 NO_GPU = re.compile(r"no GPU here: [^;]*;")
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 # Only budgets name the libraries that are here; a report names those of its run.
+OTHERS_HERE = re.compile(r"made with [^;\n]*; here [\w.+, ]*")
 LIBRARIES = re.compile(r"\b(torch|transformers|accelerate|peft|trl|bitsandbytes) \d[\w.+]*")
 
 
@@ -130,7 +131,7 @@ def call(where: Place, *words: str) -> dict[str, Any]:
     raw = call_raw(where, *words)
     out = where.mask(raw["out"])
     if words[0] in ("plan", "budget", "study"):
-        out = LIBRARIES.sub(r"\1 @VERSION@", out)
+        out = LIBRARIES.sub(r"\1 @VERSION@", OTHERS_HERE.sub("", out))
     given: dict[str, Any] = {"code": raw["code"], "out": lines(out)}
     if raw["code"]:
         given["error"] = first_error(where.mask(raw["err"]))
