@@ -17,21 +17,21 @@ from nbhelpers.budgets_interpolate import SOURCE, interpolate
 from nbhelpers.budgets_key import Key, budget_key
 from nbhelpers.budgets_search import Predict, Search, State, even_sizes
 from nbhelpers.budgets_store import LIBRARIES, family, is_current, keep, kept, version_note
+from nbhelpers.calibration import usual_error
 from nbhelpers.errors import HardwareError
 from nbhelpers.ledger import GIB
 from nbhelpers.memory import (
     DOES_NOT_FIT,
-    FITS,
-    QLORA_SAFETY_FACTOR,
-    RESERVED_FACTOR,
-    SAFETY_FACTOR,
     TIGHT,
     UNKNOWN,
     UNSURE,
     MemoryBudget,
+    expected_reserved,
     ledger_budget,
+    safety_factor,
+    verdict_of,
 )
-from nbhelpers.memory_held import on_this_machine
+from nbhelpers.memory_held import fullest, with_measured_context
 from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
@@ -120,28 +120,57 @@ def simulate_budget(
 
 
 def judge(
-    budget: MemoryBudget, settings: Settings, hardware: Hardware, *, use_gpu: bool = True
+    budget: MemoryBudget,
+    settings: Settings,
+    hardware: Hardware,
+    *,
+    use_gpu: bool = True,
+    held_bytes: int = 0,
 ) -> MemoryBudget:
     """Return a simulated budget with the size of a card and the verdict for it.
 
-    Source: does not fit if allocated + context > card; fits if 1.10 x reserved (1.25 for QLoRA) +
-    context <= card; else tight. A part that cannot be predicted leaves open whether it fits.
+    Args:
+        budget: What a process needs.
+        settings: Of the run.
+        hardware: With the card.
+        use_gpu: Whether the run uses it.
+        held_bytes: What others hold of it.
     """
     gpu = hardware.gpu if use_gpu else None
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
-    context = budget.total_bytes - budget.allocated_bytes
-    is_quantised = getattr(settings, "method", "") == "qlora"
-    factor = QLORA_SAFETY_FACTOR if is_quantised else SAFETY_FACTOR
-    reserved = budget.reserved_bytes or round(RESERVED_FACTOR * budget.allocated_bytes)
-    if capacity is None:
-        verdict = UNSURE if budget.opaque else TIGHT
-    elif budget.total_bytes > capacity:
-        verdict = DOES_NOT_FIT
-    elif budget.opaque:
-        verdict = UNSURE
-    else:
-        verdict = FITS if factor * reserved + context <= capacity else TIGHT
+    allocated = budget.allocated_bytes
+    verdict = verdict_of(
+        allocated_bytes=allocated,
+        reserved_bytes=budget.reserved_bytes or expected_reserved(allocated, settings),
+        context_bytes=budget.total_bytes - allocated,
+        room_bytes=capacity - held_bytes if capacity is not None else None,
+        safety=safety_factor(settings),
+        is_complete=not budget.opaque,
+    )
     return replace(budget, capacity_bytes=capacity, verdict=verdict)
+
+
+def on_this_machine(
+    budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
+) -> MemoryBudget:
+    """Return a simulated budget as it holds here: this machine's context, and what is free."""
+    held = fullest(plan, hardware)
+    lines = with_measured_context(budget.lines, plan, hardware)
+    more = sum(x.size_bytes for x in lines) - sum(x.size_bytes for x in budget.lines)
+    gpu = hardware.gpu if plan.use_gpu and not hardware.is_planned else None
+    usual = usual_error(preset.job, gpu.key or gpu.name, budget.source) if gpu else None
+    here = replace(
+        budget,
+        lines=lines,
+        total_bytes=budget.total_bytes + more,
+        held=held.lines(),
+        notes=(*budget.notes, *((usual,) if usual else ())),
+    )
+    here = judge(here, preset.settings, hardware, use_gpu=plan.use_gpu, held_bytes=held.size_bytes)
+    room = (here.capacity_bytes or 0) - held.size_bytes
+    if hardware.gpu and here.capacity_bytes and held.size_bytes and room < here.total_bytes:
+        return replace(here, advice=(held.advice(hardware.gpu.name), *here.advice))
+    return here
 
 
 def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
@@ -155,7 +184,7 @@ def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget 
         same = [point for point in points if point.is_current is current]
         mixed = interpolate(same, key.batch, key.seq_len)
         if mixed is not None:
-            return _placed(_labelled(key, mixed), preset, plan, hardware)
+            return on_this_machine(_labelled(key, mixed), preset, plan, hardware)
     return None
 
 
@@ -164,15 +193,7 @@ def _kept(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget |
     budget = kept(key) if key is not None else None
     if key is None or budget is None:
         return None
-    return _placed(_labelled(key, budget), preset, plan, hardware)
-
-
-def _placed(
-    budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
-) -> MemoryBudget:
-    """Judge a budget for a card, and for what is free of it on this machine."""
-    judged = judge(budget, preset.settings, hardware, use_gpu=plan.use_gpu)
-    return on_this_machine(judged, preset, plan, hardware)
+    return on_this_machine(_labelled(key, budget), preset, plan, hardware)
 
 
 def _labelled(key: Key, budget: MemoryBudget) -> MemoryBudget:
@@ -187,7 +208,7 @@ def _simulated(
     key = budget_key(preset, plan, hardware)
     if key is not None:
         keep(key, budget)
-    return _placed(replace(budget, advice=()), preset, plan, hardware)
+    return on_this_machine(replace(budget, advice=()), preset, plan, hardware)
 
 
 def _advised(

@@ -149,7 +149,7 @@ def ledger_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memory
         return _unknown(preset, plan, capacity)
     lines, held = _lines(preset.settings, plan, shape, hardware), fullest(plan, hardware)
     room = capacity - held.size_bytes if capacity else capacity
-    verdict, advice = _verdict(lines, room, plan, _margin(preset.settings)), []
+    verdict, advice = _verdict(lines, room, plan, preset.settings), []
     if verdict in (DOES_NOT_FIT, TIGHT):
         advice = list(_advice(preset, plan, shape, hardware, room))
     total = sum(line.size_bytes for line in lines)
@@ -191,34 +191,66 @@ def _lines(
     return with_measured_context(lines, plan, hardware)
 
 
-def _margin(settings: Settings) -> float:
-    """Return by how much more than the allocated bytes a card must have for the verdict "fits"."""
+def safety_factor(settings: Settings) -> float:
+    """Return how many times its reserved bytes a run must find on a card for the verdict "fits"."""
+    is_quantised = getattr(settings, "method", "") == "qlora"
+    return QLORA_SAFETY_FACTOR if is_quantised else SAFETY_FACTOR
+
+
+def expected_reserved(allocated_bytes: float, settings: Settings) -> float:
+    """Return the bytes that the allocator is expected to take from the card for such a peak."""
     from nbhelpers.schema import FinetuneSettings
 
-    if not isinstance(settings, FinetuneSettings):
-        return SAFETY_FACTOR * RESERVED_FACTOR
-    safety = QLORA_SAFETY_FACTOR if settings.method == "qlora" else SAFETY_FACTOR
-    return safety * FINETUNE_RESERVED_FACTOR
+    is_adapter = isinstance(settings, FinetuneSettings)
+    return allocated_bytes * (FINETUNE_RESERVED_FACTOR if is_adapter else RESERVED_FACTOR)
+
+
+def verdict_of(
+    *,
+    allocated_bytes: float,
+    reserved_bytes: float,
+    context_bytes: float,
+    room_bytes: float | None,
+    safety: float,
+    is_complete: bool = True,
+) -> str:
+    """Return the verdict on a process for a card; the only place that holds the rule.
+
+    Source: does not fit if allocated + context > room; fits if safety x reserved + context <= room;
+    else tight. A part that cannot be predicted leaves open whether it fits.
+
+    Args:
+        allocated_bytes: Peak of the allocator, without the context.
+        reserved_bytes: What the allocator takes from the card for it.
+        context_bytes: Memory of CUDA outside the allocator.
+        room_bytes: What is free of the card; None: its size is not known.
+        safety: See `safety_factor`.
+        is_complete: Whether every part could be predicted.
+    """
+    if room_bytes is not None and allocated_bytes + context_bytes > room_bytes:
+        return DOES_NOT_FIT
+    if not is_complete:
+        return UNSURE
+    if room_bytes is None:
+        return TIGHT
+    return FITS if safety * reserved_bytes + context_bytes <= room_bytes else TIGHT
 
 
 def _verdict(
-    lines: tuple[MemoryLine, ...], capacity: int | None, plan: BatchPlan, margin: float
+    lines: tuple[MemoryLine, ...], room: int | None, plan: BatchPlan, settings: Settings
 ) -> str:
-    """Judge lines in three grades.
-
-    Source: does not fit if allocated + context > card; fits if 1.10 x reserved + context <= card;
-    else tight.
-    """
+    """Judge the lines of a ledger, which knows no reserved bytes."""
     if not plan.use_gpu:
         return NO_GPU
-    if capacity is None:
-        return TIGHT
     context = sum(line.size_bytes for line in lines if line.name == CONTEXT)
     allocated = sum(line.size_bytes for line in lines) - context
-    if allocated + context > capacity:
-        return DOES_NOT_FIT
-    wanted = margin * allocated + context
-    return FITS if wanted <= capacity else TIGHT
+    return verdict_of(
+        allocated_bytes=allocated,
+        reserved_bytes=expected_reserved(allocated, settings),
+        context_bytes=context,
+        room_bytes=room,
+        safety=safety_factor(settings),
+    )
 
 
 def _advice(
@@ -239,7 +271,7 @@ def _advice(
         except ConfigError:
             continue
         lines = _lines(other, split, shape, hardware)
-        if _verdict(lines, capacity, split, _margin(other)) == FITS:
+        if _verdict(lines, capacity, split, other) == FITS:
             total = sum(line.size_bytes for line in lines)
             text = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             same = split.global_batch_size == plan.global_batch_size

@@ -132,6 +132,23 @@ def test_tight_is_less_than_ten_per_cent_above_what_is_reserved() -> None:
     assert budgets.judge(unsure, run[0].settings, run[2]).verdict == "unknown"
 
 
+@pytest.mark.parametrize("held_gib", [0.0, 2.0])
+@pytest.mark.parametrize(("method", "factor"), [("lora", 1.10 * 1.15), ("qlora", 1.25 * 1.15)])
+def test_without_reserved_bytes_adapters_are_judged_alike_on_free_and_on_used_cards(
+    method: str, factor: float, held_gib: float
+) -> None:
+    run = run_of("finetune", "base", method=method)
+    budget = replace(synthetic(*run), reserved_bytes=None)
+    context = budget.total_bytes - budget.allocated_bytes
+    needed = int(factor * budget.allocated_bytes + context + held_gib * GIB)
+    for size, verdict in ((needed + 9, "fits"), (needed - 9, "tight")):
+        gpu = replace(run[2].gpu, memory_total_bytes=size)
+        judged = budgets.judge(
+            budget, run[0].settings, replace(run[2], gpus=(gpu,)), held_bytes=int(held_gib * GIB)
+        )
+        assert judged.verdict == verdict
+
+
 def test_beside_what_cannot_be_simulated_stands_what_the_formulas_say() -> None:
     run = run_of("clones", "base", seed=16)
     assert simulate_budget(*run).verdict == "unknown"

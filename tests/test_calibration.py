@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from nbhelpers import calibration, cli
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import on_this_machine
 from nbhelpers.config import load_preset
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.gpus import GIB, GpuProcess
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.ledger import CONTEXT, CUDA_CONTEXT_BYTES
 from nbhelpers.memory import MemoryBudget, ledger_budget, require_fit
-from nbhelpers.memory_held import EARLIER, OTHERS, held_memory, on_this_machine
+from nbhelpers.memory_held import EARLIER, OTHERS, held_memory
 
 
 @pytest.fixture(autouse=True)
