@@ -22,7 +22,7 @@ from nbhelpers.errors import (
     from_kind,
 )
 from nbhelpers.events import Event, tail
-from nbhelpers.launch import is_headless
+from nbhelpers.machine import is_headless
 from nbhelpers.progress import Progress, View, choose_view
 from nbhelpers.runs import Run, RunResult, is_supervised
 from nbhelpers.timing import TimeBudget

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import BatchPlan, split_batch
 from nbhelpers.calibration import usual_error
 from nbhelpers.errors import BudgetError, ConfigError
+from nbhelpers.formatting import rounded_size
 from nbhelpers.ledger import CONTEXT, GIB, MemoryLine, ledger
 from nbhelpers.ledger_finetune import choose_kernel, finetune_ledger
 from nbhelpers.memory_held import fullest, with_measured_context
@@ -72,17 +73,17 @@ class MemoryBudget:
         return self.total_bytes - sum(x.size_bytes for x in self.lines if x.name == CONTEXT)
 
     def __repr__(self) -> str:
-        of = f" of {_gib(self.capacity_bytes)}" if self.capacity_bytes else ""
-        return f"MemoryBudget({_gib(self.total_bytes)}{of}: {self.verdict}, {self.source})"
+        of = f" of {rounded_size(self.capacity_bytes)}" if self.capacity_bytes else ""
+        return f"MemoryBudget({rounded_size(self.total_bytes)}{of}: {self.verdict}, {self.source})"
 
     def title(self) -> str:
         """Say in words what is needed, what there is, and the verdict."""
-        needed = f"One training process is predicted to need {_gib(self.total_bytes)}"
+        needed = f"One training process is predicted to need {rounded_size(self.total_bytes)}"
         if self.source == UNKNOWN:
             return "The memory cannot be predicted: the model's sizes are not known"
         if self.verdict == NO_GPU:
             return f"{needed} of main memory for its tensors (no GPU is used)"
-        of = f" of the GPU's {_gib(self.capacity_bytes)}" if self.capacity_bytes else ""
+        of = f" of the GPU's {rounded_size(self.capacity_bytes)}" if self.capacity_bytes else ""
         return f"{needed}{of}: {self.verdict}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,9 +113,9 @@ class MemoryBudget:
         return cls(**values)
 
     def _repr_html_(self) -> str:
-        cells = [(line.name, _gib(line.size_bytes), line.note) for line in self.lines]
-        cells.append(("total", _gib(self.total_bytes), self.verdict))
-        cells += [(line.name, _gib(line.size_bytes), line.note) for line in self.held]
+        cells = [(line.name, rounded_size(line.size_bytes), line.note) for line in self.lines]
+        cells.append(("total", rounded_size(self.total_bytes), self.verdict))
+        cells += [(line.name, rounded_size(line.size_bytes), line.note) for line in self.held]
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>"
             for row in cells
@@ -278,7 +279,7 @@ def _advice(
             kept = f"same global batch of {plan.global_batch_size}" if same else "other batch"
             if {"seq_len", "method"} & changes.keys():
                 kept += "; changes the experiment"
-            found.append((total, f"{text}: {_gib(total)}, fits ({kept})"))
+            found.append((total, f"{text}: {rounded_size(total)}, fits ({kept})"))
             if len(changes) > 1:
                 break
     yield from (text for _, text in sorted(found))
@@ -386,10 +387,10 @@ def require_fit(budget: MemoryBudget) -> None:
     if budget.verdict != DOES_NOT_FIT:
         return
     parts = (*budget.lines, *budget.held)
-    lines = [f"  {line.name}: {_gib(line.size_bytes)} ({line.note})" for line in parts]
+    lines = [f"  {line.name}: {rounded_size(line.size_bytes)} ({line.note})" for line in parts]
     held = sum(line.size_bytes for line in budget.held)
-    less = f", of which {_gib(held)} are in use" if held else ""
-    needs, has = _gib(budget.total_bytes), _gib(budget.capacity_bytes or 0)
+    less = f", of which {rounded_size(held)} are in use" if held else ""
+    needs, has = rounded_size(budget.total_bytes), rounded_size(budget.capacity_bytes or 0)
     if needs == has:  # a hair too much
         needs, has = (f"{x / GIB:.4f} GiB" for x in (budget.total_bytes, budget.capacity_bytes))
     raise BudgetError(
@@ -415,11 +416,3 @@ def compare(budget: MemoryBudget, measured_bytes: int | None) -> dict[str, Any]:
         "measured_bytes": measured_bytes,
         "error_percent": error,
     }
-
-
-def _gib(size_bytes: int) -> str:
-    """Write bytes as GiB, below one GiB as MiB, never as a bare 0 of something that is there."""
-    if size_bytes >= GIB:
-        return f"{size_bytes / GIB:.1f} GiB"
-    mib = size_bytes / 2**20
-    return f"{mib:.1f} MiB" if 0 < mib < 10 else f"{mib:.0f} MiB"

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbhelpers.calibration import measured_context
+from nbhelpers.formatting import gib
 from nbhelpers.gpus import Gpu
-from nbhelpers.ledger import CONTEXT, GIB, MemoryLine
+from nbhelpers.ledger import CONTEXT, MemoryLine
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
@@ -106,8 +107,3 @@ def with_measured_context(
         replace(line, size_bytes=found, note=note) if line.name == CONTEXT else line
         for line in lines
     )
-
-
-def gib(size_bytes: int) -> str:
-    """Write bytes as GiB with one decimal."""
-    return f"{size_bytes / GIB:.1f} GiB"

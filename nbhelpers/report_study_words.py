@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbhelpers.progress import duration
-from nbhelpers.report_facts import GIB, count, size
+from nbhelpers.formatting import GIB, count, duration, size
 from nbhelpers.report_study_pairs import SETTLED, WITHIN_NOISE, Pair, adapters_of, scores_of
 from nbhelpers.study_table import StudyResult, StudyRow
 from nbhelpers.targets import TITLES, written

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.report_facts import RunFacts, duration
+from nbhelpers.formatting import duration
+from nbhelpers.report_facts import RunFacts
 from nbhelpers.timing import TimeBudget, compare_time
 
 if TYPE_CHECKING:

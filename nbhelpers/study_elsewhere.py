@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.formatting import duration
 from nbhelpers.gpus import GpuSpec, known_gpus
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.presets import Preset
-from nbhelpers.progress import duration
 from nbhelpers.runs import Run
 from nbhelpers.tables import left
 

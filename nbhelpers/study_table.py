@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import NbhelpersError
-from nbhelpers.progress import duration
+from nbhelpers.formatting import duration
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nbhelpers.progress import duration
+from nbhelpers.formatting import duration
 from nbhelpers.timing import ESTIMATE, TimeBudget, range_words
 from nbhelpers.timing_phases import EVALUATION
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.progress import duration
+from nbhelpers.formatting import duration
 from nbhelpers.speeds import SpeedRow, read_rows
 from nbhelpers.tables import left
 from nbhelpers.timing_phases import PhaseTime, Plan, phases_of
