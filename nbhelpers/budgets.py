@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.batching import BatchPlan, plan_batch
+from nbhelpers.batching import BatchPlan
 from nbhelpers.budgets_advice import advise
 from nbhelpers.budgets_child import simulated
 from nbhelpers.budgets_interpolate import SOURCE, interpolate
 from nbhelpers.budgets_key import Key, budget_key
-from nbhelpers.budgets_search import Predict, Search, State, even_sizes
+from nbhelpers.budgets_search import Predict
 from nbhelpers.budgets_store import LIBRARIES, family, is_current, keep, kept, version_note
 from nbhelpers.calibration import usual_error
 from nbhelpers.errors import HardwareError
@@ -32,7 +32,6 @@ from nbhelpers.memory import (
     verdict_of,
 )
 from nbhelpers.memory_held import fullest, with_measured_context
-from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from nbhelpers.schema import Settings
 
 SIMULATION = "simulation"
-LENGTH_STEP, MOST_TOKENS = 64, 131_072
 
 
 def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
@@ -260,57 +258,3 @@ def source_words(budget: MemoryBudget, job: str) -> str:
         made = ", ".join(f"{name} {version}" for name, version in known if version)
         return f"{how} ({made})" if made else how
     return "formulas (ledger): not simulated yet for these settings on this card"
-
-
-def max_batch(preset: Preset, hardware: Hardware, *, exact: bool = False) -> int | None:
-    """Return the largest per-device batch whose verdict is "fits"; the global batch stays.
-
-    Args:
-        preset: What to do.
-        hardware: The card.
-        exact: Simulate each batch that is tried, unless it was; else take what is known.
-
-    Returns:
-        The batch; None where not even the smallest one fits.
-
-    Raises:
-        HardwareError: There is no GPU.
-    """
-    search, state = _search(preset, hardware, exact)
-    sizes = [{"per_device_train_batch_size": n} for n in even_sizes(state.plan)]
-    found = search.largest(state, sizes)
-    return None if found is None else found[1].batch
-
-
-def max_seq_len(preset: Preset, hardware: Hardware, *, exact: bool = False) -> int | None:
-    """Return the largest length, a multiple of 64, whose verdict is "fits"; all batches stay.
-
-    Args:
-        preset: What to do.
-        hardware: The card.
-        exact: Simulate each length that is tried, unless it was; else take what is known.
-
-    Returns:
-        Tokens, at most the model's positions; None where not even 64 fit.
-
-    Raises:
-        HardwareError: There is no GPU.
-    """
-    search, state = _search(preset, hardware, exact)
-    shape = find_shape(preset.settings)
-    nodes = getattr(preset.settings, "data_flow_length", None) or 0
-    most = shape.code_positions - nodes if shape is not None else MOST_TOKENS
-    lengths = [{"seq_len": n} for n in range(LENGTH_STEP, most + 1, LENGTH_STEP)]
-    found = search.largest(state, lengths)
-    return None if found is None else found[1].preset.settings.seq_len
-
-
-def _search(preset: Preset, hardware: Hardware, exact: bool) -> tuple[Search, State]:
-    plan = plan_batch(preset, hardware)
-    _require_gpu(plan, hardware)
-
-    def simulate(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
-        return simulate_budget(preset, plan, hardware, with_advice=False)
-
-    predict = simulate if exact else predict_memory
-    return Search(hardware, predict), State(preset, plan, predict(preset, plan, hardware))

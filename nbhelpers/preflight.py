@@ -176,14 +176,3 @@ def _has_weights(cache: Path | None, model: str) -> bool:
         return False
     folder = cache / f"models--{model.replace('/', '--')}" / "snapshots"
     return any(folder.glob("*/*.safetensors"))
-
-
-def merge_note(need: Needs, run_dir_free_bytes: int) -> str:
-    """Say that the run fits on the disk and a merged model beside it would not, else nothing."""
-    total = need.checkpoints + need.merged
-    if not need.merged or total <= run_dir_free_bytes:
-        return ""
-    return (
-        f"the disk of the run folder has {gb(run_dir_free_bytes)} free: enough for the run; "
-        f"merging its adapter afterwards takes {gb(need.merged)} more"
-    )
