@@ -68,13 +68,9 @@ def budget(
 
     Exit codes: 0 fits or is tight (with a warning), 8 does not fit, 10 cannot be said.
     """
+    _check_history(history, of_history=runs or plot is not None, of_new=as_json or exact or grid)
     if history:
-        if as_json or exact or grid:
-            text = "--history shows earlier runs; --json, --exact and --grid are for a new one."
-            raise ConfigError(text, fix="leave one of them out")
         return show_history(runs=runs, plot=plot)
-    if runs or plot is not None:
-        raise ConfigError("--runs and --plot show earlier runs.", fix="add --history")
     from nbhelpers.timing import predict_time
 
     asked = _asked(name, job, preset, gpu=gpu, count=count, override=override, method=method)
@@ -91,6 +87,14 @@ def budget(
     _tell(found, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _check_history(history: bool, *, of_history: bool, of_new: bool) -> None:
+    if history and of_new:
+        text = "--history shows earlier runs; --json, --exact and --grid are for a new one."
+        raise ConfigError(text, fix="leave one of them out")
+    if of_history and not history:
+        raise ConfigError("--runs and --plot show earlier runs.", fix="add --history")
 
 
 def _asked(
