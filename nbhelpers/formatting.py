@@ -7,20 +7,18 @@ GB, GIB, MIB = 10**9, 2**30, 2**20
 
 
 def duration(seconds: float | None) -> str:
-    """Write a time span: tenths below ten seconds, else two units at most.
+    """Write a time span in three digits or so: tenths below a minute, else two units.
 
-    >>> duration(3.25), duration(42.4), duration(59.6), duration(192), duration(7260)
-    ('3.2 s', '42 s', '1 min 00 s', '3 min 12 s', '2 h 01 min')
+    >>> duration(3.25), duration(59.94), duration(59.96), duration(192), duration(7260)
+    ('3.2 s', '59.9 s', '1 min 00 s', '3 min 12 s', '2 h 01 min')
     >>> duration(200_000), duration(None)
     ('2 d 07 h', 'not measured')
     """
     if seconds is None:
         return NOT_MEASURED
-    if seconds < 9.95:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     if whole > 48 * 3600:
