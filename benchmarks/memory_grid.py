@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import memory_cases
 from benchmarks.memory_measure import load_libraries, versions
-from nbhelpers.memory import DOES_NOT_FIT, FITS, QLORA_SAFETY_FACTOR, SAFETY_FACTOR, TIGHT
+from nbhelpers.memory import DOES_NOT_FIT, FITS, QLORA_SAFETY_FACTOR, SAFETY_FACTOR, verdict_of
 
 GIB = 2**30
 CAPS_GIB = (14.3, 22.0, 38.9, 47.0)
@@ -30,16 +30,15 @@ CHILD_S = 240.0
 
 
 def verdict_under(name: str, allocated: int, reserved: int, cap_gib: float) -> str:
-    """Return the verdict for an allocator that may reserve this much; contexts do not count here.
-
-    Source: the rule for verdicts in `nbhelpers.memory`.
-    """
-    cap = cap_gib * GIB
-    if allocated > cap:
-        return DOES_NOT_FIT
+    """Return the verdict for an allocator that may reserve this much; no context counts here."""
     quantised = bool(memory_cases.find_case(name)["quantise"])
-    factor = QLORA_SAFETY_FACTOR if quantised else SAFETY_FACTOR
-    return FITS if factor * reserved <= cap else TIGHT
+    return verdict_of(
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        context_bytes=0,
+        room_bytes=cap_gib * GIB,
+        safety=QLORA_SAFETY_FACTOR if quantised else SAFETY_FACTOR,
+    )
 
 
 class Listener:

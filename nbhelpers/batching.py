@@ -281,15 +281,6 @@ def _check_nodes(num_gpus: int | str, visible: int, num_nodes: int) -> None:
     )
 
 
-def optimizer_steps(examples: int, plan: BatchPlan, epochs: int) -> int:
-    """Return the optimizer steps of a run; the last partial window of each epoch counts.
-
-    >>> optimizer_steps(130, split_batch(64, 8, 2), 2)
-    6
-    """
-    return -(-examples // plan.global_batch_size) * epochs
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRow:
     """One number of GPUs: the split of the global batch, or None and what to choose instead."""

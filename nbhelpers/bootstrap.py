@@ -23,16 +23,6 @@ PLACEHOLDER = "OWNER"
 _COMPILED = ("numpy", "pandas", "pyarrow", "torch", "transformers")
 
 
-def repository_url() -> str:
-    """Return the address that a clone is taken from."""
-    return f"https://github.com/{OWNER}/{NAME}"
-
-
-def colab_url(notebook: str) -> str:
-    """Return the address that opens `notebook` (a path inside the repository) in Colab."""
-    return f"https://colab.research.google.com/github/{OWNER}/{NAME}/blob/main/{notebook}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Which nbhelpers a kernel imported, from where, under which Python."""

@@ -10,29 +10,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.batching import BatchPlan, plan_batch
+from nbhelpers.batching import BatchPlan
 from nbhelpers.budgets_advice import advise
 from nbhelpers.budgets_child import simulated
 from nbhelpers.budgets_interpolate import SOURCE, interpolate
 from nbhelpers.budgets_key import Key, budget_key
-from nbhelpers.budgets_search import Predict, Search, State, even_sizes
+from nbhelpers.budgets_search import Predict
 from nbhelpers.budgets_store import LIBRARIES, family, is_current, keep, kept, version_note
+from nbhelpers.calibration import usual_error
 from nbhelpers.errors import HardwareError
 from nbhelpers.ledger import GIB
 from nbhelpers.memory import (
     DOES_NOT_FIT,
-    FITS,
-    QLORA_SAFETY_FACTOR,
-    RESERVED_FACTOR,
-    SAFETY_FACTOR,
     TIGHT,
     UNKNOWN,
     UNSURE,
     MemoryBudget,
+    expected_reserved,
     ledger_budget,
+    safety_factor,
+    verdict_of,
 )
-from nbhelpers.memory_held import on_this_machine
-from nbhelpers.shapes import find_shape
+from nbhelpers.memory_held import fullest, with_measured_context
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from nbhelpers.schema import Settings
 
 SIMULATION = "simulation"
-LENGTH_STEP, MOST_TOKENS = 64, 131_072
 
 
 def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
@@ -120,28 +118,57 @@ def simulate_budget(
 
 
 def judge(
-    budget: MemoryBudget, settings: Settings, hardware: Hardware, *, use_gpu: bool = True
+    budget: MemoryBudget,
+    settings: Settings,
+    hardware: Hardware,
+    *,
+    use_gpu: bool = True,
+    held_bytes: int = 0,
 ) -> MemoryBudget:
     """Return a simulated budget with the size of a card and the verdict for it.
 
-    Source: does not fit if allocated + context > card; fits if 1.10 x reserved (1.25 for QLoRA) +
-    context <= card; else tight. A part that cannot be predicted leaves open whether it fits.
+    Args:
+        budget: What a process needs.
+        settings: Of the run.
+        hardware: With the card.
+        use_gpu: Whether the run uses it.
+        held_bytes: What others hold of it.
     """
     gpu = hardware.gpu if use_gpu else None
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
-    context = budget.total_bytes - budget.allocated_bytes
-    is_quantised = getattr(settings, "method", "") == "qlora"
-    factor = QLORA_SAFETY_FACTOR if is_quantised else SAFETY_FACTOR
-    reserved = budget.reserved_bytes or round(RESERVED_FACTOR * budget.allocated_bytes)
-    if capacity is None:
-        verdict = UNSURE if budget.opaque else TIGHT
-    elif budget.total_bytes > capacity:
-        verdict = DOES_NOT_FIT
-    elif budget.opaque:
-        verdict = UNSURE
-    else:
-        verdict = FITS if factor * reserved + context <= capacity else TIGHT
+    allocated = budget.allocated_bytes
+    verdict = verdict_of(
+        allocated_bytes=allocated,
+        reserved_bytes=budget.reserved_bytes or expected_reserved(allocated, settings),
+        context_bytes=budget.total_bytes - allocated,
+        room_bytes=capacity - held_bytes if capacity is not None else None,
+        safety=safety_factor(settings),
+        is_complete=not budget.opaque,
+    )
     return replace(budget, capacity_bytes=capacity, verdict=verdict)
+
+
+def on_this_machine(
+    budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
+) -> MemoryBudget:
+    """Return a simulated budget as it holds here: this machine's context, and what is free."""
+    held = fullest(plan, hardware)
+    lines = with_measured_context(budget.lines, plan, hardware)
+    more = sum(x.size_bytes for x in lines) - sum(x.size_bytes for x in budget.lines)
+    gpu = hardware.gpu if plan.use_gpu and not hardware.is_planned else None
+    usual = usual_error(preset.job, gpu.key or gpu.name, budget.source) if gpu else None
+    here = replace(
+        budget,
+        lines=lines,
+        total_bytes=budget.total_bytes + more,
+        held=held.lines(),
+        notes=(*budget.notes, *((usual,) if usual else ())),
+    )
+    here = judge(here, preset.settings, hardware, use_gpu=plan.use_gpu, held_bytes=held.size_bytes)
+    room = (here.capacity_bytes or 0) - held.size_bytes
+    if hardware.gpu and here.capacity_bytes and held.size_bytes and room < here.total_bytes:
+        return replace(here, advice=(held.advice(hardware.gpu.name), *here.advice))
+    return here
 
 
 def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
@@ -155,7 +182,7 @@ def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget 
         same = [point for point in points if point.is_current is current]
         mixed = interpolate(same, key.batch, key.seq_len)
         if mixed is not None:
-            return _placed(_labelled(key, mixed), preset, plan, hardware)
+            return on_this_machine(_labelled(key, mixed), preset, plan, hardware)
     return None
 
 
@@ -164,15 +191,7 @@ def _kept(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget |
     budget = kept(key) if key is not None else None
     if key is None or budget is None:
         return None
-    return _placed(_labelled(key, budget), preset, plan, hardware)
-
-
-def _placed(
-    budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
-) -> MemoryBudget:
-    """Judge a budget for a card, and for what is free of it on this machine."""
-    judged = judge(budget, preset.settings, hardware, use_gpu=plan.use_gpu)
-    return on_this_machine(judged, preset, plan, hardware)
+    return on_this_machine(_labelled(key, budget), preset, plan, hardware)
 
 
 def _labelled(key: Key, budget: MemoryBudget) -> MemoryBudget:
@@ -187,7 +206,7 @@ def _simulated(
     key = budget_key(preset, plan, hardware)
     if key is not None:
         keep(key, budget)
-    return _placed(replace(budget, advice=()), preset, plan, hardware)
+    return on_this_machine(replace(budget, advice=()), preset, plan, hardware)
 
 
 def _advised(
@@ -239,57 +258,3 @@ def source_words(budget: MemoryBudget, job: str) -> str:
         made = ", ".join(f"{name} {version}" for name, version in known if version)
         return f"{how} ({made})" if made else how
     return "formulas (ledger): not simulated yet for these settings on this card"
-
-
-def max_batch(preset: Preset, hardware: Hardware, *, exact: bool = False) -> int | None:
-    """Return the largest per-device batch whose verdict is "fits"; the global batch stays.
-
-    Args:
-        preset: What to do.
-        hardware: The card.
-        exact: Simulate each batch that is tried, unless it was; else take what is known.
-
-    Returns:
-        The batch; None where not even the smallest one fits.
-
-    Raises:
-        HardwareError: There is no GPU.
-    """
-    search, state = _search(preset, hardware, exact)
-    sizes = [{"per_device_train_batch_size": n} for n in even_sizes(state.plan)]
-    found = search.largest(state, sizes)
-    return None if found is None else found[1].batch
-
-
-def max_seq_len(preset: Preset, hardware: Hardware, *, exact: bool = False) -> int | None:
-    """Return the largest length, a multiple of 64, whose verdict is "fits"; all batches stay.
-
-    Args:
-        preset: What to do.
-        hardware: The card.
-        exact: Simulate each length that is tried, unless it was; else take what is known.
-
-    Returns:
-        Tokens, at most the model's positions; None where not even 64 fit.
-
-    Raises:
-        HardwareError: There is no GPU.
-    """
-    search, state = _search(preset, hardware, exact)
-    shape = find_shape(preset.settings)
-    nodes = getattr(preset.settings, "data_flow_length", None) or 0
-    most = shape.code_positions - nodes if shape is not None else MOST_TOKENS
-    lengths = [{"seq_len": n} for n in range(LENGTH_STEP, most + 1, LENGTH_STEP)]
-    found = search.largest(state, lengths)
-    return None if found is None else found[1].preset.settings.seq_len
-
-
-def _search(preset: Preset, hardware: Hardware, exact: bool) -> tuple[Search, State]:
-    plan = plan_batch(preset, hardware)
-    _require_gpu(plan, hardware)
-
-    def simulate(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
-        return simulate_budget(preset, plan, hardware, with_advice=False)
-
-    predict = simulate if exact else predict_memory
-    return Search(hardware, predict), State(preset, plan, predict(preset, plan, hardware))

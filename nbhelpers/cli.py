@@ -244,8 +244,9 @@ def evaluate(
 
 app.command("patch-legacy")(patch_legacy)
 app.command("legacy-launcher")(legacy_launcher)
-for _command in (ask, merge, export, audit, calibrate, calibration, detect, similar, probe):
+for _command in (ask, merge, export, audit, calibrate, detect, similar, probe):
     app.command()(_command)
+app.command("calibration", hidden=True)(calibration)  # the earlier name of budget --history
 app.command("study")(study)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nbhelpers.cli_calibration import Plot, Runs, show_history
 from nbhelpers.cli_probe import Currency, MaxHours, Price
 from nbhelpers.errors import BudgetError, ConfigError
 
@@ -57,11 +58,19 @@ def budget(
     price: Price = None,
     currency: Currency = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Predicted and measured memory of earlier runs.")
+    ] = False,
+    runs: Runs = False,
+    plot: Plot = None,
 ) -> None:
     """Predict memory by cause, with its verdict and what would help, then minutes and cost.
 
     Exit codes: 0 fits or is tight (with a warning), 8 does not fit, 10 cannot be said.
     """
+    _check_history(history, of_history=runs or plot is not None, of_new=as_json or exact or grid)
+    if history:
+        return show_history(runs=runs, plot=plot)
     from nbhelpers.timing import predict_time
 
     asked = _asked(name, job, preset, gpu=gpu, count=count, override=override, method=method)
@@ -78,6 +87,14 @@ def budget(
     _tell(found, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _check_history(history: bool, *, of_history: bool, of_new: bool) -> None:
+    if history and of_new:
+        text = "--history shows earlier runs; --json, --exact and --grid are for a new one."
+        raise ConfigError(text, fix="leave one of them out")
+    if of_history and not history:
+        raise ConfigError("--runs and --plot show earlier runs.", fix="add --history")
 
 
 def _asked(

@@ -1,4 +1,4 @@
-"""`nbhelpers calibration`: how far the predictions of memory were off on this machine."""
+"""`nbhelpers budget --history`: how far the predictions of memory were off on this machine."""
 
 from __future__ import annotations
 
@@ -28,13 +28,20 @@ def _picture(text: str | Path) -> Path:
     return path
 
 
-def calibration(
-    runs: Annotated[bool, typer.Option("--runs", help="Every run, not the summary.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(parser=_picture, help="Draw the log into this .png file.")
-    ] = None,
-) -> None:
-    """Show predicted beside measured memory of earlier runs; nothing is corrected by it."""
+Runs = Annotated[bool, typer.Option("--runs", help="With --history: every run, no summary.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(parser=_picture, help="With --history: draw the log into this .png file."),
+]
+
+
+def calibration(runs: Runs = False, plot: Plot = None) -> None:
+    """Show predicted beside measured memory of earlier runs (now: budget --history)."""
+    show_history(runs=runs, plot=plot)
+
+
+def show_history(*, runs: bool, plot: Path | None) -> None:
+    """Print predicted beside measured memory of earlier runs; nothing is corrected by it."""
     from nbhelpers.calibration import log_path, plot_data, read_log, summary
 
     lines = read_log()

@@ -3,7 +3,7 @@
 Two sources of luck are kept apart and then added. *Samples*: other questions would have given
 other scores. Runs that answered the same questions are compared pair by pair (`compare_runs`), so
 what is hard for both cancels out. *Seeds*: another seed would have trained another adapter
-(`compare_seeds` knows only that; `compare_over_seeds` knows both). Verdicts: `code_verdicts`.
+(`compare_over_seeds` knows both). Verdicts: `code_verdicts`.
 
 Every interval and every `verdict` is for its own comparison. Among many comparisons some exceed
 their interval by chance: `p_holm` and `verdict_holm` account for all comparisons of one call
@@ -17,7 +17,7 @@ from typing import Any
 
 from nbhelpers.code_counts import Counts, check_draws, resampled_sums, swapped_sums
 from nbhelpers.code_metrics import LEVEL, Generated, Row, interval
-from nbhelpers.code_seeds import compare_over_seeds, compare_seeds
+from nbhelpers.code_seeds import compare_over_seeds
 from nbhelpers.code_verdicts import (
     METRIC_NAMES,
     Comparison,
@@ -37,7 +37,6 @@ __all__ = [
     "METRIC_NAMES",
     "compare_over_seeds",
     "compare_runs",
-    "compare_seeds",
     "holm",
     "why_not_comparable",
 ]

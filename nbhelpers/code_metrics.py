@@ -8,7 +8,7 @@ defined (no rows, no references, nothing was run) is None, never 0.
 All scores are of texts that the model generated freely. The scores of a run carry 95 % intervals
 over samples: Wilson's for shares, which stays honest at 0 and 1, and a percentile bootstrap for
 the rest. They say what other samples of the same kind would do to the score; what another seed
-would do is a separate question (`code_compare.compare_seeds`).
+would do is a separate question (`code_compare.compare_over_seeds`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nbhelpers.code_counts import (
 )
 from nbhelpers.code_syntax import MAX_CODE_CHARS, syntax_errors_of, with_deep_stack
 from nbhelpers.code_tokens import TOKENIZER
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,16 +107,6 @@ def exact_match(answers: Sequence[str], references: Sequence[str | None]) -> flo
     return shares(_matches(codes(answers), codes(references))).value
 
 
-def stopped_share(stopped: Sequence[bool | None]) -> float | None:
-    """Return the share of answers that ended by their own end token; None in it takes no part."""
-    return shares(stopped).value
-
-
-def mean_new_tokens(new_tokens: Sequence[int | None]) -> float | None:
-    """Return the mean number of generated tokens."""
-    return means(new_tokens).value
-
-
 def pass_at_1(outcomes: Sequence[str | None]) -> float | None:
     """Return the share of tasks whose one answer passed; tasks that were not run take no part.
 
@@ -124,26 +114,6 @@ def pass_at_1(outcomes: Sequence[str | None]) -> float | None:
     is a failure, also a timeout.
     """
     return shares(_passes(outcomes)).value
-
-
-def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Return the unbiased estimate of one task's pass@k from `n` drawn answers.
-
-    Source: Chen et al. 2021 (Codex), equation 1: `1 - C(n - correct, k) / C(n, k)`.
-
-    >>> pass_at_k(10, 3, 1), pass_at_k(4, 1, 2)
-    (0.3, 0.5)
-
-    Raises:
-        ConfigError: Not `0 <= correct <= n` and `1 <= k <= n`.
-    """
-    if not 0 <= correct <= n or not 1 <= k <= n:
-        raise ConfigError(
-            f"pass@{k} of {correct} correct among {n} answers is not defined",
-            fix="Draw at least k answers a task, and count no more correct ones than drawn.",
-        )
-    drawn = math.comb(n, k)
-    return (drawn - math.comb(n - correct, k)) / drawn
 
 
 def wilson(successes: float, n: float, level: float = LEVEL) -> list[float] | None:

@@ -1,4 +1,4 @@
-"""Comparison of adapters over seeds: with the luck of the seeds alone, or with the samples' too."""
+"""Comparison of adapters over seeds, with the luck of the seeds and of the samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nbhelpers.code_verdicts import (
     MIN_SEEDS,
     Comparison,
     aligned,
-    check_baseline,
     check_names,
     direction,
     mismatch,
@@ -25,52 +24,6 @@ from nbhelpers.code_verdicts import (
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-def compare_seeds(
-    values: Mapping[str, Mapping[int, float | None]],
-    *,
-    baseline: str,
-    higher_is_better: bool | None = True,
-    fixed: Collection[str] = ("base",),
-) -> dict[str, Any]:
-    """Compare the scores of adapters over seeds; what the samples add is not known here.
-
-    The difference is taken seed by seed, since one seed gives both the same order of data, and its
-    interval is Student's. With fewer than three seeds in common there is no verdict.
-
-    Args:
-        values: Adapter to seed to score; a score that is None is left out.
-        baseline: The adapter that the others are compared with.
-        higher_is_better: None where neither direction is good.
-        fixed: Adapters that no seed changes (the base model is not trained): their one score stands
-            for every seed.
-
-    Returns:
-        `adapters`: `mean`, `std` (None below two seeds), `range`, `n_seeds`, `verdict` on whether
-        seeds can tell anything; `against`: as in `compare_runs`, with `per_seed` and `n_seeds`.
-
-    >>> found = compare_seeds({"r8": {0: 0.5, 1: 0.6}, "r16": {0: 0.6}}, baseline="r8")
-    >>> found["against"]["r16"]["verdict"], found["adapters"]["r8"]["n_seeds"]
-    ('one seed: no verdict about seeds', 2)
-    """
-    check_baseline(baseline, values)
-    known = {
-        name: {seed: float(value) for seed, value in of.items() if value is not None}
-        for name, of in values.items()
-    }
-    against: dict[str, Comparison] = {}
-    for name in known:
-        if name != baseline:
-            pairs = _by_seed(known[baseline], known[name], (baseline, name), fixed)
-            differences = {seed: second - first for seed, (first, second) in pairs.items()}
-            against[name] = _over_seeds(differences, sample_variance=0.0)
-    return {
-        "baseline": baseline,
-        "level": LEVEL,
-        "adapters": {name: _spread(list(of.values()), name in fixed) for name, of in known.items()},
-        "against": with_verdicts(against, baseline, direction=higher_is_better),
-    }
 
 
 def compare_over_seeds(
@@ -92,9 +45,11 @@ def compare_over_seeds(
     redrawing three of them has ten outcomes and no tail, so their part enters by its variance and
     the interval is Student's, with Satterthwaite's degrees of freedom.
 
-    Arguments and what is returned are as in `compare_runs` and `compare_seeds`; `spread` has the
-    standard error that each source alone would give. Fewer than three common seeds give the
-    interval over samples only, and no verdict.
+    Arguments and what is returned are as in `compare_runs`, with `per_seed` and `n_seeds`. No seed
+    changes the adapters in `fixed`: their one score stands for every seed. `adapters` has `mean`,
+    `std` (None below two seeds), `range`, `n_seeds`, and a `verdict` on whether seeds can tell
+    anything; `spread` has the standard error that each source alone would give. Fewer than three
+    common seeds give the interval over samples only, and no verdict.
 
     Source: Owen 2007, The pigeonhole bootstrap (rows and columns that cross); Satterthwaite 1946,
     An approximate distribution of estimates of variance components.

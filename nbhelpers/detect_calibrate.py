@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.detect_facts import DetectorFacts, Rate, ai_test_logits, percent
+from nbhelpers.detect_facts import DetectorFacts, Rate, ai_test_logits
 from nbhelpers.detector_metrics import clopper_pearson, humans_needed, promised_fpr
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json, write_json
+from nbhelpers.formatting import percent
 from nbhelpers.forms import EDGES, NUMBER, NUMBERS, TEXT
 from nbhelpers.tables import left
 from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nbhelpers.detect_calibrate import Calibration
-from nbhelpers.detect_facts import DetectorFacts, Rate, percent
+from nbhelpers.detect_facts import DetectorFacts, Rate
 from nbhelpers.detect_files import CodeFile
+from nbhelpers.formatting import percent
 
 AI, UNDECIDED, NOT_JUDGED, HUMAN = "ai", "undecided", "not judged", "human"
 # Words and signs. Measured: 5 % of 14,540 programs from four paired data sets are shorter.

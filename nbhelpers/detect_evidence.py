@@ -24,10 +24,10 @@ from nbhelpers.detect_calls import (
     Verdict,
     threshold_facts,
 )
-from nbhelpers.detect_facts import percent
 from nbhelpers.detect_files import CodeFile
 from nbhelpers.detector_notice import NO_EVIDENCE
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import percent
 from nbhelpers.tables import left
 
 EDIT_WORDS = {

@@ -15,6 +15,7 @@ from typing import Any
 from nbhelpers.catalog import SAMPLES
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json
+from nbhelpers.formatting import percent
 from nbhelpers.forms import ANY, EDGES, INTERVALS, NUMBER, NUMBERS, PLAIN, TEXT, fitted
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.runs import Run
@@ -259,15 +260,6 @@ def file_sha256(path: Path) -> str:
     except OSError as error:
         text = f"{path} cannot be read: {error.strerror or error}."
         raise ConfigError(text, fix="check its permissions, or copy the folder again") from error
-
-
-def percent(share: float) -> str:
-    """Write a share as a percentage with at most two digits behind the point.
-
-    >>> percent(0.0123), percent(0.0)
-    ('1.23', '0')
-    """
-    return f"{100 * share:.2f}".rstrip("0").rstrip(".")
 
 
 def ai_test_logits(place: TrainedDetector) -> list[float]:

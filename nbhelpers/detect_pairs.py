@@ -33,11 +33,6 @@ class RankedPair:
     floor_rank: int
     n: int
 
-    @property
-    def share_above(self) -> float:
-        """Share of all pairs that scores at least as high."""
-        return self.rank / self.n
-
 
 def floor_vectors(codes: list[str]) -> Any:
     """Return unit vectors of the floor that a report names: sparse (programs, columns)."""

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from nbhelpers.progress import bar, duration
+from nbhelpers.formatting import duration
+from nbhelpers.progress import bar
 
 LOG_EVERY_SHARE = 0.1
 MIN_S = 0.2  # between two drawings on a terminal

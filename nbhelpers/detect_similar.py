@@ -16,12 +16,13 @@ from typing import Any
 
 from nbhelpers.detect_batch import checked_output, csv_note, csv_text, write_text
 from nbhelpers.detect_calls import MIN_WORDS
-from nbhelpers.detect_facts import DetectorFacts, percent
+from nbhelpers.detect_facts import DetectorFacts
 from nbhelpers.detect_files import CodeFile, Skipped, chunks, find_files, shown
 from nbhelpers.detect_pairs import RankedPair
 from nbhelpers.detect_starter import given_runs, strip, words_of
 from nbhelpers.detector_notice import NO_EVIDENCE_SIMILAR
 from nbhelpers.errors import DataError
+from nbhelpers.formatting import percent
 from nbhelpers.paths import kind_of
 from nbhelpers.tables import left
 

@@ -5,7 +5,6 @@ Following only reads the run folder: it can begin late, end early and happen twi
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import signal
@@ -15,7 +14,6 @@ from typing import Any, NoReturn, TextIO
 
 from nbhelpers.claims import lost_ranks
 from nbhelpers.errors import (
-    ConfigError,
     JobFailed,
     Killed,
     LaunchError,
@@ -24,7 +22,7 @@ from nbhelpers.errors import (
     from_kind,
 )
 from nbhelpers.events import Event, tail
-from nbhelpers.launch import is_headless
+from nbhelpers.machine import is_headless
 from nbhelpers.progress import Progress, View, choose_view
 from nbhelpers.runs import Run, RunResult, is_supervised
 from nbhelpers.timing import TimeBudget
@@ -111,10 +109,8 @@ def outcome(run: Run) -> RunResult:
 
 def _expected_s(record: dict[str, Any]) -> float | None:
     """Return the seconds that the whole run was predicted to take, where that was saved."""
-    saved = record.get("time")
-    with contextlib.suppress(ConfigError):
-        return TimeBudget.from_dict(saved).expected_s if isinstance(saved, dict) else None
-    return None
+    budget = TimeBudget.from_record(record)
+    return None if budget is None else budget.expected_s
 
 
 class _Watch:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import gib
 
 GIB = 2**30
 NATIVE_BF16 = (8, 0)
@@ -221,7 +222,7 @@ def find_gpu(text: str) -> GpuSpec:
     if len(exact or keys) == 1:
         return known[(exact or keys)[0]]
     if keys:
-        sizes = ", ".join(f"{known[k].name} ({_gib(known[k])})" for k in keys)
+        sizes = ", ".join(f"{known[k].name} ({gib(known[k].memory_total_bytes)})" for k in keys)
         raise ConfigError(
             f"gpu={text!r} means {len(keys)} GPUs: {sizes}.",
             fix="name one: " + " or ".join(f'gpu="{key}"' for key in keys),
@@ -251,7 +252,3 @@ def _bare(text: str) -> str:
     ('rtx3090', 't4')
     """
     return re.sub(r"nvidia|tesla|geforce|[^a-z0-9]", "", text.lower())
-
-
-def _gib(spec: GpuSpec) -> str:
-    return f"{spec.memory_total_bytes / GIB:.1f} GiB"

@@ -14,6 +14,7 @@ from typing import Any
 
 from nbhelpers import machine, nvml
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import gib
 from nbhelpers.gpus import (
     GIB,
     Gpu,
@@ -301,7 +302,7 @@ def _machine_line(hardware: Hardware) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.1f} GiB" if size_bytes else "unknown size"
+    return gib(size_bytes) if size_bytes else "unknown size"
 
 
 def _gpu_table(gpus: Sequence[Gpu]) -> str:

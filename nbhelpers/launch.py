@@ -24,6 +24,7 @@ from nbhelpers.checks_gpu import no_gpu_for
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.locks import locked
+from nbhelpers.machine import OWNER_PID_VARIABLE, find_owner
 from nbhelpers.parameters import override_words
 from nbhelpers.paths import expanded, is_file, kind_of
 from nbhelpers.preflight import require_supplies
@@ -39,12 +40,10 @@ if TYPE_CHECKING:
     from nbhelpers.memory import MemoryBudget
     from nbhelpers.presets import Preset
 
-OWNER_PID_VARIABLE = "NBHELPERS_OWNER_PID"
 FRESH_VARIABLE = "NBHELPERS_FRESH"
 # A headless runner names a file here, and learns from it which runs a notebook uses.
 LAUNCHED_VARIABLE = "NBHELPERS_LAUNCHED"
 START_LIMIT_S = 60.0
-_HEADLESS = {"papermill", "nbconvert", "jupyter-nbconvert", "jupyter-execute", "nbclient"}
 _TROUBLE = {
     errno.ENOSPC: ("the disk is full", "Free some space, or set run_dir to another disk."),
     errno.EDQUOT: ("your disk quota is used up", "Free some space, or set run_dir elsewhere."),
@@ -131,20 +130,6 @@ def launch(
                 _start(run, _owner(owner_pid))
     tell_runner(run.path)
     return run
-
-
-def find_owner(pid: int | None = None) -> int | None:
-    """The headless runner (papermill, nbconvert) above a process, if there is one."""
-    for parent in processes.ancestors(os.getpid() if pid is None else pid):
-        words = [Path(word).name for word in processes.arguments(parent)[:4]]
-        if _HEADLESS.intersection(words):
-            return parent
-    return None
-
-
-def is_headless() -> bool:
-    """Whether a headless runner executes this process."""
-    return bool(os.environ.get(OWNER_PID_VARIABLE)) or find_owner() is not None
 
 
 def _checked_checkpoint(mode: str, checkpoint: str | Path | None) -> str | None:

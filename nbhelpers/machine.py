@@ -1,4 +1,4 @@
-"""Where this process runs and what it may use of the machine: platform, RAM, CPUs."""
+"""Where this process runs (platform, notebook, headless) and what it may use: RAM, CPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from nbhelpers import processes
+
 ROOT = Path("/")
+OWNER_PID_VARIABLE = "NBHELPERS_OWNER_PID"  # a headless runner names itself here
+_HEADLESS = {"papermill", "nbconvert", "jupyter-nbconvert", "jupyter-execute", "nbclient"}
 
 
 def detect_platform(environment: Mapping[str, str] | None = None) -> str:
@@ -23,13 +27,32 @@ def detect_platform(environment: Mapping[str, str] | None = None) -> str:
         return "colab"
     if "google.colab" in sys.modules:
         return "colab"
-    return "jupyter" if _is_kernel() else "shell"
+    return "jupyter" if is_notebook() else "shell"
 
 
-def _is_kernel() -> bool:
-    kernelapp = sys.modules.get("ipykernel.kernelapp")
-    application = getattr(kernelapp, "IPKernelApp", None)
-    return application is not None and bool(application.initialized())
+def is_notebook() -> bool:
+    """Whether a Jupyter kernel runs this code: Jupyter, Colab, Kaggle, VS Code, headless or not.
+
+    A terminal's IPython is none: it shows no HTML and no widgets, and its output stays as printed.
+    IPython is not imported to find out.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")
+
+
+def find_owner(pid: int | None = None) -> int | None:
+    """The headless runner (papermill, nbconvert) above a process, if there is one."""
+    for parent in processes.ancestors(os.getpid() if pid is None else pid):
+        words = [Path(word).name for word in processes.arguments(parent)[:4]]
+        if _HEADLESS.intersection(words):
+            return parent
+    return None
+
+
+def is_headless() -> bool:
+    """Whether a headless runner executes this process: by its variable, or as an ancestor."""
+    return bool(os.environ.get(OWNER_PID_VARIABLE)) or find_owner() is not None
 
 
 def ram_bytes(root: Path = ROOT) -> tuple[int, int]:

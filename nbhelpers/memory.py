@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import BatchPlan, split_batch
 from nbhelpers.calibration import usual_error
 from nbhelpers.errors import BudgetError, ConfigError
+from nbhelpers.formatting import rounded_size
 from nbhelpers.ledger import CONTEXT, GIB, MemoryLine, ledger
 from nbhelpers.ledger_finetune import choose_kernel, finetune_ledger
 from nbhelpers.memory_held import fullest, with_measured_context
@@ -72,17 +73,17 @@ class MemoryBudget:
         return self.total_bytes - sum(x.size_bytes for x in self.lines if x.name == CONTEXT)
 
     def __repr__(self) -> str:
-        of = f" of {_gib(self.capacity_bytes)}" if self.capacity_bytes else ""
-        return f"MemoryBudget({_gib(self.total_bytes)}{of}: {self.verdict}, {self.source})"
+        of = f" of {rounded_size(self.capacity_bytes)}" if self.capacity_bytes else ""
+        return f"MemoryBudget({rounded_size(self.total_bytes)}{of}: {self.verdict}, {self.source})"
 
     def title(self) -> str:
         """Say in words what is needed, what there is, and the verdict."""
-        needed = f"One training process is predicted to need {_gib(self.total_bytes)}"
+        needed = f"One training process is predicted to need {rounded_size(self.total_bytes)}"
         if self.source == UNKNOWN:
             return "The memory cannot be predicted: the model's sizes are not known"
         if self.verdict == NO_GPU:
             return f"{needed} of main memory for its tensors (no GPU is used)"
-        of = f" of the GPU's {_gib(self.capacity_bytes)}" if self.capacity_bytes else ""
+        of = f" of the GPU's {rounded_size(self.capacity_bytes)}" if self.capacity_bytes else ""
         return f"{needed}{of}: {self.verdict}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,9 +113,9 @@ class MemoryBudget:
         return cls(**values)
 
     def _repr_html_(self) -> str:
-        cells = [(line.name, _gib(line.size_bytes), line.note) for line in self.lines]
-        cells.append(("total", _gib(self.total_bytes), self.verdict))
-        cells += [(line.name, _gib(line.size_bytes), line.note) for line in self.held]
+        cells = [(line.name, rounded_size(line.size_bytes), line.note) for line in self.lines]
+        cells.append(("total", rounded_size(self.total_bytes), self.verdict))
+        cells += [(line.name, rounded_size(line.size_bytes), line.note) for line in self.held]
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>"
             for row in cells
@@ -149,7 +150,7 @@ def ledger_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memory
         return _unknown(preset, plan, capacity)
     lines, held = _lines(preset.settings, plan, shape, hardware), fullest(plan, hardware)
     room = capacity - held.size_bytes if capacity else capacity
-    verdict, advice = _verdict(lines, room, plan, _margin(preset.settings)), []
+    verdict, advice = _verdict(lines, room, plan, preset.settings), []
     if verdict in (DOES_NOT_FIT, TIGHT):
         advice = list(_advice(preset, plan, shape, hardware, room))
     total = sum(line.size_bytes for line in lines)
@@ -191,34 +192,66 @@ def _lines(
     return with_measured_context(lines, plan, hardware)
 
 
-def _margin(settings: Settings) -> float:
-    """Return by how much more than the allocated bytes a card must have for the verdict "fits"."""
+def safety_factor(settings: Settings) -> float:
+    """Return how many times its reserved bytes a run must find on a card for the verdict "fits"."""
+    is_quantised = getattr(settings, "method", "") == "qlora"
+    return QLORA_SAFETY_FACTOR if is_quantised else SAFETY_FACTOR
+
+
+def expected_reserved(allocated_bytes: float, settings: Settings) -> float:
+    """Return the bytes that the allocator is expected to take from the card for such a peak."""
     from nbhelpers.schema import FinetuneSettings
 
-    if not isinstance(settings, FinetuneSettings):
-        return SAFETY_FACTOR * RESERVED_FACTOR
-    safety = QLORA_SAFETY_FACTOR if settings.method == "qlora" else SAFETY_FACTOR
-    return safety * FINETUNE_RESERVED_FACTOR
+    is_adapter = isinstance(settings, FinetuneSettings)
+    return allocated_bytes * (FINETUNE_RESERVED_FACTOR if is_adapter else RESERVED_FACTOR)
+
+
+def verdict_of(
+    *,
+    allocated_bytes: float,
+    reserved_bytes: float,
+    context_bytes: float,
+    room_bytes: float | None,
+    safety: float,
+    is_complete: bool = True,
+) -> str:
+    """Return the verdict on a process for a card; the only place that holds the rule.
+
+    Source: does not fit if allocated + context > room; fits if safety x reserved + context <= room;
+    else tight. A part that cannot be predicted leaves open whether it fits.
+
+    Args:
+        allocated_bytes: Peak of the allocator, without the context.
+        reserved_bytes: What the allocator takes from the card for it.
+        context_bytes: Memory of CUDA outside the allocator.
+        room_bytes: What is free of the card; None: its size is not known.
+        safety: See `safety_factor`.
+        is_complete: Whether every part could be predicted.
+    """
+    if room_bytes is not None and allocated_bytes + context_bytes > room_bytes:
+        return DOES_NOT_FIT
+    if not is_complete:
+        return UNSURE
+    if room_bytes is None:
+        return TIGHT
+    return FITS if safety * reserved_bytes + context_bytes <= room_bytes else TIGHT
 
 
 def _verdict(
-    lines: tuple[MemoryLine, ...], capacity: int | None, plan: BatchPlan, margin: float
+    lines: tuple[MemoryLine, ...], room: int | None, plan: BatchPlan, settings: Settings
 ) -> str:
-    """Judge lines in three grades.
-
-    Source: does not fit if allocated + context > card; fits if 1.10 x reserved + context <= card;
-    else tight.
-    """
+    """Judge the lines of a ledger, which knows no reserved bytes."""
     if not plan.use_gpu:
         return NO_GPU
-    if capacity is None:
-        return TIGHT
     context = sum(line.size_bytes for line in lines if line.name == CONTEXT)
     allocated = sum(line.size_bytes for line in lines) - context
-    if allocated + context > capacity:
-        return DOES_NOT_FIT
-    wanted = margin * allocated + context
-    return FITS if wanted <= capacity else TIGHT
+    return verdict_of(
+        allocated_bytes=allocated,
+        reserved_bytes=expected_reserved(allocated, settings),
+        context_bytes=context,
+        room_bytes=room,
+        safety=safety_factor(settings),
+    )
 
 
 def _advice(
@@ -239,14 +272,14 @@ def _advice(
         except ConfigError:
             continue
         lines = _lines(other, split, shape, hardware)
-        if _verdict(lines, capacity, split, _margin(other)) == FITS:
+        if _verdict(lines, capacity, split, other) == FITS:
             total = sum(line.size_bytes for line in lines)
             text = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             same = split.global_batch_size == plan.global_batch_size
             kept = f"same global batch of {plan.global_batch_size}" if same else "other batch"
             if {"seq_len", "method"} & changes.keys():
                 kept += "; changes the experiment"
-            found.append((total, f"{text}: {_gib(total)}, fits ({kept})"))
+            found.append((total, f"{text}: {rounded_size(total)}, fits ({kept})"))
             if len(changes) > 1:
                 break
     yield from (text for _, text in sorted(found))
@@ -354,10 +387,10 @@ def require_fit(budget: MemoryBudget) -> None:
     if budget.verdict != DOES_NOT_FIT:
         return
     parts = (*budget.lines, *budget.held)
-    lines = [f"  {line.name}: {_gib(line.size_bytes)} ({line.note})" for line in parts]
+    lines = [f"  {line.name}: {rounded_size(line.size_bytes)} ({line.note})" for line in parts]
     held = sum(line.size_bytes for line in budget.held)
-    less = f", of which {_gib(held)} are in use" if held else ""
-    needs, has = _gib(budget.total_bytes), _gib(budget.capacity_bytes or 0)
+    less = f", of which {rounded_size(held)} are in use" if held else ""
+    needs, has = rounded_size(budget.total_bytes), rounded_size(budget.capacity_bytes or 0)
     if needs == has:  # a hair too much
         needs, has = (f"{x / GIB:.4f} GiB" for x in (budget.total_bytes, budget.capacity_bytes))
     raise BudgetError(
@@ -383,11 +416,3 @@ def compare(budget: MemoryBudget, measured_bytes: int | None) -> dict[str, Any]:
         "measured_bytes": measured_bytes,
         "error_percent": error,
     }
-
-
-def _gib(size_bytes: int) -> str:
-    """Write bytes as GiB, below one GiB as MiB, never as a bare 0 of something that is there."""
-    if size_bytes >= GIB:
-        return f"{size_bytes / GIB:.1f} GiB"
-    mib = size_bytes / 2**20
-    return f"{mib:.1f} MiB" if 0 < mib < 10 else f"{mib:.0f} MiB"

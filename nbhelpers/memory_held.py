@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nbhelpers.calibration import measured_context, usual_error
+from nbhelpers.calibration import measured_context
+from nbhelpers.formatting import gib
 from nbhelpers.gpus import Gpu
-from nbhelpers.ledger import CONTEXT, GIB, MemoryLine
+from nbhelpers.ledger import CONTEXT, MemoryLine
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
     from nbhelpers.hardware import Hardware
-    from nbhelpers.memory import MemoryBudget
-    from nbhelpers.presets import Preset
-    from nbhelpers.schema import Settings
 
 OTHERS = "held by other processes"
 EARLIER = "left over from earlier cells"
@@ -109,55 +107,3 @@ def with_measured_context(
         replace(line, size_bytes=found, note=note) if line.name == CONTEXT else line
         for line in lines
     )
-
-
-def on_this_machine(
-    budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
-) -> MemoryBudget:
-    """Return a budget of any source as it holds here: this machine's context, and what is free.
-
-    Without a GPU, and where nothing is known of this machine, the budget comes back as it is.
-    """
-    held = fullest(plan, hardware)
-    lines = with_measured_context(budget.lines, plan, hardware)
-    more = sum(x.size_bytes for x in lines) - sum(x.size_bytes for x in budget.lines)
-    gpu = hardware.gpu if plan.use_gpu and not hardware.is_planned else None
-    said = usual_error(preset.job, gpu.key or gpu.name, budget.source) if gpu else None
-    notes = (*budget.notes, *((said,) if said else ()))
-    found = replace(
-        budget,
-        lines=lines,
-        total_bytes=budget.total_bytes + more,
-        held=held.lines(),
-        notes=notes,
-    )
-    if not (more or held.size_bytes) or not budget.capacity_bytes or not plan.use_gpu:
-        return found
-    verdict, advice = _judged(found, preset.settings, held.size_bytes), found.advice
-    if hardware.gpu and budget.capacity_bytes - held.size_bytes < found.total_bytes:
-        advice = (held.advice(hardware.gpu.name), *advice) if held.size_bytes else advice
-    return replace(found, verdict=verdict, advice=advice)
-
-
-def _judged(budget: MemoryBudget, settings: Settings, held_bytes: int) -> str:
-    """Return the verdict against what is left of the card; the rule is `memory`'s."""
-    from nbhelpers import memory
-
-    room = (budget.capacity_bytes or 0) - held_bytes
-    if budget.total_bytes > room:
-        return memory.DOES_NOT_FIT
-    if budget.verdict == memory.UNSURE:
-        return memory.UNSURE
-    if budget.reserved_bytes is None:
-        wanted = memory._margin(settings) * budget.allocated_bytes
-    else:
-        is_qlora = getattr(settings, "method", None) == "qlora"
-        factor = memory.QLORA_SAFETY_FACTOR if is_qlora else memory.SAFETY_FACTOR
-        wanted = factor * budget.reserved_bytes
-    wanted += budget.total_bytes - budget.allocated_bytes
-    return memory.FITS if wanted <= room else memory.TIGHT
-
-
-def gib(size_bytes: int) -> str:
-    """Write bytes as GiB with one decimal."""
-    return f"{size_bytes / GIB:.1f} GiB"

@@ -8,7 +8,6 @@ is run again. Without widgets the same answer is text and a figure.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.config import STUDIES
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import Hardware, detect_hardware
+from nbhelpers.machine import is_headless, is_notebook
 from nbhelpers.picker_budget import Estimate, quick_estimate
 from nbhelpers.picker_lines import all_lines, loaded, parameter_lines
 from nbhelpers.picker_state import HERE, Choice, Resolved, check_choice, own_value, resolve
@@ -233,7 +233,7 @@ class PresetPicker:
 
     def keep(self) -> None:
         """Remember the choice for when the cell of the picker is run again in this kernel."""
-        if in_kernel():
+        if is_notebook():
             _KEPT[self._key] = self.choice
 
     @property
@@ -284,16 +284,3 @@ class PresetPicker:
         except ImportError:
             return None
         return PickerBox(self).root
-
-
-def is_headless() -> bool:
-    """Whether nobody watches: a widget would only leave dead state in the saved notebook."""
-    return "NBHELPERS_OWNER_PID" in os.environ
-
-
-def in_kernel() -> bool:
-    """Whether this is a notebook's kernel, where a cell may be run again."""
-    import sys
-
-    shell = sys.modules.get("IPython")
-    return shell is not None and shell.get_ipython() is not None

@@ -56,11 +56,6 @@ class FitGrid:
         """Return in how many cells this is the verdict."""
         return sum(budget.verdict == verdict for budget in self.cells.values())
 
-    def largest_batch(self, length: int) -> int | None:
-        """Return the largest micro-batch of this length that fits; None where none does."""
-        sizes = [b for (b, n), each in self.cells.items() if n == length and each.verdict == FITS]
-        return max(sizes, default=None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WhatFits:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.formatting import GIB
 from nbhelpers.plots_memory import phases_figure
-from nbhelpers.report_facts import GIB, RunFacts, dig
+from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.report_memory import PHASES_CAPTION
 from nbhelpers.report_tables import FLOOR_NAMES
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbhelpers.formatting import GIB
 from nbhelpers.plots import BLACK, BLUE, CYCLE, GREY, ORANGE, panels
-from nbhelpers.report_facts import GIB, RunFacts, dig, interval
+from nbhelpers.report_facts import RunFacts, dig, interval
 from nbhelpers.report_finetune_tables import evaluated, metrics_of
 from nbhelpers.targets import ONE_DECIMAL, TITLES
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.report_facts import GIB, RunFacts
+from nbhelpers.formatting import GIB
+from nbhelpers.report_facts import RunFacts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import GB, gb
 from nbhelpers.ledger_finetune import weight_bytes
 from nbhelpers.paths import is_folder
 from nbhelpers.schema import FinetuneSettings
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.schema import Settings
 
-GB = 10**9
 # Source: the files on the hub: google/gemma-2-2b is 10.46 GB in fp32, the tuned one 5.23 in bf16.
 HUB_WIDTHS = {"google/gemma-2-2b": 4, "google/gemma-2-2b-it": 2}
 USUAL_HUB_WIDTH = 2
@@ -114,24 +114,24 @@ def preflight(
     on_run_disk = need.checkpoints + (download if cache_free_bytes is None else 0)
     if on_run_disk > run_dir_free_bytes:
         kept = settings.save_total_limit + SPARE_CHECKPOINTS
-        parts = [f"{kept} checkpoints of {_gb(need.checkpoint)}"] if need.checkpoints else []
+        parts = [f"{kept} checkpoints of {gb(need.checkpoint)}"] if need.checkpoints else []
         if download and cache_free_bytes is None:
-            parts.append(f"the weights of {settings.model} ({_gb(download)})")
+            parts.append(f"the weights of {settings.model} ({gb(download)})")
         problems.append(
-            f"the disk of the run folder has {_gb(run_dir_free_bytes)} free, and "
-            f"{' with '.join(parts)} need {_gb(on_run_disk)}: free space, set run_dir to another "
+            f"the disk of the run folder has {gb(run_dir_free_bytes)} free, and "
+            f"{' with '.join(parts)} need {gb(on_run_disk)}: free space, set run_dir to another "
             "disk, or lower save_total_limit"
         )
     if cache_free_bytes is not None and download > cache_free_bytes:
         problems.append(
-            f"the disk of the hub's cache has {_gb(cache_free_bytes)} free, and the weights of "
-            f"{settings.model} need {_gb(download)}: free space, or set HF_HOME to another disk"
+            f"the disk of the hub's cache has {gb(cache_free_bytes)} free, and the weights of "
+            f"{settings.model} need {gb(download)}: free space, or set HF_HOME to another disk"
         )
     free = 0 if hardware.is_planned else hardware.ram_available_bytes
     if free and need.loading > free:
         problems.append(
-            f"{_gb(free)} of main memory are free, and loading {settings.model} in {precision} "
-            f"{'onto the GPU' if use_gpu else 'without a GPU'} needs {_gb(need.loading)}: close "
+            f"{gb(free)} of main memory are free, and loading {settings.model} in {precision} "
+            f"{'onto the GPU' if use_gpu else 'without a GPU'} needs {gb(need.loading)}: close "
             "other programs, or use a machine with more memory"
         )
     return problems
@@ -176,18 +176,3 @@ def _has_weights(cache: Path | None, model: str) -> bool:
         return False
     folder = cache / f"models--{model.replace('/', '--')}" / "snapshots"
     return any(folder.glob("*/*.safetensors"))
-
-
-def merge_note(need: Needs, run_dir_free_bytes: int) -> str:
-    """Say that the run fits on the disk and a merged model beside it would not, else nothing."""
-    total = need.checkpoints + need.merged
-    if not need.merged or total <= run_dir_free_bytes:
-        return ""
-    return (
-        f"the disk of the run folder has {_gb(run_dir_free_bytes)} free: enough for the run; "
-        f"merging its adapter afterwards takes {_gb(need.merged)} more"
-    )
-
-
-def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / GB:.2f} GB" if size_bytes < GB else f"{size_bytes / GB:.1f} GB"

@@ -27,6 +27,7 @@ from nbhelpers.checks import (
     unknown_names,
 )
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import gib
 from nbhelpers.tables import left
 
 if TYPE_CHECKING:
@@ -296,12 +297,12 @@ def choose(
     elif fitting:
         chosen = _best(fitting, gpu, count)
         notes.append(
-            f"no preset was made for {gpu.name} ({_gib(_memory(gpu))} GiB): {chosen.name} is the "
-            f"nearest by memory and capability ({chosen.gpu}, {_gib(chosen.memory_bytes)} GiB)"
+            f"no preset was made for {gpu.name} ({gib(_memory(gpu))}): {chosen.name} is the "
+            f"nearest by memory and capability ({chosen.gpu}, {gib(chosen.memory_bytes)})"
         )
     else:
         text = (
-            f"warning: {gpu.name} ({_gib(_memory(gpu))} GiB, capability {_dotted(gpu)}) is below "
+            f"warning: {gpu.name} ({gib(_memory(gpu))}, capability {_dotted(gpu)}) is below "
             f"every GPU that a preset was made for; {SMALLEST} is the smallest: see its budget"
         )
         return SMALLEST, (*notes, text)
@@ -330,10 +331,6 @@ def _memory(gpu: Gpu) -> int:
 
 def _dotted(gpu: Gpu) -> str:
     return ".".join(str(part) for part in gpu.compute_capability)
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f}"
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from nbhelpers.events import Event
+from nbhelpers.formatting import duration
+from nbhelpers.machine import is_notebook
 from nbhelpers.tables import left
 
 LOG_EVERY_S = 10.0
@@ -187,22 +189,6 @@ def _gpu_text(gpu: dict[str, Any]) -> str:
     return text + (f" {used / 2**30:.1f} GiB" if used is not None else "")
 
 
-def duration(seconds: float) -> str:
-    """A time span in words.
-
-    >>> duration(59.6), duration(192), duration(7260), duration(200_000)
-    ('1 min 00 s', '3 min 12 s', '2 h 01 min', '2 d 07 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole > 48 * 3600:
-        return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def bar(share: float | None, width: int = 20) -> str:
     """A bar of text; empty dots while nothing is counted."""
     filled = round((share or 0.0) * width)
@@ -312,14 +298,8 @@ View = LogView | TerminalView | NotebookView
 
 def choose_view(stream: TextIO | None, *, is_headless: bool) -> View:
     """The view that fits: the given stream, else the notebook, the terminal or the log."""
-    if stream is None and not is_headless and _in_notebook():
+    if stream is None and not is_headless and is_notebook():
         return NotebookView()
     target = sys.stdout if stream is None else stream
     is_terminal = not is_headless and hasattr(target, "isatty") and target.isatty()
     return TerminalView(target) if is_terminal else LogView(target)
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return hasattr(shell, "kernel")

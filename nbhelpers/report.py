@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.machine import is_notebook
 from nbhelpers.paths import expanded, is_file
 from nbhelpers.report_facts import RunFacts, read_facts
 
@@ -115,10 +116,3 @@ def make_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     tables = all_tables(facts)
     legacy = legacy_table(facts)
     return tables | ({"legacy": legacy} if len(legacy) else {})
-
-
-def is_notebook() -> bool:
-    """Say whether a Jupyter kernel runs this code, without importing IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return shell is not None and hasattr(shell, "kernel")

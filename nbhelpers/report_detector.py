@@ -7,6 +7,7 @@ from typing import Any
 
 from nbhelpers.catalog import MODELS
 from nbhelpers.detector_notice import NO_EVIDENCE, NO_EVIDENCE_SIMILAR
+from nbhelpers.formatting import count
 from nbhelpers.report_detector_base import (
     AHEAD,
     EDITED,
@@ -32,7 +33,7 @@ from nbhelpers.report_detector_words import (
     promises,
     worst_said,
 )
-from nbhelpers.report_facts import RunFacts, count, score
+from nbhelpers.report_facts import RunFacts, score
 from nbhelpers.report_findings import standing
 
 FEW = 100  # programs of one class

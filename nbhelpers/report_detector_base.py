@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from nbhelpers.formatting import share
 from nbhelpers.forms import LARGEST
-from nbhelpers.report_facts import RunFacts, dig, score, share
+from nbhelpers.report_facts import RunFacts, dig, score
 from nbhelpers.targets_detector import DETECTOR_SPLITS
 
 FLOOR_NAMES = {

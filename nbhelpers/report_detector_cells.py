@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.formatting import count
 from nbhelpers.report_detector_base import (
     EDIT_NAMES,
     METRIC_NAMES,
@@ -12,7 +13,7 @@ from nbhelpers.report_detector_base import (
     rate_said,
     with_edges,
 )
-from nbhelpers.report_facts import count, known, score
+from nbhelpers.report_facts import known, score
 from nbhelpers.targets_detector import DETECTOR_TITLES
 
 if TYPE_CHECKING:

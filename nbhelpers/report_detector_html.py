@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.formatting import count
 from nbhelpers.plots import caption
 from nbhelpers.report_detector import doubts
 from nbhelpers.report_detector_base import part
@@ -34,7 +35,7 @@ from nbhelpers.report_detector_words import (
     point_said,
     speed_said,
 )
-from nbhelpers.report_facts import RunFacts, count
+from nbhelpers.report_facts import RunFacts
 from nbhelpers.report_memory import memory_parts
 from nbhelpers.report_page import figure, paragraph, section, table_of
 from nbhelpers.report_words import citation, memory_sentence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nbhelpers.formatting import count
 from nbhelpers.report_detector_base import (
     AHEAD,
     BEHIND,
@@ -18,7 +19,7 @@ from nbhelpers.report_detector_base import (
     standing_of,
     with_edges,
 )
-from nbhelpers.report_facts import RunFacts, count, dig, score
+from nbhelpers.report_facts import RunFacts, dig, score
 
 PAIR_SCORES = ("roc_auc", "average_precision", "accuracy", "f1")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.detector_promises import humans_needed
 from nbhelpers.detector_slices import MIN_ROWS
+from nbhelpers.formatting import count, duration, share
 from nbhelpers.report_detector_base import (
     FLOOR_NAMES,
     METRIC_NAMES,
@@ -22,7 +23,7 @@ from nbhelpers.report_detector_base import (
     texts,
     with_edges,
 )
-from nbhelpers.report_facts import RunFacts, count, duration, interval, known, score, share
+from nbhelpers.report_facts import RunFacts, interval, known, score
 from nbhelpers.targets_detector import DETECTOR_TITLES
 
 if TYPE_CHECKING:

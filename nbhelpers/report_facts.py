@@ -14,9 +14,6 @@ from nbhelpers.forms import RECORD, RESULT, fitted, left_out
 from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.runs import Run
 
-NOT_MEASURED = "not measured"
-GIB = 2**30
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
@@ -193,35 +190,6 @@ def known(value: Any) -> Any:
     return None if value is None or value != value else value
 
 
-def size(size_bytes: float | None) -> str:
-    """Write bytes as GiB, or as MiB below one GiB.
-
-    >>> size(3 * 2**30), size(5 * 2**20), size(None)
-    ('3.00 GiB', '5.0 MiB', 'not measured')
-    """
-    if size_bytes is None:
-        return NOT_MEASURED
-    if abs(size_bytes) >= GIB:
-        return f"{size_bytes / GIB:.2f} GiB"
-    return f"{size_bytes / 2**20:.1f} MiB"
-
-
-def duration(seconds: float | None) -> str:
-    """Write seconds as a person says them.
-
-    >>> duration(3.25), duration(75), duration(7300), duration(None)
-    ('3.2 s', '1 min 15 s', '2 h 1 min', 'not measured')
-    """
-    if seconds is None:
-        return NOT_MEASURED
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def score(value: float | None) -> str:
     """Write a score with three decimals; an undefined one says so."""
     return "undefined" if value is None else f"{value:.3f}"
@@ -232,13 +200,3 @@ def interval(edges: Any) -> str:
     if not isinstance(edges, list | tuple) or len(edges) != 2 or None in edges:
         return ""
     return f"{edges[0]:.3f} to {edges[1]:.3f}"
-
-
-def share(value: float | None) -> str:
-    """Write a fraction in per cent."""
-    return NOT_MEASURED if value is None else f"{100 * value:.1f} %"
-
-
-def count(value: float | None) -> str:
-    """Write a whole number with separators."""
-    return NOT_MEASURED if value is None else f"{value:,.0f}"

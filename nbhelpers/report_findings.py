@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbhelpers.catalog import MODELS
-from nbhelpers.report_facts import RunFacts, count, dig, interval, score, share
+from nbhelpers.formatting import count, share
+from nbhelpers.report_facts import RunFacts, dig, interval, score
 from nbhelpers.report_tables import FLOOR_NAMES, splits
 
 FEW_FUNCTIONS = 100

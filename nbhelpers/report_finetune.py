@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nbhelpers.catalog import MODELS
-from nbhelpers.report_facts import RunFacts, count, dig, score, share, size
+from nbhelpers.formatting import count, share, size
+from nbhelpers.report_facts import RunFacts, dig, score
 from nbhelpers.report_findings import standing
 from nbhelpers.report_finetune_base import NAMED, against_base, differences, missing_base
 from nbhelpers.report_finetune_tables import evaluated

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.catalog import MODELS
 from nbhelpers.files import read_json
+from nbhelpers.formatting import count
 from nbhelpers.forms import RESULT
-from nbhelpers.report_facts import RunFacts, count, dig
+from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.report_finetune_samples import rows_by_split
 from nbhelpers.report_finetune_tables import SPLITS, evaluated, metrics_of
 from nbhelpers.targets import TASKS, TITLES, written

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbhelpers.formatting import count
 from nbhelpers.plots import caption
-from nbhelpers.report_facts import RunFacts, count, known
+from nbhelpers.report_facts import RunFacts, known
 from nbhelpers.report_finetune import cautions
 from nbhelpers.report_finetune_base import signed
 from nbhelpers.report_finetune_samples import samples_section

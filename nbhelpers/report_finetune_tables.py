@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.report_facts import RunFacts, count, dig, known
+from nbhelpers.formatting import count
+from nbhelpers.report_facts import RunFacts, dig, known
 from nbhelpers.report_tables import (
     gpus_table,
     memory_lines_table,

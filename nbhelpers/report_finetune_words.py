@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.report_facts import RunFacts, count, dig, known, share, size
+from nbhelpers.formatting import count, share, size
+from nbhelpers.report_facts import RunFacts, dig, known
 from nbhelpers.report_finetune_tables import MFU, not_evaluated
 from nbhelpers.targets import TITLES, written
 

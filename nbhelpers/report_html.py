@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.formatting import size
 from nbhelpers.plots import caption
-from nbhelpers.report_facts import RunFacts, interval, known, score, shown, size
+from nbhelpers.report_facts import RunFacts, interval, known, score, shown
 from nbhelpers.report_memory import memory_parts
 from nbhelpers.report_page import HEADS, STYLE, figure, paragraph, section, table_of
 from nbhelpers.report_words import alarms, citation, findings, memory_sentence, problems

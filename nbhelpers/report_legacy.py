@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.report_facts import NOT_MEASURED, RunFacts, count, dig, duration, score, share, size
+from nbhelpers.formatting import NOT_MEASURED, count, duration, share, size
+from nbhelpers.report_facts import RunFacts, dig, score
 
 if TYPE_CHECKING:
     import pandas as pd

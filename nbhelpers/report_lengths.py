@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import count, share
 from nbhelpers.plots_finetune import lengths_figure
 from nbhelpers.progress import bar
-from nbhelpers.report_facts import RunFacts, count, read_facts, share
+from nbhelpers.report_facts import RunFacts, read_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

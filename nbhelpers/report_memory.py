@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.report_facts import RunFacts, dig, known, size
+from nbhelpers.formatting import size
+from nbhelpers.report_facts import RunFacts, dig, known
 from nbhelpers.report_page import figure, paragraph, table_of
 
 if TYPE_CHECKING:

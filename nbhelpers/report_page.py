@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.report_facts import count, duration, interval, known, score, share, size
+from nbhelpers.formatting import count, duration, share, size
+from nbhelpers.report_facts import interval, known, score
 
 if TYPE_CHECKING:
     import pandas as pd

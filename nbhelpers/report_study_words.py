@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbhelpers.progress import duration
-from nbhelpers.report_facts import GIB, count, size
+from nbhelpers.formatting import GIB, clock, count, duration, size
 from nbhelpers.report_study_pairs import SETTLED, WITHIN_NOISE, Pair, adapters_of, scores_of
 from nbhelpers.study_table import StudyResult, StudyRow
 from nbhelpers.targets import TITLES, written
@@ -218,17 +217,6 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first, *others])
 
 
-def _clock(seconds: float) -> str:
-    """Write seconds as `m:ss` or `h:mm:ss`.
-
-    >>> _clock(948), _clock(7265)
-    ('15:48', '2:01:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def _head(split: str, metric: str) -> str:
     return SHORT.get(split, "") + HEADS.get(metric, TITLES.get(metric, metric))
 
@@ -241,7 +229,7 @@ def _cells(row: StudyRow, shown: Sequence[tuple[str, str]], unit: int) -> list[s
     for split, metric in shown:
         value = row.number("scores", split, "metrics", metric)
         cells.append("" if value is None else written(metric, value))
-    cells += ["" if seconds is None else _clock(seconds)]
+    cells += ["" if seconds is None else clock(seconds)]
     memory = "" if peak is None else f"{peak / unit:.2f}"
     memory += "" if predicted is None else f" ({predicted / unit:.2f})"
     return [*cells, memory.strip(), "" if speed is None else count(speed)]

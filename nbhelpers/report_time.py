@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.errors import ConfigError
-from nbhelpers.report_facts import RunFacts, duration
+from nbhelpers.formatting import duration
+from nbhelpers.report_facts import RunFacts
 from nbhelpers.timing import TimeBudget, compare_time
 
 if TYPE_CHECKING:
@@ -16,12 +15,7 @@ if TYPE_CHECKING:
 
 def predicted_time(facts: RunFacts) -> TimeBudget | None:
     """Return the prediction that was saved when the run was launched; None without one."""
-    saved = facts.record.get("time")
-    if facts.is_evaluation or not isinstance(saved, dict):
-        return None
-    with contextlib.suppress(ConfigError):
-        return TimeBudget.from_dict(saved)
-    return None
+    return None if facts.is_evaluation else TimeBudget.from_record(facts.record)
 
 
 def _compared(facts: RunFacts) -> list[dict[str, Any]]:

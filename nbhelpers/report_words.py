@@ -9,16 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from nbhelpers.catalog import MODELS
-from nbhelpers.report_facts import (
-    RunFacts,
-    count,
-    duration,
-    interval,
-    known,
-    score,
-    shown,
-    size,
-)
+from nbhelpers.formatting import count, duration, size
+from nbhelpers.report_facts import RunFacts, interval, known, score, shown
 from nbhelpers.report_memory import memory_notes
 from nbhelpers.report_time import time_said
 

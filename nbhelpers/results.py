@@ -9,6 +9,7 @@ from typing import Any
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.files import read_json
+from nbhelpers.formatting import duration
 from nbhelpers.forms import RESULT
 from nbhelpers.paths import expanded
 from nbhelpers.tables import left
@@ -111,6 +112,6 @@ class RunResult:
         total_s = self.timing.get("total_s")
         rows = [("run", self.run_id), ("folder", str(self.path))]
         rows += self.headline_scores.items()
-        rows += [] if total_s is None else [("total time", f"{total_s:.0f} s")]
+        rows += [] if total_s is None else [("total time", duration(total_s))]
         cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
         return left(f"<table>{cells}</table>")

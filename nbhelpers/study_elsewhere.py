@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.formatting import duration
 from nbhelpers.gpus import GpuSpec, known_gpus
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.presets import Preset
-from nbhelpers.progress import duration
 from nbhelpers.runs import Run
-from nbhelpers.study_time import dense_tflops
 from nbhelpers.tables import left
 
 if TYPE_CHECKING:
@@ -94,7 +93,8 @@ def estimate_elsewhere(
     here, preset, count = _measured_on(result)
     speed, train_s = result.throughput.get("useful_tokens_per_s"), result.timing.get("train_s")
     total_s = result.timing.get("total_s")
-    mine = dense_tflops(here, result.data.get("precision") or "auto", "")
+    tflops = {"bf16": here.bf16_tflops, "fp16": here.fp16_tflops}
+    mine = tflops.get(result.data.get("precision") or "auto")
     if not speed or not train_s or not total_s or not mine:
         text = f"{result.run_id} measured no training speed in half precision."
         raise ConfigError(text, fix="take a run that trained on a GPU; base trains nothing")

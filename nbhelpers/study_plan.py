@@ -21,7 +21,7 @@ from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget
 from nbhelpers.parameters import override_words
 from nbhelpers.presets import Preset
 from nbhelpers.runs import Run
-from nbhelpers.shapes import find_shape
+from nbhelpers.speeds import read_rows
 from nbhelpers.study_adapters import (
     LARGEST_RANK,
     VARIED,
@@ -34,11 +34,10 @@ from nbhelpers.study_time import (
     FINISHED,
     REFUSED,
     TimeEstimate,
-    estimate_time,
-    past_runs,
     total_time,
 )
 from nbhelpers.tables import left
+from nbhelpers.timing import predict_time
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
@@ -52,7 +51,8 @@ _BUDGET = {
     **{name: [TEXT] for name in ("advice", "opaque", "notes")},
     "versions": {"*": TEXT},
 }
-_TIME = {"basis": TEXT, "low_s": NUMBER, "high_s": NUMBER, "notes": [TEXT]}
+_TIME = {"basis": TEXT, "notes": [TEXT]}
+_TIME |= dict.fromkeys(("low_s", "expected_s", "high_s"), NUMBER)
 _ROW = {
     **dict.fromkeys(("name", "adapter", "run_id"), TEXT),
     "preset": {"*": ANY},
@@ -334,9 +334,7 @@ def _planned_rows(
 ) -> tuple[PlannedRun, ...]:
     first = named[0][-1].settings
     stamp = folder_stamp(first.data, first.model, None)  # as `launch` makes it
-    shape = find_shape(first)
-    parameters = shape.parameters() if shape is not None else None
-    past, rows, ids, same = past_runs(run_dir), [], {}, {}
+    speeds, rows, ids, same = read_rows(run_dir), [], {}, {}
     for name, adapter, preset in named:
         _require_same_experiment(named[0][-1], preset)
         settings = preset.settings.model_dump(mode="json")
@@ -350,7 +348,7 @@ def _planned_rows(
             raise ConfigError(text, fix="keep one of the two, or change its settings")
         ids[ident] = same[key] = name
         plan = plan_batch(preset, hardware)
-        time = estimate_time(preset, plan, hardware, past=past, parameters=parameters)
+        time = TimeEstimate.of(predict_time(preset, plan, hardware, rows=speeds))
         if not is_fresh_by_default() and Run(Path(run_dir) / ident).status == "finished":
             time = TimeEstimate(low_s=0.0, high_s=0.0, basis=FINISHED)
         budget = predict_memory(preset, plan, hardware)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import NbhelpersError
-from nbhelpers.progress import duration
+from nbhelpers.formatting import duration
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck
@@ -17,6 +17,7 @@ from nbhelpers.study_plan import PlannedRun, Study
 from nbhelpers.study_time import FINISHED, REFUSED, TimeEstimate
 from nbhelpers.tables import left
 from nbhelpers.targets import TASK_METRICS, TASKS, TEXT_METRICS, TITLES, written
+from nbhelpers.timing import TimeBudget
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,9 +58,15 @@ class StudyRow:
 
     @property
     def predicted(self) -> TimeEstimate | None:
-        """The time that was predicted before it ran; None where it had been finished by then."""
+        """The time that was predicted before it ran; None where it had been finished by then.
+
+        At its launch, as its own report has it, else when the study was planned.
+        """
         time = self.planned.time
-        return None if time.basis in (FINISHED, REFUSED) else time
+        if time.basis in (FINISHED, REFUSED):
+            return None
+        at_launch = TimeBudget.from_record(self.run.record or {})
+        return time if at_launch is None else TimeEstimate.of(at_launch)
 
     @property
     def settings(self) -> FinetuneSettings:
@@ -99,6 +106,7 @@ class StudyRow:
             "seed": s.seed,
             "status": self.status,
             "trainable_parameters": self.number("adapter", "trainable_parameters"),
+            "predicted_s": time.expected_s if time else None,
             "predicted_low_s": time.low_s if time else None,
             "predicted_high_s": time.high_s if time else None,
             "time_s": self.time_s,

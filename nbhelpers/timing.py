@@ -6,6 +6,7 @@ was not measured is an estimate and says so. Nothing is read but tables and run 
 
 from __future__ import annotations
 
+import contextlib
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.progress import duration
+from nbhelpers.formatting import duration
 from nbhelpers.speeds import SpeedRow, read_rows
 from nbhelpers.tables import left
 from nbhelpers.timing_phases import PhaseTime, Plan, phases_of
@@ -94,13 +95,16 @@ class TimeBudget:
         low, expected, high = (each / 3600 * self.price_per_hour for each in seconds)
         return low, expected, high
 
+    @property
+    def unknown_note(self) -> str:
+        """Why the time is unknown; empty where it is known."""
+        return next((p.note for p in self.phases if p.expected_s is None), "")
+
     def words(self) -> str:
         """Say the expected time with its range and its source."""
         if self.expected_s is None:
-            why = next(p.note for p in self.phases if p.expected_s is None)
-            return f"unknown ({why})"
-        span = f"{duration(self.low_s or 0.0)} to {duration(self.high_s or 0.0)}"
-        return f"{duration(self.expected_s)} ({span}; {self.basis})"
+            return f"unknown ({self.unknown_note})"
+        return range_words(self.low_s or 0.0, self.expected_s, self.high_s or 0.0, self.basis)
 
     def __repr__(self) -> str:
         return f"TimeBudget({self.words()})"
@@ -161,6 +165,15 @@ class TimeBudget:
                 fix="use the version of nbhelpers that wrote it",
             ) from error
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> TimeBudget | None:
+        """Return what was predicted when a run was launched; None where nothing readable was."""
+        saved = record.get("time")
+        if isinstance(saved, Mapping):
+            with contextlib.suppress(ConfigError):
+                return cls.from_dict(saved)
+        return None
+
     def _repr_html_(self) -> str:
         def row(*texts: str) -> str:
             return "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in texts) + "</tr>"
@@ -177,6 +190,15 @@ class TimeBudget:
         head = f"<p><b>{html.escape(f'Time: {self.words()}')}</b></p>"
         rest = "".join(f"<li>{html.escape(text.strip())}</li>" for text in self.lines()[1:])
         return left(f"{head}<table>{rows}</table><ul>{rest}</ul>")
+
+
+def range_words(low_s: float, expected_s: float, high_s: float, basis: str) -> str:
+    """Write the seconds that are expected, with their range and their source.
+
+    >>> range_words(60, 90, 150, "estimate")
+    '1 min 30 s (1 min 00 s to 2 min 30 s; estimate)'
+    """
+    return f"{duration(expected_s)} ({duration(low_s)} to {duration(high_s)}; {basis})"
 
 
 def predict_time(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.errors import NbhelpersError
+from nbhelpers.formatting import duration
 from nbhelpers.memory import FITS, NO_GPU
 from nbhelpers.presets import divisors
-from nbhelpers.progress import duration
 from nbhelpers.schema import FinetuneSettings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.catalog import MODELS
-from nbhelpers.progress import duration
+from nbhelpers.formatting import duration
 from nbhelpers.schema import DetectorSettings, FinetuneSettings
 from nbhelpers.speeds import RUN, SpeedRow, device_key
 from nbhelpers.timing_cases import NOTHING, Range, case_of

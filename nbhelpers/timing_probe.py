@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.follow import follow
+from nbhelpers.formatting import size
 from nbhelpers.launch import launch
 from nbhelpers.speeds import read_rows, row_of
 from nbhelpers.tables import left
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.memory import MemoryBudget
     from nbhelpers.presets import Preset
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -59,11 +58,11 @@ class ProbeResult:
         """Say the measured peak on the longest examples beside the predicted one."""
         if not self.measured_bytes:
             return ""
-        text = f"Memory on the longest examples: {_size(self.measured_bytes)} measured"
+        text = f"Memory on the longest examples: {size(self.measured_bytes)} measured"
         if self.predicted_bytes:
             error = 100 * (self.predicted_bytes / self.measured_bytes - 1)
-            text += f", {_size(self.predicted_bytes)} predicted ({error:+.1f} %)"
-        return text + (f"; {_size(self.reserved_bytes)} reserved" if self.reserved_bytes else "")
+            text += f", {size(self.predicted_bytes)} predicted ({error:+.1f} %)"
+        return text + (f"; {size(self.reserved_bytes)} reserved" if self.reserved_bytes else "")
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(text.strip())}</li>" for text in self.lines())
@@ -143,9 +142,3 @@ def _result(
         before=before,
         time=time,
     )
-
-
-def _size(size_bytes: int) -> str:
-    if size_bytes >= GIB:
-        return f"{size_bytes / GIB:.2f} GiB"
-    return f"{size_bytes / 2**20:.1f} MiB"

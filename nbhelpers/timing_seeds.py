@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import plan_batch
 from nbhelpers.config import load_preset
+from nbhelpers.formatting import duration
 from nbhelpers.hardware import plan_hardware
-from nbhelpers.progress import duration
 from nbhelpers.speeds import SpeedRow
 from nbhelpers.tables import left
 from nbhelpers.timing import TimeBudget, predict_time

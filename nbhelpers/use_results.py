@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.formatting import size
 from nbhelpers.tables import left
 
 
@@ -78,7 +79,7 @@ class MergeResult:
     def __repr__(self) -> str:
         again = ", merged before" if self.reused else ""
         return (
-            f"MergeResult({self.run_id}, {self.precision}, {_size(self.size_bytes)}, "
+            f"MergeResult({self.run_id}, {self.precision}, {size(self.size_bytes, least_gib=0.1)}, "
             f"top-1 agreement {100 * self.top1:.2f} %, KL {self.kl:.2g} nats{again})"
         )
 
@@ -88,7 +89,7 @@ class MergeResult:
         rows = {
             "folder": str(self.path),
             "adapter": f"{self.adapter} of {self.run_id}",
-            "weights": f"{self.precision}, {_size(self.size_bytes)}",
+            "weights": f"{self.precision}, {size(self.size_bytes, least_gib=0.1)}",
             "measured on": f"{self.positions} tokens of {self.samples} {where} texts",
             "top-1 agreement": f"{100 * self.top1:.2f} % (limit {100 * self.limits['top1']:.2f} %)",
             "mean KL": f"{self.kl:.3g} nats (limit {self.limits['kl']:g})",
@@ -134,16 +135,6 @@ class ExportResult:
             f"{told['batches']} batches"
             for told in self.agreement
         }
-
-
-def _size(size_bytes: int) -> str:
-    """Write a size in GiB, a small one in MiB.
-
-    >>> _size(5 * 2**30), _size(3 * 2**20)
-    ('5.00 GiB', '3.0 MiB')
-    """
-    is_small = size_bytes < 0.1 * 2**30
-    return f"{size_bytes / 2**20:.1f} MiB" if is_small else f"{size_bytes / 2**30:.2f} GiB"
 
 
 def html_table(rows: Mapping[str, Any]) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.picker import PresetPicker, is_headless
+from nbhelpers.picker import PresetPicker
 from nbhelpers.picker_state import ADAPTERS
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
 
-__all__ = ["ADAPTERS", "PresetPicker", "is_headless", "pick_preset"]
+__all__ = ["ADAPTERS", "PresetPicker", "pick_preset"]
 
 
 def pick_preset(

@@ -89,8 +89,18 @@ def result_of(run: Run, settings: dict[str, Any]) -> dict[str, Any]:
         "intervals": {"syntax_accuracy": [accuracy - 0.1, accuracy + 0.1]},
     }
     trained = {
-        "training": {"last_loss": 0.5, "history": [], "evals": [{"step": 9, "loss": 0.6}]},
-        "throughput": {"useful_tokens_per_s": 1000.0 + rank},
+        "training": {
+            "last_loss": 0.5,
+            "history": [],
+            "evals": [{"step": 9, "loss": 0.6}],
+            "optimizer_steps": 12,
+            "epochs": 2,
+            "examples": 200,
+        },
+        "throughput": {
+            "useful_tokens_per_s": 1000.0 + rank,
+            "samples_per_s": (1000.0 + rank) / 50,
+        },
         "energy": {"joules": 7200.0, "watts_mean": 100.0},
     }
     return {

@@ -12,7 +12,6 @@ import pytest
 
 from nbhelpers.batching import (
     BatchPlan,
-    optimizer_steps,
     plan_batch,
     scaling_table,
     split_batch,
@@ -119,14 +118,6 @@ def test_an_uneven_split_has_room_for_all_and_none_to_spare(total, per_device, w
 def test_numbers_below_one_and_truth_values_are_refused(values):
     with pytest.raises(ConfigError, match="positive integer"):
         split_batch(*values)
-
-
-@pytest.mark.parametrize(
-    ("examples", "epochs", "steps"),
-    [(64, 1, 1), (65, 1, 2), (128, 2, 4), (1, 3, 3), (90102, 2, 2816), (0, 2, 0)],
-)
-def test_the_last_partial_window_of_an_epoch_is_a_step(examples, epochs, steps):
-    assert optimizer_steps(examples, split_batch(64, 8, 2), epochs) == steps
 
 
 def test_one_process_per_visible_gpu():

@@ -12,7 +12,7 @@ from fake_simulator import GIB, VERSIONS, synthetic
 
 from nbhelpers import budgets, budgets_store
 from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import find_budget, max_batch, max_seq_len, predict_memory, simulate_budget
+from nbhelpers.budgets import find_budget, predict_memory, simulate_budget
 from nbhelpers.budgets_interpolate import interpolate
 from nbhelpers.budgets_key import budget_key, unlisted_names
 from nbhelpers.budgets_store import Point, installed_versions, version_note
@@ -130,6 +130,23 @@ def test_tight_is_less_than_ten_per_cent_above_what_is_reserved() -> None:
         assert judged.verdict == verdict
     unsure = replace(budget, opaque=("odd",))
     assert budgets.judge(unsure, run[0].settings, run[2]).verdict == "unknown"
+
+
+@pytest.mark.parametrize("held_gib", [0.0, 2.0])
+@pytest.mark.parametrize(("method", "factor"), [("lora", 1.10 * 1.15), ("qlora", 1.25 * 1.15)])
+def test_without_reserved_bytes_adapters_are_judged_alike_on_free_and_on_used_cards(
+    method: str, factor: float, held_gib: float
+) -> None:
+    run = run_of("finetune", "base", method=method)
+    budget = replace(synthetic(*run), reserved_bytes=None)
+    context = budget.total_bytes - budget.allocated_bytes
+    needed = int(factor * budget.allocated_bytes + context + held_gib * GIB)
+    for size, verdict in ((needed + 9, "fits"), (needed - 9, "tight")):
+        gpu = replace(run[2].gpu, memory_total_bytes=size)
+        judged = budgets.judge(
+            budget, run[0].settings, replace(run[2], gpus=(gpu,)), held_bytes=int(held_gib * GIB)
+        )
+        assert judged.verdict == verdict
 
 
 def test_beside_what_cannot_be_simulated_stands_what_the_formulas_say() -> None:
@@ -250,24 +267,13 @@ def test_where_scoring_needs_most_fewer_rows_are_scored_at_once() -> None:
     )
 
 
-def test_the_largest_batch_and_length_keep_the_global_batch(kept: list[str]) -> None:
-    preset, _, hardware = run_of("clones", "base", per_device_train_batch_size=32)
-    assert max_batch(preset, hardware, exact=True) == 8
-    assert max_seq_len(preset, hardware, exact=True) == 384
-    assert len(kept) < 12
-    changed = preset.override(per_device_train_batch_size=8)
-    assert plan_batch(changed, hardware).global_batch_size == preset.settings.global_batch_size
-    assert max_batch(preset, plan_hardware("b200")) == 64  # by the ledger: nothing is kept of it
-
-
 def test_without_a_gpu_there_is_nothing_to_simulate() -> None:
     none = Hardware.from_dict(plan_hardware("t4").to_dict() | {"gpus": [], "reason": "none"})
     preset = load_preset("clones", "smoke", hardware=none)
     plan = plan_batch(preset, none)
     assert predict_memory(preset, plan, none).verdict == "no GPU"
-    for ask in (lambda: simulate_budget(preset, plan, none), lambda: max_batch(preset, none)):
-        with pytest.raises(HardwareError, match="no GPU"):
-            ask()
+    with pytest.raises(HardwareError, match="no GPU"):
+        simulate_budget(preset, plan, none)
 
 
 def test_a_budget_of_a_table_is_read_with_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from nbhelpers import calibration, cli
 from nbhelpers.batching import plan_batch
+from nbhelpers.budgets import on_this_machine
 from nbhelpers.config import load_preset
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.gpus import GIB, GpuProcess
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.ledger import CONTEXT, CUDA_CONTEXT_BYTES
 from nbhelpers.memory import MemoryBudget, ledger_budget, require_fit
-from nbhelpers.memory_held import EARLIER, OTHERS, held_memory, on_this_machine
+from nbhelpers.memory_held import EARLIER, OTHERS, held_memory
 
 
 @pytest.fixture(autouse=True)
@@ -202,14 +203,23 @@ def test_a_simulated_budget_is_judged_by_what_is_free_here():
 
 
 @pytest.mark.slow
-def test_the_command_shows_the_log_and_draws_it(tmp_path):
+@pytest.mark.parametrize("command", [["budget", "--history"], ["calibration"]])
+def test_the_command_shows_the_log_and_draws_it(tmp_path, command):
     run = CliRunner()
-    assert "empty" in run.invoke(cli.app, ["calibration"]).output
+    assert "empty" in run.invoke(cli.app, command).output
     calibration.append(result(), RECORD)
-    shown = run.invoke(cli.app, ["calibration", "--plot", str(tmp_path / "log.png")]).output
+    shown = run.invoke(cli.app, [*command, "--plot", str(tmp_path / "log.png")]).output
     assert "+3.0 %" in shown and "not corrected" in shown
     assert (tmp_path / "log.png").stat().st_size > 1000
-    assert "+3.0 %" in run.invoke(cli.app, ["calibration", "--runs"]).output
+    assert "+3.0 %" in run.invoke(cli.app, [*command, "--runs"]).output
     for wrong in ("log.foo", "log", "missing/log.png"):
-        found = run.invoke(cli.app, ["calibration", "--plot", str(tmp_path / wrong)])
+        found = run.invoke(cli.app, [*command, "--plot", str(tmp_path / wrong)])
         assert isinstance(found.exception, ConfigError) and "--plot" in found.exception.message
+
+
+def test_options_of_the_history_are_for_the_history():
+    for words in (["--runs"], ["--history", "--json"]):
+        caught = CliRunner().invoke(cli.app, ["budget", *words]).exception
+        assert isinstance(caught, ConfigError) and "earlier runs" in caught.message
+    listed = CliRunner().invoke(cli.app, ["--help"]).output
+    assert "│ calibrate " in listed and "│ calibration " not in listed

@@ -30,7 +30,8 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_the_commands_are_those_of_the_readme() -> None:
-    commands = set(typer.main.get_command(cli.app).commands)
+    known = typer.main.get_command(cli.app).commands
+    commands = {name for name, command in known.items() if not command.hidden}
     shown = re.findall(r"^nbhelpers ([a-z-]+)", README.read_text(), re.MULTILINE)
     assert commands == set(shown)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from statistics import NormalDist, mean, stdev
+from statistics import NormalDist, mean
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from nbhelpers.code_compare import (
     METRIC_NAMES,
     compare_over_seeds,
     compare_runs,
-    compare_seeds,
     holm,
     why_not_comparable,
 )
@@ -249,52 +248,6 @@ def test_many_comparisons_ask_for_more() -> None:
 
 
 # Seeds.
-
-
-def test_seeds_give_mean_spread_and_number() -> None:
-    found = compare_seeds({"r8": {0: 0.4, 1: 0.5, 2: 0.45}, "base": {0: 0.2}}, baseline="base")
-    r8 = found["adapters"]["r8"]
-    assert r8["mean"] == pytest.approx(0.45)
-    assert r8["std"] == pytest.approx(stdev([0.4, 0.5, 0.45]))
-    assert (r8["range"], r8["n_seeds"], r8["verdict"]) == ([0.4, 0.5], 3, None)
-    assert found["adapters"]["base"]["verdict"] == "no seed takes part"
-    against = found["against"]["r8"]
-    half = 4.302653 * 0.05 / 3**0.5  # Student's 97.5 % point with 2 degrees of freedom
-    assert against["interval"] == pytest.approx([0.25 - half, 0.25 + half], abs=1e-6)
-    assert against["verdict"] == "better"
-
-
-def test_seeds_are_compared_pair_by_pair() -> None:
-    """Seeds differ far more than the adapters, which differ alike in each: that is settled."""
-    first = {0: 0.20, 1: 0.50, 2: 0.35}
-    second = {seed: value + 0.05 + seed * 0.002 for seed, value in first.items()}
-    found = compare_seeds({"a": first, "b": second}, baseline="a")["against"]["b"]
-    assert found["verdict"] == "better"
-    mixed = {0: 0.5, 1: 0.3, 2: 0.4}
-    found = compare_seeds({"a": first, "b": mixed}, baseline="a")["against"]["b"]
-    assert found["verdict"] == "within noise"
-
-
-def test_lower_is_better_where_it_is_said() -> None:
-    loss = {"a": {0: 2.0, 1: 2.1, 2: 2.0}, "b": {0: 1.0, 1: 1.1, 2: 1.0}}
-    for is_better, word in ((True, "worse"), (False, "better"), (None, "lower")):
-        found = compare_seeds(loss, baseline="a", higher_is_better=is_better)
-        assert found["against"]["b"]["verdict"] == word
-
-
-@pytest.mark.parametrize(
-    ("seeds", "words"),
-    [
-        ([0], "one seed: no verdict about seeds"),
-        ([0, 1], "two seeds: no verdict about seeds"),
-        ([7], "not comparable"),
-    ],
-)
-def test_fewer_than_three_common_seeds_give_no_verdict(seeds: list[int], words: str) -> None:
-    values = {"a": {0: 0.1, 1: 0.2, 2: 0.3}, "b": dict.fromkeys(seeds, 0.9)}
-    found = compare_seeds(values, baseline="a")["against"]["b"]
-    assert found["verdict"] == found["verdict_holm"] == words
-    assert found["interval"] is None
 
 
 def study(n: int, k: int, chance: np.random.Generator, *, seed_noise: float) -> dict[str, Any]:

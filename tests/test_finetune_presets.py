@@ -8,17 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from nbhelpers.batching import optimizer_steps, plan_batch, split_batch
+from nbhelpers.batching import plan_batch, split_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.config import configs_dir, list_presets, load_preset, parameter_overrides
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import Hardware, plan_hardware
 from nbhelpers.memory import ledger_budget
-from nbhelpers.preflight import Needs, merge_note, needs, preflight
+from nbhelpers.preflight import needs, preflight
 from nbhelpers.schema import SETTINGS
 from nbhelpers.shapes import find_shape
 from nbhelpers.shapes_causal import GEMMA_2_2B, PROJECTIONS
+from nbhelpers.timing_phases import steps_of
 
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))
 SEEDS = [n for n in list_presets("finetune") if n.startswith("seed-")]
@@ -151,7 +152,7 @@ def decisions(name: str) -> tuple[object, ...]:
     steps = s.warmup_steps
     if steps is None:
         rows = ROWS - s.eval_samples
-        steps = round(s.warmup_ratio * optimizer_steps(rows, split_batch(16, 4, 1), s.epochs))
+        steps = round(s.warmup_ratio * steps_of(s, rows))
     return (
         s.seq_len,
         s.learning_rate,
@@ -306,10 +307,3 @@ def test_what_is_not_known_is_not_judged():
     clones = load_preset("clones", "t4").settings
     assert preflight(clones, find_shape(clones), machine(1), 0) == []
     assert preflight(settings_of("t4"), GEMMA_2_2B, plan_hardware("t4"), 10**12) == []
-
-
-def test_a_merged_model_is_announced_where_the_disk_would_not_hold_it():
-    found = needs(settings_of("t4"), GEMMA_2_2B, precision="fp16", use_gpu=True)
-    assert merge_note(found, 10**12) == ""
-    assert "5.2 GB more" in merge_note(found, 3 * 10**9)
-    assert isinstance(found, Needs)

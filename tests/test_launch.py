@@ -19,7 +19,7 @@ from fake_launch import Hardware, launch_fake, survivors, wait_for, wait_for_eve
 from nbhelpers import launch as launching
 from nbhelpers import processes
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
-from nbhelpers.launch import find_owner
+from nbhelpers.machine import find_owner
 from nbhelpers.runs import Run, end_leftovers, list_runs, open_run
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
@@ -193,7 +193,7 @@ def test_an_owner_that_is_gone_already_is_an_error(runs: Path) -> None:
 
 @linux
 def test_a_headless_runner_above_a_process_is_its_owner(tmp_path: Path, runs: Path) -> None:
-    code = "from nbhelpers.launch import find_owner; print(find_owner())"
+    code = "from nbhelpers.machine import find_owner; print(find_owner())"
     script = tmp_path / "papermill"
     child = f"subprocess.run([sys.executable, '-c', {code!r}])"
     script.write_text(f"import os, subprocess, sys; print(os.getpid(), flush=True); {child}")

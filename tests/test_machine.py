@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -132,7 +133,7 @@ def test_kaggle_is_asked_before_colab(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], platform: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "google.colab", raising=False)
-    monkeypatch.delitem(sys.modules, "ipykernel.kernelapp", raising=False)
+    monkeypatch.setattr(machine, "is_notebook", lambda: False)
     assert machine.detect_platform(variables) == platform
 
 
@@ -141,15 +142,43 @@ def test_colab_is_known_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.detect_platform({}) == "colab"
 
 
-@pytest.mark.parametrize(("is_running", "platform"), [(True, "jupyter"), (False, "shell")])
-def test_a_running_kernel_counts_and_an_imported_one_does_not(
-    monkeypatch: pytest.MonkeyPatch, is_running: bool, platform: str
+@pytest.mark.parametrize(
+    ("shell", "is_notebook"),
+    [
+        (SimpleNamespace(kernel=object()), True),  # ipykernel's, of any front end
+        (SimpleNamespace(), False),  # a terminal's IPython
+        (None, False),  # IPython was imported by something, and does not run this
+    ],
+)
+def test_a_kernel_is_a_notebook_and_a_terminal_is_none(
+    monkeypatch: pytest.MonkeyPatch, shell: object, is_notebook: bool
 ) -> None:
-    kernelapp = ModuleType("ipykernel.kernelapp")
-    kernelapp.IPKernelApp = SimpleNamespace(initialized=lambda: is_running)
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: shell
     monkeypatch.delitem(sys.modules, "google.colab", raising=False)
-    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernelapp)
-    assert machine.detect_platform({}) == platform
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert machine.is_notebook() is is_notebook
+    assert machine.detect_platform({}) == ("jupyter" if is_notebook else "shell")
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not machine.is_notebook()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("runner", "shown"), [("papermill", "figure"), ("person", "widget")])
+def test_a_runner_above_a_process_hides_the_widget_without_its_variable(
+    tmp_path: Path, runner: str, shown: str
+) -> None:
+    code = (
+        "import IPython.display as d; from nbhelpers.hardware import plan_hardware\n"
+        "from nbhelpers.widgets import pick_preset; seen = []\n"
+        "d.display = lambda what, **_: seen.append(what)\n"
+        "pick_preset('clones', plan_hardware('t4'))._ipython_display_()\n"
+        "print('widget' if any('widget' in key for key in seen[0]) else 'figure')"
+    )
+    script = tmp_path / runner
+    script.write_text(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])")
+    told = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert told.stdout.split()[-1:] == [shown], told.stderr
 
 
 def test_a_card_without_driver_is_seen_on_the_bus(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_nothing_is_claimed_where_nothing_was_recorded() -> None:
 def test_facts_of_the_run_are_told() -> None:
     text = card(trained())
     training = section(text, "Training")
-    for fact in ("20,766,720", "NVIDIA L4", "612 s", "9.00 GiB", "1.5000, 0.7000", "18,250"):
+    for fact in ("20,766,720", "NVIDIA L4", "10 min 12 s", "9.00 GiB", "1.5000, 0.7000", "18,250"):
         assert fact in training
     assert "3.1 % of the samples were longer than 64 tokens" in section(text, "Limits")
     assert section(text, "Versions").strip() == "python 3.12.1, torch 2.11.0, peft 0.20.0."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -60,6 +62,28 @@ def test_the_requirements_are_the_dependencies_and_pin_nothing() -> None:
         "torch transformers peft bitsandbytes trl datasets accelerate evaluate ipywidgets papermill"
     )
     assert set(card.split()) <= names
+
+
+# Where a distribution is not named as what it is imported as.
+DISTRIBUTIONS = {"IPython": "ipython", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn"}
+DISTRIBUTIONS |= {"tree_sitter": "tree-sitter", "yaml": "PyYAML"}
+# `google` and `kaggle_secrets` are parts of Colab's and Kaggle's images, asked for only there;
+# onnxruntime is the extra `onnx`.
+UNDECLARED = {"google", "kaggle_secrets", "onnxruntime"}
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    declared = set(re.findall(r"^[\w.-]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    imported = set()
+    for path in (ROOT / "nbhelpers").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    imported -= {*sys.stdlib_module_names, "nbhelpers"}
+    missing = {DISTRIBUTIONS.get(name, name) for name in imported} - declared
+    assert missing == UNDECLARED
 
 
 def test_without_a_gpu_setup_passes_the_constraint_and_with_one_it_does_not() -> None:

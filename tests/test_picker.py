@@ -293,7 +293,7 @@ def test_only_the_newest_choice_is_simulated_to_its_end() -> None:
 def test_a_rerun_of_the_cell_keeps_the_choice_until_a_parameter_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nbhelpers.picker.in_kernel", lambda: True)
+    monkeypatch.setattr("nbhelpers.picker.is_notebook", lambda: True)
     monkeypatch.setattr("nbhelpers.picker._KEPT", {})
     PickerBox(pick_preset("clones", T4)).controls["preset"].value = "h100"
     assert pick_preset("clones", T4).preset == "h100"

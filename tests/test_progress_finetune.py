@@ -26,7 +26,7 @@ def step(at: int, **facts: Any) -> dict[str, Any]:
 def test_a_step_shows_loss_speed_and_memory() -> None:
     facts = {"loss": 0.7311, "useful_tokens_per_s": 26_431.0, "memory_bytes": 3 << 30}
     assert shown(TRAIN, step(1), step(30, **facts)) == (
-        "[train] step 30/300 (10%) · loss 0.7311 · 26,431 useful tokens/s · ETA 9 s · "
+        "[train] step 30/300 (10%) · loss 0.7311 · 26,431 useful tokens/s · ETA 9.3 s · "
         "memory 3.00 GiB"
     )
 
@@ -41,7 +41,7 @@ def test_the_loss_on_valid_stays_while_training_goes_on(event: dict[str, Any]) -
 
 def test_a_count_that_has_just_begun_has_no_time_left() -> None:
     events = [TRAIN, step(1), step(30) | {"t": 1.2}]
-    assert "ETA" not in shown(*events) and "ETA 9 s" in shown(TRAIN, step(1), step(30))
+    assert "ETA" not in shown(*events) and "ETA 9.3 s" in shown(TRAIN, step(1), step(30))
 
 
 def test_skipped_updates_are_told() -> None:

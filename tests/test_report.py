@@ -15,8 +15,9 @@ from run_on_disk import MIB, floors, write_events, write_run
 from nbhelpers.catalog import MODELS
 from nbhelpers.config import list_presets
 from nbhelpers.errors import ConfigError
+from nbhelpers.formatting import GIB
 from nbhelpers.report import Report, report
-from nbhelpers.report_facts import GIB, read_facts
+from nbhelpers.report_facts import read_facts
 
 pytestmark = pytest.mark.slow  # pages are written and plots drawn
 

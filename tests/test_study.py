@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
 
-from nbhelpers import study_time
 from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.config import load_preset
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware import plan_hardware
 from nbhelpers.parameters import parse_assignments
+from nbhelpers.presets import Preset
+from nbhelpers.report_facts import read_facts
+from nbhelpers.report_time import predicted_time
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run, write_json
 from nbhelpers.speeds import shipped_rows
@@ -28,8 +30,8 @@ from nbhelpers.study_elsewhere import OTHERS, estimate_elsewhere
 from nbhelpers.study_folder import StudyFolder
 from nbhelpers.study_plan import Study, plan_study
 from nbhelpers.study_time import TimeEstimate, total_time
-from nbhelpers.timing_rate import rate_of
-from nbhelpers.timing_work import SAMPLE_ROWS, training_rows, work_of
+from nbhelpers.timing import MEASURED, SCALED, predict_time
+from nbhelpers.timing_work import SAMPLE_ROWS, training_rows
 
 ALL = ["base", "r8", "r16", "r32", "qlora-r16"]
 
@@ -155,9 +157,9 @@ def test_the_plan_shows_memory_and_time_before_it_starts(tmp_path: Path) -> None
     page, text = study._repr_html_(), study.text()
     for name in ALL:
         assert f">{name}</td>" in page
-    assert "\n" not in repr(study) and "(estimate)" in repr(study)
+    assert "\n" not in repr(study) and "; estimate)" in repr(study)
     assert "useful tokens/s on h200 (docs/LOG.md: " in text and "GiB: " in text
-    assert "18,548 training rows x 2 epochs" in text
+    assert "18,548 training examples x 2 epochs" in text
     assert study.time.high_s == pytest.approx(sum(row.time.high_s for row in study.rows))
 
 
@@ -186,32 +188,44 @@ def test_a_run_that_does_not_fit_takes_no_time_and_names_what_does(tmp_path: Pat
     assert both.time_words().startswith("without base, r8 (does not fit): 1 min")
 
 
-def test_an_estimate_is_that_of_one_run_and_by_size_where_sizes_are_unknown() -> None:
-    preset = make_preset(**GEMMA, evaluate="none")
-    hardware = plan_hardware("h100")
-    plan = plan_batch(preset, hardware)
-    found = study_time.estimate_time(preset, plan, hardware, parameters=2_614_341_888)
-    tokens = training_rows(preset.settings) * 2 * 128  # seq_len is shorter than a mean row
-    steps = tokens / (plan.per_device_train_batch_size * 128)
-    step = rate_of(preset.settings, plan, hardware, work_of(preset.settings), shipped_rows())
-    assert found.low_s == pytest.approx(study_time.START_S[0] + steps * step.micro_step_s.low)
-    assert found.high_s == pytest.approx(study_time.START_S[1] + steps * step.micro_step_s.high)
-    low, high = study_time.MFU_RANGE
-    at_peak = tokens * 4 * 2_614_341_888 / 989.4e12
-    unknown = preset.override(model="someone/their-model")
-    found = study_time.estimate_time(unknown, plan, hardware, parameters=2_614_341_888)
-    assert found.low_s == pytest.approx(study_time.START_S[0] + at_peak / high)
-    assert found.high_s == pytest.approx(study_time.START_S[1] + at_peak / low)
-    # At 40 % the published arithmetic of this project gives 37.8k tokens/s.
-    tokens_per_s = 0.4 * 989.4e12 / (4 * 2_614_341_888)
-    assert tokens_per_s == pytest.approx(37.8e3, rel=0.01)
+@pytest.mark.parametrize("preset", [make_preset(), make_preset(**GEMMA)])
+def test_a_study_predicts_the_time_that_the_launch_of_each_run_does(
+    tmp_path: Path, preset: Preset
+) -> None:
+    hardware = replace(plan_hardware("a100-40gb"), is_planned=False)
+    study = plan_study(preset, hardware, adapters="all", run_dir=tmp_path)
+    for row in study.rows:
+        budget = predict_time(row.preset, row.plan, hardware, run_dir=tmp_path)
+        assert (row.time.low_s, row.time.expected_s, row.time.high_s, row.time.basis) == (
+            budget.low_s,
+            budget.expected_s,
+            budget.high_s,
+            budget.basis,
+        )
+        assert row.time.words() == budget.words()
+
+
+def test_a_study_shows_the_prediction_that_the_report_of_a_run_shows(tmp_path: Path) -> None:
+    study = planned("r8", tmp_path)
+    for row in study.rows:
+        run = finished_run(tmp_path, row, no_gpu())
+        at_launch = predict_time(row.preset, row.plan, no_gpu(), rows=shipped_rows(), examples=7)
+        write_json(run.record_path, (run.record or {}) | {"time": at_launch.to_dict()})
+    folder = StudyFolder(tmp_path / study.id, study)
+    folder.begin()
+    r8 = open_study(study.id, tmp_path).rows[1]
+    assert (
+        r8.predicted is not None
+        and r8.predicted.words() == predicted_time(read_facts(r8.run)).words()
+    )
+    assert r8.predicted.expected_s != study.rows[1].time.expected_s
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": "someone/their-data"}, "unknown (unknown until the data is read)"),
-        ({"data": "someone/their-data", "max_train_samples": 100}, "up to "),
+        ({"data": "someone/their-data"}, "unknown (the data is not known yet)"),
+        ({"data": "someone/their-data", "max_train_samples": 100}, " to "),
         ({}, " to "),
     ],
 )
@@ -236,19 +250,22 @@ def finished_run(run_dir: Path, row: Any, hardware: Any, **changes: Any) -> Run:
     record = {"run_id": run.id, "job": "finetune", "mode": "train", "plan": row.plan.to_dict()}
     record |= {"preset": row.preset.to_dict(), "hardware": hardware.to_dict()}
     write_json(run.record_path, record)
-    write_json(run.result_path, result_of(run, settings) | changes)
+    facts = {"plan": row.plan.to_dict(), "precision": "bf16"}
+    write_json(run.result_path, result_of(run, settings) | facts | changes)
     return run
 
 
 def test_earlier_runs_tell_the_time_and_finished_ones_take_none(tmp_path: Path) -> None:
     first = planned("r8", tmp_path)
-    assert "(estimate)" in first.time.words()
+    assert first.rows[1].time.basis == SCALED
     finished_run(tmp_path, first.rows[1], no_gpu())
     again = planned("r8,r16", tmp_path)
     assert again.rows[1].time.basis == "finished"
-    assert again.rows[2].time.words() == "about 10 s (measured)"
+    time = again.rows[2].time
+    assert time.basis == MEASURED and time.low_s < time.expected_s < time.high_s
+    assert time.expected_s == pytest.approx(4.0 + 2.0, rel=0.01)  # training and evaluation
     other = planned("r16", tmp_path, no_gpu(cpu_count=64))
-    assert "(estimate)" in other.rows[1].time.words()  # another machine tells nothing
+    assert other.rows[1].time.basis != MEASURED  # another machine's seconds are not this one's
 
 
 def test_a_measured_speed_and_row_length_replace_the_assumed_ones(tmp_path: Path) -> None:
@@ -256,10 +273,9 @@ def test_a_measured_speed_and_row_length_replace_the_assumed_ones(tmp_path: Path
     short = planned("r8", tmp_path, hardware, changes=GEMMA | {"max_train_samples": 100})
     finished_run(tmp_path, short.rows[1], hardware)
     time = planned("r16", tmp_path, hardware, changes=GEMMA).rows[1].time
-    assert any("1,008 useful tokens/s, measured by" in note for note in time.notes)
-    assert any("50 tokens per row, measured by" in note for note in time.notes)
-    tokens = 18_548 * 2 * 50
-    assert time.low_s == pytest.approx(study_time.START_S[0] + tokens / 1008 + 2.0)
+    assert any(f"1,008 useful tokens/s on l4 ({short.rows[1].run_id})" in n for n in time.notes)
+    assert any("50 tokens per example, measured by" in note for note in time.notes)
+    assert time.basis == MEASURED and time.low_s < 18_548 * 2 * 50 / 1008 < time.high_s
 
 
 def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_time_of_it(
@@ -275,14 +291,12 @@ def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_
     folder.begin()
     found = open_study(study.id, tmp_path)
     base, r8 = found.cells()
-    assert (base["time"], base["predicted time"]) == ("31 s", "")
-    assert r8["predicted time"].endswith("(estimate)") and r8["time"] == "10 s"
+    assert (base["time"], base["predicted time"]) == ("31.0 s", "")
+    assert r8["predicted time"] == study.rows[1].time.words() and r8["time"] == "10.0 s"
     assert found.table.set_index("run").loc["base", ["time_s", "pretrain_s"]].tolist() == [31, 24]
     note = "Times leave out the pre-training of the smoke model, done once for all runs"
-    note += " (24 s in base)."
+    note += " (24.0 s in base)."
     assert found.notes() == [note] and note in str(found) and note in found._repr_html_()
-    again = planned("base", tmp_path, changes={"learning_rate": 1e-3})
-    assert again.rows[0].time.words() == "about 31 s (measured)"
 
 
 @pytest.mark.parametrize(
@@ -339,7 +353,12 @@ def test_seeds_are_compared_with_base_standing_for_each(tmp_path: Path) -> None:
 
 
 def test_sums_keep_what_is_unknown() -> None:
-    known = TimeEstimate(low_s=60, high_s=90, basis="estimate")
+    likely = TimeEstimate(low_s=60, expected_s=80, high_s=90, basis="estimate")
+    assert total_time([likely, replace(likely, basis=SCALED)]).words() == (
+        "2 min 40 s (2 min 00 s to 3 min 00 s; estimate)"
+    )
+    known = TimeEstimate.from_dict({"low_s": 60, "high_s": 90, "basis": "estimate"})  # of 0.1.0
+    assert total_time([known, likely]).words() == "2 min 00 s to 3 min 00 s (estimate)"
     bound = TimeEstimate(low_s=None, high_s=30, basis="estimate")
     unknown = TimeEstimate(low_s=None, high_s=None, basis="unknown", notes=("no data",))
     assert total_time([known, bound]).words() == "up to 2 min 00 s (estimate)"

@@ -53,7 +53,7 @@ def test_plan_only_shows_memory_and_time_and_starts_nothing(
     options = ("study", "--preset", "smoke", "--run-dir", str(runs), "--plan-only")
     assert command(monkeypatch, *options, "--seeds", "3,4", "-o", "epochs=1") == 0
     said = capsys.readouterr().out
-    assert "qlora-r16-seed4" in said and "In total: " in said and "(estimate)" in said
+    assert "qlora-r16-seed4" in said and "In total: " in said and "; estimate)" in said
     assert not runs.exists()
     assert command(monkeypatch, *options, "--gpu", "l4") == 0
     assert "planned 1 x L4" in capsys.readouterr().out

@@ -13,7 +13,6 @@ from nbhelpers.data.templates import (
     Row,
     coloured,
     extract_code,
-    length_histogram,
     render,
     render_question,
     resolve_template,
@@ -245,26 +244,3 @@ def test_a_sample_is_shown_with_its_completion_marked() -> None:
     assert repr(show_template(Sample("1", "Q: <s>\n", "A</s>"))) == "Q: <s>\n⟦A</s>⟧"
     long = show_template(Sample("1", "q" * 10_000, "a"))
     assert "6,000 characters left out" in repr(long) and len(repr(long)) < 5000
-
-
-@pytest.mark.parametrize(
-    ("lengths", "seq_len", "cut"),
-    [
-        ([10, 20, 30, 90], 40, 0.25),
-        ([40, 40], 40, 0.0),
-        ([41], 40, 1.0),
-        ([], 40, 0.0),
-        (list(range(1, 2000)), 512, 1487 / 1999),
-        ([5, 100_000], 64, 0.5),
-        ([0, 1], 1, 0.0),
-    ],
-)
-def test_lengths_are_counted_around_the_limit(lengths: list[int], seq_len: int, cut: float) -> None:
-    found = length_histogram(lengths, seq_len)
-    edges, counts = found["edges"], found["counts"]
-    assert found["cut_share"] == pytest.approx(cut) and found["longest"] == max(lengths, default=0)
-    assert sum(counts) == len(lengths) and len(edges) == len(counts) + 1 <= 30
-    assert edges == sorted(set(edges))
-    if edges[-1] >= seq_len:
-        at = edges.index(seq_len)
-        assert sum(counts[at:]) == sum(length > seq_len for length in lengths)

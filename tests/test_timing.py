@@ -16,7 +16,7 @@ from nbhelpers.gpus import known_gpus
 from nbhelpers.hardware import Hardware, plan_hardware
 from nbhelpers.speeds import SpeedRow, shipped_rows
 from nbhelpers.timing import ESTIMATE, MEASURED, SCALED, TimeBudget, compare_time, predict_time
-from nbhelpers.timing_phases import COMPILE_S
+from nbhelpers.timing_phases import COMPILE_S, steps_of
 from nbhelpers.timing_seeds import seed_times
 
 H100 = plan_hardware("h100")
@@ -148,6 +148,18 @@ def test_what_ends_in_time_is_predicted_again_and_says_what_it_changes() -> None
     shorter = predicted("finetune", "t4", plan_hardware("t4"), max_hours=3.0, epochs=int(value))
     assert shorter.verdict == "finishes in time" and shorter.high_s <= 3 * 3600
     assert predicted("finetune", "t4", plan_hardware("t4"), max_hours=100.0).advice == ()
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs", "steps"),
+    [(64, 1, 1), (65, 1, 2), (128, 2, 4), (1, 3, 3), (90102, 2, 2816), (0, 2, 0)],
+)
+def test_the_last_partial_window_of_an_epoch_is_a_step(
+    examples: int, epochs: int, steps: int
+) -> None:
+    preset = nb.load_preset("clones", "base", overrides={"epochs": epochs})
+    assert preset.settings.global_batch_size == 64
+    assert steps_of(preset.settings, examples) == steps
 
 
 def test_a_price_gives_a_cost_in_the_users_own_words() -> None:

@@ -12,10 +12,11 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LOOP_LINES = 400, 50, 80
 
 FACTS = {"errors", "events", "metrics", "ranking", "resampling", "targets", "floors", "predictions"}
 FACTS |= {"cache", "catalog", "forms", "hub_errors", "paths", "tables", "detector", "retrieval"}
+FACTS |= {"formatting"}
 CONFIG = FACTS | {"schema", "checks", "presets", "config", "study_adapters"}
 RUNS = CONFIG | {"files", "identity", "locks", "processes", "results", "runs", "workers"}
 RUNS |= {"claims", "nodes", "weight_files", "trained", "speeds"}
-HARDWARE = CONFIG | {"machine", "gpus", "nvml", "visible", "hardware"}
+HARDWARE = CONFIG | {"processes", "machine", "gpus", "nvml", "visible", "hardware"}
 PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight", "calibration"}
 DATA = CONFIG | {"data", "samples"}
 KERNEL = PLAN | RUNS | {"supervise", "launch", "progress", "follow", "parameters", "bootstrap"}

@@ -1,13 +1,12 @@
-"""What a template makes, shown: supervised text in colour, lengths against the limit."""
+"""What a template makes, shown: supervised text in colour, or marked."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-HISTOGRAM_BINS = 24
 OPEN, CLOSE = "⟦", "⟧"  # around supervised text where there is no colour
 CHARACTERS_SHOWN = 4000
 
@@ -74,41 +73,3 @@ def _shown(text: str) -> str:
         return text
     half = CHARACTERS_SHOWN // 2
     return f"{text[:half]}\n… ({len(text) - 2 * half:,} characters left out) …\n{text[-half:]}"
-
-
-def length_histogram(
-    lengths: Sequence[int], seq_len: int, *, bins: int = HISTOGRAM_BINS
-) -> dict[str, Any]:
-    """Count lengths in equal bins, and the share that does not fit `seq_len`.
-
-    Where it lies among the lengths, `seq_len` is an edge, so that the bars to its right are what
-    would be cut. Beyond 4 x `seq_len` all lengths fall into the last bin.
-
-    Args:
-        lengths: Tokens of each example, special tokens included.
-        seq_len: Tokens that fit.
-        bins: About so many.
-
-    Returns:
-        `edges` (one more than `counts`; tokens, bin i holds edges[i] < length <= edges[i + 1]),
-        `counts`, `seq_len`, `cut_share` (0 to 1), `longest`.
-
-    >>> length_histogram([10, 20, 30, 90], 40, bins=8)["cut_share"]
-    0.25
-    """
-    longest = max(lengths, default=0)
-    shown = max(1, min(longest, 4 * seq_len))
-    width = -(-shown // bins)
-    edges = [0, *range(seq_len % width or width, shown + width, width)]
-    counts = [0] * (len(edges) - 1)
-    for length in lengths:
-        at = 0 if length <= edges[1] else -(-(length - edges[1]) // width)
-        counts[min(at, len(counts) - 1)] += 1
-    cut = sum(length > seq_len for length in lengths)
-    return {
-        "edges": edges,
-        "counts": counts,
-        "seq_len": seq_len,
-        "cut_share": cut / len(lengths) if len(lengths) else 0.0,
-        "longest": longest,
-    }

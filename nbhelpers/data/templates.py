@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ..checks_finetune import TEMPLATES
 from ..errors import ConfigError, DataError
 from .answers import extract_code
-from .template_views import ColouredText, coloured, length_histogram, show_template
+from .template_views import ColouredText, coloured, show_template
 
 __all__ = [
     "AS_WRITTEN",
@@ -21,7 +21,6 @@ __all__ = [
     "Row",
     "coloured",
     "extract_code",
-    "length_histogram",
     "render",
     "render_question",
     "resolve_template",

@@ -14,6 +14,7 @@ from typing import Any
 from nbhelpers.catalog import MODELS
 from nbhelpers.data.templates import AS_WRITTEN, render_question
 from nbhelpers.files import read_json
+from nbhelpers.formatting import duration
 from nbhelpers.forms import RESULT
 from nbhelpers.jobs.model_card_parts import base_lines, load_lines, table
 from nbhelpers.jobs.public import is_on_hub, is_public, without_paths
@@ -209,7 +210,7 @@ def _training(settings: Any, result: Mapping[str, Any]) -> list[str]:
         "seed": settings.seed,
         "loss, first and last": _losses(training),
         "GPU": ", ".join(gpus) or None,
-        "training time": f"{timing['train_s']:.0f} s" if timing.get("train_s") else None,
+        "training time": duration(timing["train_s"]) if timing.get("train_s") else None,
         "peak memory": f"{peak / 2**30:.2f} GiB" if peak else None,
         "useful tokens per second": _number(speed.get("useful_tokens_per_s")),
     }

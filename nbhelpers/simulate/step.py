@@ -16,15 +16,7 @@ from torch import nn
 from nbhelpers.errors import ConfigError
 from nbhelpers.gpus import Gpu
 from nbhelpers.ledger import CONTEXT, MemoryLine
-from nbhelpers.memory import (
-    DOES_NOT_FIT,
-    FITS,
-    QLORA_SAFETY_FACTOR,
-    SAFETY_FACTOR,
-    TIGHT,
-    UNSURE,
-    MemoryBudget,
-)
+from nbhelpers.memory import QLORA_SAFETY_FACTOR, SAFETY_FACTOR, MemoryBudget, verdict_of
 from nbhelpers.simulate.cards import Card, find_card
 from nbhelpers.simulate.devices import CUDA
 from nbhelpers.simulate.distributed import fake_distributed
@@ -182,12 +174,14 @@ class Simulation:
             else:
                 state.note(text)
         usual = QLORA_SAFETY_FACTOR if self.has_four_bits else SAFETY_FACTOR
-        factor = usual if safety is None else safety
-        verdict = FITS if factor * reserved + context <= capacity else TIGHT
-        if state.opaque:
-            verdict = UNSURE
-        if state.peak + context > capacity:
-            verdict = DOES_NOT_FIT
+        verdict = verdict_of(
+            allocated_bytes=state.peak,
+            reserved_bytes=reserved,
+            context_bytes=context,
+            room_bytes=capacity,
+            safety=usual if safety is None else safety,
+            is_complete=not state.opaque,
+        )
         return MemoryBudget(
             lines=tuple(lines),
             total_bytes=state.peak + context,

@@ -1,0 +1,107 @@
+"""Numbers as text: seconds, bytes, shares, counts. One function for each, for all that is shown."""
+
+from __future__ import annotations
+
+NOT_MEASURED = "not measured"
+GB, GIB, MIB = 10**9, 2**30, 2**20
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time span in three digits or so: tenths below a minute, else two units.
+
+    >>> duration(3.25), duration(59.94), duration(59.96), duration(192), duration(7260)
+    ('3.2 s', '59.9 s', '1 min 00 s', '3 min 12 s', '2 h 01 min')
+    >>> duration(200_000), duration(None)
+    ('2 d 07 h', 'not measured')
+    """
+    if seconds is None:
+        return NOT_MEASURED
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole > 48 * 3600:
+        return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock(seconds: float) -> str:
+    """Write seconds as `m:ss` or `h:mm:ss`, for a narrow column.
+
+    >>> clock(948), clock(7265)
+    ('15:48', '2:01:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def size(size_bytes: float | None, *, least_gib: float = 1.0) -> str:
+    """Write measured bytes as GiB with two decimals, fewer than `least_gib` as MiB.
+
+    >>> size(3 * 2**30), size(5 * 2**20), size(2**29, least_gib=0.1), size(None)
+    ('3.00 GiB', '5.0 MiB', '0.50 GiB', 'not measured')
+    """
+    if size_bytes is None:
+        return NOT_MEASURED
+    if abs(size_bytes) >= least_gib * GIB:
+        return f"{size_bytes / GIB:.2f} GiB"
+    return f"{size_bytes / MIB:.1f} MiB"
+
+
+def rounded_size(size_bytes: float) -> str:
+    """Write predicted bytes as GiB with one decimal, below one GiB as MiB.
+
+    >>> rounded_size(3 * 2**30), rounded_size(300 * 2**20), rounded_size(2**20 // 2)
+    ('3.0 GiB', '300 MiB', '0.5 MiB')
+    """
+    if size_bytes >= GIB:
+        return gib(size_bytes)
+    mib = size_bytes / MIB
+    return f"{mib:.1f} MiB" if 0 < mib < 10 else f"{mib:.0f} MiB"
+
+
+def gib(size_bytes: float) -> str:
+    """Write bytes as GiB with one decimal, however few.
+
+    >>> gib(3 * 2**30), gib(2**27)
+    ('3.0 GiB', '0.1 GiB')
+    """
+    return f"{size_bytes / GIB:.1f} GiB"
+
+
+def gb(size_bytes: float) -> str:
+    """Write bytes of a disk as GB of 10**9.
+
+    >>> gb(3_210_000_000), gb(321_000_000)
+    ('3.2 GB', '0.32 GB')
+    """
+    return f"{size_bytes / GB:.2f} GB" if size_bytes < GB else f"{size_bytes / GB:.1f} GB"
+
+
+def share(value: float | None) -> str:
+    """Write a measured fraction in per cent, with one decimal.
+
+    >>> share(0.0123), share(None)
+    ('1.2 %', 'not measured')
+    """
+    return NOT_MEASURED if value is None else f"{100 * value:.1f} %"
+
+
+def percent(value: float) -> str:
+    """Write a fraction as a percentage with at most two decimals, without its sign.
+
+    >>> percent(0.0123), percent(0.0)
+    ('1.23', '0')
+    """
+    return f"{100 * value:.2f}".rstrip("0").rstrip(".")
+
+
+def count(value: float | None) -> str:
+    """Write a whole number with separators.
+
+    >>> count(12345), count(None)
+    ('12,345', 'not measured')
+    """
+    return NOT_MEASURED if value is None else f"{value:,.0f}"
