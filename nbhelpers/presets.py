@@ -17,7 +17,6 @@ from nbhelpers.checks import (
     PLAIN_TEXT_MODELS,
     Problem,
     cross_problems,
-    did_you_mean,
     raise_problems,
     resolve_model,
     respelt,
@@ -27,6 +26,7 @@ from nbhelpers.checks import (
     unknown_names,
 )
 from nbhelpers.errors import ConfigError
+from nbhelpers.suggest import did_you_mean
 from nbhelpers.tables import left
 
 if TYPE_CHECKING:
