@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,25 @@ LENGTHS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 SHORT = {FITS: "fits", TIGHT: "tight", DOES_NOT_FIT: "no"}
 MARKS = {"interpolated": "~", "simulation": ""}
 LEGEND = "GiB and verdict; ~ between simulated steps, ? by the ledger; - is not possible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FitGrid:
+    """Budgets by micro-batch and length, with what they are for."""
+
+    title: str
+    unit: str
+    batch_sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    cells: Mapping[tuple[int, int], MemoryBudget]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.count(v)} {v}" for v in (FITS, TIGHT, DOES_NOT_FIT))
+        return f"FitGrid({self.title}: {counts})"
+
+    def count(self, verdict: str) -> int:
+        """Return in how many cells this is the verdict."""
+        return sum(budget.verdict == verdict for budget in self.cells.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

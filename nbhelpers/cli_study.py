@@ -47,6 +47,7 @@ def study(
     from nbhelpers.errors import ConfigError
     from nbhelpers.hardware import detect_hardware, plan_hardware
     from nbhelpers.parameters import parse_overrides
+    from nbhelpers.report import report
     from nbhelpers.study import plan_study, require_gpu_for, run_study
 
     if gpu and not plan_only:
@@ -64,7 +65,7 @@ def study(
         return
     on_failure = "stop" if stop_on_failure else "go_on"
     options = {"run_dir": run_dir, "fresh": fresh, "on_failure": on_failure}
-    _show(run_study(planned, hardware=hardware, **options))
+    _show(run_study(planned, hardware=hardware, report=report, **options))
 
 
 def _show(found: StudyResult) -> None:

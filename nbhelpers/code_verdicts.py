@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nbhelpers.checks import did_you_mean
 from nbhelpers.code_counts import Counts
 from nbhelpers.code_metrics import GENERATION_METRICS, LEVEL, TASK_METRICS, Generated
 from nbhelpers.errors import ConfigError
+from nbhelpers.suggest import did_you_mean
 
 METRIC_NAMES = tuple(dict.fromkeys((*GENERATION_METRICS, *TASK_METRICS)))
 NEUTRAL = ("mean_new_tokens",)  # neither more nor less is better

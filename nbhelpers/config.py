@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.catalog import short_name
 from nbhelpers.checks import (
     Problem,
-    did_you_mean,
     raise_problems,
     resolve_model,
     respelt,
@@ -42,6 +41,7 @@ from nbhelpers.presets import (
     share,
 )
 from nbhelpers.study_adapters import parse_variants
+from nbhelpers.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware

@@ -12,7 +12,6 @@ from nbhelpers.catalog import MODELS, short_name
 from nbhelpers.checks import (
     SPELLINGS,
     Problem,
-    did_you_mean,
     respelt,
     settings_class,
     shortened,
@@ -21,6 +20,7 @@ from nbhelpers.checks import (
 )
 from nbhelpers.config_yaml import configs_dir, read_with_lines, read_yaml, shown_path
 from nbhelpers.presets import EXPERIMENT_FIELDS, OF_MODEL
+from nbhelpers.suggest import did_you_mean
 
 _KEYS = {"about": str, "extends": str, "gpu": str, "gpus": int}
 _KEYS |= {"settings": dict, "why": dict, "models": dict}

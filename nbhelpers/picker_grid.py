@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import UNITS, plan_batch
 from nbhelpers.budgets import predict_memory
+from nbhelpers.budgets_grid import FitGrid
 from nbhelpers.calibration import read_log
 from nbhelpers.catalog import short_name
 from nbhelpers.config import SEED, STUDIES, list_presets, load_preset
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryBudget
+from nbhelpers.memory import MemoryBudget
 from nbhelpers.picker_state import Choice, most_tokens, resolve
 from nbhelpers.presets import Preset, divisors
 
@@ -36,25 +37,6 @@ METHODS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("clones", {"model": "graphcodebert"}),
     ("detector", {}),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class FitGrid:
-    """Budgets by micro-batch and length, with what they are for."""
-
-    title: str
-    unit: str
-    batch_sizes: tuple[int, ...]
-    lengths: tuple[int, ...]
-    cells: Mapping[tuple[int, int], MemoryBudget]
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{self.count(v)} {v}" for v in (FITS, TIGHT, DOES_NOT_FIT))
-        return f"FitGrid({self.title}: {counts})"
-
-    def count(self, verdict: str) -> int:
-        """Return in how many cells this is the verdict."""
-        return sum(budget.verdict == verdict for budget in self.cells.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nbhelpers.picker_grid import FitGrid
+    from nbhelpers.budgets_grid import FitGrid
 
 GIB, MIB = 2**30, 2**20
 BAR_INCHES, MARGIN_INCHES = 0.55, 1.35

@@ -17,7 +17,6 @@ from nbhelpers.checks import (
     PLAIN_TEXT_MODELS,
     Problem,
     cross_problems,
-    did_you_mean,
     raise_problems,
     resolve_model,
     respelt,
@@ -28,6 +27,7 @@ from nbhelpers.checks import (
 )
 from nbhelpers.errors import ConfigError
 from nbhelpers.formatting import gib
+from nbhelpers.suggest import did_you_mean
 from nbhelpers.tables import left
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import io
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +35,6 @@ from nbhelpers.launch import (
     tell_runner,
 )
 from nbhelpers.paths import expanded
-from nbhelpers.report import report
 from nbhelpers.runs import Run
 from nbhelpers.study_adapters import parse_adapters
 from nbhelpers.study_baseline import (
@@ -79,6 +79,7 @@ def run_study(
     fresh: bool = False,
     show: bool = True,
     on_failure: Literal["go_on", "stop"] = "go_on",
+    report: Callable[..., object] | None = None,
     baseline_wait_s: float = PATIENCE_S,
 ) -> StudyResult:
     """Run what is left of a study and return what all its runs found.
@@ -94,6 +95,7 @@ def run_study(
         fresh: Set earlier runs of the study aside and start all of them anew.
         show: Show progress; False: write nothing.
         on_failure: After a run that fails: go on with the next one, or stop.
+        report: Writes the page of a run that has ended, as `nb.report` does; None: no pages.
         baseline_wait_s: How long a GPU may take to be free again after a run.
 
     Raises:
@@ -117,7 +119,9 @@ def run_study(
     if fresh and (busy := folder.running()):
         fix = f"Stop it first: nbhelpers stop {shlex.quote(str(folder.run_of(busy).path))}"
         raise LaunchError(f"{busy.name} is running, so the study cannot start anew.", fix=fix)
-    driver = _Driver(folder, hardware, fresh=fresh, show=show, patience_s=baseline_wait_s)
+    driver = _Driver(
+        folder, hardware, fresh=fresh, show=show, patience_s=baseline_wait_s, write_page=report
+    )
     try:
         driver.work(on_failure)
     except KeyboardInterrupt:
@@ -169,6 +173,7 @@ class _Driver:
     fresh: bool
     show: bool
     patience_s: float
+    write_page: Callable[..., object] | None
     baseline: dict[str, int] = field(default_factory=dict)  # bytes in use of each GPU
     current: PlannedRun | None = None
 
@@ -218,10 +223,10 @@ class _Driver:
     def report(self, row: PlannedRun, *, anew: bool) -> None:
         """Write the page of a run that has ended; the study goes on whatever comes of it."""
         run = self.folder.run_of(row)
-        if run.report_path.exists() and not anew:
+        if self.write_page is None or (run.report_path.exists() and not anew):
             return
         try:
-            report(run, show=False)
+            self.write_page(run, show=False)
         except Exception as error:  # the scores are safe, and the page can be made again
             fix = f"nbhelpers report {run.id}"
             self.say(f"Warning: the report of {row.name} was not written ({error}). Try: {fix}")

@@ -68,15 +68,13 @@ def no_gpu(**facts: Any) -> Hardware:
     return Hardware(**known | facts)
 
 
-def run_quickly(study: Any, run_dir: Path, *, reports: bool = False, **options: Any) -> StudyResult:
-    """Run a study that is looked at often; without `reports` its runs get no page."""
-    studies.follow, report = partial(studies.follow, refresh_s=0.05), studies.report
-    if not reports:
-        studies.report = lambda run, show: None
+def run_quickly(study: Any, run_dir: Path, **options: Any) -> StudyResult:
+    """Run a study that is looked at often."""
+    studies.follow = partial(studies.follow, refresh_s=0.05)
     try:
         return run_study(study, run_dir=run_dir, **{"hardware": no_gpu()} | options)
     finally:
-        studies.follow, studies.report = studies.follow.func, report
+        studies.follow = studies.follow.func
 
 
 def result_of(run: Run, settings: dict[str, Any]) -> dict[str, Any]:

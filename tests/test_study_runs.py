@@ -149,12 +149,11 @@ def test_each_run_gets_its_page_and_one_that_cannot_be_written_stops_nothing(
             raise OSError("the disk is full")
         run.report_path.write_text("page")
 
-    monkeypatch.setattr(studies, "report", report)
     study = plan(runs, "r8")
-    assert run_quickly(study, runs, reports=True).is_complete
+    assert run_quickly(study, runs, report=report).is_complete
     said = capsys.readouterr().out
     assert "the report of base was not written (the disk is full)" in said
-    run_quickly(study, runs, reports=True)
+    run_quickly(study, runs, report=report)
     assert pages == [row.run_id for row in (*study.rows, study.rows[0])]  # what was left out
 
 
