@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from causal_tiny import VOCAB, tiny_base, tiny_table
+from contexts import make_context
 
 from nbhelpers.batching import split_batch
 from nbhelpers.jobs import finetune_trainer as ft
@@ -227,17 +228,12 @@ def answers(prompts: list[str], **changes: Any) -> list[list[Any]]:
     world, given = PartialState(cpu=True), settings(**changes)
     model = adapted(given)
     model.model.eval()
-    session = SimpleNamespace(
-        settings=given,
-        writer=SimpleNamespace(rank=world.process_index),
-        plan=SimpleNamespace(world_size=world.num_processes),
-        precision="fp32",
-        is_main=world.is_main_process,
-        progress=lambda name: lambda done, total: None,
+    context = make_context(
+        settings=given, rank=world.process_index, plan=split_batch(8, 1, world.num_processes)
     )
     inputs = SimpleNamespace(tokenizer=model.base.tokenizer, data=SimpleNamespace(template="plain"))
     asked = [_Question("test", str(i), prompt, "") for i, prompt in enumerate(prompts)]
-    return [list(answer) for answer in _answers(session, model, inputs, asked, "generate")]
+    return [list(answer) for answer in _answers(context, model, inputs, asked, "generate")]
 
 
 def main(configs: list[dict[str, Any]], out: Path) -> None:

@@ -55,7 +55,7 @@ def prepare(folder: Path, *, mode: str = "train", checkpoint: Path | None = None
 
 def work_here(run: Run, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Do the job of a run folder in this process, as a worker does, and return its result."""
-    from nbhelpers.jobs.session import work
+    from nbhelpers.jobs.worker import work
 
     with EventWriter(run.path, 0) as writer:
         work(run, writer, stop)

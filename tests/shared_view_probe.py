@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import torch
 from accelerate import Accelerator
+from contexts import make_context
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.jobs import checkpoint as ck
@@ -65,17 +66,15 @@ def main(folder: Path, what: str) -> None:
     if what == "never":
         ck.SEEN_WITHIN_S = 0.5
     run = SimpleNamespace(checkpoints_path=late if rank else true)
-    session = SimpleNamespace(
-        run=run, accelerator=accelerator, warn=print, emit_main=lambda *a, **k: None
-    )
+    context = make_context(run=run, accelerator=accelerator, rank=rank)
     model = torch.nn.Linear(1, 1)
     began, error, step = time.monotonic(), "", None
     try:
         if what == "best":
-            training._load_best(session, model)
+            training._load_best(context, model)
         else:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            step = training._resume(session, model, optimizer)[0].step
+            step = training._resume(context, model, optimizer)[0].step
     except JobFailed as failed:
         error = str(failed)
     facts = {"step": step, "weight": float(model.weight), "error": error}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from causal_tiny import PAD, VOCAB, tiny_base, tiny_gemma, tiny_table
+from contexts import make_context
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nbhelpers.models.causal import add_adapter
@@ -274,16 +275,10 @@ def test_a_kernel_that_fails_the_proof_gives_way_to_eager_on_padded_rows(monkeyp
     def prove(adapted, table, *, kernel, dtype, packed):
         return {"passed": kernel == "eager", "relative_error": 0.5, "packed": packed}
 
-    told: list[str] = []
-    session = SimpleNamespace(
-        settings=SimpleNamespace(packing=True),
-        warn=told.append,
-        emit_main=lambda *a, **k: None,
-        precision="fp32",
-    )
+    context = make_context(settings=SimpleNamespace(packing=True))
     adapted = SimpleNamespace(base=SimpleNamespace(facts={"attention": "flex"}))
     inputs = SimpleNamespace(tables={"train": None})
     monkeypatch.setattr(finetune_plan, "prove", prove)
-    kernel, packed, found = finetune_plan.proven_kernel(session, inputs, adapted, torch.float32)
+    kernel, packed, found = finetune_plan.proven_kernel(context, inputs, adapted, torch.float32)
     assert (kernel, packed, found["packed"]) == ("eager", False, False)
-    assert "padded" in told[0]
+    assert "padded" in context.warnings[0]

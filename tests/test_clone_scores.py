@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import make_context
 
 from nbhelpers import report_words
 from nbhelpers.data import ClonePairs
@@ -47,24 +48,15 @@ class Task:
         return given, swapped
 
 
-def session(folder: Path, *, is_main: bool = True) -> SimpleNamespace:
-    warned: list[str] = []
-    return SimpleNamespace(
-        run=Run(folder),
-        is_main=is_main,
-        progress=lambda name: lambda done, total: None,
-        warn=warned.append,
-        warned=warned,
-    )
-
-
 def data(**splits: ClonePairs) -> Any:
     return SimpleNamespace(ids=IDS, splits=splits)
 
 
 def predict(folder: Path, found: Any, **options: Any) -> tuple[Task, Any, dict[str, Any]]:
     task = Task(folder)
-    predicted, threshold = clone_scores._predict(session(folder, **options), found, task)
+    predicted, threshold = clone_scores._predict(
+        make_context(run=Run(folder), **options), found, task
+    )
     return task, predicted, threshold
 
 
@@ -92,15 +84,15 @@ def test_every_pair_of_every_test_split_stands_once_and_in_file_order(tmp_path: 
 
 
 def test_without_valid_the_threshold_is_a_half_and_said_to_be(tmp_path: Path) -> None:
-    folder = session(tmp_path)
+    context = make_context(run=Run(tmp_path))
     found = data(test=pairs(1, 120))
-    _, threshold = clone_scores._predict(folder, found, Task(tmp_path))
+    _, threshold = clone_scores._predict(context, found, Task(tmp_path))
     assert threshold == {"value": 0.5, "chosen_on": "nothing", "criterion": "fixed"}
-    assert folder.warned == ["There are no valid pairs: the threshold is 0.5, not a chosen one."]
+    assert context.warnings == ["There are no valid pairs: the threshold is 0.5, not a chosen one."]
 
 
 def test_only_rank_0_writes(tmp_path: Path) -> None:
-    _, predicted, _ = predict(tmp_path, data(test=pairs(1, 120)), is_main=False)
+    _, predicted, _ = predict(tmp_path, data(test=pairs(1, 120)), rank=1)
     assert len(predicted["test"][0]) == 120 and list(tmp_path.iterdir()) == []
 
 
@@ -114,7 +106,7 @@ def test_a_failure_while_scoring_leaves_no_predictions(tmp_path: Path) -> None:
             return super().predict(pairs, *args)
 
     with pytest.raises(MemoryError):
-        clone_scores._predict(session(tmp_path), found, Fails(tmp_path))
+        clone_scores._predict(make_context(run=Run(tmp_path)), found, Fails(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from contexts import make_context
 
 from nbhelpers.config import load_preset
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_known import data_arguments, require_alike, without_known
 from nbhelpers.jobs.detector_model import read_facts
 
@@ -21,24 +23,20 @@ TOLD |= {"valid_share": 0.1, "test_share": 0.1, "hold_out": None}
 TOLD |= {"train_fraction": 1.0, "max_train_samples": None}
 
 
-def session(run: Path, **changes: Any) -> SimpleNamespace:
+def evaluation(run: Path, **changes: Any) -> RunContext:
     """An evaluation of a run that was made with `TOLD`, with other settings."""
     step = run / "checkpoints" / "step-00000001"
     step.mkdir(parents=True, exist_ok=True)
     (run / "run.json").write_text(json.dumps({"preset": {"settings": TOLD}}))
     (step / "detector.json").write_text(json.dumps({"objective": "both", "pooling": "mean"}))
-    warned: list[str] = []
     settings = SimpleNamespace(**(TOLD | changes), model_dump=lambda: TOLD | changes)
-    checkpoint = step / "model.safetensors"
-    return SimpleNamespace(
-        checkpoint=checkpoint, settings=settings, warn=warned.append, warned=warned
-    )
+    return make_context(checkpoint=step / "model.safetensors", settings=settings)
 
 
 def test_the_splits_of_the_run_stay_as_they_are(tmp_path: Path) -> None:
-    own = session(tmp_path)
+    own = evaluation(tmp_path)
     data = load_detection_data(**data_arguments(TOLD))
-    assert without_known(own, data) is data and not own.warned
+    assert without_known(own, data) is data and not own.warnings
 
 
 def test_programs_of_the_training_leave_a_test_of_other_data(tmp_path: Path) -> None:
@@ -52,16 +50,16 @@ def test_programs_of_the_training_leave_a_test_of_other_data(tmp_path: Path) -> 
     rows += [{"code": f"v{at} = {at}\n" * 9, "label": at, "split": "train"} for at in range(2)]
     file = tmp_path / "other.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    own = session(tmp_path / "run", data=str(file), split="given")
+    own = evaluation(tmp_path / "run", data=str(file), split="given")
     data = load_detection_data(**data_arguments(own.settings))
     found = without_known(own, data)
     before, after = ({one.rows[at].code for at in one.splits["test"]} for one in (data, found))
     known = {trained.rows[at].code for at in trained.splits["train"]}
-    assert before & known and after == before - known and "known from train" in own.warned[0]
+    assert before & known and after == before - known and "known from train" in own.warnings[0]
 
 
 def test_a_test_of_known_programs_alone_is_no_test(tmp_path: Path) -> None:
-    own = session(tmp_path, split="task")
+    own = evaluation(tmp_path, split="task")
     data = load_detection_data(**data_arguments(TOLD))
     data.splits["test"] = data.splits["train"]
     with pytest.raises(DataError, match="every program is known to the detector"):
@@ -69,7 +67,7 @@ def test_a_test_of_known_programs_alone_is_no_test(tmp_path: Path) -> None:
 
 
 def test_another_form_than_that_of_the_training_is_refused(tmp_path: Path) -> None:
-    checkpoint = session(tmp_path).checkpoint
+    checkpoint = evaluation(tmp_path).checkpoint
     require_alike(checkpoint, {"objective": "both", "pooling": "mean"})
     require_alike(None, {"objective": "similar"})
     with pytest.raises(ConfigError, match="trained with pooling=mean") as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import make_context
 from detector_on_disk import result
 from detector_probe import make_trainer
 from fake_detector import write_run
@@ -118,9 +119,8 @@ def test_a_smoke_model_began_with_random_weights(model: str, wanted: bool):
     _, bare = make_trainer(config(programs=20))
     s = SimpleNamespace(model=model, random_weights=False, seq_len=8, pooling="mean")
     s.projection_size, s.pretrain_steps = 8, 0
-    session = SimpleNamespace(settings=s, checkpoint=None)
     inputs = SimpleNamespace(found=SimpleNamespace(weights=None, note=""))
-    facts = _model_facts(session, inputs, SimpleNamespace(raw=bare))
+    facts = _model_facts(make_context(settings=s), inputs, SimpleNamespace(raw=bare))
     assert facts["random_weights"] is wanted
 
 

@@ -18,6 +18,7 @@ import pytest
 import sacrebleu
 import torch
 from causal_tiny import tiny_base, tiny_table
+from contexts import make_context
 from finetune_on_disk import generations, result, write_finetune
 from finetune_runs import STEPS, prepare, work_here
 from study_on_disk import write_study
@@ -27,6 +28,7 @@ from nbhelpers.config import load_preset
 from nbhelpers.data.coding_tasks import CodingTask, solution
 from nbhelpers.errors import Stopped
 from nbhelpers.events import phase_seconds, read_events
+from nbhelpers.hardware import known_gpus, plan_hardware
 from nbhelpers.jobs.finetune_evaluate import _throughput
 from nbhelpers.jobs.finetune_recipe import Rows
 from nbhelpers.jobs.loop import TrainState
@@ -198,11 +200,15 @@ def test_mfu_is_told_in_half_precision_only():
 
     def told(precision: str, use_gpu: bool = True) -> dict[str, Any]:
         plan = SimpleNamespace(world_size=2, use_gpu=use_gpu)
-        session = SimpleNamespace(plan=plan, precision=precision, gpu_tflops=1.0)
-        return _throughput(session, adapted, SimpleNamespace(state=state))
+        hardware = plan_hardware("h100", 2)
+        context = make_context(
+            plan=plan, precision=precision, facts={"hardware": hardware.to_dict()}
+        )
+        return _throughput(context, adapted, SimpleNamespace(state=state))
 
     found = told("bf16")
-    assert found["mfu_4n"] == pytest.approx(4 * 1e9 * 500 / 2e12)
+    peak = known_gpus()["h100"].bf16_tflops * 1e12
+    assert found["mfu_4n"] == pytest.approx(4 * 1e9 * 500 / (2 * peak))
     assert found["useful_tokens_per_s"] == 500 and found["useful_share"] == 0.8
     assert found["samples_per_update"] == 16 and found["tokens_per_update"] == 500
     assert told("fp32")["mfu_4n"] is None and told("bf16", use_gpu=False)["mfu_4n"] is None

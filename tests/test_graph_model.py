@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from contexts import make_context
 from test_graph_inputs import ALL, table
 from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaModel
 
@@ -177,14 +178,14 @@ def test_every_parameter_gets_a_gradient_or_ddp_would_wait(tokenizer) -> None:
 def test_weights_of_the_graph_script_on_plain_text_are_a_warning(
     tmp_path, monkeypatch, nodes, warns
 ) -> None:
-    path, told = tmp_path / "model.bin", []
+    path = tmp_path / "model.bin"
     torch.save(published_state(), path)
     model = CloneModel(RobertaModel(config(), add_pooling_layer=False), dropout=0.1)
     monkeypatch.setattr(clones, "build_clone_model", lambda *_, **__: model)
     settings = SimpleNamespace(data_flow_length=nodes)
-    session = SimpleNamespace(settings=settings, checkpoint=path, warn=told.append)
-    clones.build_model(session, SimpleNamespace(found=None))
-    assert [("data_flow_length" in text) for text in told] == [True] * warns
+    context = make_context(settings=settings, checkpoint=path)
+    clones.build_model(context, SimpleNamespace(found=None))
+    assert [("data_flow_length" in text) for text in context.warnings] == [True] * warns
 
 
 def test_a_state_dict_of_another_model_is_refused() -> None:

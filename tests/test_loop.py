@@ -135,6 +135,18 @@ def test_evaluation_and_saving_count_optimizer_steps_not_micro_steps():
     assert [step for step, _ in saved] == [2, 4, 6]
 
 
+def test_steps_that_are_named_are_all_that_is_made():
+    task = Line()
+    trainer, events, saved = make(task, save_steps=1)
+    state = trainer.fit(TrainState(), only=[np.array([7, 8]), np.array([1]), np.array([2])])
+    assert [f["examples"] for k, f in events if k == "step"] == [2, 3, 4]
+    assert (state.step, task.evaluated, saved) == (3, [], [])
+    trainer, _, saved = make(task, stop_at=2)
+    with pytest.raises(Stopped):
+        trainer.fit(TrainState(), only=[np.array([7, 8])] * 3)
+    assert saved == []
+
+
 def test_training_is_with_dropout_whatever_mode_the_model_came_in():
     trainer, _, _ = make(Line())
     trainer.model.eval()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from contexts import make_context
 from run_on_disk import MIB, result, split_scores, write_run
 from test_loop import Line, make
 
@@ -95,10 +96,11 @@ def test_a_resumed_run_knows_the_phases_of_its_earlier_attempts():
     assert told_phases(events, "cpu") == told[-1][1]["phases"]
 
 
-def session_of(budget: MemoryBudget | None, told: MemoryBudget | None) -> Any:
-    facts = {"mode": "train", "budget": told.to_dict() if told else None}
+def context_of(budget: MemoryBudget | None) -> Any:
+    """Return the context of a run that was launched with this budget."""
+    facts = {"mode": "train", "budget": budget.to_dict() if budget else None}
     device = SimpleNamespace(device=torch.device("cpu"))
-    return SimpleNamespace(data_budget=budget, facts=facts, accelerator=device)
+    return make_context(facts=facts, accelerator=device)
 
 
 def simulated(forward: int) -> MemoryBudget:
@@ -122,7 +124,7 @@ def rank(number: int, forward: int, **more: Any) -> dict[str, Any]:
 
 def test_every_rank_counts_and_the_worst_is_compared():
     ranks = [rank(0, 80, context_bytes=5), rank(1, 100, context_bytes=9, earlier_bytes=0)]
-    found = memory_facts(session_of(simulated(110), None), ranks)
+    found = memory_facts(context_of(None), ranks, simulated(110))
     assert found["phases"] == [
         {"phase": "load", "predicted_bytes": None, "measured_bytes": 7, "error_percent": None},
         {
@@ -144,7 +146,7 @@ def test_every_rank_counts_and_the_worst_is_compared():
 
 def test_a_budget_of_the_longest_batch_is_named_so():
     ledger = replace(simulated(90), source="ledger", phases=(), reserved_bytes=None)
-    found = memory_facts(session_of(ledger, simulated(200)), [rank(0, 100)])
+    found = memory_facts(context_of(simulated(200)), [rank(0, 100)], ledger)
     assert (found["basis"], found["source"]) == (OF_BUDGET, "ledger")
     assert found["error_percent"] == pytest.approx(-10.0)  # the total stays the ledger's
     assert found["phases"][1]["error_percent"] == pytest.approx(100.0)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from causal_tiny import PAD, tiny_base, tiny_table
+from contexts import make_context
 
 from nbhelpers.jobs import finetune_plan
 from nbhelpers.jobs.rehearsal import rehearse
@@ -93,8 +94,7 @@ def test_a_loss_that_is_not_finite_is_told():
     ],
 )
 def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
-    told: list[str] = []
-    session = SimpleNamespace(warn=told.append, accelerator=CPU)
+    context = make_context(accelerator=CPU)
     recipe = SimpleNamespace(
         settings=SimpleNamespace(packing=True, gradient_checkpointing=False),
         windows=lambda epoch: [np.arange(3)],
@@ -107,6 +107,6 @@ def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
         return "it fails" if compiled in fails else ""
 
     monkeypatch.setattr(finetune_plan, "rehearse", pretended)
-    found = finetune_plan.rehearsed(session, None, forward, recipe, is_compiled=True)
+    found = finetune_plan.rehearsed(context, None, forward, recipe, is_compiled=True)
     assert found == expected
-    assert len(told) == warnings
+    assert len(context.warnings) == warnings

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from contexts import make_context
 
 from nbhelpers.cache import save_in_cache
 from nbhelpers.hardware import plan_hardware
@@ -75,9 +76,9 @@ def test_rank_0_watches_the_gpus_of_its_own_node_only(monkeypatch, nodes, proces
     there = SimpleNamespace(gpus=[SimpleNamespace(index=i, name="H100") for i in range(4, 8)])
     monkeypatch.setattr(training, "detect_hardware", lambda: there)
     plan = SimpleNamespace(use_gpu=True, num_nodes=nodes, processes_per_node=processes // nodes)
-    session = SimpleNamespace(is_main=True, plan=plan, facts={"hardware": planned.to_dict()})
-    assert list(training.watched_gpus(session)) == wanted
-    assert training.watched_gpus(SimpleNamespace(is_main=False, plan=plan)) == {}
+    facts = {"hardware": planned.to_dict()}
+    assert list(training.watched_gpus(make_context(plan=plan, facts=facts))) == wanted
+    assert training.watched_gpus(make_context(plan=plan, facts=facts, rank=1)) == {}
 
 
 def test_two_nodes_with_equal_process_ids_fill_a_cache_at_once(tmp_path: Path, monkeypatch):

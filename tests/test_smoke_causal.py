@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from contexts import make_context
+
+from nbhelpers.jobs.measure import Clock
 
 pytestmark = pytest.mark.slow
 
@@ -12,7 +15,7 @@ SEED = 7
 @pytest.fixture
 def smoke(tmp_path, monkeypatch):
     monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path))
-    from nbhelpers.jobs import smoke_causal
+    from nbhelpers.models import smoke_causal
 
     return smoke_causal
 
@@ -117,15 +120,14 @@ def test_a_module_ends_with_the_end_token_and_batches_come_in_an_order_of_the_se
 
 
 def test_pretraining_is_a_phase_of_its_own_and_only_where_it_happens():
-    from types import SimpleNamespace
+    events = []
 
-    from nbhelpers.jobs.session import Session
+    def emit(kind, **fields):
+        events.append((kind, *fields.values()))
 
-    said = []
-    clock = SimpleNamespace(phase=lambda name: said.append(name))
-    progress = lambda name: lambda done, total: said.append((name, done, total))  # noqa: E731
-    report = Session.pretraining(SimpleNamespace(clock=clock, progress=progress))
-    assert said == []  # the cache has the model: nothing is reported
+    report = make_context(emit_rank=emit, clock=Clock(emit)).pretraining()
+    assert events == []  # the cache has the model: nothing is reported
     for done in (1, 2):
         report(done, 2)
-    assert said == ["pretrain", ("pretrain", 1, 2), ("pretrain", 2, 2), "model"]
+    assert events[0] == ("phase", "pretrain") and events[-1] == ("phase", "model")
+    assert events[-2] == ("progress", "pretrain", 2, 2)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+from contexts import make_context
 
 import nbhelpers as nb
 from nbhelpers import speeds
@@ -63,39 +62,27 @@ def test_a_probe_measures_and_the_next_prediction_says_so(
 
 
 def test_the_longest_steps_come_first_and_a_short_run_is_probed_in_its_own_steps() -> None:
-    from nbhelpers.batching import split_batch
-    from nbhelpers.jobs.probe import Probe, ProbeDone, rate_of
+    from nbhelpers.jobs.probe import probed_steps, rate_of, shortened
 
     preset = nb.load_preset(
         "detector", "smoke", overrides={"global_batch_size": 8, "per_device_train_batch_size": 4}
     )
-    told: list[str] = []
-    session: Any = SimpleNamespace(
-        settings=preset.settings,
-        plan=split_batch(8, 4, 1),
-        emit_main=lambda kind, **_: told.append(kind),
-    )
-    made = Probe(session)
-    changed = (session.settings.freeze_epochs, session.settings.epochs, session.settings.floors)
+    settings = shortened(preset.settings)
+    changed = (settings.freeze_epochs, settings.epochs, settings.floors)
     assert changed == (0, preset.settings.epochs - preset.settings.freeze_epochs, False)
+    context = make_context(settings=settings)
     costs = np.arange(240)  # 120 programs, each in two forms
     usual = [np.arange(n, n + 8) for n in range(0, 120, 8)]
-    task: Any = SimpleNamespace(costs=costs, examples=120, windows=lambda epoch: usual)
-    made.take_over(task)
-    first, second, *typical = task.windows(0)
+    steps = probed_steps(context, costs, usual, examples=120)
+    first, second, *typical = steps.windows
     assert sorted(first) == list(range(232, 240)) and list(second) == list(usual[-1])
     assert len(typical) == 6 and all((a == b).all() for a, b in zip(typical, usual, strict=False))
+    assert (steps.longest, steps.examples) == (2, 120)
+    assert len(probed_steps(context, costs, usual[:3], examples=120).windows) == 3
     step = {"examples": 8, "useful_tokens": 80, "padded_tokens": 100, "elapsed_s": 0.5}
-    steps = [{name: (n + 1) * value for name, value in step.items()} for n in range(8)]
-    for each in steps[:-1]:
-        session.emit_main("step", **each)
-    with pytest.raises(ProbeDone):
-        session.emit_main("step", **steps[-1])
-    found = rate_of(made.steps[2:])
-    assert (found["useful_tokens_per_s"], found["useful_share"]) == pytest.approx((160.0, 0.8))
-    task.windows = lambda epoch: usual[:3]
-    made.take_over(task)
-    assert len(task.windows(0)) == made.count == 3
+    events = [{name: (n + 1) * value for name, value in step.items()} for n in range(8)]
+    rate = rate_of(events[2:])
+    assert (rate["useful_tokens_per_s"], rate["useful_share"]) == pytest.approx((160.0, 0.8))
 
 
 def test_a_probe_takes_no_checkpoint_and_no_other_mode_is_known(tmp_path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from ..errors import ConfigError, DataFlowUnavailable
 from .dataflow_cache import FlowCache
 from .dataflow_graph import read_function
-from .dataflow_processes import read_chunks
-from .dataflow_table import FlowTable, join, make_table
+from .dataflow_processes import run_chunks, serve_with, start_child
+from .dataflow_table import FlowTable, join, load_table, make_table
 from .dataflow_tree import leaf_kinds, require_language, require_text, versions
 
 # Part of the cache's key: raise it when the same code and grammar give another graph than before.
@@ -73,6 +75,41 @@ def read_chunk(codes: Sequence[str], language: str, compat: str) -> FlowTable:
                 yield [], [], error.message
 
     return make_table(graphs())
+
+
+def read_chunks(
+    chunks: Sequence[Sequence[str]], language: str, compat: str, count: int
+) -> Iterator[tuple[int, FlowTable]]:
+    """Yield each chunk's number and its graphs as they are done, from up to `count` children.
+
+    Where the machine lets no further child start, those that run do the work; without any, this
+    process does.
+
+    Raises:
+        DataError: A child ended before its work was done.
+    """
+    return run_chunks(
+        chunks,
+        start=lambda: start_child(__name__, language, compat),
+        count=count,
+        read=lambda answer: load_table(io.BytesIO(answer))[0],
+        here=lambda chunk: read_chunk(chunk, language, compat),
+    )
+
+
+def serve() -> None:
+    """Answer the parent: a list of functions comes in, their table goes out, until the pipe ends.
+
+    `sys.argv` holds the paths, the language and the grammar's compatibility.
+    """
+    _, _, language, compat = sys.argv
+
+    def answer(chunk: list[str]) -> memoryview:
+        file = io.BytesIO()
+        read_chunk(chunk, language, compat).save(file)
+        return file.getbuffer()
+
+    serve_with(answer)
 
 
 def _read(

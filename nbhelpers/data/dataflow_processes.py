@@ -7,7 +7,6 @@ test), do not fork a process with threads or CUDA, and end when the parent's pip
 
 from __future__ import annotations
 
-import io
 import json
 import queue
 import struct
@@ -20,7 +19,6 @@ from contextlib import suppress
 from typing import IO, Any, TypeVar
 
 from ..errors import DataError
-from .dataflow_table import FlowTable, load_table
 
 T = TypeVar("T")
 _LENGTH = struct.Struct(">Q")  # precedes each message
@@ -28,28 +26,6 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve()"
 )
 _STDERR_SHOWN = 2000
-
-
-def read_chunks(
-    chunks: Sequence[Sequence[str]], language: str, compat: str, count: int
-) -> Iterator[tuple[int, FlowTable]]:
-    """Yield each chunk's number and its graphs as they are done, from up to `count` children.
-
-    Where the machine lets no further child start, those that run do the work; without any, this
-    process does.
-
-    Raises:
-        DataError: A child ended before its work was done.
-    """
-    from .dataflow_corpus import read_chunk
-
-    return run_chunks(
-        chunks,
-        start=lambda: _Child(__name__, language, compat),
-        count=count,
-        read=lambda answer: load_table(io.BytesIO(answer))[0],
-        here=lambda chunk: read_chunk(chunk, language, compat),
-    )
 
 
 def start_child(module: str, *arguments: str) -> _Child:
@@ -162,23 +138,6 @@ class _Child:
             with suppress(OSError):
                 if stream:
                     stream.close()
-
-
-def serve() -> None:
-    """Answer the parent: a list of functions comes in, their table goes out, until the pipe ends.
-
-    `sys.argv` holds the paths, the language and the grammar's compatibility.
-    """
-    from .dataflow_corpus import read_chunk
-
-    _, _, language, compat = sys.argv
-
-    def answer(chunk: list[str]) -> memoryview:
-        file = io.BytesIO()
-        read_chunk(chunk, language, compat).save(file)
-        return file.getbuffer()
-
-    serve_with(answer)
 
 
 def serve_with(answer: Callable[[list[Any]], bytes | memoryview]) -> None:

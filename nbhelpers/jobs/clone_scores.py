@@ -16,60 +16,61 @@ import numpy as np
 from nbhelpers.data.pairs import CloneData
 from nbhelpers.floors import score_floors
 from nbhelpers.jobs import outcome
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.metrics import best_threshold, is_positive, score_pairs
 from nbhelpers.models.clones import CloneModel
 from nbhelpers.predictions import PredictionWriter, Sink
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.clones import Inputs
-    from nbhelpers.jobs.pairs import PairTask
-    from nbhelpers.jobs.session import Session
+    from nbhelpers.jobs.pairs import Inputs, PairTask
     from nbhelpers.jobs.training import Training
 
 Predicted = dict[str, tuple[np.ndarray, np.ndarray]]  # split -> P(clone) as given and swapped
 
 
 def score_splits(
-    session: Session,
+    context: RunContext,
     inputs: Inputs,
     task: PairTask,
     model: CloneModel,
     training: Training | None,
 ) -> None:
     """Score valid and test, write predictions and the result; all ranks encode, rank 0 writes."""
-    predicted, threshold = _predict(session, inputs.data, task)
-    ranks = outcome.gather_memory(session, training)
-    if not session.is_main:
+    predicted, threshold = _predict(context, inputs.data, task)
+    ranks = outcome.gather_memory(context, training)
+    if not context.is_main:
         return
-    session.clock.phase("scores")
-    scores = _scores(session, inputs.data, predicted, threshold["value"])
-    if session.settings.floors:
-        _add_floors(session, inputs.data, predicted, threshold["value"], scores)
+    context.clock.phase("scores")
+    scores = _scores(context, inputs.data, predicted, threshold["value"])
+    if context.settings.floors:
+        _add_floors(context, inputs.data, predicted, threshold["value"], scores)
     parts = {
         "data": inputs.data.to_dict() | {"truncated_functions": inputs.table.truncated},
-        "model": _model_facts(session, inputs, model),
+        "model": _model_facts(context, inputs, model),
         "threshold": threshold,
         "scores": scores,
         "throughput": _throughput(training, task),
     }
-    outcome.write_result(session, training, ranks, parts)
+    outcome.write_result(context, training, ranks, parts)
 
 
-def _predict(session: Session, data: CloneData, task: PairTask) -> tuple[Predicted, dict[str, Any]]:
+def _predict(
+    context: RunContext, data: CloneData, task: PairTask
+) -> tuple[Predicted, dict[str, Any]]:
     """Score every split but train, valid first; lines of test pairs are written as they come."""
     names = sorted((n for n in data.splits if n != "train"), key=lambda name: name != "valid")
     predicted: Predicted = {}
-    threshold = _threshold(session, data, predicted) if "valid" not in names else {}
-    path, expected = session.run.predictions_path, 0
-    with PredictionWriter(path) if session.is_main else nullcontext() as writer:
+    threshold = _threshold(context, data, predicted) if "valid" not in names else {}
+    path, expected = context.run.predictions_path, 0
+    with PredictionWriter(path) if context.is_main else nullcontext() as writer:
         for name in names:
             pairs, sink = data.splits[name], None
             if writer is not None and name.startswith("test"):
                 sink = prediction_sink(writer, data, name, threshold["value"])
                 expected += len(pairs)
-            report = session.progress(f"evaluate {name}")
+            report = context.progress(f"evaluate {name}")
             predicted[name] = task.predict(pairs, report, sink)
-            threshold = threshold or _threshold(session, data, predicted)
+            threshold = threshold or _threshold(context, data, predicted)
         assert writer is None or writer.n_written == expected, "a pair was left out or told twice"
     return predicted, threshold
 
@@ -96,19 +97,19 @@ def prediction_sink(
     return write
 
 
-def _threshold(session: Session, data: CloneData, predicted: Predicted) -> dict[str, Any]:
+def _threshold(context: RunContext, data: CloneData, predicted: Predicted) -> dict[str, Any]:
     """Choose the threshold on valid; test never takes part."""
     if "valid" in predicted:
         value = best_threshold(data.splits["valid"].label, predicted["valid"][0])
         return {"value": float(value), "chosen_on": "valid", "criterion": "f1"}
-    session.warn("There are no valid pairs: the threshold is 0.5, not a chosen one.")
+    context.warn("There are no valid pairs: the threshold is 0.5, not a chosen one.")
     return {"value": 0.5, "chosen_on": "nothing", "criterion": "fixed"}
 
 
 def _scores(
-    session: Session, data: CloneData, predicted: Predicted, threshold: float
+    context: RunContext, data: CloneData, predicted: Predicted, threshold: float
 ) -> dict[str, Any]:
-    s, scores = session.settings, {}
+    s, scores = context.settings, {}
     for name, (given, swapped) in predicted.items():
         pairs = data.splits[name]
         scores[name] = score_pairs(
@@ -124,43 +125,43 @@ def _scores(
             seed=s.seed,
         )
     for name in sorted(scores, key=lambda name: name == "test"):  # last: what progress shows
-        session.emit_main("eval", step=-1, split=name, scores=scores[name]["orders"]["given"])
+        context.emit("eval", step=-1, split=name, scores=scores[name]["orders"]["given"])
     return scores
 
 
 def _add_floors(
-    session: Session,
+    context: RunContext,
     data: CloneData,
     predicted: Predicted,
     threshold: float,
     scores: dict[str, Any],
 ) -> None:
     if "train" not in data.splits or "valid" not in data.splits:
-        session.warn("The floors need train and valid pairs and were left out.")
+        context.warn("The floors need train and valid pairs and were left out.")
         return
-    session.clock.phase("floors")
+    context.clock.phase("floors")
     floors = score_floors(
         data.functions,
         data.splits,
-        seed=session.settings.seed,
-        bootstrap_samples=session.settings.bootstrap_samples,
+        seed=context.settings.seed,
+        bootstrap_samples=context.settings.bootstrap_samples,
         model={name: (given, threshold) for name, (given, _) in predicted.items()},
     )
     for name, found in floors.items():
         scores[name]["floors"] = found
 
 
-def _model_facts(session: Session, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
+def _model_facts(context: RunContext, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
     weights = inputs.found.weights
     return {
-        "name": session.settings.model,
+        "name": context.settings.model,
         "revision": weights.revision if weights else None,
         "architecture": type(model.encoder).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "random_weights": session.settings.random_weights and session.checkpoint is None,
+        "random_weights": context.settings.random_weights and context.checkpoint is None,
         "tokenizer": inputs.found.note,
-        "seq_len": session.settings.seq_len,
-        "data_flow": _data_flow(session.settings, inputs.table),
+        "seq_len": context.settings.seq_len,
+        "data_flow": _data_flow(context.settings, inputs.table),
     }
 
 

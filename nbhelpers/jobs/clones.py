@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,9 @@ from nbhelpers.data import load_clone_data
 from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData
 from nbhelpers.jobs.clone_scores import score_splits
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import seed_everything
-from nbhelpers.jobs.pairs import PairTask, largest_batch_budget, load_weights
+from nbhelpers.jobs.pairs import Inputs, PairTask, largest_batch_budget, load_weights
 from nbhelpers.jobs.smoke import pretrained_encoder
 from nbhelpers.jobs.training import Training, train_task
 from nbhelpers.models.clones import CloneModel, is_of_graph_script
@@ -24,21 +24,8 @@ from nbhelpers.models.weights import read_state_dict
 from nbhelpers.schema import ClonesSettings
 from nbhelpers.shapes import SMOKE_MODELS
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.session import Session
-
-
 LANGUAGE = "java"  # of BigCloneBench
 HEAD = 1  # a stream of random numbers of its own
-
-
-@dataclass(slots=True, kw_only=True)
-class Inputs:
-    """The data of one run, tokenised."""
-
-    data: CloneData
-    table: TokenTable | GraphTable
-    found: Tokeniser
 
 
 def check(settings: ClonesSettings) -> list[str]:
@@ -49,9 +36,9 @@ def check(settings: ClonesSettings) -> list[str]:
     return problems
 
 
-def build_data(session: Session) -> Inputs:
+def build_data(context: RunContext) -> Inputs:
     """Read the pairs and tokenise each distinct function once."""
-    s = session.settings
+    s = context.settings
     data = load_clone_data(
         s.data,
         revision=s.data_revision,
@@ -59,41 +46,41 @@ def build_data(session: Session) -> Inputs:
         train_fraction=s.train_fraction,
         max_train_samples=s.max_train_samples,
         seed=s.seed,
-        require=("test",) if session.checkpoint else ("train", "valid", "test"),
+        require=("test",) if context.checkpoint else ("train", "valid", "test"),
     )
     found = build_tokenizer(s, [data.functions[row] for row in train_functions(data)])
     build = _text_table if s.data_flow_length is None else _graph_table
-    table = build(session, data, found)
+    table = build(context, data, found)
     if table.truncated:
         share = table.truncated / len(data.functions)
-        session.warn(
+        context.warn(
             f"{table.truncated} functions ({share:.1%}) are longer than seq_len={s.seq_len} and "
             "are cut."
         )
     return Inputs(data=data, table=table, found=found)
 
 
-def _text_table(session: Session, data: CloneData, found: Tokeniser) -> TokenTable:
+def _text_table(context: RunContext, data: CloneData, found: Tokeniser) -> TokenTable:
     return tokenise(
         data.functions,
         found.tokenizer,
-        seq_len=session.settings.seq_len,
+        seq_len=context.settings.seq_len,
         vocab_size=found.config.vocab_size,
-        report=session.progress("tokenise"),
+        report=context.progress("tokenise"),
     )
 
 
-def _graph_table(session: Session, data: CloneData, found: Tokeniser) -> GraphTable:
-    s = session.settings
+def _graph_table(context: RunContext, data: CloneData, found: Tokeniser) -> GraphTable:
+    s = context.settings
     flows = extract_corpus(
         data.functions,
         LANGUAGE,
         grammar_compat=s.grammar_compat,
-        report=session.progress("data flow"),
+        report=context.progress("data flow"),
     )
     if flows.problems:
         index, reason = next(iter(sorted(flows.problems.items())))
-        session.warn(
+        context.warn(
             f"{len(flows.problems)} of {len(flows)} functions have no data flow or one that the "
             f"parser had to guess; the first is {data.ids[index]}: {reason.rstrip('.')}."
         )
@@ -115,7 +102,7 @@ def train_functions(data: CloneData) -> np.ndarray:
     return np.unique(np.concatenate([pairs.left, pairs.right]))
 
 
-def build_model(session: Session, inputs: Inputs) -> CloneModel:
+def build_model(context: RunContext, inputs: Inputs) -> CloneModel:
     """Return the model in fp32 on the CPU; the caller seeds before."""
 
     def pretrain(config: Any) -> Any:
@@ -123,20 +110,20 @@ def build_model(session: Session, inputs: Inputs) -> CloneModel:
             config,
             inputs.table,
             train_functions(inputs.data),
-            steps=session.settings.pretrain_steps,
-            seed=session.settings.seed,
-            report=session.pretraining(),
+            steps=context.settings.pretrain_steps,
+            seed=context.settings.seed,
+            report=context.pretraining(),
         )
         # The head must start the same whether the encoder was trained just now or cached.
-        seed_everything(session.settings.seed, HEAD)
+        seed_everything(context.settings.seed, HEAD)
         return encoder
 
-    model = build_clone_model(session.settings, inputs.found, pretrain=pretrain)
-    if session.checkpoint:
-        state = read_state_dict(session.checkpoint)
-        load_weights(model, state, str(session.checkpoint))
-        if session.settings.data_flow_length is None and is_of_graph_script(state):
-            session.warn(
+    model = build_clone_model(context.settings, inputs.found, pretrain=pretrain)
+    if context.checkpoint:
+        state = read_state_dict(context.checkpoint)
+        load_weights(model, state, str(context.checkpoint))
+        if context.settings.data_flow_length is None and is_of_graph_script(state):
+            context.warn(
                 "The weights have the names of GraphCodeBERT's script, which reads data flow, and "
                 "this run reads plain text: its scores are then not that model's. If it was "
                 "trained there, set data_flow_length, such as 128."
@@ -144,30 +131,30 @@ def build_model(session: Session, inputs: Inputs) -> CloneModel:
     return model
 
 
-def train(session: Session, inputs: Inputs, model: CloneModel) -> Training:
+def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
 
     def save_files(folder: Path) -> None:
         inputs.found.config.save_pretrained(folder)
         inputs.found.tokenizer.save_pretrained(folder)
 
-    task = _task(session, inputs, model)
+    task = _task(context, inputs, model)
     return train_task(
-        session,
+        context,
         task,
         model,
-        predict=lambda windows: largest_batch_budget(session, task, windows),
+        predict=lambda windows: largest_batch_budget(context, task, windows),
         save_files=save_files,
     )
 
 
-def _task(session: Session, inputs: Inputs, model: CloneModel) -> PairTask:
-    tflops = session.gpu_tflops
-    return PairTask(session.settings, inputs, session.accelerator, model, gpu_tflops=tflops)
+def _task(context: RunContext, inputs: Inputs, model: CloneModel) -> PairTask:
+    tflops = context.gpu_tflops
+    return PairTask(context.settings, inputs, context.accelerator, model, gpu_tflops=tflops)
 
 
 def evaluate(
-    session: Session, inputs: Inputs, model: CloneModel, training: Training | None
+    context: RunContext, inputs: Inputs, model: CloneModel, training: Training | None
 ) -> None:
     """Score valid and test, write predictions and the result; all ranks encode, rank 0 writes."""
-    score_splits(session, inputs, _task(session, inputs, model), model, training)
+    score_splits(context, inputs, _task(context, inputs, model), model, training)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_budget import largest_batch_budget
 from nbhelpers.jobs.detector_compile import CompiledTask
 from nbhelpers.jobs.detector_inputs import Inputs, read_inputs
@@ -21,9 +22,6 @@ from nbhelpers.models.detector_build import FACTS_FILE, build_detector, facts_of
 from nbhelpers.models.weights import raise_unlike, read_state_dict
 from nbhelpers.schema import DetectorSettings
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.session import Session
-
 HEAD = 1  # a stream of random numbers of its own
 
 
@@ -32,51 +30,53 @@ def check(settings: DetectorSettings) -> list[str]:
     return []
 
 
-def build_data(session: Session) -> Inputs:
+def build_data(context: RunContext) -> Inputs:
     """Read, audit, edit and tokenise the programs."""
-    return read_inputs(session)
+    return read_inputs(context)
 
 
-def build_model(session: Session, inputs: Inputs) -> DetectorModel:
+def build_model(context: RunContext, inputs: Inputs) -> DetectorModel:
     """Return the model in fp32 on the CPU; the caller seeds before."""
 
     def pretrain(config: Any) -> Any:
-        encoder = pretrained(session, inputs, config)
+        encoder = pretrained(context, inputs, config)
         # The heads must start the same whether the encoder was trained just now or cached.
-        seed_everything(session.settings.seed, HEAD)
+        seed_everything(context.settings.seed, HEAD)
         return encoder
 
-    model = build_detector(session.settings, inputs.found, pretrain=pretrain)
-    if session.checkpoint:
-        state = read_state_dict(session.checkpoint)
-        raise_unlike(model, state, str(session.checkpoint))
+    model = build_detector(context.settings, inputs.found, pretrain=pretrain)
+    if context.checkpoint:
+        state = read_state_dict(context.checkpoint)
+        raise_unlike(model, state, str(context.checkpoint))
         model.load_state_dict(state)
     return model
 
 
-def train(session: Session, inputs: Inputs, model: DetectorModel) -> Training:
+def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training:
     """Train; the model ends as the checkpoint with the best score on valid."""
     from nbhelpers.jobs.checkpoint import write_json
 
     def save_files(folder: Path) -> None:
         inputs.found.config.save_pretrained(folder)
         inputs.found.tokenizer.save_pretrained(folder)
-        write_json(folder / FACTS_FILE, facts_of(session.settings, inputs.form))
+        write_json(folder / FACTS_FILE, facts_of(context.settings, inputs.form))
 
-    task = _task(session, inputs, model)
+    task = _task(context, inputs, model)
     if model.rarity is not None:
         model.rarity.copy_(token_rarity(inputs))
-    model.to(session.accelerator.device)
+    model.to(context.accelerator.device)
     model.standardise(task.some_states())
     training = train_task(
-        session,
+        context,
         task,
         model,
-        predict=lambda windows: largest_batch_budget(session, task, windows),
+        predict=lambda windows: largest_batch_budget(context, task, windows),
         save_files=save_files,
-        groups=lambda bare: parameter_groups(bare, session.settings, task),
+        groups=lambda bare: parameter_groups(bare, context.settings, task),
     )
-    session.compiled = task.facts() if isinstance(task, CompiledTask) else None
+    if isinstance(task, CompiledTask):
+        training.compiled = task.facts()
+        training.model = {"compiled": training.compiled["is_on"]}
     model.freeze(False)
     model.compile_blocks(False)
     return training
@@ -124,29 +124,29 @@ def parameter_groups(
     return [group for group in found if group["params"]]
 
 
-def _task(session: Session, inputs: Inputs, model: DetectorModel) -> DetectorTask:
-    s = session.settings
-    if session.checkpoint is None and wants_compiling(session, inputs, model):
-        task = CompiledTask(s, inputs, session.accelerator, model)
-        task.tell = lambda proof: _tell_proof(session, proof)
+def _task(context: RunContext, inputs: Inputs, model: DetectorModel) -> DetectorTask:
+    s = context.settings
+    if context.checkpoint is None and wants_compiling(context, inputs, model):
+        task = CompiledTask(s, inputs, context.accelerator, model)
+        task.tell = lambda proof: _tell_proof(context, proof)
         return task
-    return DetectorTask(s, inputs, session.accelerator, model)
+    return DetectorTask(s, inputs, context.accelerator, model)
 
 
-def _tell_proof(session: Session, proof: dict[str, Any]) -> None:
-    session.emit_main("compile", **proof)
+def _tell_proof(context: RunContext, proof: dict[str, Any]) -> None:
+    context.emit("compile", **proof)
     if not proof["is_on"]:
         gap = proof.get("largest_difference", 0.0)
         why = proof.get("reason") or f"their gradients are {gap:.3f} from the plain ones"
-        session.warn(f"The blocks are not compiled: {why}.")
+        context.warn(f"The blocks are not compiled: {why}.")
 
 
 LONG_RUN_TOKENS = 20_000_000  # compiling and proving it take about half a minute
 
 
-def wants_compiling(session: Session, inputs: Inputs, model: DetectorModel) -> bool:
+def wants_compiling(context: RunContext, inputs: Inputs, model: DetectorModel) -> bool:
     """Whether the blocks are compiled: as the settings say, or where the run is long enough."""
-    s = session.settings
+    s = context.settings
     if s.compile_layers == "off" or not model.can_compile:
         return False
     if s.compile_layers == "on":
@@ -154,12 +154,12 @@ def wants_compiling(session: Session, inputs: Inputs, model: DetectorModel) -> b
     train = inputs.data.splits.get("train", np.zeros(0, dtype=np.int64))
     epochs = max(0, s.epochs - s.freeze_epochs)
     tokens = int(inputs.table.lengths[inputs.rows[train]].sum()) * epochs
-    return session.plan.use_gpu and session.precision != "fp32" and tokens > LONG_RUN_TOKENS
+    return context.plan.use_gpu and context.precision != "fp32" and tokens > LONG_RUN_TOKENS
 
 
 def evaluate(
-    session: Session, inputs: Inputs, model: DetectorModel, training: Training | None
+    context: RunContext, inputs: Inputs, model: DetectorModel, training: Training | None
 ) -> None:
     """Score every split, write predictions and the result; all ranks score, rank 0 writes."""
-    task = DetectorTask(session.settings, inputs, session.accelerator, model)
-    score_run(session, inputs, task, training)
+    task = DetectorTask(context.settings, inputs, context.accelerator, model)
+    score_run(context, inputs, task, training)

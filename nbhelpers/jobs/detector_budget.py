@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.pairs import largest_extent
 from nbhelpers.ledger import ledger
 from nbhelpers.memory import MemoryBudget
@@ -13,22 +14,21 @@ from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.detector_task import DetectorTask
-    from nbhelpers.jobs.session import Session
 
 
 def largest_batch_budget(
-    session: Session, task: DetectorTask, windows: list[np.ndarray]
+    context: RunContext, task: DetectorTask, windows: list[np.ndarray]
 ) -> MemoryBudget | None:
     """Return the ledger of this rank's largest micro-batch; None where the sizes are not known."""
-    s, plan, shape = session.settings, session.plan, find_shape(session.settings)
+    s, plan, shape = context.settings, context.plan, find_shape(context.settings)
     if shape is None or not windows:
         return None
     forms, batches = task.forms.reshape(-1), task.batches
-    largest = largest_extent(session, task.costs, windows, lambda rows: batches.extent(forms[rows]))
+    largest = largest_extent(context, task.costs, windows, lambda rows: batches.extent(forms[rows]))
     scored = np.argsort(-batches.lengths[task.inputs.rows])[: s.per_device_eval_batch_size]
     scoring = batches.extent(task.inputs.rows[scored])
     lines = ledger(
-        s, plan, shape, precision=session.precision, extent=largest, scoring=(scoring, scoring)
+        s, plan, shape, precision=context.precision, extent=largest, scoring=(scoring, scoring)
     )
     total = sum(line.size_bytes for line in lines)
     return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())

@@ -13,6 +13,7 @@ from nbhelpers.data.code_edits import EDITS, edit_rows
 from nbhelpers.data.detection import CodeRow, DetectionData, load_detection_data, read_rows
 from nbhelpers.data.detection_audit import audit
 from nbhelpers.errors import DataError
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_further import left_out_said, new_rows
 from nbhelpers.jobs.detector_known import MODEL, data_arguments, require_alike, without_known
 from nbhelpers.models.detector_build import build_detector_tokenizer, reading_form
@@ -22,7 +23,6 @@ from nbhelpers.models.inputs import TokenTable, tokenise
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbhelpers.jobs.session import Session
 
 ABSENT = -1  # in a list of table rows: this program has no such form
 LABELS = {"human": 0, "ai": 1, None: -1}
@@ -88,40 +88,40 @@ class _Texts:
         return places
 
 
-def read_inputs(session: Session) -> Inputs:
+def read_inputs(context: RunContext) -> Inputs:
     """Read, audit, edit and tokenise."""
-    s = session.settings
-    require_alike(session.checkpoint, {name: getattr(s, name) for name in MODEL})
-    data = without_known(session, load_detection_data(**data_arguments(s)))
-    is_audited = s.objective != "similar" and session.is_main  # once, not in every process
-    verdict = _audit(session, data) if is_audited else None
+    s = context.settings
+    require_alike(context.checkpoint, {name: getattr(s, name) for name in MODEL})
+    data = without_known(context, load_detection_data(**data_arguments(s)))
+    is_audited = s.objective != "similar" and context.is_main  # once, not in every process
+    verdict = _audit(context, data) if is_audited else None
     texts = _Texts(s.canonical)
     rows = texts.add([row.code for row in data.rows])
-    is_trained = session.checkpoint is None
+    is_trained = context.checkpoint is None
     forms, edits, edited = {}, {}, {}
     if is_trained and s.augment_share:
         codes, languages = _of(data, "train")
         for name in _forms(s.augment):
-            forms[name] = texts.add(_edited(session, codes, languages, name, "augment"))
+            forms[name] = texts.add(_edited(context, codes, languages, name, "augment"))
     if s.edit_suite and s.objective != "similar":
         codes, languages = _of(data, "test")
         for name in EDITS:
-            edited[name] = _edited(session, codes, languages, name, "edit suite")
+            edited[name] = _edited(context, codes, languages, name, "edit suite")
             edits[name] = texts.add(edited[name])
     others, left_out = {}, {}
     further = {"unseen_humans": s.unseen_humans, "retrieval_data": s.retrieval_data}
     for name, source in further.items():
         if source is not None:
-            new, left_out[name] = _further(session, name, source, data)
+            new, left_out[name] = _further(context, name, source, data)
             others[name] = (new, texts.add([row.code for row in new]))
     picked = [canonical(row.code, s.canonical) for row in _train_rows(data)]
     found = build_detector_tokenizer(s, picked)
     form = reading_form(found.tokenizer, s.canonical, s.objective)
-    require_alike(session.checkpoint, {"canonical": form})
+    require_alike(context.checkpoint, {"canonical": form})
     inputs = Inputs(
         data=data,
         audit=verdict,
-        table=_table(session, texts.texts, found, form),
+        table=_table(context, texts.texts, found, form),
         found=found,
         rows=rows,
         forms=forms,
@@ -131,29 +131,29 @@ def read_inputs(session: Session) -> Inputs:
         left_out=left_out,
         form=form,
     )
-    _tell_limits(session, inputs)
+    _tell_limits(context, inputs)
     return inputs
 
 
-def _table(session: Session, texts: list[str], found: Tokeniser, form: str) -> TokenTable:
-    s = session.settings
+def _table(context: RunContext, texts: list[str], found: Tokeniser, form: str) -> TokenTable:
+    s = context.settings
     return tokenise(
         texts if form == s.canonical else [canonical(text, form) for text in texts],
         found.tokenizer,
         seq_len=s.seq_len,
         vocab_size=found.config.vocab_size,
         collapse=s.canonical == "flat",
-        report=session.progress("tokenise"),
+        report=context.progress("tokenise"),
     )
 
 
-def _audit(session: Session, data: DetectionData) -> dict[str, Any]:
+def _audit(context: RunContext, data: DetectionData) -> dict[str, Any]:
     """Audit the data; a hopeless set stops here unless the settings say to go on."""
     found = audit(data)
     if found.verdict == "hopeless":
-        if session.settings.on_failed_audit == "stop":
+        if context.settings.on_failed_audit == "stop":
             found.require_usable()
-        session.warn("The audit calls the data hopeless: " + "; ".join(found.reasons))
+        context.warn("The audit calls the data hopeless: " + "; ".join(found.reasons))
     return found.to_dict()
 
 
@@ -173,12 +173,12 @@ def _forms(augment: Sequence[str]) -> list[str]:
 
 
 def _edited(
-    session: Session, codes: list[str], languages: list[str], name: str, what: str
+    context: RunContext, codes: list[str], languages: list[str], name: str, what: str
 ) -> list[str | None]:
     # Other names and styles than those of the test: a seed of its own.
-    seed = session.settings.seed if what == "augment" else 10_000 + session.settings.seed
-    found = edit_rows(codes, languages, name, seed=seed, report=session.progress(what))
-    return only_changed(codes, found, session.settings.canonical)
+    seed = context.settings.seed if what == "augment" else 10_000 + context.settings.seed
+    found = edit_rows(codes, languages, name, seed=seed, report=context.progress(what))
+    return only_changed(codes, found, context.settings.canonical)
 
 
 def only_changed(codes: Sequence[str], edited: Sequence[str | None], form: str) -> list[str | None]:
@@ -194,10 +194,10 @@ def only_changed(codes: Sequence[str], edited: Sequence[str | None], form: str) 
 
 
 def _further(
-    session: Session, name: str, source: str, data: DetectionData
+    context: RunContext, name: str, source: str, data: DetectionData
 ) -> tuple[list[CodeRow], dict[str, int]]:
     """Read further programs, without those that the training has seen; and what is left out."""
-    s = session.settings
+    s = context.settings
     known = [data.rows[row] for split in ("train", "valid") for row in data.splits.get(split, ())]
     rows = read_rows(source, on_bad_rows=s.on_bad_rows)
     is_human = name == "unseen_humans"
@@ -211,22 +211,22 @@ def _further(
             fix=f"name other data, or leave {name} out",
         )
     if left_out:
-        session.warn(
+        context.warn(
             f"{name}: {len(rows) - len(found):,} of {len(rows):,} programs are left out: "
             f"{left_out_said(left_out)}."
         )
     return found, {"rows_read": len(rows), **left_out}
 
 
-def _tell_limits(session: Session, inputs: Inputs) -> None:
-    s = session.settings
-    if session.checkpoint is None and s.freeze_epochs >= s.epochs:
-        session.warn(
+def _tell_limits(context: RunContext, inputs: Inputs) -> None:
+    s = context.settings
+    if context.checkpoint is None and s.freeze_epochs >= s.epochs:
+        context.warn(
             f"The encoder never learns: freeze_epochs={s.freeze_epochs} of epochs={s.epochs}."
         )
     if inputs.truncated:
         share = inputs.truncated / len(inputs.rows)
-        session.warn(
+        context.warn(
             f"{inputs.truncated:,} programs ({share:.1%}) are longer than "
             f"seq_len={inputs.table.seq_len} and are cut."
         )

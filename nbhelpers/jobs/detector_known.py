@@ -13,11 +13,11 @@ import numpy as np
 from nbhelpers.data.detection import DetectionData, load_detection_data
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_further import left_out_said, new_rows
 from nbhelpers.models.detector_build import FACTS_FILE
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.session import Session
     from nbhelpers.schema import DetectorSettings
 
 MODEL = ("objective", "pooling", "similarity_pooling", "projection_size")
@@ -63,7 +63,7 @@ def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
         )
 
 
-def without_known(session: Session, data: DetectionData) -> DetectionData:
+def without_known(context: RunContext, data: DetectionData) -> DetectionData:
     """Return the data of an evaluation without test rows that its detector was trained on.
 
     Other splits of the same data, or other data that share rows with them, put programs of the
@@ -72,16 +72,16 @@ def without_known(session: Session, data: DetectionData) -> DetectionData:
     Raises:
         DataError: Nothing is left, or one class.
     """
-    if session.checkpoint is None:
+    if context.checkpoint is None:
         return data
-    record = read_json(session.checkpoint.parents[2] / "run.json") or {}
+    record = read_json(context.checkpoint.parents[2] / "run.json") or {}
     told = (record.get("preset") or {}).get("settings")
-    if not told or data_arguments(told) == data_arguments(session.settings):
+    if not told or data_arguments(told) == data_arguments(context.settings):
         return data
     try:
         trained = load_detection_data(**data_arguments(told))
     except DataError as error:
-        session.warn(f"Whether the test holds programs of the training is not known: {error}")
+        context.warn(f"Whether the test holds programs of the training is not known: {error}")
         return data
     known = [trained.rows[at] for name in ("train", "valid") for at in trained.splits[name]]
     splits = dict(data.splits)
@@ -93,11 +93,11 @@ def without_known(session: Session, data: DetectionData) -> DetectionData:
         ids = {id(row) for row in kept}
         splits[name] = splits[name][np.array([id(row) in ids for row in rows], dtype=bool)]
         if left_out:
-            session.warn(
+            context.warn(
                 f"{name}: {len(rows) - len(kept):,} of {len(rows):,} programs are left out: "
                 f"{left_out_said(left_out)}."
             )
-    _require_rows(data, splits["test"], is_labelled=session.settings.objective != "similar")
+    _require_rows(data, splits["test"], is_labelled=context.settings.objective != "similar")
     return replace(data, splits=splits)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.models.buckets import TextBucket
 from nbhelpers.models.encoders import new_encoder
 from nbhelpers.models.encoding import hidden_states
@@ -26,7 +27,6 @@ from nbhelpers.models.inputs import TokenTable, cache_dir, save_in_cache
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.detector_inputs import Inputs
-    from nbhelpers.jobs.session import Session
 
 RECIPE = 1  # of the cache; raise it when the objective changes
 HIDDEN_SHARE, WARMUP_SHARE = 0.15, 0.06
@@ -35,28 +35,28 @@ BATCH_TOKENS = {"cuda": 32_768, "cpu": 2_048}
 SORTED_BATCHES = 16  # so many batches are drawn at once and sorted by length: little is padded
 
 
-def pretrained(session: Session, inputs: Inputs, config: Any) -> Any:
+def pretrained(context: RunContext, inputs: Inputs, config: Any) -> Any:
     """Return an encoder after `pretrain_steps` masked-language-model steps, in fp32 on the CPU."""
     from safetensors.torch import load_file, save_file
 
-    s, device = session.settings, session.accelerator.device
+    s, device = context.settings, context.accelerator.device
     rows = _distinct(inputs)
-    path = cache_dir() / "detector" / f"{_key(session, inputs.table, rows, config)}.safetensors"
+    path = cache_dir() / "detector" / f"{_key(context, inputs.table, rows, config)}.safetensors"
     encoder = new_encoder(config)
     if path.is_file():
         encoder.load_state_dict(load_file(path))
         return encoder
-    session.clock.phase("pretrain")
-    report = session.progress("pretrain")
-    for done, loss in enumerate(_steps(session, encoder.to(device), inputs.table, rows), 1):
+    context.clock.phase("pretrain")
+    report = context.progress("pretrain")
+    for done, loss in enumerate(_steps(context, encoder.to(device), inputs.table, rows), 1):
         report(done, s.pretrain_steps)
         if done in (1, s.pretrain_steps):
-            session.emit_main("pretrain", step=done, loss=float(loss))
+            context.emit("pretrain", step=done, loss=float(loss))
     encoder.to("cpu").eval()
-    if session.is_main:
+    if context.is_main:
         tensors = {k: v.contiguous() for k, v in encoder.state_dict().items()}
         save_in_cache(path, lambda part: save_file(tensors, part))
-    session.clock.phase("model")
+    context.clock.phase("model")
     return encoder
 
 
@@ -67,9 +67,9 @@ def _distinct(inputs: Inputs) -> np.ndarray:
     return np.unique(found[found >= 0])
 
 
-def _key(session: Session, table: TokenTable, rows: np.ndarray, config: Any) -> str:
-    s = session.settings
-    device = session.accelerator.device.type
+def _key(context: RunContext, table: TokenTable, rows: np.ndarray, config: Any) -> str:
+    s = context.settings
+    device = context.accelerator.device.type
     facts = [RECIPE, s.pretrain_steps, s.seed, table.seq_len, device, torch.__version__]
     digest = hashlib.sha256(f"{config.to_json_string()}{json.dumps(facts)}".encode())
     for row in rows:
@@ -77,9 +77,11 @@ def _key(session: Session, table: TokenTable, rows: np.ndarray, config: Any) -> 
     return digest.hexdigest()[:32]
 
 
-def _steps(session: Session, encoder: Any, table: TokenTable, rows: np.ndarray) -> Iterator[Tensor]:
+def _steps(
+    context: RunContext, encoder: Any, table: TokenTable, rows: np.ndarray
+) -> Iterator[Tensor]:
     """Train; yield the loss of each step, on the device."""
-    s, device = session.settings, session.accelerator.device
+    s, device = context.settings, context.accelerator.device
     torch.manual_seed(s.seed)
     encoder.train()
     head = MaskedHead(encoder.config.hidden_size).to(device)
@@ -95,7 +97,7 @@ def _steps(session: Session, encoder: Any, table: TokenTable, rows: np.ndarray) 
             group["lr"] = peak * rate
         width = int(table.lengths[picked].max())
         bucket = table.bucket(picked, width).to(lambda x: x.to(device, non_blocking=True))
-        with session.accelerator.autocast():
+        with context.accelerator.autocast():
             loss = _loss(encoder, head, bucket)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

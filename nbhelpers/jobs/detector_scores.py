@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,95 +22,67 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.files import read_json
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.checkpoint import find_best
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs
-from nbhelpers.jobs.detector_similarity import score_similarity
+from nbhelpers.jobs.detector_similarity import Numbers, Scored, score_similarity
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.detector_task import DetectorTask
-    from nbhelpers.jobs.session import Session
     from nbhelpers.jobs.training import Training
 
 SPEED_FILES = 256  # programs whose scoring is timed
 
 
-@dataclass(slots=True, kw_only=True)
-class Scored:
-    """The numbers of one split: rows, logits and unit vectors, in the data's order."""
-
-    rows: list[CodeRow]
-    logits: np.ndarray
-    vectors: np.ndarray
-
-    @property
-    def labels(self) -> list[str]:
-        """What each program is; code of unseen humans is human."""
-        return [row.label or "human" for row in self.rows]
-
-    @property
-    def tasks(self) -> list[str]:
-        """The task of each program."""
-        return [row.task for row in self.rows]
-
-
-@dataclass(slots=True, kw_only=True)
-class Numbers:
-    """All numbers of a run, the same on every rank."""
-
-    splits: dict[str, Scored]
-    edits: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)  # rows, logits
-    speed: dict[str, Any] = field(default_factory=dict)
-
-
 def score_run(
-    session: Session, inputs: Inputs, task: DetectorTask, training: Training | None
+    context: RunContext, inputs: Inputs, task: DetectorTask, training: Training | None
 ) -> None:
     """Score all splits on all ranks; rank 0 writes predictions and the result."""
-    numbers = _numbers(session, inputs, task)
-    similarity = score_similarity(session, inputs, task, numbers)
-    ranks = outcome.gather_memory(session, training)
-    if not session.is_main:
+    numbers = _numbers(context, inputs, task)
+    similarity = score_similarity(context, inputs, task, numbers)
+    ranks = outcome.gather_memory(context, training)
+    if not context.is_main:
         return
-    session.clock.phase("scores")
+    context.clock.phase("scores")
     point, scores = None, {}
-    if session.settings.objective != "similar":
-        point = _operating_point(session, numbers)
-        scores = _scores(session, inputs, numbers, point)
-        write_predictions(session.run.predictions_path, numbers, point)
+    if context.settings.objective != "similar":
+        point = _operating_point(context, numbers)
+        scores = _scores(context, inputs, numbers, point)
+        write_predictions(context.run.predictions_path, numbers, point)
     parts = {
         "data": inputs.data.to_dict() | {"truncated": inputs.truncated, "further": inputs.left_out},
         "audit": inputs.audit,
-        "model": _model_facts(session, inputs, task),
+        "model": _model_facts(context, inputs, task),
         "operating_point": None if point is None else point.to_dict(),
         "scores": scores,
         "similarity": similarity,
         "phases": _phases(training),
-        "compile": session.compiled,
-        "throughput": _throughput(session, inputs, task, training),
+        "compile": training.compiled if training else None,
+        "throughput": _throughput(context, inputs, task, training),
         "inference": numbers.speed,
     }
-    outcome.write_result(session, training, ranks, parts)
+    outcome.write_result(context, training, ranks, parts)
 
 
-def _numbers(session: Session, inputs: Inputs, task: DetectorTask) -> Numbers:
+def _numbers(context: RunContext, inputs: Inputs, task: DetectorTask) -> Numbers:
     splits = {}
     for name in SCORED:
         if name in inputs.data.splits and len(inputs.data.splits[name]):
             rows = inputs.rows[inputs.data.splits[name]]
-            splits[name] = _scored(session, task, name, inputs.split_rows(name), rows)
+            splits[name] = _scored(context, task, name, inputs.split_rows(name), rows)
     for name, (found, rows) in inputs.others.items():
-        splits[name] = _scored(session, task, name, found, rows)
+        splits[name] = _scored(context, task, name, found, rows)
     edits = {}
     for name, rows in inputs.edits.items():
         at = np.flatnonzero(rows != ABSENT)
-        logits, _ = task.batches.predict(task.raw, rows[at], session.progress(f"evaluate {name}"))
+        logits, _ = task.batches.predict(task.raw, rows[at], context.progress(f"evaluate {name}"))
         edits[name] = (at, logits)
     return Numbers(splits=splits, edits=edits, speed=_speed(task, inputs))
 
 
 def _scored(
-    session: Session, task: DetectorTask, name: str, found: list[CodeRow], rows: np.ndarray
+    context: RunContext, task: DetectorTask, name: str, found: list[CodeRow], rows: np.ndarray
 ) -> Scored:
-    report = session.progress(f"evaluate {name}")
+    report = context.progress(f"evaluate {name}")
     logits, vectors = task.batches.predict(task.raw, rows, report)
     return Scored(rows=found, logits=logits, vectors=vectors)
 
@@ -139,14 +110,14 @@ def _speed(task: DetectorTask, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _operating_point(session: Session, numbers: Numbers) -> OperatingPoint:
+def _operating_point(context: RunContext, numbers: Numbers) -> OperatingPoint:
     """Choose on valid; an evaluation takes the point that its run froze, where there is one."""
-    s, valid = session.settings, numbers.splits.get("valid")
-    if session.checkpoint is not None:
-        frozen = frozen_point(session.checkpoint)
+    s, valid = context.settings, numbers.splits.get("valid")
+    if context.checkpoint is not None:
+        frozen = frozen_point(context.checkpoint)
         if frozen is not None:
             return frozen
-        session.warn("No frozen threshold belongs to the checkpoint: it is chosen on valid anew.")
+        context.warn("No frozen threshold belongs to the checkpoint: it is chosen on valid anew.")
     if valid is None:
         raise ConfigError(
             "There are no valid programs to choose a threshold on.",
@@ -156,7 +127,7 @@ def _operating_point(session: Session, numbers: Numbers) -> OperatingPoint:
         valid.labels, valid.logits, target_fpr=s.target_fpr, target_miss_rate=s.target_miss_rate
     )
     for text in point.warnings:
-        session.warn(text)
+        context.warn(text)
     return point
 
 
@@ -177,12 +148,12 @@ def frozen_point(weights: Path) -> OperatingPoint | None:
 
 
 def _scores(
-    session: Session, inputs: Inputs, numbers: Numbers, point: OperatingPoint
+    context: RunContext, inputs: Inputs, numbers: Numbers, point: OperatingPoint
 ) -> dict[str, Any]:
-    s = session.settings
+    s = context.settings
     draw = {"resamples": s.bootstrap_samples, "seed": s.seed}
-    floors = _fit_floors(session, inputs)
-    session.clock.phase("scores")
+    floors = _fit_floors(context, inputs)
+    context.clock.phase("scores")
     found = {}
     for name, split in numbers.splits.items():
         if name == "retrieval_data":
@@ -203,13 +174,13 @@ def _scores(
             found[name]["edits"] = edit_scores(
                 split.labels,
                 split.logits,
-                _edited(session, inputs, numbers, floors),
+                _edited(context, inputs, numbers, floors),
                 point,
                 tasks=split.tasks,
                 floors=beside,
                 **draw,
             )
-        session.emit_main("eval", step=-1, split=name, scores=_plain(found[name]["metrics"]))
+        context.emit("eval", step=-1, split=name, scores=_plain(found[name]["metrics"]))
     return found
 
 
@@ -217,14 +188,14 @@ def _plain(metrics: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value is not None}
 
 
-def _fit_floors(session: Session, inputs: Inputs) -> DetectorFloors | None:
-    s = session.settings
+def _fit_floors(context: RunContext, inputs: Inputs) -> DetectorFloors | None:
+    s = context.settings
     if not s.floors:
         return None
     if "train" not in inputs.data.splits or "valid" not in inputs.data.splits:
-        session.warn("The floors need train and valid programs and were left out.")
+        context.warn("The floors need train and valid programs and were left out.")
         return None
-    session.clock.phase("floors")
+    context.clock.phase("floors")
 
     def of(split: str) -> tuple[list[str], list[Any]]:
         rows = [row for row in inputs.split_rows(split) if row.label is not None]
@@ -236,9 +207,9 @@ def _fit_floors(session: Session, inputs: Inputs) -> DetectorFloors | None:
 
 
 def _edited(
-    session: Session, inputs: Inputs, numbers: Numbers, floors: DetectorFloors | None
+    context: RunContext, inputs: Inputs, numbers: Numbers, floors: DetectorFloors | None
 ) -> dict[str, Edited]:
-    form, found = session.settings.canonical, {}
+    form, found = context.settings.canonical, {}
     for name, (at, logits) in numbers.edits.items():
         codes = [canonical(inputs.edited_codes[name][row] or "", form) for row in at]
         scored = floors.score(codes) if floors is not None and len(codes) else {}
@@ -273,14 +244,14 @@ def write_predictions(path: Path, numbers: Numbers, point: OperatingPoint) -> No
     draft.replace(path)
 
 
-def _model_facts(session: Session, inputs: Inputs, task: DetectorTask) -> dict[str, Any]:
-    s, weights = session.settings, inputs.found.weights
+def _model_facts(context: RunContext, inputs: Inputs, task: DetectorTask) -> dict[str, Any]:
+    s, weights = context.settings, inputs.found.weights
     return {
         "name": s.model,
         "revision": weights.revision if weights else None,
         "architecture": type(task.raw.encoder).__name__,
         "parameters": sum(p.numel() for p in task.raw.parameters()),
-        "random_weights": session.checkpoint is None
+        "random_weights": context.checkpoint is None
         and (s.random_weights or s.model in MODELS["detector"].embedded),
         "tokenizer": inputs.found.note,
         "seq_len": s.seq_len,
@@ -301,30 +272,30 @@ def _phases(training: Training | None) -> dict[str, float] | None:
 
 
 def _throughput(
-    session: Session, inputs: Inputs, task: DetectorTask, training: Training | None
+    context: RunContext, inputs: Inputs, task: DetectorTask, training: Training | None
 ) -> dict[str, Any]:
     if training is None or not training.state.examples:
         return {}
     found = outcome.throughput(training.state)
     found["programs_per_s"] = found.pop("pairs_per_s")
-    found["mfu_6n"] = _mfu(session, task, training)
+    found["mfu_6n"] = _mfu(context, task, training)
     return found
 
 
-def _mfu(session: Session, task: DetectorTask, training: Training) -> float | None:
+def _mfu(context: RunContext, task: DetectorTask, training: Training) -> float | None:
     """Return the share of the GPUs' half-precision peak that useful tokens need.
 
     Source: 6 operations per matrix element and token (forward 2, backward 4; a frozen encoder has
     2), attention left out; PaLM, appendix B.
     """
-    tflops, s = session.gpu_tflops, session.settings
-    if tflops is None or not session.plan.use_gpu:
+    tflops, s = context.gpu_tflops, context.settings
+    if tflops is None or not context.plan.use_gpu:
         return None
     matrices = matrix_parameters(task.raw.encoder)
     frozen = min(1.0, s.freeze_epochs / s.epochs)
     per_token = matrices * (6 - 4 * frozen)
     per_s = training.state.useful_tokens / training.state.train_s * per_token
-    return per_s / (tflops * 1e12 * session.plan.world_size)
+    return per_s / (tflops * 1e12 * context.plan.world_size)
 
 
 def matrix_parameters(encoder: nn.Module) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection import CodeRow
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.models.detector import DetectorModel
 from nbhelpers.models.detector_build import build_detector
@@ -18,46 +20,72 @@ from nbhelpers.retrieval_pairs import hard_pairs, pair_scores
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.detector_inputs import Inputs
-    from nbhelpers.jobs.detector_scores import Numbers
     from nbhelpers.jobs.detector_task import DetectorTask
-    from nbhelpers.jobs.session import Session
 
 POOLS = ("test", "retrieval_data")
 NO_WEIGHTS = "the encoder began with random weights"
 
 
+@dataclass(slots=True, kw_only=True)
+class Scored:
+    """The numbers of one split: rows, logits and unit vectors, in the data's order."""
+
+    rows: list[CodeRow]
+    logits: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def labels(self) -> list[str]:
+        """What each program is; code of unseen humans is human."""
+        return [row.label or "human" for row in self.rows]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The task of each program."""
+        return [row.task for row in self.rows]
+
+
+@dataclass(slots=True, kw_only=True)
+class Numbers:
+    """All numbers of a run, the same on every rank."""
+
+    splits: dict[str, Scored]
+    edits: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)  # rows, logits
+    speed: dict[str, Any] = field(default_factory=dict)
+
+
 def score_similarity(
-    session: Session, inputs: Inputs, task: DetectorTask, numbers: Numbers
+    context: RunContext, inputs: Inputs, task: DetectorTask, numbers: Numbers
 ) -> dict[str, Any] | None:
     """Return the scores of the similarity space; all ranks encode, rank 0 returns them."""
-    if session.settings.objective == "detect":
+    if context.settings.objective == "detect":
         return None
-    raw = _raw_vectors(session, inputs, task, numbers)
-    if not session.is_main:
+    raw = _raw_vectors(context, inputs, task, numbers)
+    if not context.is_main:
         return None
-    session.clock.phase("similarity")
-    found: dict[str, Any] = {"dimensions": session.settings.projection_size, "retrieval": []}
+    context.clock.phase("similarity")
+    found: dict[str, Any] = {"dimensions": context.settings.projection_size, "retrieval": []}
     floors = {
-        split: TfidfSimilarity(_texts(session, numbers.splits[split].rows))
+        split: TfidfSimilarity(_texts(context, numbers.splits[split].rows))
         for split in ("valid", *POOLS)
         if split in numbers.splits
     }
     for split in POOLS:
         if split in numbers.splits:
-            found["retrieval"] += _retrieval(session, split, numbers, floors[split], raw)
-    found["pairs"] = _pairs(session, numbers, floors, raw)
+            found["retrieval"] += _retrieval(context, split, numbers, floors[split], raw)
+    found["pairs"] = _pairs(context, numbers, floors, raw)
     return found | {"headline": _headline(found)}
 
 
 def _raw_vectors(
-    session: Session, inputs: Inputs, task: DetectorTask, numbers: Numbers
+    context: RunContext, inputs: Inputs, task: DetectorTask, numbers: Numbers
 ) -> dict[str, Any]:
     """Return by split the unit vectors of the encoder as it was before training, or why not.
 
     The state that stands for a program is pooled in the same way, and nothing is learnt.
     """
-    s = session.settings
-    if session.checkpoint is not None:
+    s = context.settings
+    if context.checkpoint is not None:
         return dict.fromkeys(numbers.splits, "an evaluation has the trained weights alone")
     if inputs.found.weights is None or s.random_weights:
         return dict.fromkeys(numbers.splits, NO_WEIGHTS)
@@ -66,7 +94,7 @@ def _raw_vectors(
     plain = s.model_copy(update=way)
     model: DetectorModel = build_detector(plain, inputs.found)
     model.projector = None  # `project` then gives the states' own directions
-    model.to(session.accelerator.device)
+    model.to(context.accelerator.device)
     found = {}
     for split in ("valid", *POOLS):
         if split in numbers.splits:
@@ -81,14 +109,14 @@ def _rows_of(inputs: Inputs, split: str) -> np.ndarray:
     return inputs.rows[inputs.data.splits[split]]
 
 
-def _texts(session: Session, rows: Sequence[CodeRow]) -> list[str]:
-    return [canonical(row.code, session.settings.canonical) for row in rows]
+def _texts(context: RunContext, rows: Sequence[CodeRow]) -> list[str]:
+    return [canonical(row.code, context.settings.canonical) for row in rows]
 
 
 def _retrieval(
-    session: Session, split: str, numbers: Numbers, tfidf: TfidfSimilarity, raw: dict[str, Any]
+    context: RunContext, split: str, numbers: Numbers, tfidf: TfidfSimilarity, raw: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    s, scored = session.settings, numbers.splits[split]
+    s, scored = context.settings, numbers.splits[split]
     table = retrieval_table(
         scored.vectors,
         scored.tasks,
@@ -105,12 +133,12 @@ def _retrieval(
 
 
 def _pairs(
-    session: Session, numbers: Numbers, floors: dict[str, TfidfSimilarity], raw: dict[str, Any]
+    context: RunContext, numbers: Numbers, floors: dict[str, TfidfSimilarity], raw: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Return the scores of same-task pairs of the test split; the threshold comes from valid."""
     if "valid" not in numbers.splits or "test" not in numbers.splits:
         return None
-    s, pairs = session.settings, {}
+    s, pairs = context.settings, {}
     for split in ("valid", "test"):
         rows = numbers.splits[split].rows
         pairs[split] = hard_pairs(
@@ -120,7 +148,7 @@ def _pairs(
             seed=s.seed,
         )
         if not pairs[split].label.any():
-            session.warn(f"No two programs of {split} solve the same task: no pairs are scored.")
+            context.warn(f"No two programs of {split} solve the same task: no pairs are scored.")
             return None
     plain = [raw.get(split, NO_WEIGHTS) for split in ("test", "valid")]
     reason = next((value for value in plain if isinstance(value, str)), None)

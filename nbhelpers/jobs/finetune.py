@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks
 from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_evaluate import check_prompts, evaluate_all, tasks_may_run
-from nbhelpers.jobs.finetune_train import Trained, train_adapter
+from nbhelpers.jobs.finetune_inputs import Adapted, Inputs
+from nbhelpers.jobs.finetune_train import train_adapter
+from nbhelpers.jobs.training import Training
 from nbhelpers.models.causal import (
-    CausalBase,
     add_adapter,
     count_parameters,
     load_base,
@@ -22,38 +23,6 @@ from nbhelpers.models.causal import (
 from nbhelpers.models.causal_attention import choose_attention, has_triton
 from nbhelpers.models.causal_text import TextTable, check_ends, tokenise_samples
 from nbhelpers.schema import FinetuneSettings
-
-if TYPE_CHECKING:
-    from nbhelpers.jobs.session import Session
-
-
-@dataclass(slots=True, kw_only=True)
-class Inputs:
-    """The data of one run: texts, their tokens by split, and the problems of pass@1."""
-
-    data: InstructionData
-    tables: dict[str, TextTable]
-    tokenizer: Any
-    tasks: dict[str, list[CodingTask]] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Adapted:
-    """A base model with its adapter: `model` is what is called, `bare` the model inside."""
-
-    base: CausalBase
-    model: Any
-    facts: dict[str, Any]
-
-    @property
-    def bare(self) -> Any:
-        """The language model itself; adapters live in its layers."""
-        return self.base.model
-
-    def to(self, device: Any) -> Adapted:
-        """Move what is called to a device."""
-        self.model.to(device)
-        return self
 
 
 def check(settings: FinetuneSettings) -> list[str]:
@@ -70,14 +39,14 @@ def check(settings: FinetuneSettings) -> list[str]:
     return problems
 
 
-def build_data(session: Session) -> Inputs:
+def build_data(context: RunContext) -> Inputs:
     """Read the rows, make prompts, tokenise each split, and read the problems of pass@1.
 
     Raises:
         DataError: Rows that cannot be used, or answers without an end.
         ConfigError: A template that the model does not have.
     """
-    s = session.settings
+    s = context.settings
     tokenizer = load_tokenizer(s)
     data = load_instructions(
         s.data,
@@ -94,7 +63,7 @@ def build_data(session: Session) -> Inputs:
         tokenizer=tokenizer,
     )
     if left_out := data.problems.get("left_out"):
-        session.warn(left_out)
+        context.warn(left_out)
     if tokenizer is None:
         texts = [sample.prompt + sample.completion for sample in data.splits["train"]]
         tokenizer = load_tokenizer(s, texts)
@@ -104,43 +73,45 @@ def build_data(session: Session) -> Inputs:
             tokenizer,
             seq_len=s.seq_len,
             template=data.template,
-            report=session.progress(f"tokenise {name}"),
+            report=context.progress(f"tokenise {name}"),
         )
         for name, samples in data.splits.items()
     }
-    _tell_cut(session, tables)
+    _tell_cut(context, tables)
     problems = check_ends(tables["train"], tokenizer, template=data.template, seq_len=s.seq_len)
     if problems:
         raise ConfigError(
             f"The training texts are not sound: {'; '.join(problems)}.",
             fix="check the tokenizer's special tokens and the template",
         )
-    tasks = _tasks(session, data, tokenizer)
+    tasks = _tasks(context, data, tokenizer)
     return Inputs(data=data, tables=tables, tokenizer=tokenizer, tasks=tasks)
 
 
-def _tell_cut(session: Session, tables: dict[str, TextTable]) -> None:
-    table, limit = tables["train"], session.settings.seq_len
+def _tell_cut(context: RunContext, tables: dict[str, TextTable]) -> None:
+    table, limit = tables["train"], context.settings.seq_len
     if table.cut:
         share = table.cut / max(1, len(table))
-        session.warn(
+        context.warn(
             f"{table.cut} train answers ({share:.1%}) are longer than seq_len={limit} and are cut; "
             "a cut answer teaches no end."
         )
     if table.dropped:
-        session.warn(
+        context.warn(
             f"{table.dropped} train rows have a prompt of seq_len={limit} tokens or more and are "
             "left out."
         )
 
 
-def _tasks(session: Session, data: InstructionData, tokenizer: Any) -> dict[str, list[CodingTask]]:
-    s = session.settings
+def _tasks(
+    context: RunContext, data: InstructionData, tokenizer: Any
+) -> dict[str, list[CodingTask]]:
+    s = context.settings
     if s.evaluate != "all":
         return {}
     may, reason = tasks_may_run(s)
     if not may:
-        session.warn(f"pass@1 is not measured: {reason}")
+        context.warn(f"pass@1 is not measured: {reason}")
         return {}
     return {
         name: load_tasks(
@@ -154,34 +125,34 @@ def _tasks(session: Session, data: InstructionData, tokenizer: Any) -> dict[str,
     }
 
 
-def build_model(session: Session, inputs: Inputs) -> Adapted:
+def build_model(context: RunContext, inputs: Inputs) -> Adapted:
     """Return the frozen base with fresh adapters, those of a checkpoint, or (`base`) none.
 
     Raises:
         ConfigError: A model, a target module, an attention or a length that does not do.
         DataError: A checkpoint that does not fit its base.
     """
-    s, device = session.settings, session.accelerator.device
+    s, device = context.settings, context.accelerator.device
     if s.model == "smoke" and device.type == "cpu":
         torch.set_num_threads(1)  # a second thread costs more than it gives on matrices this small
     base = load_base(
         s,
-        precision=session.precision,
+        precision=context.precision,
         device=device,
         quantised=s.method == "qlora",
         tokenizer=inputs.tokenizer,
-        report=session.pretraining(),
+        report=context.pretraining(),
     )
     family = base.config.model_type
     base.facts["attention"] = choose_attention(s.attention, family, device)
     base.facts["loss"] = "plain" if s.loss == "plain" else "chunked"
-    check_prompts(session, inputs, base.config)
+    check_prompts(context, inputs, base.config)
     total = count_parameters(base.model)
     model, check = base.model, None
-    if session.checkpoint is not None:
+    if context.checkpoint is not None:
         from nbhelpers.jobs.adapters import attach
 
-        model, check = attach(base.model, session.checkpoint.parent, base.tokenizer)
+        model, check = attach(base.model, context.checkpoint.parent, base.tokenizer)
     elif s.method != "base":
         if base.facts["attention"] == "flex" and device.type == "cpu":
             text = "attention=flex cannot train on a CPU: PyTorch has no backward pass for it there"
@@ -216,13 +187,15 @@ def _adapter_facts(s: FinetuneSettings, model: Any, *, is_found: bool) -> dict[s
     }
 
 
-def train(session: Session, inputs: Inputs, model: Adapted) -> Trained | None:
+def train(context: RunContext, inputs: Inputs, model: Adapted) -> Training | None:
     """Train the adapters; the model ends as it is after the last step. `base` trains nothing."""
-    if session.settings.method == "base":
+    if context.settings.method == "base":
         return None
-    return train_adapter(session, inputs, model)
+    return train_adapter(context, inputs, model)
 
 
-def evaluate(session: Session, inputs: Inputs, model: Adapted, training: Trained | None) -> None:
+def evaluate(
+    context: RunContext, inputs: Inputs, model: Adapted, training: Training | None
+) -> None:
     """Generate answers, score them, and write generations and the result."""
-    evaluate_all(session, inputs, model, training)
+    evaluate_all(context, inputs, model, training)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.jobs.parity import prove
 from nbhelpers.jobs.rehearsal import is_out_of_memory, reason, rehearse
@@ -22,32 +23,31 @@ from nbhelpers.models.causal_text import TextTable
 from nbhelpers.shapes import find_shape
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.finetune import Adapted, Inputs
-    from nbhelpers.jobs.session import Session
+    from nbhelpers.jobs.finetune_inputs import Adapted, Inputs
 
 COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
 ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
 
 def laid_out(
-    session: Session, inputs: Inputs, adapted: Adapted, kernel: str, packed: bool
+    context: RunContext, inputs: Inputs, adapted: Adapted, kernel: str, packed: bool
 ) -> tuple[TrainingForward, Recipe]:
     """Return how the loss is computed and how micro-batches are made, under a kernel."""
-    loss, dtype = adapted.base.facts["loss"], DTYPES[session.precision]
+    loss, dtype = adapted.base.facts["loss"], DTYPES[context.precision]
     forward = TrainingForward(adapted.bare, kernel=kernel, loss=loss, dtype=dtype)
     recipe = Recipe(
-        settings=session.settings.model_copy(update={"packing": packed}),
-        plan=session.plan,
+        settings=context.settings.model_copy(update={"packing": packed}),
+        plan=context.plan,
         table=inputs.tables["train"],
         pad_id=adapted.base.pad_id,
         multiple=row_multiple(kernel, packed),
-        rank=session.writer.rank,
+        rank=context.rank,
     )
     return forward, recipe
 
 
 def rehearsed(
-    session: Session,
+    context: RunContext,
     adapted: Adapted,
     forward: TrainingForward,
     recipe: Recipe,
@@ -65,19 +65,19 @@ def rehearsed(
             adapted,
             forward,
             batch,
-            accelerator=session.accelerator,
+            accelerator=context.accelerator,
             compiled=compiled,
             checkpointing=recipe.settings.gradient_checkpointing,
         )
         if not problem:
             return kernel, packed, compiled
         what = "Compiled blocks fail" if compiled else f"attention={kernel} fails"
-        session.warn(f"{what} on this machine ({problem}): a slower way is used.")
+        context.warn(f"{what} on this machine ({problem}): a slower way is used.")
     return "eager", False, False
 
 
 def proven_kernel(
-    session: Session, inputs: Inputs, adapted: Adapted, dtype: torch.dtype
+    context: RunContext, inputs: Inputs, adapted: Adapted, dtype: torch.dtype
 ) -> tuple[str, bool, dict[str, Any]]:
     """Return the attention that may be used, whether samples are packed, and what was measured.
 
@@ -85,7 +85,7 @@ def proven_kernel(
     whole square of a packed row.
     """
     kernel = adapted.base.facts["attention"]
-    table, packed = inputs.tables["train"], session.settings.packing
+    table, packed = inputs.tables["train"], context.settings.packing
     problem = ""
     try:
         found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
@@ -98,7 +98,7 @@ def proven_kernel(
             "does not agree with eager attention on this machine (relative error "
             f"{found['relative_error']:.2g})"
         )
-        session.warn(
+        context.warn(
             f"attention={kernel} {problem}: eager is used, and samples are padded instead of "
             "packed; the samples of each update stay the same."
         )
@@ -106,17 +106,17 @@ def proven_kernel(
         found = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
     if not found["passed"]:
         error = found["relative_error"]
-        session.warn(
+        context.warn(
             f"Samples in one batch do not agree with the same samples one by one (relative error "
             f"{error:.2g}): set packing=false."
             if math.isfinite(error)
-            else f"The base's hidden states are not finite in {session.precision}."
+            else f"The base's hidden states are not finite in {context.precision}."
         )
-    session.emit_main("parity", **found)
+    context.emit("parity", **found)
     return kernel, packed, found
 
 
-def compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str, vocab: int) -> bool:
+def compiles(context: RunContext, inputs: Inputs, recipe: Recipe, kernel: str, vocab: int) -> bool:
     """Say whether blocks are compiled: long runs gain time, and large micro-batches need the room.
 
     The budget before the run assumes compiled blocks wherever there is flex attention.
@@ -124,17 +124,17 @@ def compiles(session: Session, inputs: Inputs, recipe: Recipe, kernel: str, voca
     s = recipe.settings
     if s.compile_layers != "auto":
         return s.compile_layers == "on"
-    if kernel != "flex" or not session.plan.use_gpu or not has_triton():
+    if kernel != "flex" or not context.plan.use_gpu or not has_triton():
         return False
     if int(recipe.table.lengths.sum()) * s.epochs >= COMPILE_PAYS_TOKENS:
         return True
-    plain = data_budget(session, inputs, recipe, kernel, vocab=vocab, is_compiled=False)
-    total = torch.cuda.get_device_properties(session.accelerator.device).total_memory
+    plain = data_budget(context, inputs, recipe, kernel, vocab=vocab, is_compiled=False)
+    total = torch.cuda.get_device_properties(context.accelerator.device).total_memory
     return plain is None or plain.total_bytes > ROOM_SHARE * total
 
 
 def data_budget(
-    session: Session,
+    context: RunContext,
     inputs: Inputs,
     recipe: Recipe,
     kernel: str,
@@ -150,20 +150,20 @@ def data_budget(
             whose tokenizer is trained on the data.
         first: The optimizer step that this process begins with.
     """
-    shape = find_shape(session.settings)
+    shape = find_shape(context.settings)
     if shape is None:
         return None
     largest = largest_extent(recipe, first)
     lines = finetune_ledger(
         recipe.settings,
-        session.plan,
+        context.plan,
         replace(shape, vocab=vocab),
-        precision=session.precision,
+        precision=context.precision,
         kernel=kernel,
         is_compiled=is_compiled,
         extent=largest,
         scoring=_scoring_extent(recipe, inputs.tables["valid"]),
-        prompts=_prompt_extent(session, inputs),
+        prompts=_prompt_extent(context, inputs),
     )
     total = sum(line.size_bytes for line in lines)
     return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
@@ -182,9 +182,9 @@ def _scoring_extent(recipe: Recipe, table: TextTable) -> CausalExtent | None:
     )
 
 
-def _prompt_extent(session: Session, inputs: Inputs) -> CausalExtent | None:
+def _prompt_extent(context: RunContext, inputs: Inputs) -> CausalExtent | None:
     """Return the largest batch of prompts; the problems of pass@1 count as long as `seq_len`."""
-    s, table = session.settings, inputs.tables["test"]
+    s, table = context.settings, inputs.tables["test"]
     if not len(table) or inputs.tasks:
         return None
     count, width = min(len(table), s.generation_batch_size), int(table.prompt_lengths.max())

@@ -29,6 +29,7 @@ class Recipe:
     pad_id: int
     multiple: int
     rank: int = 0
+    only: list[np.ndarray] | None = None  # the samples of each step of a probe
 
     @property
     def windows_per_epoch(self) -> int:
@@ -51,6 +52,8 @@ class Recipe:
     def windows(self, epoch: int) -> list[np.ndarray]:
         """Return the samples of each optimizer step of an epoch."""
         s = self.settings
+        if self.only is not None:
+            return self.only
         return epoch_windows(len(self.table), s.global_batch_size, seed=s.seed, epoch=epoch)
 
     def micro(self, window: np.ndarray, rank: int | None = None) -> list[np.ndarray]:

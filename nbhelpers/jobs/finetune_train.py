@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from nbhelpers.jobs import checkpoint as ck
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_plan import (
     COUNTED_STEPS,
     compiles,
@@ -28,31 +29,22 @@ from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import PhasePeaks, steps_to_watch
 from nbhelpers.jobs.measure_run import meter_of, peaks_of, settle_budget
+from nbhelpers.jobs.probe import probed_steps
 from nbhelpers.jobs.track import emitter
-from nbhelpers.jobs.training import watched_gpus
+from nbhelpers.jobs.training import Training, watched_gpus
+from nbhelpers.memory import MemoryBudget
 from nbhelpers.models.causal import DTYPES
 from nbhelpers.models.causal_batches import make_batch
 from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.models.causal_text import TextTable
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.finetune import Adapted, Inputs
-    from nbhelpers.jobs.session import Session
+    from nbhelpers.jobs.finetune_inputs import Adapted, Inputs
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-@dataclass(slots=True, kw_only=True)
-class Trained:
-    """What training leaves behind for the result."""
-
-    state: TrainState
-    meter: MemoryMeter
-    gpu: list[dict[str, Any]]
-    resumed_from: int | None
-    energy: dict[str, Any] | None = None
-
-
-def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained:
+def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Training:
     """Train from the newest checkpoint, or from the start.
 
     Raises:
@@ -60,25 +52,30 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         NonFinite: Gradients that are not finite.
         ConfigError: Too little disk.
     """
-    session.check_disk(adapted.facts["trainable_parameters"])
-    dtype = DTYPES[session.precision]
-    kernel, packed, parity = proven_kernel(session, inputs, adapted, dtype)
-    forward, recipe = laid_out(session, inputs, adapted, kernel, packed)
+    device = context.accelerator.device
+    # What building the model took, before anything else is tried on the GPU.
+    load_bytes = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    context.check_disk(adapted.facts["trainable_parameters"])
+    dtype = DTYPES[context.precision]
+    kernel, packed, parity = proven_kernel(context, inputs, adapted, dtype)
+    forward, recipe = laid_out(context, inputs, adapted, kernel, packed)
     vocab = int(adapted.base.config.vocab_size)
-    is_compiled = compiles(session, inputs, recipe, kernel, vocab)
-    if session.plan.use_gpu and (is_compiled or kernel == "flex"):
+    is_compiled = compiles(context, inputs, recipe, kernel, vocab)
+    if context.plan.use_gpu and (is_compiled or kernel == "flex"):
         kernel, packed, is_compiled = rehearsed(
-            session, adapted, forward, recipe, is_compiled=is_compiled
+            context, adapted, forward, recipe, is_compiled=is_compiled
         )
-        forward, recipe = laid_out(session, inputs, adapted, kernel, packed)
+        forward, recipe = laid_out(context, inputs, adapted, kernel, packed)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": parity}
-    if session.probe is not None:
-        recipe = session.probe.recipe(recipe, {"attention": kernel, "compiled": is_compiled})
-    resumed, state = find_state(session)
-    meter = meter_of(session, is_resumed=resumed is not None)
-    runner = _Runner(session, inputs, adapted, recipe, forward, meter)
-    found = data_budget(
-        session,
+    probed = None
+    if context.is_probe:
+        usual, lengths = recipe.windows(0), np.asarray(recipe.table.lengths)
+        probed = probed_steps(context, lengths, usual, examples=len(recipe.table))
+        recipe = replace(recipe, only=probed.windows)
+    resumed, state = find_state(context)
+    meter = meter_of(context, is_resumed=resumed is not None, load_bytes=load_bytes)
+    budget = data_budget(
+        context,
         inputs,
         recipe,
         kernel,
@@ -86,9 +83,12 @@ def train_adapter(session: Session, inputs: Inputs, adapted: Adapted) -> Trained
         is_compiled=is_compiled,
         first=state.step,
     )
-    settle_budget(session, found)
-    session.clock.phase("train")
-    return runner.run(resumed, state, is_compiled=is_compiled)
+    budget = settle_budget(context, budget)
+    context.clock.phase("train")
+    runner = _Runner(context, inputs, adapted, recipe, forward, meter, budget)
+    training = runner.run(resumed, state, is_compiled=is_compiled)
+    training.probed, training.model = probed, {"attention": kernel, "compiled": is_compiled}
+    return training
 
 
 class _Runner:
@@ -96,27 +96,28 @@ class _Runner:
 
     def __init__(
         self,
-        session: Session,
+        context: RunContext,
         inputs: Inputs,
         adapted: Adapted,
         recipe: Recipe,
         forward: TrainingForward,
         meter: MemoryMeter,
+        budget: MemoryBudget | None,
     ) -> None:
-        self.session, self.inputs, self.adapted = session, inputs, adapted
-        self.recipe, self.forward, self.meter = recipe, forward, meter
+        self.context, self.inputs, self.adapted = context, inputs, adapted
+        self.recipe, self.forward, self.meter, self.budget = recipe, forward, meter, budget
         self._last = time.monotonic()
 
-    def run(self, resumed: Path | None, state: TrainState, *, is_compiled: bool) -> Trained:
-        session, recipe = self.session, self.recipe
+    def run(self, resumed: Path | None, state: TrainState, *, is_compiled: bool) -> Training:
+        context, recipe = self.context, self.recipe
         resumed_from = state.step if resumed else None  # its folder may be pruned by the end
-        gpus = watched_gpus(session)
+        gpus = watched_gpus(context)
         with ExitStack() as stack:
             stack.enter_context(self.forward.active(compiled=is_compiled))
             trainer = self._trainer(state)
-            watch = stack.enter_context(GpuWatch(list(gpus), session.emit_main))
+            watch = stack.enter_context(GpuWatch(list(gpus), context.emit))
             if state.step < recipe.total_steps:
-                if not session.plan.use_gpu:
+                if not context.plan.use_gpu:
                     trainer.count_live_bytes(self.meter, COUNTED_STEPS)
                     stack.callback(trainer.counting.close)  # a step that fails ends its count too
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -131,27 +132,29 @@ class _Runner:
                 f"Stopped on request after optimizer step {state.step} of {recipe.total_steps}.",
                 fix="run the same launch again: it goes on from the checkpoint",
             )
-        return Trained(
+        return Training(
             state=state,
             meter=self.meter,
             gpu=watch.summary(gpus),
             resumed_from=resumed_from,
-            energy=watch.energy(told_energy(session.told)),
+            budget=self.budget,
+            energy=watch.energy(told_energy(context.earlier)),
         )
 
     def _trainer(self, state: TrainState) -> AdapterTrainer:
-        session = self.session
+        context = self.context
         arguments = training_arguments(
-            session.settings,
-            session.plan,
-            precision=session.precision,
-            folder=str(session.run.path / "trainer"),
+            context.settings,
+            context.plan,
+            precision=context.precision,
+            folder=str(context.run.path / "trainer"),
+            max_steps=len(self.recipe.only) if self.recipe.only else -1,
         )
         hooks = Hooks(
-            emit=emitter(session),
+            emit=emitter(context),
             save=self._save,
             validate=self._validate,
-            wants_stop=session.wants_stop,
+            wants_stop=context.wants_stop,
             save_is_due=self._is_due,
             peak_bytes=self.meter.peak_bytes,
             memory=self._peaks(state.step),
@@ -169,35 +172,35 @@ class _Runner:
     def _peaks(self, first: int) -> PhasePeaks:
         recipe = self.recipe
         watched = list(range(first, first + COUNTED_STEPS))
-        if self.session.plan.use_gpu:
+        if self.context.plan.use_gpu:
             epochs = range(recipe.settings.epochs)
             windows = [window for epoch in epochs for window in recipe.windows(epoch)]
             watched = steps_to_watch(
                 windows[first:], lambda window: extent_of([window], recipe).tokens, first=first
             )
-        return peaks_of(self.session, self.meter, watched)
+        return peaks_of(self.context, self.meter, watched, self.budget)
 
     def _is_due(self) -> bool:
-        minutes = self.session.settings.save_minutes
+        minutes = self.context.settings.save_minutes
         return minutes is not None and time.monotonic() - self._last > 60 * minutes
 
     def _save(self, state: TrainState, trainer: AdapterTrainer) -> None:
-        session = self.session
+        context = self.context
         self._last = time.monotonic()
-        if session.is_main:
+        if context.is_main:
             path = ck.save_checkpoint(
-                session.run.checkpoints_path,
+                context.run.checkpoints_path,
                 step=state.step,
                 model_state=adapter_tensors(self.adapted.model),
                 optimizer_state=trainer.optimizer.state_dict(),
                 state={"train": state.to_dict()},
                 extra=lambda folder: self._write_rest(folder, trainer),
                 is_best=True,  # the seed's rule: the model is the one after the last step
-                keep=session.settings.save_total_limit,
+                keep=context.settings.save_total_limit,
                 weights_name=ADAPTER_WEIGHTS,
             )
-            session.writer.write("checkpoint", step=state.step, path=str(path), is_best=True)
-        session.accelerator.wait_for_everyone()
+            context.emit_rank("checkpoint", step=state.step, path=str(path), is_best=True)
+        context.accelerator.wait_for_everyone()
 
     def _write_rest(self, folder: Path, trainer: AdapterTrainer) -> None:
         """Write what the trainer reads to go on, and what makes the folder a PEFT adapter."""
@@ -209,48 +212,50 @@ class _Runner:
         model = self.adapted.model
         config = model.peft_config[model.active_adapter]
         before = config.base_model_name_or_path, config.inference_mode
-        config.base_model_name_or_path = self.session.settings.model
+        config.base_model_name_or_path = self.context.settings.model
         config.inference_mode = True
         config.save_pretrained(folder)
         config.base_model_name_or_path, config.inference_mode = before
         self.adapted.base.tokenizer.save_pretrained(folder)
 
     def _validate(self) -> float | None:
-        """Return the mean loss over the supervised tokens of valid; every rank does its share."""
-        table, s = self.inputs.tables["valid"], self.recipe.settings
+        table, accelerator = self.inputs.tables["valid"], self.context.accelerator
         if not len(table):
             return None
-        model, accelerator = self.adapted.model, self.session.accelerator
-        order = np.argsort(-table.lengths, kind="stable")
-        order = order[self.recipe.rank :: self.recipe.plan.world_size]
-        sums = torch.zeros(2, dtype=torch.float64)
-        was_training = model.training
-        model.eval()
-        with torch.no_grad(), accelerator.autocast():
-            for start in range(0, len(order), s.per_device_eval_batch_size):
-                rows = order[start : start + s.per_device_eval_batch_size]
-                batch = make_batch(
-                    table,
-                    rows,
-                    pad_id=self.recipe.pad_id,
-                    packed=s.packing,
-                    multiple=self.recipe.multiple,
-                ).to(accelerator.device)
-                loss = model(**self.forward.inputs(batch)).loss
-                sums += torch.tensor([float(loss), float(table.supervised[rows].sum())])
-        model.train(was_training)
-        loss, tokens = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
-        return loss / tokens
+        return valid_loss(accelerator, self.adapted.model, self.forward, self.recipe, table)
 
 
-def find_state(session: Session) -> tuple[Path | None, TrainState]:
+def valid_loss(
+    accelerator: Any, model: Any, forward: TrainingForward, recipe: Recipe, table: TextTable
+) -> float:
+    """Return the mean loss over the supervised tokens of rows; every rank does its share."""
+    s = recipe.settings
+    order = np.argsort(-table.lengths, kind="stable")
+    order = order[recipe.rank :: recipe.plan.world_size]
+    sums = torch.zeros(2, dtype=torch.float64)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), accelerator.autocast():
+        for start in range(0, len(order), s.per_device_eval_batch_size):
+            rows = order[start : start + s.per_device_eval_batch_size]
+            batch = make_batch(
+                table, rows, pad_id=recipe.pad_id, packed=s.packing, multiple=recipe.multiple
+            ).to(accelerator.device)
+            loss = model(**forward.inputs(batch)).loss
+            sums += torch.tensor([float(loss), float(table.supervised[rows].sum())])
+    model.train(was_training)
+    loss, tokens = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
+    return loss / tokens
+
+
+def find_state(context: RunContext) -> tuple[Path | None, TrainState]:
     """Return the newest sound checkpoint, and where training stands."""
-    folder = session.run.checkpoints_path
-    path = ck.agree(session.accelerator, folder, lambda: ck.find_last(folder, session.warn))
+    folder = context.run.checkpoints_path
+    path = ck.agree(context.accelerator, folder, lambda: ck.find_last(folder, context.warn))
     if path is None:
         return None, TrainState()
     values = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
+    context.emit("resumed", step=values["train"]["step"], checkpoint=path.name)
     return path, TrainState(**values["train"])
 
 

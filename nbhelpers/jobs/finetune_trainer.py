@@ -324,6 +324,8 @@ def _tell(trainer: AdapterTrainer) -> None:
 
 def _after(trainer: AdapterTrainer) -> None:
     done, s, window = trainer.progress, trainer.recipe.settings, trainer.window
+    if trainer.recipe.only is not None:  # a probe evaluates and saves nothing
+        return
     is_last = done.step == trainer.recipe.total_steps
     by_step = s.eval_steps and done.step % s.eval_steps == 0
     by_epoch = not s.eval_steps and done.window == 0
@@ -339,12 +341,22 @@ def _after(trainer: AdapterTrainer) -> None:
 
 
 def training_arguments(
-    settings: FinetuneSettings, plan: BatchPlan, *, precision: str, folder: str
+    settings: FinetuneSettings,
+    plan: BatchPlan,
+    *,
+    precision: str,
+    folder: str,
+    max_steps: int = -1,
 ) -> SFTConfig:
-    """Return TRL's arguments for what the trainer still decides; the rest is done here."""
+    """Return TRL's arguments for what the trainer still decides; the rest is done here.
+
+    Args:
+        max_steps: Optimizer steps after which it ends; -1: all epochs.
+    """
     return SFTConfig(
         output_dir=folder,
         num_train_epochs=settings.epochs,
+        max_steps=max_steps,
         per_device_train_batch_size=plan.per_device_train_batch_size,
         gradient_accumulation_steps=plan.gradient_accumulation_steps,
         learning_rate=settings.learning_rate,

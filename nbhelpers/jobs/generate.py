@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbhelpers.jobs.adapters import require_context
+from nbhelpers.data.templates import render_question, resolve_template
+from nbhelpers.jobs.adapters import Loaded, require_context
 from nbhelpers.models.causal_forward import generating, generation_kernel
-from nbhelpers.models.causal_text import prompt_ids
+from nbhelpers.models.causal_text import prompt_ids, stop_tokens
 
 
 class Answer(NamedTuple):
@@ -134,3 +135,75 @@ def _answer(tokenizer: Any, tokens: list[int], stop_ids: Sequence[int]) -> Answe
     written = tokens[: ends[0]] if stopped else tokens
     text = tokenizer.decode(written, skip_special_tokens=True)
     return Answer(text=text, new_tokens=len(written) + stopped, stopped=stopped)
+
+
+def dressed(prompt: str, template: str, tokenizer: Any) -> str:
+    """Return an instruction in the template's form; `none` is no form.
+
+    Raises:
+        ConfigError: There is no such template, or the tokenizer has none for `chat`.
+    """
+    used = resolve_template(template, "instruction", tokenizer)
+    return render_question(prompt, "", used, tokenizer)
+
+
+@torch.inference_mode()
+def continuations(
+    loaded: Loaded,
+    texts: list[str],
+    *,
+    template: str,
+    limit: int,
+    temperature: float = 0.0,
+    stop: Callable[..., torch.Tensor] | None = None,
+) -> list[str]:
+    """Return what a model writes after each text, generated as one batch, padded on the left.
+
+    Raises:
+        ConfigError: A text is too long.
+    """
+    from transformers import StoppingCriteriaList
+
+    tokenizer, model = loaded.tokenizer, loaded.model
+    prompts = prompt_ids(tokenizer, texts)
+    width, pad = max(map(len, prompts)), pad_token(tokenizer)
+    require_context(width, limit, model.config)
+    rows = [[pad] * (width - len(ids)) + ids for ids in prompts]
+    mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
+    how = decoding(model, tokenizer, template, limit, temperature)
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with for_generation(bare):
+        made = model.generate(  # (batch, prompt and new tokens)
+            input_ids=torch.tensor(rows, device=loaded.device),
+            attention_mask=torch.tensor(mask, device=loaded.device),  # 1: a token, 0: padding
+            generation_config=how,
+            stopping_criteria=StoppingCriteriaList([stop] if stop else []),
+        )
+    return tokenizer.batch_decode(made[:, width:].tolist(), skip_special_tokens=True)
+
+
+def pad_token(tokenizer: Any) -> int:
+    """Return the id that fills rows; never told from an end token by its number."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0
+
+
+def end_tokens(model: Any, tokenizer: Any, template: str) -> list[int]:
+    """Return the ids that end an answer: the training's and the model's own."""
+    own = model.generation_config.eos_token_id
+    found = [*stop_tokens(tokenizer, template), *(own if isinstance(own, list) else [own])]
+    return list(dict.fromkeys(int(token) for token in found if token is not None))
+
+
+def decoding(model: Any, tokenizer: Any, template: str, limit: int, temperature: float) -> Any:
+    """Return greedy decoding at temperature 0, else sampling from the whole distribution."""
+    from transformers import GenerationConfig
+
+    plain = {"max_new_tokens": limit, "num_beams": 1, "use_cache": True}
+    plain |= {"eos_token_id": end_tokens(model, tokenizer, template)}
+    plain |= {"pad_token_id": pad_token(tokenizer)}
+    if temperature == 0:
+        return GenerationConfig(do_sample=False, **plain)
+    return GenerationConfig(do_sample=True, temperature=temperature, top_k=0, top_p=1.0, **plain)

@@ -162,8 +162,11 @@ class Trainer:
         """Optimizer steps of the whole run."""
         return self.settings.epochs * self.windows_per_epoch
 
-    def fit(self, state: TrainState) -> TrainState:
+    def fit(self, state: TrainState, *, only: list[np.ndarray] | None = None) -> TrainState:
         """Train from `state` to the end, evaluating and saving on the way.
+
+        Args:
+            only: Make these optimizer steps in one epoch and end; nothing is evaluated or saved.
 
         Raises:
             NonFinite: A loss or gradient is not finite; names the step and the rows.
@@ -174,7 +177,8 @@ class Trainer:
         while state.epoch < s.epochs:
             if self.task.start_epoch(state.epoch) and self.hooks.rewrap is not None:
                 self.model = self.hooks.rewrap()
-            for window in self.task.windows(state.epoch)[state.window :]:
+            windows = self.task.windows(state.epoch)[state.window :] if only is None else only
+            for window in windows:
                 started = time.perf_counter()
                 self.hooks.phases.start(state.step)
                 self._set_learning_rate(state.step)
@@ -191,7 +195,12 @@ class Trainer:
                 self.task.after_step(is_skipped=not ok)
                 self._advance(state, window, tokens, time.perf_counter() - started)
                 self._emit_step(state, step_loss / len(window), float(norm))
-                self._after_step(state, stop=stop, due=due)
+                if only is None:
+                    self._after_step(state, stop=stop, due=due)
+                elif stop:
+                    raise Stopped("Stopped on request.", fix="start it again")
+            if only is not None:
+                break
         return state
 
     def _backward(

@@ -28,8 +28,8 @@ from nbhelpers.jobs.agreement import (
     distributions,
     prepare,
 )
+from nbhelpers.jobs.generate import continuations, dressed, end_tokens, pad_token
 from nbhelpers.jobs.public import public_settings, scrub
-from nbhelpers.jobs.serve_model import continuations, dressed, end_tokens, pad_token
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.trained import ADAPTER_WEIGHTS, FACTS, FACTS_NAME, Trained, require_adapter
 

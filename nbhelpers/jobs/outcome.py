@@ -6,24 +6,25 @@ import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 
 from nbhelpers import calibration, speeds
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.events import read_events
 from nbhelpers.jobs import checkpoint as ck
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import MemoryMeter, peak_rss_bytes
 from nbhelpers.jobs.measure_run import memory_facts
+from nbhelpers.jobs.probe import rate_of
 from nbhelpers.jobs.training import Training
+from nbhelpers.memory import MemoryBudget, compare
 from nbhelpers.schema import Settings
 from nbhelpers.shapes import SMOKE_MODELS
 from nbhelpers.weight_files import weights_file
-
-if TYPE_CHECKING:
-    from nbhelpers.jobs.session import Session
 
 ADAPTER = "adapter_model.safetensors"
 VERSIONS = (
@@ -86,7 +87,7 @@ def settings_for_checkpoint(job: str, settings: Settings, path: Path) -> Setting
 
 
 def gather_memory(
-    session: Session, training: Training | None, *, meter: MemoryMeter | None = None
+    context: RunContext, training: Training | None, *, meter: MemoryMeter | None = None
 ) -> list[dict[str, Any]]:
     """Return every rank's measured memory; all ranks must call it.
 
@@ -95,14 +96,14 @@ def gather_memory(
     """
     if training is not None:
         meter = training.meter
-    meter = meter or MemoryMeter(session.accelerator.device, card=session.card)
-    ranks = gather_object([meter.facts(session.writer.rank)])
-    session.accelerator.wait_for_everyone()
+    meter = meter or MemoryMeter(context.accelerator.device, card=context.card)
+    ranks = gather_object([meter.facts(context.rank)])
+    context.accelerator.wait_for_everyone()
     return ranks
 
 
 def write_result(
-    session: Session,
+    context: RunContext,
     training: Training | None,
     ranks: list[dict[str, Any]],
     parts: dict[str, Any],
@@ -113,18 +114,18 @@ def write_result(
         ranks: From `gather_memory`.
         parts: What the job adds: data, model, scores and the like.
     """
-    session.clock.phase("finish")
+    context.clock.phase("finish")
     ranks[0]["rss_bytes"] = peak_rss_bytes()  # scores and floors came after the gathering
-    facts, s = session.facts, session.settings
+    facts, s = context.facts, context.settings
     result = {
         "schema": 1,
         "run_id": facts["run_id"],
         "job": facts["job"],
         "mode": facts["mode"],
-        "preset": session.preset.name,
+        "preset": context.preset.name,
         "settings": s.model_dump(),
-        "precision": session.precision,
-        "plan": session.plan.to_dict(),
+        "precision": context.precision,
+        "plan": context.plan.to_dict(),
         "budget": facts["budget"],
         "checkpoint": facts.get("checkpoint"),
         "command": facts.get("command"),
@@ -133,16 +134,71 @@ def write_result(
         "finished_at": time.time(),
         "versions": library_versions(*filter(None, [WEIGHTS_OF.get(s.model)])),
         "training": _training_facts(training),
-        "memory": memory_facts(session, ranks),
+        "memory": memory_facts(context, ranks, training.budget if training else None),
         "gpu": training.gpu if training else [],
-        "warnings": session.warnings,
-        "timing": session.clock.result(),
+        "warnings": context.warnings,
+        "timing": context.clock.result(),
     }
-    ck.write_json(session.run.result_path, result | parts)
+    ck.write_json(context.run.result_path, result | parts)
     calibration.append(result, facts)
     speeds.remember(facts, result | parts)
-    session.accelerator.end_training()
-    session.writer.write("end")
+    context.accelerator.end_training()
+    context.emit_rank("end")
+
+
+def write_probe(context: RunContext, training: Training) -> None:
+    """Write the `result.json` of a probe; all ranks call it, rank 0 writes."""
+    meter = training.meter
+    own = {"allocated": meter.peak_bytes(), "reserved": meter.reserved_bytes()}
+    ranks = gather_object([own])
+    context.accelerator.wait_for_everyone()
+    if not context.is_main:
+        return
+    context.clock.phase("finish")
+    events = read_events(context.run.events_path(context.rank))[len(context.earlier) :]
+    steps = [event for event in events if event["type"] == "step"]
+    probed = training.probed
+    facts, preset = context.facts, context.preset
+    result = {
+        "schema": 1,
+        "run_id": facts["run_id"],
+        "job": facts["job"],
+        "mode": facts["mode"],
+        "preset": preset.name,
+        "settings": preset.settings.model_dump(mode="json"),
+        "precision": context.precision,
+        "plan": context.plan.to_dict(),
+        "budget": facts["budget"],
+        "command": facts.get("command"),
+        "finished_at": time.time(),
+        "training": {"optimizer_steps": len(steps)},
+        "throughput": rate_of(steps[probed.longest :]),
+        "probe": {
+            "steps": len(steps),
+            "longest_steps": probed.longest,
+            "examples": probed.examples,
+            "longest": rate_of(steps[: probed.longest], warm_up=1),
+        },
+        "model": training.model,
+        "memory": _probed_memory(context, ranks, training.budget),
+        "warnings": context.warnings,
+        "timing": context.clock.result(),
+    }
+    ck.write_json(context.run.result_path, result)
+    speeds.remember(facts, result)
+    context.accelerator.end_training()
+    context.emit_rank("end")
+
+
+def _probed_memory(
+    context: RunContext, ranks: list[dict[str, int]], budget: MemoryBudget | None
+) -> dict[str, Any]:
+    device = context.accelerator.device.type
+    measured = max(rank["allocated"] for rank in ranks) or None
+    facts: dict[str, Any] = {"device": device, "measured_bytes": measured}
+    facts["what"] = "allocator peak" if device == "cuda" else "live tensor bytes"
+    facts["reserved_bytes"] = max(rank["reserved"] for rank in ranks) or None
+    return facts if budget is None else facts | compare(budget, measured)
 
 
 def _training_facts(training: Training | None) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from nbhelpers.data.pairs import ClonePairs
+from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.ledger import BatchExtent, is_packed, ledger
@@ -17,17 +19,24 @@ from nbhelpers.memory import MemoryBudget
 from nbhelpers.metrics import best_threshold, binary_scores
 from nbhelpers.models.buckets import Bucket
 from nbhelpers.models.clones import CloneModel, PairBatch, pair_loss_sum, published_keys
-from nbhelpers.models.inputs import length_buckets
+from nbhelpers.models.encoders import Tokeniser
+from nbhelpers.models.graph_inputs import GraphTable
+from nbhelpers.models.inputs import TokenTable, length_buckets
 from nbhelpers.models.weights import raise_unlike
 from nbhelpers.predictions import Sink
 from nbhelpers.schema import ClonesSettings
 from nbhelpers.shapes import find_shape
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.clones import Inputs
-    from nbhelpers.jobs.session import Session
-
 PAIRS_PER_CHUNK = 8192
+
+
+@dataclass(slots=True, kw_only=True)
+class Inputs:
+    """The data of one run, tokenised."""
+
+    data: CloneData
+    table: TokenTable | GraphTable
+    found: Tokeniser
 
 
 class PairTask(PlainTask):
@@ -269,25 +278,25 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
 
 
 def largest_batch_budget(
-    session: Session, task: PairTask, windows: list[np.ndarray]
+    context: RunContext, task: PairTask, windows: list[np.ndarray]
 ) -> MemoryBudget | None:
     """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
 
     The budget before the run takes every function as long as `seq_len`; this one is what the
     measured peak is compared with.
     """
-    shape, s, plan = find_shape(session.settings), session.settings, session.plan
+    shape, s, plan = find_shape(context.settings), context.settings, context.plan
     if shape is None or not windows:
         return None
-    largest = largest_extent(session, task.costs, windows, task.extent)
+    largest = largest_extent(context, task.costs, windows, task.extent)
     extents = {"extent": largest, "scoring": task.scoring_extents()}
-    lines = ledger(s, plan, shape, precision=session.precision, **extents)
+    lines = ledger(s, plan, shape, precision=context.precision, **extents)
     total = sum(line.size_bytes for line in lines)
     return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
 
 
 def largest_extent(
-    session: Session,
+    context: RunContext,
     costs: np.ndarray,
     windows: list[np.ndarray],
     extent: Callable[[np.ndarray], BatchExtent],
@@ -298,13 +307,13 @@ def largest_extent(
         costs: Of every row, as `micro_batches` takes them.
         extent: Of the rows of a micro-batch.
     """
-    plan = session.plan
+    plan = context.plan
     largest = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
     for window in windows:
         for rows in micro_batches(
             window,
             costs,
-            rank=session.writer.rank,
+            rank=context.rank,
             world_size=plan.world_size,
             per_device=plan.per_device_train_batch_size,
         ):

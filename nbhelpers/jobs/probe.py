@@ -6,160 +6,66 @@ anything is validated, saved or scored. What it leaves is a measured speed and a
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
-from accelerate.utils import gather_object
 
-from nbhelpers import speeds
-from nbhelpers.files import write_json
-from nbhelpers.jobs.finetune_recipe import Recipe
-from nbhelpers.memory import compare
+from nbhelpers.jobs.context import RunContext
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.loop import Task
-    from nbhelpers.jobs.session import Session
-
-MODE = "probe"
 # Steps on the longest examples, then on typical ones; a CPU is slow, and its first two steps are
 # slower still, since live bytes are counted in them.
 GPU_STEPS, CPU_STEPS = (4, 16), (2, 6)
 WARM_UP = 2  # of the typical steps: kernels for new lengths are chosen in them
 
 
-class ProbeDone(BaseException):
-    """The last step is made; no handler of errors is meant to see it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedSteps:
+    """The optimizer steps of a probe: the rows of each; the first `longest` are the longest.
+
+    `examples` are those of an epoch of the run.
+    """
+
+    windows: list[np.ndarray]
+    longest: int
+    examples: int
 
 
-class Probe:
-    """What makes a training a probe: its settings, its windows, and the end after the last step."""
+def probed_steps(
+    context: RunContext, costs: np.ndarray, usual: Sequence[np.ndarray], *, examples: int
+) -> ProbedSteps:
+    """Return the steps of a probe: on the longest rows, then on typical ones.
 
-    def __init__(self, session: Session) -> None:
-        """Shorten the session's settings, and listen to its events."""
-        self.session, self.steps = session, []
-        self.longest, self.typical = GPU_STEPS if session.plan.use_gpu else CPU_STEPS
-        self.count, self.examples = self.longest + self.typical, 0
-        self.facts: dict[str, Any] = {}
-        self.asked = session.settings
-        session.settings = session.settings.model_copy(update=_shortened(session.settings))
-        self._tell = session.emit_main
-        session.emit_main = self._emit  # type: ignore[method-assign]
+    The longest are, in turn, the longest rows of all in one step, and the longest step of the
+    first epoch: pairs of the very longest functions may share them, and be computed once.
 
-    def _emit(self, kind: str, **told: Any) -> None:
-        self._tell(kind, **told)
-        if kind == "compile":
-            self.facts["compiled"] = bool(told.get("is_on"))
-        if kind == "step":
-            self.steps.append(told)
-            if len(self.steps) >= self.count:
-                raise ProbeDone
+    Args:
+        costs: (rows,) tokens of each row; a row is a form of the example `row % examples`.
+        usual: The rows of each step of the run's first epoch.
+        examples: Training examples of an epoch.
+    """
+    plan, s = context.plan, context.settings
+    longest, typical = GPU_STEPS if plan.use_gpu else CPU_STEPS
+    order = np.argsort(-costs, kind="stable")
+    _, first = np.unique(order % examples, return_index=True)
+    bound = order[np.sort(first)[: s.global_batch_size]]
+    size = plan.per_device_train_batch_size
 
-    def windows(self, costs: np.ndarray, usual: Sequence[np.ndarray], examples: int) -> list[Any]:
-        """Return the rows of each step: the longest ones, then typical ones.
+    def largest_micro_step(window: np.ndarray) -> int:
+        return int(np.sort(costs[window])[-size:].sum())
 
-        The longest are, in turn, the longest rows of all in one step, and the longest step of the
-        first epoch: pairs of the very longest functions may share them, and be computed once.
-
-        Args:
-            costs: (rows,) tokens of each row; a row is a form of the example `row % examples`.
-            usual: The windows of the run's first epoch.
-            examples: Training examples of an epoch.
-        """
-        self.examples = examples
-        plan, s = self.session.plan, self.session.settings
-        order = np.argsort(-costs, kind="stable")
-        _, first = np.unique(order % examples, return_index=True)
-        bound = order[np.sort(first)[: s.global_batch_size]]
-        size = plan.per_device_train_batch_size
-
-        def largest_micro_step(window: np.ndarray) -> int:
-            return int(np.sort(costs[window])[-size:].sum())
-
-        pair = (bound, max(usual, key=largest_micro_step))
-        typical = list(usual[: self.typical])
-        # A run of few steps is probed in as many: the trainer would begin a second epoch.
-        self.longest = max(1, min(self.longest, len(usual) - len(typical)))
-        found = [*(pair[i % 2] for i in range(self.longest)), *typical]
-        self.count = min(len(found), len(usual))
-        return found[: self.count]
-
-    def take_over(self, task: Task) -> None:
-        """Give a task of the loop the probe's windows."""
-        windows = self.windows(task.costs, task.windows(0), task.examples)
-        task.windows = lambda epoch: windows  # type: ignore[method-assign]
-
-    def recipe(self, recipe: Recipe, facts: dict[str, Any]) -> Recipe:
-        """Return a fine-tuning's recipe with the probe's windows; `facts`: what is to run."""
-        self.facts |= facts
-        lengths = np.asarray(recipe.table.lengths)
-        windows = self.windows(lengths, recipe.windows(0), len(recipe.table))
-        values = {each.name: getattr(recipe, each.name) for each in fields(recipe)}
-        return _ProbeRecipe(**values, probed=windows)
-
-    def run(self, train: Callable[[], Any]) -> None:
-        """Train up to the last step of the probe, and write what it measured; all ranks call it."""
-        with contextlib.suppress(ProbeDone):
-            train()
-        session = self.session
-        device = session.accelerator.device
-        peak = max((step["memory_bytes"] for step in self.steps), default=0)
-        reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-        ranks = gather_object([{"allocated": peak, "reserved": reserved}])
-        session.accelerator.wait_for_everyone()
-        if session.is_main:
-            self._write(ranks)
-
-    def _write(self, ranks: list[dict[str, int]]) -> None:
-        session, facts = self.session, self.session.facts
-        session.clock.phase("finish")
-        result = {
-            "schema": 1,
-            "run_id": facts["run_id"],
-            "job": facts["job"],
-            "mode": MODE,
-            "preset": session.preset.name,
-            "settings": self.asked.model_dump(mode="json"),
-            "precision": session.precision,
-            "plan": session.plan.to_dict(),
-            "budget": facts["budget"],
-            "command": facts.get("command"),
-            "finished_at": time.time(),
-            "training": {"optimizer_steps": len(self.steps)},
-            "throughput": rate_of(self.steps[self.longest :]),
-            "probe": {
-                "steps": len(self.steps),
-                "longest_steps": self.longest,
-                "examples": self.examples,
-                "longest": rate_of(self.steps[: self.longest], warm_up=1),
-            },
-            "model": self.facts,
-            "memory": self._memory(ranks),
-            "warnings": session.warnings,
-            "timing": session.clock.result(),
-        }
-        write_json(session.run.result_path, result)
-        speeds.remember(facts, result)
-        session.accelerator.end_training()
-        session.writer.write("end")
-
-    def _memory(self, ranks: list[dict[str, int]]) -> dict[str, Any]:
-        session = self.session
-        device, budget = session.accelerator.device.type, session.data_budget
-        measured = max(rank["allocated"] for rank in ranks) or None
-        found: dict[str, Any] = {"device": device, "measured_bytes": measured}
-        found["what"] = "allocator peak" if device == "cuda" else "live tensor bytes"
-        found["reserved_bytes"] = max(rank["reserved"] for rank in ranks) or None
-        return found if budget is None else found | compare(budget, measured)
+    pair = (bound, max(usual, key=largest_micro_step))
+    rest = list(usual[:typical])
+    # A run of few steps is probed in as many: its schedule has no more.
+    longest = max(1, min(longest, len(usual) - len(rest)))
+    windows = [*(pair[i % 2] for i in range(longest)), *rest]
+    return ProbedSteps(windows=windows[: len(usual)], longest=longest, examples=examples)
 
 
-def _shortened(settings: Any) -> dict[str, Any]:
-    """Return what a probe leaves out; what decides the speed and the kernels stays."""
+def shortened(settings: Any) -> Any:
+    """Return the settings of a probe; what decides the speed and the kernels stays."""
     changes = {"logging_steps": 1, "eval_steps": None, "save_steps": None, "save_minutes": None}
     changes |= {"pretrain_steps": 0, "track": "none", "evaluate": "none", "edit_suite": False}
     changes |= {"floors": False, "on_failed_audit": "go_on"}
@@ -167,18 +73,7 @@ def _shortened(settings: Any) -> dict[str, Any]:
     if frozen:  # all parameters learn: the slow steps, and those with the peak
         changes |= {"freeze_epochs": 0, "epochs": max(1, settings.epochs - frozen)}
     known = type(settings).model_fields
-    return {name: value for name, value in changes.items() if name in known}
-
-
-@dataclass(slots=True, kw_only=True)
-class _ProbeRecipe(Recipe):
-    """A recipe whose epochs are the probe's windows."""
-
-    probed: list[np.ndarray]
-
-    def windows(self, epoch: int) -> list[np.ndarray]:
-        """Return the samples of each step of the probe."""
-        return self.probed
+    return settings.model_copy(update={k: v for k, v in changes.items() if k in known})
 
 
 def rate_of(steps: Sequence[dict[str, Any]], *, warm_up: int = WARM_UP) -> dict[str, float]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.session import Session
+from nbhelpers.jobs.context import RunContext
 
 
 def check_tracker(name: str) -> list[str]:
@@ -18,23 +17,23 @@ def check_tracker(name: str) -> list[str]:
     return [f"track={name} needs the package {name}: pip install {name}, or track=none"]
 
 
-def start_tracker(session: Session) -> None:
+def start_tracker(accelerator: Any, settings: Any) -> None:
     """Start the chosen tracker without ever asking for a login."""
     os.environ.setdefault("WANDB_SILENT", "true")
-    if session.settings.track == "wandb" and not os.environ.get("WANDB_API_KEY"):
+    if settings.track == "wandb" and not os.environ.get("WANDB_API_KEY"):
         os.environ.setdefault("WANDB_MODE", "offline")
     plain = (int, float, str, bool)
-    config = {k: v for k, v in session.settings.model_dump().items() if isinstance(v, plain)}
-    session.accelerator.init_trackers("nbhelpers", config=config)
+    config = {k: v for k, v in settings.model_dump().items() if isinstance(v, plain)}
+    accelerator.init_trackers("nbhelpers", config=config)
 
 
-def emitter(session: Session) -> Callable[..., None]:
+def emitter(context: RunContext) -> Callable[..., None]:
     """Return what the loop calls for each event: the event file, and a tracker if chosen."""
 
     def emit(kind: str, **fields: Any) -> None:
-        session.emit_main(kind, **fields)
-        if kind == "step" and session.settings.track != "none":
+        context.emit(kind, **fields)
+        if kind == "step" and context.settings.track != "none":
             numbers = {k: fields[k] for k in ("loss", "learning_rate", "grad_norm")}
-            session.accelerator.log(numbers, step=fields["step"])
+            context.accelerator.log(numbers, step=fields["step"])
 
     return emit

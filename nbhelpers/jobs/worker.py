@@ -13,16 +13,25 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nbhelpers.errors import ConfigError, NbhelpersError, OutOfMemory, Stopped
-from nbhelpers.events import EventWriter
+from nbhelpers.batching import BatchPlan
+from nbhelpers.config import Preset
+from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError, OutOfMemory, Stopped
+from nbhelpers.events import EventWriter, phase_seconds, read_events
+from nbhelpers.hardware import Hardware
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.nodes import attend
 from nbhelpers.runs import Run, redirect_output
 from nbhelpers.supervise import die_with_parent
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.context import RunContext
+    from nbhelpers.jobs.measure_context import CardMemory
 
 BEGAN = time.perf_counter()  # imports of the libraries take longer than a small run
 
@@ -53,12 +62,172 @@ def main(folder: str) -> int:
     writer = EventWriter(run.path, rank)
     stop = StopSignal(run.stop_path)
     try:
-        from nbhelpers.jobs.session import work
-
         work(run, writer, stop, began=BEGAN)
     except BaseException as error:
         return _fail(run, writer, error)
     return 0
+
+
+def job_module(name: str) -> Any:
+    """Return the five functions of a job; only that job's libraries are imported."""
+    if name == "finetune":
+        from nbhelpers.jobs import finetune
+
+        return finetune
+    if name == "detector":
+        from nbhelpers.jobs import detector
+
+        return detector
+    from nbhelpers.jobs import clones
+
+    return clones
+
+
+def work(
+    run: Run, writer: EventWriter, stop: Callable[[], bool], *, began: float | None = None
+) -> None:
+    """Do the job of a run folder, in this process and rank; `began`: see `Clock`.
+
+    Raises:
+        HardwareError: Other processes, devices or precision than planned.
+        ConfigError: Settings that this job refuses, all at once.
+        NbhelpersError: Whatever ends the job.
+    """
+    from nbhelpers.jobs import outcome
+    from nbhelpers.jobs.loop import seed_everything
+
+    facts = run.read_json()
+    job = job_module(facts["job"])
+    context = _start(run, writer, stop, job, facts, began)
+    context.clock.phase("data")
+    context = _in_mode(context)
+    with context.accelerator.main_process_first():
+        inputs = job.build_data(context)
+    context.clock.phase("model")
+    seed_everything(context.settings.seed)
+    with context.accelerator.main_process_first():
+        model = job.build_model(context, inputs)
+    training = None
+    if context.checkpoint is None:
+        training = job.train(context, inputs, model)
+    else:
+        model.to(context.accelerator.device)
+    if context.is_probe:
+        outcome.write_probe(context, training)
+        return
+    context.clock.phase("evaluate")
+    job.evaluate(context, inputs, model, training)
+
+
+def _start(
+    run: Run,
+    writer: EventWriter,
+    stop: Callable[[], bool],
+    job: Any,
+    facts: dict[str, Any],
+    began: float | None,
+) -> RunContext:
+    """Compare the world with the plan before anything is loaded, and let the processes meet."""
+    from nbhelpers.jobs.context import RunContext, start_accelerator
+    from nbhelpers.jobs.measure import Clock
+    from nbhelpers.jobs.track import check_tracker, start_tracker
+
+    settings, plan = Preset.from_dict(facts["preset"]).settings, BatchPlan.from_dict(facts["plan"])
+    hardware = Hardware.from_dict(facts["hardware"])
+    precision = settings.precision
+    if precision == "auto":
+        precision = hardware.precision if plan.use_gpu else "fp32"
+
+    def emit(kind: str, **fields: Any) -> None:
+        if writer.rank == 0:
+            writer.write(kind, **fields)
+
+    earlier = read_events(writer.path)
+    clock = Clock(emit, earlier=phase_seconds(earlier), began=began)
+    clock.phase("check")
+    _check_world(plan)
+    card = _check_gpu(precision, facts.get("launched_by")) if plan.use_gpu else None
+    problems = [*job.check(settings), *check_tracker(settings.track)]
+    if problems:
+        raise ConfigError("; ".join(problems), fix="change these settings and launch again")
+    trackers = None if settings.track == "none" else [settings.track]
+    accelerator = start_accelerator(precision, plan, log_with=trackers, project_dir=str(run.path))
+    _check_processes(accelerator, plan)
+    writer.write(
+        "start",
+        rank=writer.rank,
+        world_size=plan.world_size,
+        device=str(accelerator.device),
+        pid=os.getpid(),
+    )
+    if trackers:
+        start_tracker(accelerator, settings)
+    return RunContext(
+        settings=settings,
+        plan=plan,
+        accelerator=accelerator,
+        precision=precision,
+        run=run,
+        facts=facts,
+        rank=writer.rank,
+        emit_rank=writer.write,
+        wants_stop=stop,
+        clock=clock,
+        earlier=earlier,
+        card=card,
+    )
+
+
+def _check_world(plan: BatchPlan) -> None:
+    real = int(os.environ.get("WORLD_SIZE", "1"))
+    if real != plan.world_size:
+        raise HardwareError(
+            f"The plan is for {plan.world_size} processes, but {real} were started.",
+            fix="launch again; if it repeats, read launcher.log in the run folder",
+        )
+
+
+def _check_gpu(precision: str, launched_by: int | None) -> CardMemory:
+    """Return what this rank's GPU holds before CUDA starts, which must do for the run."""
+    import torch
+
+    from nbhelpers.jobs.measure_context import CardMemory
+
+    found = torch.cuda.device_count()
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    card = CardMemory(local, notebook_pid=launched_by)
+    if local >= found:
+        raise HardwareError(
+            f"Process {local} needs a GPU of its own; torch {torch.__version__} sees {found}.",
+            fix="check CUDA_VISIBLE_DEVICES, and that torch was built for this driver",
+        )
+    if precision == "bf16" and torch.cuda.get_device_capability(local) < (8, 0):
+        raise HardwareError(
+            f"{torch.cuda.get_device_name(local)} has no native bf16.", fix="set precision=fp16"
+        )
+    return card
+
+
+def _check_processes(accelerator: Any, plan: BatchPlan) -> None:
+    if accelerator.num_processes != plan.world_size:
+        raise HardwareError(
+            f"Accelerate made {accelerator.num_processes} processes of "
+            f"{plan.world_size} planned ones.",
+            fix="report this with launcher.log: the processes did not find each other",
+        )
+
+
+def _in_mode(context: RunContext) -> RunContext:
+    """Return the context with what an evaluation or a probe changes."""
+    from nbhelpers.jobs import outcome, probe
+
+    if context.is_probe:
+        return replace(context, settings=probe.shortened(context.settings))
+    if not context.is_evaluation:
+        return context
+    path = outcome.checkpoint_file(Path(context.facts["checkpoint"]))
+    settings = outcome.settings_for_checkpoint(context.facts["job"], context.settings, path)
+    return replace(context, settings=settings, checkpoint=path)
 
 
 def _fail(run: Run, writer: EventWriter, error: BaseException) -> int:

@@ -24,6 +24,7 @@ from nbhelpers.models.four_bits import (
     quantise,
     silence_bitsandbytes,
 )
+from nbhelpers.models.smoke_causal import smoke_base, smoke_tokenizer, train_words, wrap_words
 from nbhelpers.models.weights import Weights, find_weights, put_in_place
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
         ConfigError: Configuration or tokenizer cannot be read, or the family is another one.
     """
     if settings.model == "smoke":
-        from nbhelpers.jobs.smoke_causal import smoke_tokenizer
-
         return smoke_tokenizer()
     from transformers import AutoTokenizer
 
@@ -96,8 +95,6 @@ def _told(what: str, fix: str) -> Iterator[None]:
 
 
 def _trained_tokenizer(texts: Sequence[str]) -> Any:
-    from nbhelpers.jobs.smoke_causal import train_words, wrap_words
-
     if not texts:
         return None
     return wrap_words(train_words(texts, TRAINED_WORDS))
@@ -156,8 +153,6 @@ def load_base(
 def _smoke(
     settings: FinetuneSettings, dtype: torch.dtype, report: Report | None
 ) -> tuple[Any, Any, str]:
-    from nbhelpers.jobs.smoke_causal import smoke_base
-
     steps = settings.pretrain_steps
     model, tokenizer = smoke_base(steps=steps, seed=BASE_SEED, report=report or _no_report)
     return model.to(dtype), tokenizer, "pre-trained on the sample" if steps else "random"

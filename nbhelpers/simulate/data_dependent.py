@@ -5,17 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-from nbhelpers.simulate.state import Unpredictable
-
-if TYPE_CHECKING:
-    from nbhelpers.simulate.tracker import Tracker
+from nbhelpers.simulate.shadow import Shadows
+from nbhelpers.simulate.state import State, Unpredictable
 
 aten = torch.ops.aten
 UNKNOWN_READ = "reads a value that only a run knows"
+
+
+class Tracker(Protocol):
+    """What is needed of `tracker.Tracker`, which calls this module."""
+
+    state: State
+    shadows: Shadows
+    has_draws: bool
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Give a tensor memory on the card, if it has none."""
 
 
 def _overloads(*names: str) -> set[Any]:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import known_gpus
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.schema import ClonesSettings, DetectorSettings
 from nbhelpers.simulate.data_dependent import UNKNOWN_READ
@@ -80,24 +79,20 @@ def _build(
     """Return what makes the loop inside the simulation; libraries are imported before it."""
     from nbhelpers.models.encoders import encoder_class
     from nbhelpers.simulate.jobs_inputs import simulated_tokeniser
-    from nbhelpers.simulate.jobs_step import accelerated
+    from nbhelpers.simulate.jobs_step import simulated_context
 
     precision = hardware.precision if settings.precision == "auto" else settings.precision
     found = simulated_tokeniser(settings)
     encoder_class(found.config)
-    how: dict[str, Any] = {"lengths": lengths}
     if isinstance(settings, DetectorSettings):
         from nbhelpers.simulate.jobs_detector import build_detector_step as make
     else:
         from nbhelpers.simulate.jobs_clones import build_clones as make
 
-        spec = known_gpus().get(hardware.gpu.key) if hardware.gpu and hardware.gpu.key else None
-        how["gpu_tflops"] = (spec.bf16_tflops or spec.fp16_tflops) if spec else None
-
     def build() -> Any:
-        accelerator = stack.enter_context(accelerated(precision, plan))
-        trainer, evaluate = make(settings, found, plan, accelerator, **how)
-        return trainer.model, trainer, evaluate
+        context = simulated_context(settings, plan, hardware, precision=precision)
+        step, evaluate = make(stack.enter_context(context), found, lengths=lengths)
+        return step.trainer.model, step, evaluate
 
     return build
 
@@ -108,15 +103,14 @@ class _Steps:
     def __init__(self, steps: int) -> None:
         self.left = steps
 
-    def __call__(self, model: Any, trainer: Any, evaluate: Callable[[], None]) -> None:
-        from nbhelpers.simulate.jobs_step import task_epoch
+    def __call__(self, model: Any, step: Any, evaluate: Callable[[], None]) -> None:
         from nbhelpers.simulate.state import EVALUATION, current
 
-        trainer.step(task_epoch(trainer.task, trainer.settings))
+        step()
         self.left -= 1
         state = current()
         if self.left == 0 and state is not None:
-            if getattr(trainer.settings, "compile_layers", "off") != "off":
+            if getattr(step.trainer.settings, "compile_layers", "off") != "off":
                 state.note(COMPILED)
             with state.phase(EVALUATION):
                 evaluate()

@@ -7,18 +7,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from accelerate import Accelerator
 
 from nbhelpers.catalog import SAMPLES
 from nbhelpers.data.pairs import ClonePairs
-from nbhelpers.jobs.pairs import PAIRS_PER_CHUNK, PairTask
+from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.pairs import PAIRS_PER_CHUNK, Inputs, PairTask
 from nbhelpers.models.encoders import build_clone_model
 from nbhelpers.schema import ClonesSettings
 from nbhelpers.simulate.jobs_inputs import graph_table, longest, text_table
-from nbhelpers.simulate.jobs_step import OneStep, one_step, step_examples, whole
+from nbhelpers.simulate.jobs_step import OneStep, one_step, step_examples
 
 if TYPE_CHECKING:
-    from nbhelpers.batching import BatchPlan
     from nbhelpers.models.encoders import Tokeniser
 
 # Functions whose states are kept while pairs are scored, at most: of data that is not known here.
@@ -28,32 +27,26 @@ SCORED_BATCHES = 2
 
 
 def build_clones(
-    settings: ClonesSettings,
-    found: Tokeniser,
-    plan: BatchPlan,
-    accelerator: Accelerator,
-    *,
-    gpu_tflops: float | None,
-    lengths: Sequence[int] | None = None,
+    context: RunContext, found: Tokeniser, *, lengths: Sequence[int] | None = None
 ) -> tuple[OneStep, Any]:
     """Return the loop over synthetic pairs, and what scores the longest functions.
 
     Args:
-        gpu_tflops: What the length buckets of a batch are made for.
         lengths: Of the functions of one optimizer step: left, right, left, right, ...; None: each
             as long as the settings allow, in at most two micro-steps.
     """
+    settings, plan = context.settings, context.plan
     train = longest(settings, 2 * step_examples(plan)) if lengths is None else np.asarray(lengths)
     scored = longest(settings, 2 * settings.per_device_eval_batch_size * SCORED_BATCHES)
-    inputs: Any = SimpleNamespace(
+    inputs = Inputs(
         data=_pairs(len(train), len(scored), settings.max_eval_pairs or PAIRS_PER_CHUNK),
         table=_table(settings, found, np.concatenate([train, scored])),
         found=found,
     )
     model = build_clone_model(settings.model_copy(update={"random_weights": True}), found)
-    task = PairTask(settings, inputs, accelerator, model, gpu_tflops=gpu_tflops)
-    task.windows = whole(len(train) // 2)
-    trainer = one_step(task, model, accelerator, settings, plan)
+    tflops = context.gpu_tflops  # which the length buckets of a batch are made for
+    task = PairTask(settings, inputs, context.accelerator, model, gpu_tflops=tflops)
+    step = one_step(context, task, model, len(train) // 2)
 
     def evaluate() -> None:
         head = model.classifier.out_proj
@@ -62,7 +55,7 @@ def build_clones(
         task.predict(inputs.data.splits["valid"])
         del held
 
-    return trainer, evaluate
+    return step, evaluate
 
 
 def _functions(settings: ClonesSettings, encoded: int) -> int:

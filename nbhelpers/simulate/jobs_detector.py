@@ -7,19 +7,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from accelerate import Accelerator
 
 from nbhelpers.data.detection_rows import CodeRow
+from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector import parameter_groups, token_rarity
 from nbhelpers.jobs.detector_inputs import Inputs
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.models.detector_build import build_detector
 from nbhelpers.schema import DetectorSettings
 from nbhelpers.simulate.jobs_inputs import longest, text_table
-from nbhelpers.simulate.jobs_step import OneStep, one_step, step_examples, whole
+from nbhelpers.simulate.jobs_step import OneStep, one_step, step_examples
 
 if TYPE_CHECKING:
-    from nbhelpers.batching import BatchPlan
     from nbhelpers.models.encoders import Tokeniser
 
 SCORED_BATCHES = 2
@@ -27,12 +26,7 @@ STATES = 64  # programs whose states are made at once, to see how the heads' inp
 
 
 def build_detector_step(
-    settings: DetectorSettings,
-    found: Tokeniser,
-    plan: BatchPlan,
-    accelerator: Accelerator,
-    *,
-    lengths: Sequence[int] | None = None,
+    context: RunContext, found: Tokeniser, *, lengths: Sequence[int] | None = None
 ) -> tuple[OneStep, Any]:
     """Return the loop over synthetic programs, and what scores the longest of them.
 
@@ -40,29 +34,28 @@ def build_detector_step(
         lengths: Of the programs of one optimizer step; None: each as long as the settings allow, in
             at most two micro-steps.
     """
+    settings, plan = context.settings, context.plan
     train = longest(settings, step_examples(plan)) if lengths is None else np.asarray(lengths)
     scored = longest(settings, settings.per_device_eval_batch_size * SCORED_BATCHES)
     inputs = _inputs(settings, found, train, scored)
     model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
-    task = DetectorTask(settings, inputs, accelerator, model)
-    task.windows = whole(len(train))
+    task = DetectorTask(settings, inputs, context.accelerator, model)
     if model.rarity is not None:
         model.rarity.copy_(token_rarity(inputs))
-    model.to(accelerator.device)
+    model.to(context.accelerator.device)
     model.standardise(task.batches.states(model, inputs.rows[-STATES:]))
-    trainer = one_step(
+    step = one_step(
+        context,
         task,
         model,
-        accelerator,
-        settings,
-        plan,
+        len(train),
         groups=lambda bare: parameter_groups(bare, settings, task),
     )
 
     def evaluate() -> None:
         task.batches.predict(model, inputs.rows[len(train) :])
 
-    return trainer, evaluate
+    return step, evaluate
 
 
 def _inputs(

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def simulate_finetune(
 
 
 class _Finetuning:
-    """One run of the job, without a session's folder."""
+    """One run of the job, without a run's folder."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class _Finetuning:
         steps: int,
         stack: ExitStack,
     ) -> None:
-        from nbhelpers.jobs.finetune import Adapted
+        from nbhelpers.jobs.finetune_inputs import Adapted
         from nbhelpers.models.causal import add_adapter
         from nbhelpers.models.causal_attention import choose_attention
 
@@ -188,20 +187,15 @@ class _Finetuning:
 
     def _validate(self) -> float | None:
         """Compute the loss of held-out rows, once, as the job does between its steps."""
-        from nbhelpers.jobs.finetune_train import _Runner
+        from nbhelpers.jobs.finetune_train import valid_loss
 
         if self.trainer.progress.step < self.recipe.total_steps or not self.settings.valid_samples:
             return None
         rows = np.full(self.settings.per_device_eval_batch_size, self.settings.seq_len)
-        runner: Any = SimpleNamespace(
-            inputs=SimpleNamespace(tables={"valid": rows_of(rows, self.shape.vocab)}),
-            recipe=self.recipe,
-            adapted=self.adapted,
-            session=SimpleNamespace(accelerator=self.trainer.accelerator),
-            forward=self.forward,
-        )
+        table = rows_of(rows, self.shape.vocab)
+        accelerator, model = self.trainer.accelerator, self.adapted.model
         with current().phase(EVALUATION):
-            return _Runner._validate(runner)
+            return valid_loss(accelerator, model, self.forward, self.recipe, table)
 
     def _generate(self) -> None:
         from nbhelpers.simulate.jobs_finetune_generate import generate_longest
@@ -263,7 +257,7 @@ def _recipe(**given: Any) -> Any:
 
 @contextmanager
 def _as_a_worker() -> Iterator[None]:
-    """Set torch and Accelerate up as `jobs.session` does on a GPU, and undo it."""
+    """Set torch and Accelerate up as a worker does on a GPU, and undo it."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     shared = [kind._shared_state for kind in (PartialState, AcceleratorState, GradientState)]

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from accelerate.utils import DistributedDataParallelKwargs
 
 from nbhelpers.batching import BatchPlan
+from nbhelpers.hardware import Hardware
+from nbhelpers.jobs.context import RunContext, start_accelerator
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
-from nbhelpers.jobs.session import DDP_OPTIONS
 from nbhelpers.jobs.training import adamw
 from nbhelpers.schema import Settings
 
@@ -30,8 +29,10 @@ MOST_MICRO_STEPS = 2
 
 
 @contextmanager
-def accelerated(precision: str, plan: BatchPlan) -> Iterator[Accelerator]:
-    """Set up torch and Accelerate as `jobs.session` does for a GPU, and undo it afterwards.
+def simulated_context(
+    settings: Settings, plan: BatchPlan, hardware: Hardware, *, precision: str
+) -> Iterator[RunContext]:
+    """Set up torch and Accelerate as a worker does, for a run without a folder; undo it after.
 
     Args:
         precision: bf16, fp16 or fp32.
@@ -47,11 +48,13 @@ def accelerated(precision: str, plan: BatchPlan) -> Iterator[Accelerator]:
         ranks |= {"LOCAL_WORLD_SIZE": str(plan.processes_per_node)}
     try:
         with mock.patch.dict(os.environ, ranks):
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cuda.enable_cudnn_sdp(False)
-            ddp = DistributedDataParallelKwargs(**DDP_OPTIONS)
-            amp = "no" if precision == "fp32" else precision
-            yield Accelerator(mixed_precision=amp, kwargs_handlers=[ddp])
+            yield RunContext(
+                settings=settings,
+                plan=plan,
+                accelerator=start_accelerator(precision, plan),
+                precision=precision,
+                facts={"hardware": hardware.to_dict()},
+            )
     finally:
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
         torch.set_float32_matmul_precision(products)
@@ -60,57 +63,52 @@ def accelerated(precision: str, plan: BatchPlan) -> Iterator[Accelerator]:
             values.update(old)
 
 
-class _Done(Exception):
-    """A step has ended."""
+@dataclass(frozen=True, slots=True)
+class OneStep:
+    """The loop, which makes one optimizer step of so many examples at each call."""
 
+    trainer: Trainer
+    examples: int
 
-class OneStep(Trainer):
-    """The loop, stopped after each optimizer step, before anything is evaluated or saved."""
-
-    def _after_step(self, state: TrainState, *, stop: bool, due: bool) -> None:
-        raise _Done
-
-    def step(self, epoch: int) -> None:
-        """Make one optimizer step of an epoch, in full."""
-        try:
-            self.fit(TrainState(epoch=epoch))
-        except _Done:
-            return
-        raise AssertionError("the loop went past its step")
+    def __call__(self) -> None:
+        """Make one optimizer step in full; nothing is evaluated or saved."""
+        epoch = task_epoch(self.trainer.task, self.trainer.settings)
+        window = np.arange(self.examples, dtype=np.int64)
+        self.trainer.fit(TrainState(epoch=epoch), only=[window])
 
 
 def one_step(
+    context: RunContext,
     task: Task,
     model: Any,
-    accelerator: Accelerator,
-    settings: Settings,
-    plan: BatchPlan,
+    examples: int,
     *,
     groups: Callable[[Any], list[dict[str, Any]]] | None = None,
 ) -> OneStep:
     """Return the loop for a bare model, in the order in which `jobs.training` sets it up."""
+    accelerator, settings = context.accelerator, context.settings
     model.to(accelerator.device)  # the optimizer must see the parameters that will be trained
-    session: Any = SimpleNamespace(settings=settings, plan=plan, accelerator=accelerator)
-    optimizer = adamw(session, model.parameters() if groups is None else groups(model))
+    optimizer = adamw(context, model.parameters() if groups is None else groups(model))
     task.start_epoch(task_epoch(task, settings))
     wrapped, prepared = accelerator.prepare(model, optimizer)
     hooks = Hooks(
-        emit=lambda *args, **fields: None,
+        emit=context.emit,
         save=lambda *args, **fields: None,
-        wants_stop=lambda: False,
+        wants_stop=context.wants_stop,
         save_is_due=lambda: False,
         peak_bytes=lambda: 0,
         step_context=lambda step: nullcontext(),
     )
-    return OneStep(
+    trainer = Trainer(
         task=task,
         model=wrapped,
         optimizer=prepared,
         accelerator=accelerator,
         settings=settings,
-        plan=plan,
+        plan=context.plan,
         hooks=hooks,
     )
+    return OneStep(trainer, examples)
 
 
 def task_epoch(task: Task, settings: Settings) -> int:
@@ -124,8 +122,3 @@ def step_examples(plan: BatchPlan) -> int:
     steps = min(plan.gradient_accumulation_steps, MOST_MICRO_STEPS)
     examples = plan.world_size * plan.per_device_train_batch_size * steps
     return min(examples, plan.global_batch_size) if steps == 1 else examples
-
-
-def whole(examples: int) -> Callable[[int], list[np.ndarray]]:
-    """Return the windows of any epoch: each optimizer step sees all examples."""
-    return lambda epoch: [np.arange(examples, dtype=np.int64)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,10 +13,7 @@ from nbhelpers.simulate.kernels_matmul import (
     cublas_workspace_bytes,
     cublaslt_workspace_bytes,
 )
-from nbhelpers.simulate.state import WORKSPACE
-
-if TYPE_CHECKING:
-    from nbhelpers.simulate.tracker import Tracker
+from nbhelpers.simulate.state import WORKSPACE, State
 
 aten = torch.ops.aten
 
@@ -29,14 +26,14 @@ def _overloads(names: tuple[str, ...]) -> frozenset[Any]:
 _PRODUCTS, _LT_PRODUCTS = _overloads(PRODUCTS), _overloads(LT_PRODUCTS)
 
 
-def claim(tracker: Tracker, func: Any) -> None:
+def claim(state: State, func: Any) -> None:
     """Take the workspace that this operation is the first to need.
 
     The thread that runs backward passes has a cuBLAS handle of its own, and so its own workspace.
     """
     if func not in _PRODUCTS:
         return
-    state, version = tracker.state, torch_version()
+    version = torch_version()
     held = state.workspaces
     thread = "forward" if torch._C._current_autograd_node() is None else "backward"
     if thread not in held:

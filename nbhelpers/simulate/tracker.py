@@ -289,7 +289,7 @@ class Tracker(TorchDispatchMode):
             self._track(tensor, self._category(tensor, func), what, added_to, size)
         if func in _RESIZING:
             self._resized(made[0])
-        matmul_workspace.claim(self, func)
+        matmul_workspace.claim(self.state, func)
         self._play(kernels.events(call), held, inside)
         for handle in held:
             state.free(handle)
