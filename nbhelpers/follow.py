@@ -113,7 +113,7 @@ def _expected_s(record: dict[str, Any]) -> float | None:
     """Return the seconds that the whole run was predicted to take, where that was saved."""
     saved = record.get("time")
     with contextlib.suppress(ConfigError):
-        return TimeBudget.from_dict(saved).expected_s if isinstance(saved, dict) else None
+        return TimeBudget.from_dict(saved).expected_s if saved else None
     return None
 
 

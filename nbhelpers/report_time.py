@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def predicted_time(facts: RunFacts) -> TimeBudget | None:
     """Return the prediction that was saved when the run was launched; None without one."""
     saved = facts.record.get("time")
-    if facts.is_evaluation or not isinstance(saved, dict):
+    if facts.is_evaluation or not saved:
         return None
     with contextlib.suppress(ConfigError):
         return TimeBudget.from_dict(saved)
@@ -28,8 +28,8 @@ def _compared(facts: RunFacts) -> list[dict[str, Any]]:
     budget = predicted_time(facts)
     if budget is None or budget.expected_s is None or not facts.is_complete:
         return []
-    told = facts.get("timing") or {}
-    return compare_time(budget, {k: v for k, v in told.items() if isinstance(v, int | float)})
+    timing = facts.get("timing") or {}
+    return compare_time(budget, {k: v for k, v in timing.items() if v is not None})
 
 
 def time_table(facts: RunFacts) -> pd.DataFrame:

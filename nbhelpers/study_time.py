@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import NbhelpersError
+from nbhelpers.files import rebuilt
 from nbhelpers.gpus import GpuSpec, known_gpus
 from nbhelpers.progress import duration
 from nbhelpers.results import RunResult
@@ -86,8 +87,12 @@ class TimeEstimate:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimeEstimate:
-        """Rebuild what `to_dict` wrote."""
-        return cls(**{**data, "notes": tuple(data.get("notes") or ())})
+        """Rebuild what `to_dict` wrote.
+
+        Raises:
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
+        """
+        return rebuilt(cls, data, "time")
 
 
 def total_time(times: Iterable[TimeEstimate]) -> TimeEstimate:
@@ -118,13 +123,10 @@ class PastRun:
     device: tuple[Any, ...]
     result: RunResult
 
-    def number(self, *path: str) -> float | None:
+    def number(self, group: str, name: str) -> float | None:
         """Return a positive number of its result, else None."""
-        value: Any = self.result.data
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number and value > 0 else None
+        value = (self.result.data.get(group) or {}).get(name)
+        return float(value) if value and value > 0 else None
 
     def taken_s(self) -> float | None:
         """Return its seconds without pre-training, which is done once and cached, or None."""
@@ -137,8 +139,7 @@ def device_of(
 ) -> tuple[Any, ...]:
     """Return what must be equal for two runs' speeds to be comparable."""
     hardware = hardware or {}
-    gpus = [gpu for gpu in hardware.get("gpus") or [] if isinstance(gpu, Mapping)]
-    names = [gpu.get("name") for gpu in gpus]
+    names = [gpu.get("name") for gpu in hardware.get("gpus") or []]
     if use_gpu:
         return ("gpu", world_size, *names[:world_size])
     return ("cpu", world_size, hardware.get("cpu_count"))
@@ -148,20 +149,17 @@ def past_runs(run_dir: str | Path, job: str = "finetune") -> tuple[PastRun, ...]
     """Return the finished training runs of a folder, newest first; unreadable ones are left out."""
     found = []
     for run in list_runs(run_dir):
-        record = run.record or {}
-        if (record.get("job"), record.get("mode")) == (job, "train") and run.result_path.exists():
-            with contextlib.suppress(NbhelpersError):
+        with contextlib.suppress(NbhelpersError):
+            record = run.record or {}
+            is_wanted = (record.get("job"), record.get("mode")) == (job, "train")
+            if is_wanted and run.result_path.exists():
                 found.append(_past_run(record, RunResult.from_path(run.path)))
     return tuple(found)
 
 
 def _past_run(record: Mapping[str, Any], result: RunResult) -> PastRun:
     plan, hardware = record.get("plan") or {}, record.get("hardware")
-    device = device_of(
-        bool(plan.get("use_gpu")),
-        int(plan.get("world_size") or 1),
-        hardware if isinstance(hardware, Mapping) else None,
-    )
+    device = device_of(bool(plan.get("use_gpu")), plan.get("world_size") or 1, hardware)
     settings = (record.get("preset") or {}).get("settings") or {}
     return PastRun(settings=settings, device=device, result=result)
 

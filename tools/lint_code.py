@@ -11,9 +11,19 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LOOP_LINES = 400, 50, 80
 
 FACTS = {"errors", "events", "metrics", "ranking", "resampling", "targets", "floors", "predictions"}
-FACTS |= {"cache", "catalog", "forms", "hub_errors", "paths", "tables", "detector", "retrieval"}
+FACTS |= {
+    "cache",
+    "catalog",
+    "files",
+    "json",
+    "hub_errors",
+    "paths",
+    "tables",
+    "detector",
+    "retrieval",
+}
 CONFIG = FACTS | {"schema", "checks", "presets", "config", "study_adapters"}
-RUNS = CONFIG | {"files", "identity", "locks", "processes", "results", "runs", "workers"}
+RUNS = CONFIG | {"identity", "locks", "processes", "result", "results", "runs", "workers"}
 RUNS |= {"claims", "nodes", "weight_files", "trained", "speeds"}
 HARDWARE = CONFIG | {"machine", "gpus", "nvml", "visible", "hardware"}
 PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight", "calibration"}

@@ -13,10 +13,10 @@ from typing import Any
 
 from nbhelpers.catalog import MODELS
 from nbhelpers.data.templates import AS_WRITTEN, render_question
-from nbhelpers.files import read_json
-from nbhelpers.forms import RESULT
 from nbhelpers.jobs.model_card_parts import base_lines, load_lines, table
 from nbhelpers.jobs.public import is_on_hub, is_public, without_paths
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import Result
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.trained import Trained
 
@@ -44,8 +44,8 @@ def write_card(
     merge: Mapping[str, Any] | None = None,
 ) -> None:
     """Write README.md into a folder; `merge` holds the figures of a merged model."""
-    result = read_json(trained.run / RESULT_NAME, RESULT) if trained.run else None
-    text = model_card(trained, result or {}, repo_id=repo_id, merge=merge)
+    result = read_raw(Result, trained.run / RESULT_NAME) if trained.run else {}
+    text = model_card(trained, result, repo_id=repo_id, merge=merge)
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
