@@ -221,6 +221,29 @@ class Budget(Part):
     lines: lists(Line)
     total_bytes: Number = None
     capacity_bytes: Number = None
+    reserved_bytes: Number = None
+    phases: lists(Line)
+    held: lists(Line)
+
+
+class PredictedPhase(Part):
+    """The predicted seconds of one phase of a run."""
+
+    low_s: Number = None
+    expected_s: Number = None
+    high_s: Number = None
+
+
+class PredictedTime(PredictedPhase):
+    """The time of a run as predicted before it, in seconds."""
+
+    basis: Text = None
+    phases: lists(PredictedPhase)
+    notes: Texts
+    max_s: Number = None
+    price_per_hour: Number = None
+    tokens_per_s: Number = None
+    mfu: Number = None
 
 
 class Plan(Part):
@@ -659,7 +682,7 @@ class Record(JsonFile):
     plan: Plan = Plan()
     budget: Budget = Budget()
     hardware: Machine = Machine()
-    time: Mapping
+    time: PredictedTime = PredictedTime()
     versions: Plains
 
 
@@ -733,9 +756,9 @@ class PlannedRow(Part):
     adapter: String
     run_id: Annotated[String, AfterValidator(_folder_name)]
     preset: SavedPreset
-    plan: dict[str, Any]
-    budget: dict[str, Any]
-    time: dict[str, Any]
+    plan: Plan
+    budget: Budget
+    time: PredictedTime
 
 
 class StudyPlan(Part):

@@ -46,7 +46,11 @@ class StudyFolder:
         data = read_raw(StudyFile, path / FILE_NAME)
         if not data:
             raise ConfigError(f"There is no {path / FILE_NAME}.", fix=StudyFile.FIX)
-        return cls(path, Study.from_dict(data["study"]))
+        try:
+            return cls(path, Study.from_dict(data["study"]))
+        except ConfigError as error:
+            text = f"{path / FILE_NAME}: {error.message}"
+            raise ConfigError(text, fix=StudyFile.FIX) from error
 
     def begin(self) -> None:
         """Write the plan; what an earlier call predicted of runs that are finished now is kept."""

@@ -123,9 +123,11 @@ class PastRun:
     device: tuple[Any, ...]
     result: RunResult
 
-    def number(self, group: str, name: str) -> float | None:
+    def number(self, *path: str) -> float | None:
         """Return a positive number of its result, else None."""
-        value = (self.result.data.get(group) or {}).get(name)
+        value: Any = self.result.data
+        for name in path:
+            value = (value or {}).get(name)
         return float(value) if value and value > 0 else None
 
     def taken_s(self) -> float | None:

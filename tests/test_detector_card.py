@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from detector_on_disk import result
 from huggingface_hub import ModelCard
-
 from nbhelpers.forms import RESULT, fitted
+
 from nbhelpers.jobs.detector_card import NO_EVIDENCE, detector_card
 from nbhelpers.jobs.detector_public import public_result
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nbhelpers import identity, processes
-from nbhelpers.errors import ConfigError, DataError, JobFailed
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.events import EventWriter
 from nbhelpers.runs import (
     HEARTBEAT_LIMIT_S,
