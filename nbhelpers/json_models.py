@@ -118,6 +118,14 @@ class Part(BaseModel):
         return {k: v for k, v in data.items() if v is not None} if is_mapping else data
 
 
+def _scalar(value: Any) -> float | str:
+    """Return a scalar of numpy or torch as a number, anything else as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
 class JsonFile(Part):
     """A JSON file; `raw` is what it holds as plain values, checked by the model."""
 
@@ -172,7 +180,7 @@ class JsonFile(Part):
         Raises:
             DataError: A field is missing or of a wrong type; nothing is written.
         """
-        text = json.dumps(data, default=float)
+        text = json.dumps(data, default=_scalar)
         plain = json.loads(text, parse_constant=lambda _: None)
         file = cls.checked(plain, path)
         write_json(path, plain)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import ConfigError, DataError, NbhelpersError, from_kind
-from nbhelpers.files import write_json
 from nbhelpers.follow import outcome
 from nbhelpers.json_models import read_raw
 from nbhelpers.locks import locked
@@ -73,7 +72,7 @@ class StudyFolder:
 
     def write(self, facts: dict[str, Any]) -> None:
         """Replace the file in one step; the caller holds the lock."""
-        write_json(self.path / FILE_NAME, facts | {"updated_at": time.time()})
+        StudyFile.write(self.path / FILE_NAME, facts | {"updated_at": time.time()})
 
     def noted(self, row: PlannedRun) -> dict[str, Any]:
         """Return what the file holds about one run."""

@@ -155,7 +155,7 @@ def _copy(trained: TrainedDetector, part: Path, result: dict[str, Any]) -> None:
     told |= {"calibration": copy_calibration(trained, part)}
     write_json(part / FACTS_FILE, scrubbed(told))
     if result:
-        write_json(part / RESULT_NAME, result)
+        Result.write(part / RESULT_NAME, result)
 
 
 def _require_plain_names(path: Path) -> None:

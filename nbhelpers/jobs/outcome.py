@@ -18,6 +18,7 @@ from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import MemoryMeter, peak_rss_bytes
 from nbhelpers.jobs.measure_run import memory_facts
 from nbhelpers.jobs.training import Training
+from nbhelpers.result_files import Result
 from nbhelpers.schema import Settings
 from nbhelpers.shapes import SMOKE_MODELS
 from nbhelpers.weight_files import weights_file
@@ -107,7 +108,7 @@ def write_result(
     ranks: list[dict[str, Any]],
     parts: dict[str, Any],
 ) -> None:
-    """Write `result.json` and say that the run has ended; rank 0 only.
+    """Write `result.json`, checked by its model, and say that the run has ended; rank 0 only.
 
     Args:
         ranks: From `gather_memory`.
@@ -138,9 +139,9 @@ def write_result(
         "warnings": session.warnings,
         "timing": session.clock.result(),
     }
-    ck.write_json(session.run.result_path, result | parts)
-    calibration.append(result, facts)
-    speeds.remember(facts, result | parts)
+    written = Result.write(session.run.result_path, result | parts)
+    calibration.append(written.raw, facts)
+    speeds.remember(facts, written.raw)
     session.accelerator.end_training()
     session.writer.write("end")
 

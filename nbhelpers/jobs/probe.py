@@ -18,9 +18,9 @@ import torch
 from accelerate.utils import gather_object
 
 from nbhelpers import speeds
-from nbhelpers.files import write_json
 from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.memory import compare
+from nbhelpers.result_files import Result
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.loop import Task
@@ -143,8 +143,7 @@ class Probe:
             "warnings": session.warnings,
             "timing": session.clock.result(),
         }
-        write_json(session.run.result_path, result)
-        speeds.remember(facts, result)
+        speeds.remember(facts, Result.write(session.run.result_path, result).raw)
         session.accelerator.end_training()
         session.writer.write("end")
 
