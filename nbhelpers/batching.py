@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.checks_gpu import check_precision
 from nbhelpers.errors import ConfigError, HardwareError
+from nbhelpers.files import rebuilt
 from nbhelpers.presets import OVERRIDES, divisors, shared_size
 from nbhelpers.tables import left
 
@@ -99,14 +100,9 @@ class BatchPlan:
         """Rebuild a plan that `to_dict` wrote.
 
         Raises:
-            ConfigError: A value is missing or unknown.
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
         """
-        needed = {field.name for field in fields(cls) if field.default is MISSING}
-        odd = (needed - set(data)) | (set(data) - {field.name for field in fields(cls)})
-        if odd:
-            text = f"A saved batch plan lacks or adds: {', '.join(sorted(odd))}."
-            raise ConfigError(text, fix="use the version of nbhelpers that wrote it")
-        return cls(**data)
+        return rebuilt(cls, data, "batch plan")
 
     def _repr_html_(self) -> str:
         who = "one per GPU" if self.use_gpu else "on the CPU"

@@ -14,29 +14,59 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 from nbhelpers.cache import cache_dir
-from nbhelpers.forms import ANY, NUMBER, PLAIN, TEXT, fitted
+from nbhelpers.files import parsed
+from nbhelpers.json_models import Number, Part, Plains, String, Text, lists
 
 FILE_NAME = "calibration.jsonl"
 MOST_BYTES = 8 << 20  # of the log's end that is read: thousands of runs
 FEWEST_RUNS = 3  # of which a usual error is told
 MIB = 2**20
 LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
-_PHASE = {"*": ANY, "phase": TEXT, "predicted_bytes": NUMBER, "measured_bytes": NUMBER}
-_PHASE |= {"error_percent": NUMBER}
-LINE = {
-    "*": ANY,
-    **dict.fromkeys(("run_id", "job", "preset", "model", "method", "device"), TEXT),
-    **dict.fromkeys(("gpu", "gpu_name", "driver", "source", "basis"), TEXT),
-    **dict.fromkeys(("finished_at", "world_size", "predicted_bytes", "measured_bytes"), NUMBER),
-    **dict.fromkeys(("error_percent", "reserved_predicted_bytes"), NUMBER),
-    **dict.fromkeys(("reserved_measured_bytes", "context_bytes", "budget_bytes"), NUMBER),
-    **dict.fromkeys(("other_processes_bytes", "earlier_bytes"), NUMBER),
-    "phases": [_PHASE],
-    "versions": {"*": PLAIN},
-}
+
+
+class PhaseError(Part):
+    """The prediction of one phase beside its measurement, in bytes and per cent."""
+
+    phase: Text = None
+    predicted_bytes: Number = None
+    measured_bytes: Number = None
+    error_percent: Number = None
+
+
+class LogLine(Part):
+    """A line of the log: a finished run."""
+
+    run_id: String
+    finished_at: Annotated[float, Field(strict=True)]
+    job: Text = None
+    preset: Text = None
+    model: Text = None
+    method: Text = None
+    device: Text = None
+    gpu: Text = None
+    gpu_name: Text = None
+    driver: Text = None
+    source: Text = None
+    basis: Text = None
+    world_size: Number = None
+    predicted_bytes: Number = None
+    measured_bytes: Number = None
+    error_percent: Number = None
+    reserved_predicted_bytes: Number = None
+    reserved_measured_bytes: Number = None
+    context_bytes: Number = None
+    budget_bytes: Number = None
+    other_processes_bytes: Number = None
+    earlier_bytes: Number = None
+    phases: lists(PhaseError)
+    versions: Plains
+
+
 Line = dict[str, Any]
 _seen: dict[Path, tuple[tuple[int, int], list[Line]]] = {}  # path: (its state, its lines)
 
@@ -70,12 +100,10 @@ def _parsed(path: Path) -> Iterable[Line]:
     found: dict[tuple[str, float], Line] = {}
     for text in raw.splitlines():
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):  # torn by a crash or a full disk, or cut above
+            LogLine.model_validate(line := parsed(text))
+        except ValidationError:  # torn by a crash or a full disk, or cut above
             continue
-        line = fitted(line, LINE) if isinstance(line, dict) else None
-        if line and line.get("run_id") and line.get("finished_at") is not None:
-            found[line["run_id"], line["finished_at"]] = line
+        found[line["run_id"], line["finished_at"]] = line
     return sorted(found.values(), key=lambda line: line["finished_at"])
 
 

@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.files import read_json
-from nbhelpers.forms import PROCESS
-
 ATTENDED = "attended"  # in process.json: rank 0 signed itself, there is no supervisor
 START_WINDOW_S = 600.0  # nodes of one launch start within ten minutes of each other
 _NAME = re.compile(r"process-rank(\d+)\.json")
@@ -27,8 +24,15 @@ def claim_path(folder: Path, rank: int) -> Path:
 
 
 def read_claim(folder: Path, rank: int) -> dict[str, Any]:
-    """Return what a rank said last; {} when it never came."""
-    return read_json(claim_path(folder, rank), PROCESS) or {}
+    """Return what a rank said last; {} when it never came.
+
+    Raises:
+        DataError: Its file is damaged; names the field.
+    """
+    from nbhelpers.result_files import Process
+
+    found = Process.read(claim_path(folder, rank))
+    return {} if found is None else found.raw
 
 
 def has_ended(claim: Mapping[str, Any]) -> bool:

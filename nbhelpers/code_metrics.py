@@ -32,6 +32,7 @@ from nbhelpers.code_counts import (
 from nbhelpers.code_syntax import MAX_CODE_CHARS, syntax_errors_of, with_deep_stack
 from nbhelpers.code_tokens import TOKENIZER
 from nbhelpers.errors import DataError
+from nbhelpers.files import is_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -234,8 +235,7 @@ def _row_fault(row: object) -> str:
         if row.get(name) is not None and not isinstance(row[name], kind):
             return f"has {type(row[name]).__name__} as its {name}"
     count = row.get("new_tokens")
-    is_count = isinstance(count, int | float) and not isinstance(count, bool)
-    if count is not None and not (is_count and 0 <= count <= MAX_NEW_TOKENS):
+    if count is not None and not (is_number(count) and 0 <= count <= MAX_NEW_TOKENS):
         return f"has new_tokens={count!r:.40}, no number of tokens"
     return ""
 

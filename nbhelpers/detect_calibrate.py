@@ -21,25 +21,16 @@ from typing import Any
 from nbhelpers.detect_facts import DetectorFacts, Rate, ai_test_logits
 from nbhelpers.detector_metrics import clopper_pearson, humans_needed, promised_fpr
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.files import read_json, write_json
+from nbhelpers.files import is_number, read_json, rebuilt, write_json
 from nbhelpers.formatting import percent
-from nbhelpers.forms import EDGES, NUMBER, NUMBERS, TEXT
+from nbhelpers.result_files import DetectorFile
 from nbhelpers.tables import left
 from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
 
 FORMAT = 1
+_AGAIN = "write it again: nbhelpers calibrate"
 SAME = 1e-6  # between a probability and that of its logit
 MAX_FPR = 0.2  # a promise of more protects nobody
-_TEXTS = ("weights_sha256", "model", "run_id", "canonical", "source", "created", "note")
-_COUNTS = ("n_files", "n_duplicates", "n", "exceed", "needed")
-_NUMBERS = ("target_fpr", "confidence", "threshold_logit", "threshold", "promised_fpr")
-_FORM = {
-    **dict.fromkeys((*_COUNTS, *_NUMBERS, "format"), NUMBER),
-    **dict.fromkeys(_TEXTS, TEXT),
-    **dict.fromkeys(("languages", "left_out"), NUMBERS),
-    "run_ai": {"n": NUMBER, "share_above": NUMBER},
-    "run_threshold": {"n": NUMBER, "exceed": NUMBER, "fpr": NUMBER, "interval": EDGES},
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +67,8 @@ class Calibration:
     threshold: float
     promised_fpr: float
     languages: dict[str, int]
-    run_threshold: dict[str, Any]
-    run_ai: dict[str, Any]
+    run_threshold: dict[str, float | list[float]]
+    run_ai: dict[str, float]
     source: str
     created: str
     note: str = ""
@@ -194,20 +185,17 @@ def load_calibration(path: str | Path) -> Calibration:
     Raises:
         DataError: It is no such file, or was changed.
     """
-    told = read_json(path, _FORM)
-    wanted = [field.name for field in fields(Calibration)]
-    lacking = [name for name in wanted if (told or {}).get(name) is None]
-    if told is None or lacking or told.get("format") != FORMAT:
-        what = f"lacks {', '.join(lacking[:5])}" if told and lacking else "is no calibration"
-        raise DataError(f"{path} {what}.", fix="write it again: nbhelpers calibrate")
-    whole: dict[str, Any] = {name: int(told[name]) for name in _COUNTS}
-    for name in ("run_threshold", "run_ai"):  # all of its figures, or none
-        is_whole = all(told[name].get(each) is not None for each in _FORM[name])
-        whole[name] = told[name] if is_whole else {}
-    found = Calibration(**{name: told[name] for name in wanted} | whole)
+    data = read_json(path)
+    if data is None or data.get("format") != FORMAT:
+        raise DataError(f"{path} is no calibration.", fix=_AGAIN)
+    wanted = {field.name for field in fields(Calibration)}
+    try:
+        found = rebuilt(Calibration, {k: v for k, v in data.items() if k in wanted}, "calibration")
+    except ConfigError as error:
+        raise DataError(f"{path}: {error.message}", fix=_AGAIN) from error
     if not _is_sound(found):
         text = f"{path} holds figures that do not belong together; it was changed."
-        raise DataError(text, fix="write it again: nbhelpers calibrate")
+        raise DataError(text, fix=_AGAIN)
     return found
 
 
@@ -215,9 +203,11 @@ def _is_sound(found: Calibration) -> bool:
     """Whether the promise follows from the counts, so that no edited file promises more."""
     if not (0 < found.target_fpr < 1 and 0 < found.confidence < 1 and 0 <= found.exceed < found.n):
         return False
-    if None in (*found.languages.values(), *found.left_out.values()):
-        return False
     if sum(found.languages.values()) != found.n:
+        return False
+    if set(found.run_ai) not in (set(), {"n", "share_above"}):
+        return False
+    if set(found.run_threshold) not in (set(), {"n", "exceed", "fpr", "interval"}):
         return False
     told = promised_fpr(found.n, found.exceed, found.confidence)
     return abs(told - found.promised_fpr) < 1e-9
@@ -246,9 +236,10 @@ def require_same_model(found: Calibration, facts: DetectorFacts, place: str | Pa
 
 def came_with_export(found: Calibration, place: TrainedDetector) -> bool:
     """Whether a calibration was put into an exported folder by the one who exported it."""
-    told = (read_json(place.folder / FACTS_FILE) or {}).get("calibration")
-    if place.kind != "export" or not isinstance(told, dict):
+    if place.kind != "export":
         return False
+    facts = DetectorFile.read(place.folder / FACTS_FILE)
+    told = facts.calibration if facts else {}
     names = ("created", "source", "threshold_logit", "n")
     return all(told.get(name) == getattr(found, name) for name in names)
 
@@ -352,13 +343,9 @@ def require_shares(target_fpr: float, confidence: float) -> None:
     Raises:
         ConfigError: One is out of range.
     """
-    if not _is_number(target_fpr) or not 0 < target_fpr <= MAX_FPR:
+    if not is_number(target_fpr) or not 0 < target_fpr <= MAX_FPR:
         text = f"target_fpr={target_fpr!r} is not between 0 and {MAX_FPR}."
         raise ConfigError(text, fix="give a share such as 0.01")
-    if not _is_number(confidence) or not 0.5 <= confidence < 1:
+    if not is_number(confidence) or not 0.5 <= confidence < 1:
         text = f"confidence={confidence!r} is not between 0.5 and 1."
         raise ConfigError(text, fix="give a share such as 0.95")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,12 +1,11 @@
 """What is known of a detector before it is loaded: its threshold, its test, its weights' hash.
 
-Read from the JSON files that the run or the exported folder holds; a damaged one costs only itself.
+Read from the JSON files that the run or the exported folder holds.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 
 from nbhelpers.catalog import SAMPLES
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.files import read_json
 from nbhelpers.formatting import percent
-from nbhelpers.forms import ANY, EDGES, INTERVALS, NUMBER, NUMBERS, PLAIN, TEXT, fitted
+from nbhelpers.json_models import read_lines
+from nbhelpers.result_files import DetectorFile, DetectorPrediction, OperatingPoint, Record, Result
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.runs import Run
 from nbhelpers.samples.styles import SAMPLE_NOTE
@@ -25,21 +24,6 @@ from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
 WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"
 MIN_ROWS = 20  # train rows in a language, before a call is given in it
-_SPLIT = {"*": ANY, "n_human": NUMBER, "metrics": NUMBERS, "intervals": INTERVALS}
-_POINT = {"*": ANY, "abstain": EDGES}
-_POINT |= dict.fromkeys(("threshold", "threshold_logit", "temperature", "target_fpr"), NUMBER)
-_PREDICTION = {"*": ANY, "split": TEXT, "label": TEXT, "logit": NUMBER}
-_COUNTS = {"*": {"*": ANY, "languages": {"*": NUMBERS}}}
-_RESULT = {
-    "*": ANY,
-    **dict.fromkeys(("run_id", "git_commit"), TEXT),
-    "operating_point": _POINT,
-    "scores": {"*": _SPLIT},
-    "model": {"*": ANY, "name": TEXT, "revision": PLAIN},
-    "data": {"*": ANY, "splits": _COUNTS, "note": TEXT},
-    "similarity": {"*": ANY, "pairs": {"*": ANY, "threshold": NUMBER, "roc_auc": NUMBER}},
-}
-_RECORD = {"*": ANY, "preset": {"*": ANY, "settings": {"*": ANY, "data": TEXT}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,68 +121,62 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
     """Return what the files of a detector say.
 
     Raises:
-        DataError: `detector.json` lacks what scoring needs.
+        DataError: A file is damaged, or lacks what scoring needs; names the field.
     """
-    told = read_json(place.folder / FACTS_FILE) or {}
+    facts = DetectorFile.read(place.folder / FACTS_FILE)
+    if facts is None:
+        text = f"{place.folder} has no {FACTS_FILE}."
+        raise DataError(text, fix=DetectorFile.FIX)
     result = _result(place)
-    point = result.get("operating_point") or {}
-    temperature = point.get("temperature") or 1.0
+    point = result.operating_point
+    temperature = point.temperature or 1.0
     return DetectorFacts(
         place=place,
-        run_id=result.get("run_id") or (place.run.name if place.run else place.name),
-        model=(result.get("model") or {}).get("name") or "unknown",
-        **_settings(told, place.folder),
+        run_id=result.run_id or (place.run.name if place.run else place.name),
+        model=result.model.name or "unknown",
+        objective=facts.objective,
+        canonical=facts.canonical,
+        seq_len=facts.seq_len,
         temperature=temperature,
         threshold_logit=_logit(point, temperature),
         band_logit=_band(point, temperature),
-        target_fpr=point.get("target_fpr"),
-        rates=tuple(_rates(result.get("scores") or {})),
+        target_fpr=point.target_fpr,
+        rates=tuple(_rates(result)),
         languages=tuple(_languages(result)),
         data_note=_data_note(place, result),
-        pair_threshold=((result.get("similarity") or {}).get("pairs") or {}).get("threshold"),
+        pair_threshold=result.similarity.pairs.threshold,
     )
 
 
-def _result(place: TrainedDetector) -> dict[str, Any]:
+def _result(place: TrainedDetector) -> Result:
     for folder in (place.scored, place.folder):
-        if folder is not None and (found := read_json(folder / RESULT_NAME, _RESULT)):
+        if folder is not None and (found := Result.read(folder / RESULT_NAME)):
             return found
-    return {}
+    return Result()
 
 
-def _data_note(place: TrainedDetector, result: dict[str, Any]) -> str:
+def _data_note(place: TrainedDetector, result: Result) -> str:
     """The note on the training data; of a checkpoint without a result, what its run was told."""
-    note = (result.get("data") or {}).get("note")
+    note = result.data.note
     if note or place.run is None:
         return note or ""
-    told = read_json(place.run / "run.json", _RECORD) or {}
-    settings = (told.get("preset") or {}).get("settings") or {}
-    return SAMPLE_NOTE if settings.get("data") in SAMPLES else ""
+    record = Record.read(place.run / "run.json")
+    is_sample = record is not None and record.preset.settings.get("data") in SAMPLES
+    return SAMPLE_NOTE if is_sample else ""
 
 
-def _settings(told: dict[str, Any], folder: Path) -> dict[str, Any]:
-    form = {"objective": TEXT, "canonical": TEXT, "seq_len": NUMBER}
-    found = fitted({name: told.get(name) for name in form}, form) or {}
-    lacking = [name for name in form if not found.get(name)]
-    if lacking:
-        text = f"{folder / FACTS_FILE} does not say {', '.join(lacking)}."
-        raise DataError(text, fix="copy the whole folder again, or name another checkpoint")
-    return {**found, "seq_len": int(found["seq_len"])}
+def _logit(point: OperatingPoint, temperature: float) -> float | None:
+    if point.threshold_logit is not None:
+        return float(point.threshold_logit)
+    return logit(point.threshold, temperature) if point.threshold else None
 
 
-def _logit(point: dict[str, Any], temperature: float) -> float | None:
-    told = point.get("threshold_logit")
-    if told is not None:
-        return float(told)
-    return logit(point["threshold"], temperature) if point.get("threshold") else None
-
-
-def _band(point: dict[str, Any], temperature: float) -> float | None:
-    edges = point.get("abstain")
+def _band(point: OperatingPoint, temperature: float) -> float | None:
+    edges = point.abstain
     return logit(edges[0], temperature) if edges and edges[0] is not None else None
 
 
-def _rates(scores: dict[str, Any]) -> list[Rate]:
+def _rates(result: Result) -> list[Rate]:
     people = {
         "test": "human programs of the run's own test",
         "held_out": "human programs that the run left out of training",
@@ -206,20 +184,20 @@ def _rates(scores: dict[str, Any]) -> list[Rate]:
     }
     rates = []
     for split, on in people.items():
-        told = scores.get(split) or {}
-        fpr, n = (told.get("metrics") or {}).get("fpr"), told.get("n_human")
+        scores = result.scores.get(split)
+        fpr, n = (scores.metrics.get("fpr"), scores.n_human) if scores else (None, None)
         if fpr is not None and n:
-            edges = (told.get("intervals") or {}).get("fpr")
+            edges = scores.intervals.get("fpr")
             interval = (edges[0], edges[1]) if edges and None not in edges else None
             rates.append(Rate(on=on, n=int(n), fpr=float(fpr), interval=interval))
     return rates
 
 
-def _languages(result: dict[str, Any]) -> list[str]:
+def _languages(result: Result) -> list[str]:
     """Languages with enough train rows to have been learnt."""
-    splits = (result.get("data") or {}).get("splits") or {}
-    counts = (splits.get("train") or {}).get("languages") or {}
-    rows = {name: sum(each or 0 for each in (told or {}).values()) for name, told in counts.items()}
+    train = result.data.splits.get("train")
+    counts = train.languages.items() if train else ()
+    rows = {name: sum(n or 0 for n in labels.values()) for name, labels in counts}
     return sorted(name for name, n in rows.items() if n >= MIN_ROWS and name != "unknown")
 
 
@@ -266,16 +244,6 @@ def ai_test_logits(place: TrainedDetector) -> list[float]:
     """Return the logits of the AI programs in the run's own test; [] where that is not known."""
     if place.scored is None:
         return []
-    try:
-        lines = Run(place.scored).predictions_path.read_bytes().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            told = fitted(json.loads(line), _PREDICTION) or {}
-        except (ValueError, RecursionError):
-            continue
-        if told.get("split") == "test" and told.get("label") == "ai":
-            found.append(told.get("logit"))
-    return [float(value) for value in found if value is not None]
+    rows = read_lines(DetectorPrediction, Run(place.scored).predictions_path)
+    of_ai = (row for row in rows if row["split"] == "test" and row.get("label") == "ai")
+    return [float(row["logit"]) for row in of_ai if row.get("logit") is not None]

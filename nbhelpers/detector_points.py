@@ -8,7 +8,7 @@ those it was chosen on, and for nobody else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.detector_calibration import (
@@ -27,6 +27,7 @@ from nbhelpers.detector_promises import (
 )
 from nbhelpers.detector_rows import checked_rows
 from nbhelpers.errors import DataError
+from nbhelpers.files import rebuilt
 from nbhelpers.ranking import is_positive
 
 if TYPE_CHECKING:
@@ -104,31 +105,10 @@ class OperatingPoint:
         """Return the point that `to_dict` wrote.
 
         Raises:
-            DataError: A field is missing, unknown or no number.
+            DataError: A field is missing, unknown or of a wrong type; names it.
         """
-        names = {field.name for field in fields(cls)}
-        if not isinstance(values, Mapping) or set(values) != names:
-            odd = names ^ set(values) if isinstance(values, Mapping) else names
-            raise DataError(
-                f"the operating point does not have the fields it must have: {sorted(odd)}",
-                fix="Take the file that the run or `nbhelpers calibrate` wrote, unchanged.",
-            )
-        found = dict(values)
-        try:
-            for name in ("threshold", "threshold_logit", "temperature", "target_fpr", "valid_fpr"):
-                found[name] = float(found[name])
-            low, high = found["valid_fpr_interval"]
-            found["valid_fpr_interval"] = (float(low), float(high))
-            if found["abstain"] is not None:
-                low, high = found["abstain"]
-                found["abstain"] = (float(low), float(high))
-            found["warnings"] = tuple(str(text) for text in found["warnings"])
-        except (TypeError, ValueError) as error:
-            raise DataError(
-                f"the operating point holds what is no number: {error}",
-                fix="Take the file that the run or `nbhelpers calibrate` wrote, unchanged.",
-            ) from error
-        return cls(**found)
+        fix = "Take the file that the run or `nbhelpers calibrate` wrote, unchanged."
+        return rebuilt(cls, values, "operating point", error=DataError, fix=fix)
 
 
 def choose_operating_point(

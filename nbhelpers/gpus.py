@@ -90,19 +90,6 @@ class Gpu:
             "processes": [asdict(process) for process in self.processes],
         }
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Gpu:
-        """Rebuild what `to_dict` wrote; fields of a newer version are left out."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        major, minor = known["compute_capability"]
-        return cls(
-            **known
-            | {
-                "compute_capability": (int(major), int(minor)),
-                "processes": tuple(GpuProcess(**each) for each in known.get("processes", ())),
-            }
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:

@@ -14,6 +14,7 @@ from typing import Any
 
 from nbhelpers import machine, nvml
 from nbhelpers.errors import ConfigError
+from nbhelpers.files import rebuilt
 from nbhelpers.formatting import gib
 from nbhelpers.gpus import (
     GIB,
@@ -101,18 +102,10 @@ class Hardware:
         """Rebuild what `to_dict` wrote; fields of a newer version are left out.
 
         Raises:
-            ConfigError: A field is missing or has another form.
+            ConfigError: A field is missing or of a wrong type; names it.
         """
-        try:
-            known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-            known["gpus"] = tuple(Gpu.from_dict(each) for each in data["gpus"])
-            known["notes"] = tuple(data.get("notes", ()))
-            return cls(**known)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"The stored hardware record cannot be read ({error}).",
-                fix="start the run again with `fresh=True`, or restore run.json",
-            ) from error
+        fix = "start the run again with `fresh=True`, or restore run.json"
+        return rebuilt(cls, data, "hardware record", ignore_unknown=True, fix=fix)
 
     def __repr__(self) -> str:
         driver = f", driver {self.driver_version}" if self.driver_version else ""

@@ -28,7 +28,7 @@ from nbhelpers.machine import OWNER_PID_VARIABLE, find_owner
 from nbhelpers.parameters import override_words
 from nbhelpers.paths import expanded, is_file, kind_of
 from nbhelpers.preflight import require_supplies
-from nbhelpers.runs import Run, end_leftovers, write_json
+from nbhelpers.runs import Run, end_leftovers
 from nbhelpers.schema import Settings
 from nbhelpers.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
 from nbhelpers.timing import predict_time
@@ -253,10 +253,12 @@ def _check_same(run: Run) -> None:
 
 def write_record(run: Run, record: dict[str, Any]) -> None:
     """Make the run folder ready for a start."""
+    from nbhelpers.result_files import Record
+
     run.path.mkdir(exist_ok=True)
     run.stop_path.unlink(missing_ok=True)
     first = (run.record or {}).get("created_at", record["created_at"])
-    write_json(run.record_path, record | {"created_at": first})
+    Record.write(run.record_path, record | {"created_at": first})
 
 
 def _start(run: Run, owner: tuple[int, str] | None) -> None:

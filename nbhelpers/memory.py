@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, split_batch
 from nbhelpers.calibration import usual_error
 from nbhelpers.errors import BudgetError, ConfigError
+from nbhelpers.files import rebuilt
 from nbhelpers.formatting import rounded_size
 from nbhelpers.ledger import CONTEXT, GIB, MemoryLine, ledger
 from nbhelpers.ledger_finetune import choose_kernel, finetune_ledger
@@ -96,21 +97,9 @@ class MemoryBudget:
         """Rebuild a budget that `to_dict` wrote.
 
         Raises:
-            ConfigError: A value is missing or unknown.
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
         """
-        known = {each.name for each in fields(cls)}
-        # Records of before the simulation lack what only it tells.
-        needed = {"lines", "total_bytes", "capacity_bytes", "verdict", "advice", "source"}
-        odd = (set(data) - known) | (needed - set(data))
-        if odd:
-            text = f"A saved memory budget lacks or adds: {', '.join(sorted(odd))}."
-            raise ConfigError(text, fix="use the version of nbhelpers that wrote it")
-        values = dict(data)
-        for name in ("lines", "phases", "held"):
-            values[name] = tuple(MemoryLine(**line) for line in data.get(name, ()))
-        for name in ("advice", "opaque", "notes"):
-            values[name] = tuple(data.get(name, ()))
-        return cls(**values)
+        return rebuilt(cls, data, "memory budget")
 
     def _repr_html_(self) -> str:
         cells = [(line.name, rounded_size(line.size_bytes), line.note) for line in self.lines]

@@ -5,25 +5,24 @@ Scores of single programs come from `predictions.jsonl`, everything else from th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.errors import DataError
+from nbhelpers.json_models import read_lines
 from nbhelpers.plots import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, panels, thinned
 from nbhelpers.report_detector_base import (
     EDIT_NAMES,
     FLOOR_NAMES,
     MODEL,
     edges,
-    number,
     part,
     rows,
     split_said,
     splits,
 )
 from nbhelpers.report_facts import RunFacts, dig
+from nbhelpers.result_files import DetectorPrediction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,36 +73,13 @@ def read_scored(path: Path) -> dict[str, Scored]:
     """
     import numpy as np
 
-    if not path.is_file():
-        return {}
     found: dict[str, tuple[list[int], list[float]]] = {}
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for at, line in enumerate(file, start=1):
-            row = _prediction(line, f"{path}, line {at}")
-            if row is not None:
-                labels, p = found.setdefault(row[0], ([], []))
-                labels.append(row[1])
-                p.append(row[2])
+    for row in read_lines(DetectorPrediction, path):
+        if row.get("label") is not None:
+            labels, p = found.setdefault(row["split"], ([], []))
+            labels.append(int(row["label"] == "ai"))
+            p.append(row["p_ai"])
     return {name: Scored(np.array(y), np.array(p)) for name, (y, p) in found.items()}
-
-
-def _prediction(line: str, where: str) -> tuple[str, int, float] | None:
-    """Return split, label and probability of a line; None for an unlabelled program."""
-    if not line.strip():
-        return None
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    split, label, p = dig(row, "split"), dig(row, "label"), number(row, "p_ai")
-    is_label = label is None or label in ("human", "ai")
-    if not isinstance(split, str) or not is_label or p is None or not 0 <= p <= 1:
-        raise DataError(
-            f"{where}: not a prediction: it needs split, label (human, ai or null) and p_ai from "
-            "0 to 1",
-            fix="Evaluate the run again, or remove the file: the report does without it.",
-        )
-    return None if label is None else (split, int(label == "ai"), float(p))
 
 
 def loss_figure(facts: RunFacts) -> Figure | None:
@@ -137,7 +113,7 @@ def loss_figure(facts: RunFacts) -> Figure | None:
 
 
 def _points(lines: Iterable[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
-    found = ((number(line, "step"), number(line, name)) for line in lines)
+    found = ((dig(line, "step"), dig(line, name)) for line in lines)
     return [(step, v) for step, v in found if step is not None and v is not None and step >= 0]
 
 
@@ -161,7 +137,7 @@ def roc_figure(facts: RunFacts, scored: Mapping[str, Scored]) -> Figure | None:
         fpr, tpr = thinned(fpr.clip(min=step / 2), tpr)
         style = {"color": CYCLE[at], "linestyle": ("-", "--")[at]}
         axis.plot(fpr, tpr, drawstyle="steps-post", label=split_said(facts, name), **style)
-    target = number(facts.data, "operating_point", "target_fpr")
+    target = dig(facts.data, "operating_point", "target_fpr")
     if target:
         axis.axvline(target, color=BLACK, linestyle=":", linewidth=1, label="promised FPR")
     if "test" in curves:
@@ -175,7 +151,7 @@ def roc_figure(facts: RunFacts, scored: Mapping[str, Scored]) -> Figure | None:
 
 def _mark_scorers(axis: Axes, scores: Mapping[str, Any], lowest: float) -> None:
     for at, (name, values) in enumerate({MODEL: scores, **part(scores, "floors")}.items()):
-        fpr, tpr = (number(values, "metrics", metric) for metric in ("fpr", "tpr"))
+        fpr, tpr = (dig(values, "metrics", metric) for metric in ("fpr", "tpr"))
         if fpr is not None and tpr is not None:
             colour = BLACK if name == MODEL else CYCLE[(at + 1) % len(CYCLE)]
             style = {"color": colour, "marker": MARKS.get(name, "x"), "linestyle": "none"}
@@ -206,7 +182,7 @@ def scores_figure(facts: RunFacts, test: Scored | None) -> Figure | None:
 
 
 def _reliability(bins: list[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    found = [(number(each, "mean_p"), number(each, "share_ai")) for each in bins]
+    found = [(dig(each, "mean_p"), dig(each, "share_ai")) for each in bins]
     return [(x, y) for x, y in found if x is not None and y is not None]
 
 
@@ -217,7 +193,7 @@ def _histogram(facts: RunFacts, axis: Axes, test: Scored) -> None:
     for label, name, colour, hatch in ((1, "AI", BLUE, ""), (0, "human", ORANGE, "//")):
         style = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
         axis.hist(test.p[test.labels == label], bins=bins, label=name, **style)
-    threshold = number(facts.data, "operating_point", "threshold")
+    threshold = dig(facts.data, "operating_point", "threshold")
     band = edges(facts.data, "operating_point", "abstain")
     if band is not None:
         axis.axvspan(*band, color=GREY, alpha=0.2, label="undecided")
@@ -230,12 +206,12 @@ def _histogram(facts: RunFacts, axis: Axes, test: Scored) -> None:
 def edits_figure(facts: RunFacts) -> Figure | None:
     """Draw TPR on edited AI programs and FPR on edited human programs, floors beside the model."""
     edits = part(facts.data, "scores", "test", "edits")
-    edits = {name: values for name, values in edits.items() if isinstance(values, Mapping)}
+    edits = {name: values for name, values in edits.items() if values}
     floors = [
         name
         for values in edits.values()
         for name, of in part(values, "floors").items()
-        if number(of, "tpr") is not None or number(of, "fpr") is not None
+        if dig(of, "tpr") is not None or dig(of, "fpr") is not None
     ]
     scorers = list(dict.fromkeys([MODEL, *floors]))
     bars = {rate: _bars(edits, scorers, rate) for rate in ("tpr", "fpr")}
@@ -270,9 +246,9 @@ def _bars(
     for place, values in enumerate(edits.values()):
         for slot, name in enumerate(scorers):
             of = values if name == MODEL else part(values, "floors", name)
-            value = number(of, rate)
+            value = dig(of, rate)
             if value is not None:
-                found.append((place, slot, value, number(of, f"{rate}_unedited")))
+                found.append((place, slot, value, dig(of, f"{rate}_unedited")))
     return found
 
 
@@ -288,13 +264,13 @@ def slices_figure(facts: RunFacts) -> Figure | None:
     figure, axes = panels(2, height=1.0 + 0.22 * max(5, len(found)))
     for axis, rate, colour in zip(axes, ("tpr", "fpr"), (BLUE, GREEN), strict=True):
         for at, one in enumerate(found):
-            value, between = number(one, rate), edges(one, f"{rate}_interval")
+            value, between = dig(one, rate), edges(one, f"{rate}_interval")
             if between:
                 axis.plot(between, [at, at], color=colour, linewidth=2, solid_capstyle="butt")
             if value is not None:
                 axis.plot([value], [at], color=BLACK, marker="o", markersize=4)
         axis.set(xlabel=rate.upper(), ylim=(len(found) - 0.5, -0.5), xlim=(0, 1.02))
-    target = number(facts.data, "operating_point", "target_fpr")
+    target = dig(facts.data, "operating_point", "target_fpr")
     if target is not None:
         axes[1].axvline(target, color=BLACK, linestyle="--", linewidth=1)
         axes[1].set_xlim(0, 1.02 if _highest(found) > 0.3 else 0.32)
@@ -305,12 +281,12 @@ def slices_figure(facts: RunFacts) -> Figure | None:
 
 
 def _has_rate(one: Mapping[str, Any]) -> bool:
-    return number(one, "tpr") is not None or number(one, "fpr") is not None
+    return dig(one, "tpr") is not None or dig(one, "fpr") is not None
 
 
 def _highest(found: list[Mapping[str, Any]]) -> float:
     ends = [(edges(one, "fpr_interval") or [0, 0])[1] for one in found]
-    return max([*ends, *(number(one, "fpr") or 0 for one in found)])
+    return max([*ends, *(dig(one, "fpr") or 0 for one in found)])
 
 
 def _plain(text: str) -> str:

@@ -14,15 +14,15 @@ from nbhelpers.report_detector_base import (
     FLOOR_NAMES,
     METRIC_NAMES,
     Beside,
+    edges,
     floors_of,
     is_beaten,
     metric_said,
-    number,
     part,
     rate_said,
+    rows,
     split_said,
     splits,
-    texts,
 )
 from nbhelpers.report_detector_similarity import similarity_headline, similarity_verdicts
 from nbhelpers.report_detector_words import (
@@ -33,7 +33,7 @@ from nbhelpers.report_detector_words import (
     promises,
     worst_said,
 )
-from nbhelpers.report_facts import RunFacts, score
+from nbhelpers.report_facts import RunFacts, dig, score
 from nbhelpers.report_findings import standing
 
 FEW = 100  # programs of one class
@@ -56,10 +56,10 @@ def _unscored(facts: RunFacts) -> str:
         return standing(facts)
     said, steps = (
         "Not evaluated: no split has scores",
-        number(facts.data, "training", "optimizer_steps"),
+        dig(facts.data, "training", "optimizer_steps"),
     )
     if steps:
-        loss = score(number(facts.data, "training", "last_loss"))
+        loss = score(dig(facts.data, "training", "last_loss"))
         said += f"; trained for {count(steps)} optimizer steps, loss {loss}"
     return f"{said}."
 
@@ -69,22 +69,17 @@ def _detection_said(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> st
     where, n_human, n_ai = split_said(facts, name), scores.get("n_human"), scores.get("n_ai")
     if n_ai == 0 or n_human == 0:
         return _one_class(where, scores, "AI" if n_ai == 0 else "human")
-    target = number(facts.data, "operating_point", "target_fpr")
+    target = dig(facts.data, "operating_point", "target_fpr")
     promised = "" if target is None else f", promised {100 * target:.3g} %"
-    fpr = rate_said(number(scores, "metrics", "fpr"), _edges_of(scores, "fpr"))
+    fpr = rate_said(dig(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr"))
     said = f"ROC-AUC {metric_said(scores, 'roc_auc')} on {where}, and TPR "
     said += f"{metric_said(scores, 'tpr')} at a realised false-positive rate of {fpr}{promised}"
     return f"{said}{_best_floor(scores)}."
 
 
-def _edges_of(scores: Mapping[str, Any], metric: str) -> list[float] | None:
-    found = part(scores, "intervals").get(metric)
-    return found if isinstance(found, list) else None
-
-
 def _one_class(where: str, scores: Mapping[str, Any], missing: str) -> str:
     metric, title = ("fpr", "false-positive rate") if missing == "AI" else ("tpr", "TPR")
-    rate = rate_said(number(scores, "metrics", metric), _edges_of(scores, metric))
+    rate = rate_said(dig(scores, "metrics", metric), edges(scores, "intervals", metric))
     return f"No ROC-AUC on {where}, which has no {missing} program: {title} {rate}."
 
 
@@ -171,9 +166,9 @@ def details(facts: RunFacts) -> str:
     said = []
     if main is not None:
         name, scores = main
-        text = f"The {name} split: {count(number(scores, 'n_human'))} human and "
-        text += f"{count(number(scores, 'n_ai'))} AI programs"
-        tasks = number(scores, "n_tasks")
+        text = f"The {name} split: {count(dig(scores, 'n_human'))} human and "
+        text += f"{count(dig(scores, 'n_ai'))} AI programs"
+        tasks = dig(scores, "n_tasks")
         said.append(text + (f" of {count(tasks)} tasks." if tasks is not None else "."))
         said += worst_said(scores)
     return " ".join(text for text in said if text)
@@ -215,7 +210,7 @@ def cautions(facts: RunFacts) -> list[str]:
 
 def doubts(facts: RunFacts) -> list[str]:
     """Return what to hold against the scores, but for what a section of the page has already."""
-    first, known = headline(facts), texts(facts.data, "operating_point", "warnings")
+    first, known = headline(facts), rows(facts.data, "operating_point", "warnings")
     said = [text for doubt in DOUBTS for text in doubt(facts) if text not in first]
     return said + [text for text in facts.get("warnings") or [] if text not in known]
 
@@ -224,7 +219,7 @@ def _elsewhere(facts: RunFacts) -> Iterator[str]:
     """Tell how the detector does on data of another kind, beside test."""
     found = dict(splits(facts))
     test, other = found.get("test"), found.get("held_out")
-    if test and other and number(other, "metrics", "roc_auc") is not None:
+    if test and other and dig(other, "metrics", "roc_auc") is not None:
         yield (
             f"On {split_said(facts, 'held_out')} ROC-AUC is {metric_said(other, 'roc_auc')} and "
             f"TPR {metric_said(other, 'tpr')}."
@@ -236,7 +231,7 @@ def _few_programs(facts: RunFacts) -> Iterator[str]:
     for name, scores in splits(facts):
         where = split_said(facts, name)
         for key, title in (("n_human", "human"), ("n_ai", "AI")):
-            found = number(scores, key)
+            found = dig(scores, key)
             if found is None or found >= FEW or (not found and name == "unseen_humans"):
                 continue
             if found:
@@ -252,7 +247,7 @@ def _edits(facts: RunFacts) -> Iterator[str]:
     """Name the edit that costs most of the detected programs, where it is half of them."""
     for name, scores in splits(facts):
         losses = {
-            edit: (number(values, "tpr_unedited"), number(values, "tpr"))
+            edit: (dig(values, "tpr_unedited"), dig(values, "tpr"))
             for edit, values in part(scores, "edits").items()
         }
         known = {e: (b, a) for e, (b, a) in losses.items() if b and a is not None}
@@ -266,9 +261,9 @@ def _edits(facts: RunFacts) -> Iterator[str]:
 
 
 def _truncated(facts: RunFacts) -> list[str]:
-    cut, length = number(facts.data, "data", "truncated"), facts.get("settings", "seq_len")
-    is_said = any("longer than" in text for text in texts(facts.data, "warnings"))
-    if not cut or is_said or number({"n": length}, "n") is None:
+    cut, length = dig(facts.data, "data", "truncated"), facts.get("settings", "seq_len")
+    is_said = any("longer than" in text for text in rows(facts.data, "warnings"))
+    if not cut or is_said or length is None:
         return []
     return [f"{count(cut)} programs of the data are longer than {count(length)} tokens, and cut."]
 
@@ -281,7 +276,7 @@ def _random_start(facts: RunFacts) -> list[str]:
 
 
 def _skipped(facts: RunFacts) -> list[str]:
-    skipped = number(facts.data, "training", "skipped_steps")
+    skipped = dig(facts.data, "training", "skipped_steps")
     return (
         [f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."]
         if skipped

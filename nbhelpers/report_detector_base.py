@@ -1,4 +1,4 @@
-"""What a detector's report is made from: typed looks into a result, and its model beside floors."""
+"""What a detector's report is made from: looks into a result, and its model beside floors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nbhelpers.formatting import share
-from nbhelpers.forms import LARGEST
 from nbhelpers.report_facts import RunFacts, dig, score
 from nbhelpers.targets_detector import DETECTOR_SPLITS
 
@@ -25,45 +24,24 @@ EDIT_NAMES = {
 EDITED = EDIT_NAMES | {"strip_comments": "stripped of comments"}
 METRIC_NAMES = {"roc_auc": "ROC-AUC", "tpr_at_fpr": "TPR at promised FPR", "tpr": "TPR"}
 MODEL = "this model"
+NO_LEAD = (None, None, None)  # difference, low, high
 AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
 
 
-def number(data: Any, *keys: str) -> float | None:
-    """Return a nested number, or None where there is no number that can be written.
-
-    >>> number({"a": {"b": 0.5}}, "a", "b"), number({"a": "x"}, "a"), number({"a": True}, "a")
-    (0.5, None, None)
-    """
-    found = dig(data, *keys)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return found if is_number and -LARGEST < found < LARGEST else None
-
-
 def edges(data: Any, *keys: str) -> list[float] | None:
-    """Return a nested interval, or None where it is not two numbers."""
+    """Return a nested interval, or None where an edge of it is undefined."""
     found = dig(data, *keys)
-    if not isinstance(found, list) or len(found) != 2:
-        return None
-    both = [number({"edge": edge}, "edge") for edge in found]
-    return None if None in both else both
+    return None if not found or None in found else found
 
 
 def part(data: Any, *keys: str) -> Mapping[str, Any]:
     """Return a nested mapping, an empty one where there is none."""
-    found = dig(data, *keys)
-    return found if isinstance(found, Mapping) else {}
+    return dig(data, *keys) or {}
 
 
-def rows(data: Any, *keys: str) -> list[Mapping[str, Any]]:
-    """Return the mappings of a nested list."""
-    found = dig(data, *keys)
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
-
-
-def texts(data: Any, *keys: str) -> list[str]:
-    """Return the texts of a nested list."""
-    found = dig(data, *keys)
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+def rows(data: Any, *keys: str) -> list[Any]:
+    """Return a nested list, an empty one where there is none."""
+    return dig(data, *keys) or []
 
 
 def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -79,7 +57,7 @@ def split_said(facts: RunFacts, name: str) -> str:
     """Return a split in words: what was held out is named."""
     if name == "held_out":
         kept = facts.get("settings", "hold_out")
-        return f"held-out data ({kept})" if isinstance(kept, str) else "held-out data"
+        return f"held-out data ({kept})" if kept else "held-out data"
     return name.replace("_", " ")
 
 
@@ -97,7 +75,7 @@ def with_edges(value: float | None, between: list[float] | None) -> str:
 
 def metric_said(scores: Mapping[str, Any], metric: str) -> str:
     """Write a score of a split with its interval."""
-    return with_edges(number(scores, "metrics", metric), edges(scores, "intervals", metric))
+    return with_edges(dig(scores, "metrics", metric), edges(scores, "intervals", metric))
 
 
 def rate_said(value: float | None, between: list[float] | None) -> str:
@@ -111,13 +89,13 @@ def rate_said(value: float | None, between: list[float] | None) -> str:
     return share(value) + (f" ({share(between[0])} to {share(between[1])})" if between else "")
 
 
-def lead_said(lead: Any) -> str:
+def lead_said(lead: list[float | None] | None) -> str:
     """Write a difference with its interval, or nothing.
 
     >>> lead_said([0.02, 0.01, 0.03]), lead_said([0.02, None, None])
     ('+0.020 (+0.010 to +0.030)', '+0.020')
     """
-    first, low, high = lead_of(lead)
+    first, low, high = lead or NO_LEAD
     if first is None:
         return ""
     between = "" if low is None or high is None else f" ({signed(low)} to {signed(high)})"
@@ -132,13 +110,6 @@ def signed(value: float) -> str:
     """
     said = f"{value:+.3f}"
     return said if float(said) else "0.000"
-
-
-def lead_of(lead: Any) -> tuple[float | None, float | None, float | None]:
-    """Return difference, low and high of a lead, as far as they are numbers."""
-    parts = lead if isinstance(lead, list) and len(lead) == 3 else [None] * 3
-    first, low, high = (number({"x": each}, "x") for each in parts)
-    return first, low, high
 
 
 class Beside(NamedTuple):
@@ -159,7 +130,7 @@ def standing_of(ours: float | None, other: float | None, lead: Any) -> str:
     >>> standing_of(0.9, 0.8, None)
     'above'
     """
-    _, low, high = lead_of(lead)
+    _, low, high = lead or NO_LEAD
     if low is not None and high is not None:
         return AHEAD if low > 0 else BEHIND if high < 0 else LEVEL
     if ours is None or other is None:
@@ -176,9 +147,9 @@ def floors_of(scores: Mapping[str, Any]) -> dict[str, list[Beside]]:
     found = {}
     for name, floor in part(scores, "floors").items():
         beside = []
-        at_one_rate = number(scores, "metrics", "tpr_at_fpr") is not None
+        at_one_rate = dig(scores, "metrics", "tpr_at_fpr") is not None
         for metric in ("roc_auc", "tpr_at_fpr" if at_one_rate else "tpr"):
-            ours, other = number(scores, "metrics", metric), number(floor, "metrics", metric)
+            ours, other = dig(scores, "metrics", metric), dig(floor, "metrics", metric)
             lead = dig(floor, "lead", metric)
             if ours is not None and other is not None:
                 stands = standing_of(ours, other, lead)

@@ -237,14 +237,13 @@ def _figure(facts: RunFacts, plots: Plots, name: str) -> str:
 
 def data_found(facts: RunFacts) -> list[str]:
     """Return in sentences what the checks of the data found and what its splits share."""
-    found, said = facts.get("data", "problems"), []
-    if isinstance(found, str):
-        said.append(found)
-    told = part(facts.data, "data", "problems")
-    said += [str(told["left_out"])] if isinstance(told.get("left_out"), str) else []
+    told = facts.get("data", "problems") or {}
+    if isinstance(told, str):  # of an older run
+        told = {"left_out": told}
+    said = [told["left_out"]] if told.get("left_out") else []
     if dropped := _counts(told.get("rows_dropped")):
         said.append(f"Rows dropped: {dropped}.")
-    notes = told.get("notes") if isinstance(told.get("notes"), list) else []
+    notes = told.get("notes") or []
     said += [f"{str(note).removeprefix('note: ').capitalize()}." for note in notes]
     said += [f"For instance {text}." for text in told.get("examples") or [] if text]
     if same := _counts(told.get("duplicates")):
@@ -259,12 +258,8 @@ def data_found(facts: RunFacts) -> list[str]:
 
 def _counts(found: Any) -> str:
     """Write the counts of a mapping that are not 0."""
-    told = found.items() if isinstance(found, Mapping) else ()
-    return ", ".join(f"{str(name).replace('_', ' ')} {n:,}" for name, n in told if _is_count(n))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**18
+    counts = (found or {}).items()
+    return ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts if n)
 
 
 def _shared(facts: RunFacts) -> str:

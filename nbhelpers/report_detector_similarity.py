@@ -13,7 +13,6 @@ from nbhelpers.report_detector_base import (
     MODEL,
     edges,
     lead_said,
-    number,
     part,
     rows,
     standing_of,
@@ -56,20 +55,18 @@ def crossing(row: Mapping[str, Any]) -> str:
 
 
 def _retrieval_said(row: Mapping[str, Any]) -> str:
-    said = f"MRR {with_edges(number(row, 'mrr'), edges(row, 'mrr_interval'))}, MAP@R "
-    said += with_edges(number(row, "map_at_r"), edges(row, "map_at_r_interval"))
-    said += f" for {count(number(row, 'n_queries'))} queries in a pool of "
-    said += (
-        f"{count(number(row, 'pool_size'))} programs ({row.get('split', 'test')}, {crossing(row)})"
-    )
+    said = f"MRR {with_edges(dig(row, 'mrr'), edges(row, 'mrr_interval'))}, MAP@R "
+    said += with_edges(dig(row, "map_at_r"), edges(row, "map_at_r_interval"))
+    said += f" for {count(dig(row, 'n_queries'))} queries in a pool of "
+    said += f"{count(dig(row, 'pool_size'))} programs ({row.get('split', 'test')}, {crossing(row)})"
     floors = [_floor_said(row, name) for name in part(row, "floors")]
     return "; ".join([said, *filter(None, floors)]) + "."
 
 
 def _floor_said(row: Mapping[str, Any], name: str) -> str:
     floor = part(row, "floors", name)
-    other, lead = number(floor, "mrr"), floor.get("lead")
-    stands = standing_of(number(row, "mrr"), other, lead)
+    other, lead = dig(floor, "mrr"), floor.get("lead")
+    stands = standing_of(dig(row, "mrr"), other, lead)
     if other is None or not stands:
         return ""
     verb = "beats" if stands == AHEAD else "does not beat"
@@ -84,7 +81,7 @@ def _crossings_said(name: str, crossings: list[Mapping[str, Any]]) -> Iterator[s
     stands = {}
     for row in crossings:
         floor = part(row, "floors", name)
-        standing = standing_of(number(row, "mrr"), number(floor, "mrr"), floor.get("lead"))
+        standing = standing_of(dig(row, "mrr"), dig(floor, "mrr"), floor.get("lead"))
         if standing:
             stands[f"{crossing(row)} ({row.get('split', 'test')})"] = standing
     if not stands:
@@ -100,16 +97,16 @@ def _crossings_said(name: str, crossings: list[Mapping[str, Any]]) -> Iterator[s
 
 def _pairs_said(facts: RunFacts) -> str:
     pairs = part(facts.data, "similarity", "pairs")
-    area = number(pairs, "roc_auc")
+    area = dig(pairs, "roc_auc")
     if area is None:
         return ""
     said = "Pairs of the same task against hard negatives: ROC-AUC "
     said += with_edges(area, edges(pairs, "roc_auc_interval"))
     for key, title in (("accuracy", "accuracy"), ("f1", "F1")):
-        value = number(pairs, key)
+        value = dig(pairs, key)
         said += f", {title} {score(value)}" if value is not None else ""
     for name, floor in part(pairs, "floors").items():
-        other = number(floor, "roc_auc")
+        other = dig(floor, "roc_auc")
         if other is not None:
             lead = lead_said(_pair_lead(floor))
             title = FLOOR_NAMES.get(name, name)
@@ -127,12 +124,12 @@ def retrieval_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield one row per retrieval and scorer, floors below the model."""
     for row in rows(facts.data, "similarity", "retrieval"):
         base = {"split": str(row.get("split") or ""), "query": str(row.get("query") or "")}
-        base |= {"pool": str(row.get("pool") or ""), "queries": number(row, "n_queries")}
-        base["pool size"] = number(row, "pool_size")
+        base |= {"pool": str(row.get("pool") or ""), "queries": dig(row, "n_queries")}
+        base["pool size"] = dig(row, "pool_size")
         for name, values in {MODEL: row, **part(row, "floors")}.items():
-            found = {"scorer": FLOOR_NAMES.get(name, name), "mrr": number(values, "mrr")}
+            found = {"scorer": FLOOR_NAMES.get(name, name), "mrr": dig(values, "mrr")}
             found |= {"mrr interval": edges(values, "mrr_interval")}
-            found |= {"map_at_r": number(values, "map_at_r")}
+            found |= {"map_at_r": dig(values, "map_at_r")}
             found |= {"map_at_r interval": edges(values, "map_at_r_interval")}
             lead = None if name == MODEL else dig(values, "lead")
             yield base | found | {"lead": lead, "note": _note(values)}
@@ -141,17 +138,16 @@ def retrieval_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 def pair_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield one row per scorer of pairs."""
     pairs = part(facts.data, "similarity", "pairs")
-    if number(pairs, "n_pairs") is None and number(pairs, "roc_auc") is None:
+    if dig(pairs, "n_pairs") is None and dig(pairs, "roc_auc") is None:
         return
     for name, values in {MODEL: pairs, **part(pairs, "floors")}.items():
         found: dict[str, Any] = {"scorer": FLOOR_NAMES.get(name, name)}
-        found |= {metric: number(values, metric) for metric in PAIR_SCORES}
+        found |= {metric: dig(values, metric) for metric in PAIR_SCORES}
         found |= {"roc_auc interval": edges(values, "roc_auc_interval")}
-        found |= {"threshold": number(values, "threshold")}
+        found |= {"threshold": dig(values, "threshold")}
         lead = None if name == MODEL else _pair_lead(values)
         yield found | {"lead": lead, "note": _note(values)}
 
 
 def _note(values: Any) -> str:
-    skipped = dig(values, "skipped")
-    return skipped if isinstance(skipped, str) else ""
+    return dig(values, "skipped") or ""

@@ -9,7 +9,6 @@ from nbhelpers.report_detector_base import (
     FLOOR_NAMES,
     MODEL,
     edges,
-    number,
     part,
     rows,
     splits,
@@ -86,7 +85,7 @@ def scores_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     for split, scores in splits(facts):
         for metric in DETECTOR_METRICS:
             if metric in part(scores, "metrics") and metric != "recall":
-                row = {"split": split, "metric": metric, "value": number(scores, "metrics", metric)}
+                row = {"split": split, "metric": metric, "value": dig(scores, "metrics", metric)}
                 yield row | _between(edges(scores, "intervals", metric))
 
 
@@ -105,19 +104,18 @@ def floors_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         for name, values in {MODEL: scores, **floors}.items() if floors else ():
             row: dict[str, Any] = {"split": split, "scorer": FLOOR_NAMES.get(name, name)}
             for metric in BESIDE:
-                row[metric] = number(values, "metrics", metric)
+                row[metric] = dig(values, "metrics", metric)
                 row[f"{metric} interval"] = edges(values, "intervals", metric)
             for metric in LEADS:
                 row[f"{metric} lead"] = None if name == MODEL else dig(values, "lead", metric)
-            skipped = dig(values, "skipped")
-            yield row | {"note": skipped if isinstance(skipped, str) else ""}
+            yield row | {"note": dig(values, "skipped") or ""}
 
 
 def prevalence_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the precision of each split at the named shares of AI code."""
     for split, scores in splits(facts):
         for share, values in part(scores, "at_prevalence").items():
-            row = {"split": split, "share of AI": share, "precision": number(values, "precision")}
+            row = {"split": split, "share of AI": share, "precision": dig(values, "precision")}
             yield row | _between(edges(values, "precision_interval"))
 
 
@@ -128,8 +126,8 @@ def slices_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         for one in rows(scores, "slices"):
             row: dict[str, Any] = {"split": split, "by": _text(one, "by")}
             row |= {"value": _text(one, "value")}
-            row |= {key: number(one, key) for key in ("n_human", "n_ai", "roc_auc", "tpr")}
-            row |= {"tpr interval": edges(one, "tpr_interval"), "fpr": number(one, "fpr")}
+            row |= {key: dig(one, key) for key in ("n_human", "n_ai", "roc_auc", "tpr")}
+            row |= {"tpr interval": edges(one, "tpr_interval"), "fpr": dig(one, "fpr")}
             row |= {"fpr interval": edges(one, "fpr_interval")}
             place = (row["by"], row["value"])
             named = [
@@ -145,7 +143,7 @@ def macro_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the mean over the slices of each kind, each slice counted once."""
     for split, scores in splits(facts):
         for kind, values in part(scores, "macro").items():
-            found = {metric: number(values, metric) for metric in ("roc_auc", "tpr", "fpr")}
+            found = {metric: dig(values, metric) for metric in ("roc_auc", "tpr", "fpr")}
             if any(value is not None for value in found.values()):
                 yield {"split": split, "by": kind} | found
 
@@ -162,13 +160,12 @@ def edits_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
                 row["tpr lost interval"] = edges(of, "tpr_loss_interval")
                 row |= _changed(values, of, "n_human", "fpr")
                 row["fpr gained"] = _difference(row["fpr after"], row["fpr before"])
-                skipped = dig(of, "skipped")
-                yield row | {"note": skipped if isinstance(skipped, str) else ""}
+                yield row | {"note": dig(of, "skipped") or ""}
 
 
 def _changed(values: Any, of: Any, count: str, rate: str) -> dict[str, Any]:
-    row: dict[str, Any] = {count: number(values, count)}
-    row |= {f"{rate} before": number(of, f"{rate}_unedited"), f"{rate} after": number(of, rate)}
+    row: dict[str, Any] = {count: dig(values, count)}
+    row |= {f"{rate} before": dig(of, f"{rate}_unedited"), f"{rate} after": dig(of, rate)}
     return row | {f"{rate} after interval": edges(of, f"{rate}_interval")}
 
 
@@ -181,16 +178,16 @@ def reliability_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     for split, scores in splits(facts):
         for one in rows(scores, "reliability"):
             keys = ("low", "high", "n", "mean_p", "share_ai")
-            yield {"split": split} | {key: number(one, key) for key in keys}
+            yield {"split": split} | {key: dig(one, key) for key in keys}
 
 
 def targets_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the preset's success criteria beside what was measured; `op` is <= of an error."""
     found = available(facts.data)
     for metric, target in part(facts.data, "settings", "targets").items():
-        if not facts.is_complete or number({"target": target}, "target") is None:
+        if not facts.is_complete or target is None:
             continue
-        value = number(found, metric) if metric in found else None
+        value = found.get(metric)
         row = {"metric": metric, "op": "<=" if is_upper_bound(metric) else ">=", "target": target}
         row |= {"value": value, "passed": is_reached(metric, value, target)}
         missing = "not measured" if is_target(metric, "detector") else "no such score"
@@ -199,7 +196,7 @@ def targets_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 
 def phases_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield seconds of training by phase, and their share."""
-    found = {name: number(facts.data, "phases", name) for name in part(facts.data, "phases")}
+    found = {name: dig(facts.data, "phases", name) for name in part(facts.data, "phases")}
     total = sum(value for value in found.values() if value)
     for name, value in found.items():
         if value:
@@ -217,7 +214,7 @@ def throughput_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         "mfu_6n": ("MFU", MFU),
     }
     for key, (what, unit) in names.items():
-        value = number(facts.data, "throughput", key)
+        value = dig(facts.data, "throughput", key)
         if value is not None:
             yield {"what": what, "value": value, "unit": unit}
 
@@ -232,7 +229,7 @@ def inference_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         "n_files": "files measured",
     }
     for key, what in names.items():
-        value = number(facts.data, "inference", key)
+        value = dig(facts.data, "inference", key)
         if value is not None:
             yield {"what": what, "value": value}
 
@@ -241,7 +238,7 @@ def data_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the programs of each split, by label, and its tasks."""
     for name, values in part(facts.data, "data", "splits").items():
         keys = ("rows", "human", "ai", "unlabelled", "tasks")
-        yield {"split": name} | {key: number(values, key) for key in keys}
+        yield {"split": name} | {key: dig(values, key) for key in keys}
 
 
 def data_parts_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
@@ -250,17 +247,17 @@ def data_parts_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         for kind in ("languages", "sources", "generators"):
             for value, labels in part(values, kind).items():
                 row: dict[str, Any] = {"split": name, "by": kind.removesuffix("s"), "value": value}
-                yield row | {key: number(labels, key) for key in ("human", "ai", "unlabelled")}
+                yield row | {key: dig(labels, key) for key in ("human", "ai", "unlabelled")}
 
 
 def features_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the single features that tell the classes apart best, by the audit of the data."""
     for one in rows(facts.data, "audit", "facts", "features")[:MOST_FEATURES]:
-        row = {"feature": _text(one, "feature"), "AUC raw": number(one, "raw")}
-        row |= {"AUC canonical": number(one, "canonical")}
+        row = {"feature": _text(one, "feature"), "AUC raw": dig(one, "raw")}
+        row |= {"AUC canonical": dig(one, "canonical")}
         yield row | {"higher in": _text(one, "higher_in")}
 
 
 def _text(values: Any, key: str) -> str:
     found = dig(values, key)
-    return str(found)[:80] if isinstance(found, str | int | float) else ""
+    return "" if found is None else str(found)[:80]

@@ -14,16 +14,14 @@ from nbhelpers.report_detector_base import (
     edges,
     floors_of,
     lead_said,
-    number,
     part,
     rate_said,
     rows,
     split_said,
     splits,
-    texts,
     with_edges,
 )
-from nbhelpers.report_facts import RunFacts, interval, known, score
+from nbhelpers.report_facts import RunFacts, dig, interval, known, score
 from nbhelpers.targets_detector import DETECTOR_TITLES
 
 if TYPE_CHECKING:
@@ -55,15 +53,15 @@ class Promise(NamedTuple):
 
 def promises(facts: RunFacts) -> list[Promise]:
     """Return the promise of the threshold beside what each split realised, but for valid."""
-    target, found = number(facts.data, "operating_point", "target_fpr"), []
+    target, found = dig(facts.data, "operating_point", "target_fpr"), []
     for name, scores in splits(facts):
-        realised, between = number(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr")
+        realised, between = dig(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr")
         if target is None or realised is None or name == "valid":
             continue  # the threshold was chosen on valid: there it holds by construction
         verdict = OPEN
         if between:
             verdict = BROKEN if between[0] > target else KEPT if between[1] <= target else OPEN
-        humans, tasks = number(scores, "n_human"), number(scores, "n_tasks")
+        humans, tasks = dig(scores, "n_human"), dig(scores, "n_tasks")
         found.append(Promise(name, humans, tasks, target, realised, between, verdict))
     return found
 
@@ -92,16 +90,16 @@ def _percent(value: float | None) -> str:
 def point_said(facts: RunFacts) -> str:
     """Return the threshold, what it was chosen on, and what it does not decide."""
     point = part(facts.data, "operating_point")
-    threshold = number(point, "threshold")
+    threshold = dig(point, "threshold")
     if threshold is None:
         return ""
-    humans, on = number(point, "n_humans"), point.get("chosen_on")
+    humans, on = dig(point, "n_humans"), point.get("chosen_on")
     said = f"The threshold {threshold:.4g} was chosen"
     said += f" on {count(humans)} human programs" if humans is not None else ""
-    said += f" ({on})" if isinstance(on, str) and on else ""
-    target = number(point, "target_fpr")
+    said += f" ({on})" if on else ""
+    target = dig(point, "target_fpr")
     said += f" for a false-positive rate of at most {_percent(target)}, and frozen."
-    promised, rate = number(point, "promised_fpr"), number(point, "valid_fpr")
+    promised, rate = dig(point, "promised_fpr"), dig(point, "valid_fpr")
     if promised is None:
         return said
     said += f" There it is {share(rate)}; " if rate is not None else " There "
@@ -119,10 +117,8 @@ def abstain_said(facts: RunFacts) -> str:
     if band is None:
         return "There is no band of abstention." if point else ""
     said = f"From p {band[0]:.4g} to {band[1]:.4g} the detector says undecided: at most "
-    said += (
-        f"{_percent(number(point, 'target_miss_rate'))} of validation's AI programs score lower."
-    )
-    shares = {name: number(scores, "metrics", "abstain_share") for name, scores in splits(facts)}
+    said += f"{_percent(dig(point, 'target_miss_rate'))} of validation's AI programs score lower."
+    shares = {name: dig(scores, "metrics", "abstain_share") for name, scores in splits(facts)}
     undecided = [
         f"{share(value)} on {split_said(facts, name)}"
         for name, value in shares.items()
@@ -133,10 +129,10 @@ def abstain_said(facts: RunFacts) -> str:
 
 def calibration_said(facts: RunFacts) -> str:
     """Return how far a probability can be read as one."""
-    temperature, found = number(facts.data, "operating_point", "temperature"), []
+    temperature, found = dig(facts.data, "operating_point", "temperature"), []
     said = [] if temperature is None else [f"Temperature {temperature:.3g}, fitted on valid."]
     for name, scores in splits(facts):
-        ece = number(scores, "metrics", "ece")
+        ece = dig(scores, "metrics", "ece")
         if ece is not None:
             found.append(f"{score(ece)} on {split_said(facts, name)}")
     said += [f"The calibration error (ECE) is {', '.join(found)}."] if found else []
@@ -151,7 +147,7 @@ def calibration_said(facts: RunFacts) -> str:
 def precision_said(scores: Mapping[str, Any]) -> Iterator[str]:
     """Say of 100 programs that are called AI how many are, at each named share of AI code."""
     for name, values in part(scores, "at_prevalence").items():
-        precision = number(values, "precision")
+        precision = dig(values, "precision")
         if precision is None:
             continue
         between = edges(values, "precision_interval")
@@ -187,7 +183,7 @@ def worst_said(scores: Mapping[str, Any]) -> Iterator[str]:
     for metric, title in titles.items():
         if is_named(scores, metric):
             worst = part(scores, "worst", metric)
-            said = with_edges(number(worst, metric), edges(worst, f"{metric}_interval"))
+            said = with_edges(dig(worst, metric), edges(worst, f"{metric}_interval"))
             found.append(f"{title} {said} at {slice_said(worst)}")
     if found:
         limit = f"of at least {MIN_ROWS} programs of each class that counts"
@@ -196,15 +192,15 @@ def worst_said(scores: Mapping[str, Any]) -> Iterator[str]:
 
 def is_named(scores: Mapping[str, Any], metric: str) -> bool:
     """Whether a worst slice of a score is worth naming: another slice does better."""
-    value = number(scores, "worst", metric, metric)
-    values = (number(one, metric) for one in rows(scores, "slices") if is_large(one, metric))
+    value = dig(scores, "worst", metric, metric)
+    values = (dig(one, metric) for one in rows(scores, "slices") if is_large(one, metric))
     return value is not None and any(each not in (None, value) for each in values)
 
 
 def is_large(one: Mapping[str, Any], metric: str) -> bool:
     """Whether a slice has enough programs of the classes that a score is about."""
     needed = {"tpr": ("n_ai",), "fpr": ("n_human",)}.get(metric, ("n_ai", "n_human"))
-    return all((number(one, key) or 0) >= MIN_ROWS for key in needed)
+    return all((dig(one, key) or 0) >= MIN_ROWS for key in needed)
 
 
 def means_said(facts: RunFacts) -> Iterator[str]:
@@ -213,9 +209,9 @@ def means_said(facts: RunFacts) -> Iterator[str]:
     for kind, values in part(scores, "macro").items():
         ours = [one for one in rows(scores, "slices") if one.get("by") == kind]
         said = [
-            f"{title} {score(number(values, metric))}"
+            f"{title} {score(dig(values, metric))}"
             for metric, title in (("roc_auc", "ROC-AUC"), ("tpr", "TPR"), ("fpr", "FPR"))
-            if number(values, metric) is not None and sum(is_large(o, metric) for o in ours) > 1
+            if dig(values, metric) is not None and sum(is_large(o, metric) for o in ours) > 1
         ]
         if said and " x " not in kind:
             yield f"{kind} {', '.join(said)}"
@@ -228,8 +224,8 @@ def slice_said(one: Mapping[str, Any]) -> str:
 
 def audit_said(facts: RunFacts) -> str:
     """Return the verdict of the audit with its reasons."""
-    verdict, reasons = facts.get("audit", "verdict"), texts(facts.data, "audit", "reasons")
-    if not isinstance(verdict, str):
+    verdict, reasons = facts.get("audit", "verdict"), rows(facts.data, "audit", "reasons")
+    if not verdict:
         return ""
     went_on = facts.get("settings", "on_failed_audit") == "go_on" and verdict == "hopeless"
     said = f"Audit of the data: {verdict}" + (
@@ -244,8 +240,8 @@ SHOWN = ("roc_auc", "pr_auc", "accuracy", "f1", "tpr", "tpr_at_fpr", "fpr", "ece
 
 def audit_warnings(facts: RunFacts) -> list[str]:
     """Return the warnings of the audit, but for the humans that the threshold's promise names."""
-    said = texts(facts.data, "audit", "warnings")
-    is_there = number(facts.data, "operating_point", "promised_fpr") is not None
+    said = rows(facts.data, "audit", "warnings")
+    is_there = dig(facts.data, "operating_point", "promised_fpr") is not None
     return [text for text in said if not (is_there and text.startswith(VALIDATION_HUMANS))]
 
 
@@ -289,8 +285,8 @@ def cost_lines(facts: RunFacts) -> list[str]:
 def speed_said(facts: RunFacts) -> str:
     """Return the speed of training, and MFU with its convention."""
     speed = part(facts.data, "throughput")
-    programs, useful = number(speed, "programs_per_s"), number(speed, "useful_tokens_per_s")
-    padded, mfu = number(speed, "padded_tokens_per_s"), number(speed, "mfu_6n")
+    programs, useful = dig(speed, "programs_per_s"), dig(speed, "useful_tokens_per_s")
+    padded, mfu = dig(speed, "padded_tokens_per_s"), dig(speed, "mfu_6n")
     said = [f"{programs:,.1f} programs/s"] if programs is not None else []
     if useful is not None:
         with_padding = f" of {count(padded)} with padding" if padded is not None else ""
@@ -306,8 +302,8 @@ def compile_said(facts: RunFacts) -> str:
         return ""
     if found.get("is_on") is not True:
         why = part(found, "self_test").get("reason")
-        return "torch.compile was off" + (f" ({why})." if isinstance(why, str) else ".")
-    recompiles = number(found, "recompiles")
+        return "torch.compile was off" + (f" ({why})." if why else ".")
+    recompiles = dig(found, "recompiles")
     said = "torch.compile was on"
     said += f", {count(recompiles)} recompiles" if recompiles is not None else ""
     checked = [
@@ -315,8 +311,7 @@ def compile_said(facts: RunFacts) -> str:
         if isinstance(value, float)
         else f"{str(name).replace('_', ' ')} {value}"
         for name, value in part(found, "self_test").items()
-        if name != "is_on"
-        if isinstance(value, str | bool) or number({"x": value}, "x") is not None
+        if name != "is_on" and value is not None
     ]
     return said + (f"; compiled beside eager: {', '.join(checked)}." if checked else ".")
 
@@ -324,21 +319,21 @@ def compile_said(facts: RunFacts) -> str:
 def inference_said(facts: RunFacts) -> str:
     """Return the time to score one file; reading it and making tokens of it are not in it."""
     found = part(facts.data, "inference")
-    each, files = number(found, "ms_per_file"), number(found, "n_files")
+    each, files = dig(found, "ms_per_file"), dig(found, "n_files")
     if each is None:
         return ""
     said = f"Scoring takes {each:.3g} ms per file, its tokens at hand"
-    per_s, size = number(found, "files_per_s"), number(found, "batch_size")
+    per_s, size = dig(found, "files_per_s"), dig(found, "batch_size")
     said += f", {per_s:,.1f} files per second" if per_s is not None else ""
     said += f", in batches of {count(size)}" if size is not None else ""
     said += f", over {count(files)} files" if files is not None else ""
-    alone = number(found, "ms_alone")
+    alone = dig(found, "ms_alone")
     return said + (f"; of one file at a time {alone:.3g} ms." if alone is not None else ".")
 
 
 def phases_said(facts: RunFacts) -> str:
     """Return where the time of training went."""
-    phases = {name: number(part(facts.data, "phases"), name) for name in part(facts.data, "phases")}
+    phases = {name: dig(part(facts.data, "phases"), name) for name in part(facts.data, "phases")}
     total = sum(value for value in phases.values() if value)
     if not total:
         return ""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.errors import ConfigError
 from nbhelpers.events import phase_seconds
-from nbhelpers.files import read_json
-from nbhelpers.forms import RECORD, RESULT, fitted, left_out
 from nbhelpers.paths import expanded, is_file, is_folder
+from nbhelpers.result_files import Result
 from nbhelpers.runs import Run
 
 
@@ -54,8 +53,8 @@ class RunFacts:
 
     @property
     def predicted_lines(self) -> list[dict[str, Any]]:
-        """The prediction for the largest batch of the data, by part; the form is the budget's."""
-        return fitted(self.get("memory", "predicted_lines"), RESULT["budget"]["lines"]) or []
+        """The prediction for the largest batch of the data, by part, as the budget's lines."""
+        return self.get("memory", "predicted_lines") or []
 
     @property
     def is_evaluation(self) -> bool:
@@ -74,7 +73,7 @@ class RunFacts:
 
 
 def dig(data: Any, *keys: str) -> Any:
-    """Return a nested value, or None.
+    """Return a nested value, or None where any part of the way is missing.
 
     >>> dig({"a": {"b": 1}}, "a", "b"), dig({"a": None}, "a", "b")
     (1, None)
@@ -91,6 +90,7 @@ def read_facts(run_or_result: Any) -> RunFacts:
 
     Raises:
         ConfigError: There is no such folder, or it holds nothing of a run.
+        DataError: Its run.json or result.json is damaged; names the field.
     """
     path = expanded(getattr(run_or_result, "path", run_or_result), "the run")
     run = Run(path.parent if is_file(path) else path)
@@ -99,7 +99,8 @@ def read_facts(run_or_result: Any) -> RunFacts:
             f"there is no run folder {run.path}", fix="Give a folder that `nbhelpers runs` lists."
         )
     record, events = run.record or {}, run.events()
-    data = read_json(run.result_path, RESULT) or getattr(run_or_result, "data", None)
+    result = Result.read(run.result_path)
+    data = result.raw if result is not None else getattr(run_or_result, "data", None)
     if not data and not record and not events:
         raise ConfigError(
             f"{run.path} holds neither result.json nor run.json nor events",
@@ -107,21 +108,10 @@ def read_facts(run_or_result: Any) -> RunFacts:
         )
     is_partial = not data
     data = dict(data) if data else _so_far(record, events)
-    data["warnings"] = [*(data.get("warnings") or []), *_damage(run)]
     status = run.status
     if status == "new" and (events or not is_partial):  # a folder copied without process.json
         status = "unfinished" if is_partial else "finished"
     return RunFacts(run=run, status=status, data=data, record=record, events=events)
-
-
-def _damage(run: Run) -> Iterator[str]:
-    """Say which values of the run's files have a form that no reader can use."""
-    for path, form in ((run.result_path, RESULT), (run.record_path, RECORD)):
-        raw = read_json(path)
-        lost = list(left_out(raw, fitted(raw, form)))
-        if lost:
-            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-            yield f"{path.name} is damaged, left out: {', '.join(lost[:3])}{more}."
 
 
 def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -197,6 +187,6 @@ def score(value: float | None) -> str:
 
 def interval(edges: Any) -> str:
     """Write an interval as `0.931 to 0.962`, or nothing where there is none."""
-    if not isinstance(edges, list | tuple) or len(edges) != 2 or None in edges:
+    if not edges or len(edges) != 2 or None in edges:
         return ""
     return f"{edges[0]:.3f} to {edges[1]:.3f}"

@@ -170,7 +170,7 @@ def _cut_answers(facts: RunFacts) -> Iterator[str]:
 
 def _limit(facts: RunFacts, scores: Mapping[str, Any]) -> str:
     limit = dig(scores, "decoding", "max_new_tokens") or facts.get("settings", "max_new_tokens")
-    return count(limit) if isinstance(limit, int | float) else "the limit of"
+    return count(limit) if limit is not None else "the limit of"
 
 
 def _cut_samples(facts: RunFacts) -> list[str]:
@@ -183,7 +183,7 @@ def _cut_samples(facts: RunFacts) -> list[str]:
 
 def _few_steps(facts: RunFacts) -> list[str]:
     steps = facts.get("training", "optimizer_steps")
-    if facts.is_evaluation or not isinstance(steps, int) or not 0 < steps < FEW_STEPS:
+    if facts.is_evaluation or not 0 < (steps or 0) < FEW_STEPS:
         return []
     made = f"Only {count(steps)} optimizer step" + ("" if steps == 1 else "s")
     return [f"{made}: an adapter hardly learns in so few. More rows or more epochs make more."]
@@ -191,14 +191,14 @@ def _few_steps(facts: RunFacts) -> list[str]:
 
 def _columns(facts: RunFacts) -> list[str]:
     """Tell which columns were read as what, where their names left a choice."""
-    notes = facts.get("data", "problems", "notes")
-    found = [COLUMNS_NOTE.fullmatch(str(n)) for n in (notes if isinstance(notes, list) else [])]
+    notes = facts.get("data", "problems", "notes") or []
+    found = [COLUMNS_NOTE.fullmatch(str(note)) for note in notes]
     return [f"Columns read by another name: {match[1]}." for match in found if match]
 
 
 def _skipped(facts: RunFacts) -> list[str]:
     skipped = facts.get("training", "skipped_steps")
-    if not isinstance(skipped, int | float) or not skipped:
+    if not skipped:
         return []
     return [f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."]
 
@@ -213,7 +213,7 @@ def _left_over(facts: RunFacts) -> list[str]:
 def _like_held_out(facts: RunFacts) -> list[str]:
     found = facts.get("data", "problems", "duplicates")
     like, removed = dig(found, "train_rows_like_any"), dig(found, "removed")
-    if not isinstance(like, int) or not like or removed:
+    if not like or removed:
         return []
     return [f"{count(like)} train rows equal or nearly equal a row of valid or test, and are used."]
 

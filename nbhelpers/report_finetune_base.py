@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.catalog import MODELS
-from nbhelpers.files import read_json
 from nbhelpers.formatting import count
-from nbhelpers.forms import RESULT
 from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.report_finetune_samples import rows_by_split
 from nbhelpers.report_finetune_tables import SPLITS, evaluated, metrics_of
+from nbhelpers.result_files import Result
+from nbhelpers.results import sound_results
 from nbhelpers.targets import TASKS, TITLES, written
 
 if TYPE_CHECKING:
@@ -88,18 +88,17 @@ def find_base(facts: RunFacts) -> Base:
         "No run of the base model on this data lies beside this one to compare with; the same "
         "command with -o method=base makes one."
     )
-    for run in list_runs(facts.run.path.parent):
-        if run.path == facts.run.path or SET_ASIDE in run.id:
-            continue
-        data = read_json(run.result_path, RESULT)
-        if not data or data.get("job") != "finetune" or _method(data) != "base":
+    runs = [run.path for run in list_runs(facts.run.path.parent) if SET_ASIDE not in run.id]
+    for result in sound_results(path for path in runs if path != facts.run.path):
+        data = result.data
+        if result.job != "finetune" or _method(data) != "base":
             continue
         if _is_of_other_data(facts.data, data):  # another experiment: nobody would compare
             continue
         if differs := unlike(facts.data, data):
-            why = f"The base run {run.id} is not comparable: {differs}."
+            why = f"The base run {result.path.name} is not comparable: {differs}."
             continue
-        return Base(run.path, data, "")
+        return Base(result.path, data, "")
     return Base(None, {}, why)
 
 
@@ -146,7 +145,8 @@ def _mark(path: Path) -> float:
 
 @functools.lru_cache(maxsize=64)  # one report asks several times, and a comparison resamples
 def _between(ours: Path, other: Path, *_marks: float) -> tuple[Difference, ...]:
-    results = [read_json(folder / "result.json", RESULT) or {} for folder in (ours, other)]
+    found = [Result.read(folder / "result.json") for folder in (ours, other)]
+    results = [{} if each is None else each.raw for each in found]
     rows = [rows_by_split(folder / "generations.jsonl") for folder in (ours, other)]
     found = []
     for split in (name for name in SPLITS if all(dig(r, "scores", name) for r in results)):
@@ -192,10 +192,11 @@ def _missing_rows(
 
 def draws(result: Mapping[str, Any]) -> dict[str, int]:
     """Return seed and number of resamples for a comparison, by the settings of a run."""
-    seed, resamples = (dig(result, "settings", key) for key in ("seed", "bootstrap_samples"))
-    is_seed = type(seed) is int and 0 <= seed < 2**31
-    is_number = type(resamples) is int and 100 <= resamples <= MOST_RESAMPLES
-    return {"seed": seed if is_seed else 0, "resamples": resamples if is_number else RESAMPLES}
+    settings = result.get("settings") or {}
+    resamples = settings.get("bootstrap_samples") or RESAMPLES
+    if resamples > MOST_RESAMPLES:
+        resamples = RESAMPLES
+    return {"seed": settings.get("seed") or 0, "resamples": resamples}
 
 
 def against_base(facts: RunFacts) -> str:

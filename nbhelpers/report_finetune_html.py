@@ -145,7 +145,7 @@ def _example(facts: RunFacts) -> str:
     parts = facts.get("data", "example") or []
     said = []
     for part in parts[:SHOWN_PARTS]:
-        if len(part) == 2 and isinstance(part[0], str):
-            text = html.escape(part[0][:SHOWN_PART])
-            said.append(f"<mark>{text}</mark>" if part[1] is True else text)
+        text, is_supervised = part
+        text = html.escape(text[:SHOWN_PART])
+        said.append(f"<mark>{text}</mark>" if is_supervised else text)
     return f"<pre class='long'>{''.join(said)}</pre>" if said else ""

@@ -1,105 +1,66 @@
-"""A few generations of a run with their verdict, read from `generations.jsonl` line by line.
+"""A few generations of a run with their verdict, read from `generations.jsonl`.
 
-The file holds what a model wrote: any text at all. It may be absent, cut short or damaged; a line
-that is no generation is left out and counted.
+The file holds what a model wrote: any text at all. It may be absent.
 """
 
 from __future__ import annotations
 
 import html
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from nbhelpers.json_models import read_lines
 from nbhelpers.report_facts import RunFacts
-from nbhelpers.report_page import paragraph, section
+from nbhelpers.report_page import section
+from nbhelpers.result_files import Generation
 from nbhelpers.targets import TASKS, TITLES
 
 FILE_NAME = "generations.jsonl"
 SPLITS = ("test", *TASKS)
 MOST_PER_SPLIT = 3
-MOST_LINES = 50_000
 MOST_JUDGED = 300  # generations of a split among which the shown ones are chosen
-MAX_LINE_BYTES = 4_000_000
 SHOWN_PROMPT, SHOWN_TEXT = 700, 1500  # characters of a prompt's end, and of an answer's start
 
 
-class Generation(NamedTuple):
-    """One evaluated sample, as in the file; test problems have no reference."""
-
-    split: str
-    id: str
-    prompt: str
-    reference: str | None
-    answer: str
-    new_tokens: int | None
-    stopped: bool | None
-    outcome: str | None
-    detail: str | None
-
-    def kind(self, error: str | None) -> str:
-        """Return what became of it: of each kind one is shown. `error`: of its syntax, or None."""
-        from nbhelpers.code_metrics import exact_match
-
-        if self.outcome:
-            return self.outcome
-        if exact_match([self.answer], [self.reference]) == 1:
-            return "exact match"
-        return "not the reference, but it parses" if error is None else "does not parse"
-
-    def verdict(self, error: str | None) -> str:
-        """Return what became of it, in words."""
-        said, why = self.kind(error), self.detail if self.outcome else error
-        said += f" ({why[:200]})" if why else ""
-        ends = {True: "ended by itself", False: "cut at the limit of new tokens"}
-        return f"{said}; {ends[self.stopped]}" if self.stopped in ends else said
+Row = Mapping[str, Any]
 
 
-def read_generations(path: Path) -> Iterator[Generation | None]:
-    """Yield the generations of a file in its order, None for a line that is none; [] without it."""
-    try:
-        with path.open("rb") as file:
-            for _ in range(MOST_LINES):
-                line = file.readline(MAX_LINE_BYTES)
-                if not line:
-                    return
-                if line.strip():
-                    yield _generation(line)
-    except OSError:
-        return
+def _kind(row: Row, error: str | None) -> str:
+    """Return what became of it: of each kind one is shown. `error`: of its syntax, or None."""
+    from nbhelpers.code_metrics import exact_match
+
+    if row.get("outcome"):
+        return row["outcome"]
+    if exact_match([row["answer"]], [row.get("reference")]) == 1:
+        return "exact match"
+    return "not the reference, but it parses" if error is None else "does not parse"
+
+
+def _verdict(row: Row, error: str | None) -> str:
+    """Return what became of it, in words."""
+    said, why = _kind(row, error), row.get("detail") if row.get("outcome") else error
+    said += f" ({why[:200]})" if why else ""
+    ends = {True: "ended by itself", False: "cut at the limit of new tokens"}
+    stopped = row.get("stopped")
+    return f"{said}; {ends[stopped]}" if stopped in ends else said
 
 
 def rows_by_split(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the sound lines of a file as rows, by split."""
+    """Return the generations of a file by split, in its order.
+
+    Raises:
+        DataError: A line is damaged; names it.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in read_generations(path):
-        if row is not None:
-            found.setdefault(row.split, []).append(row._asdict())
+    for row in read_lines(Generation, path):
+        if row["split"] in SPLITS:
+            found.setdefault(row["split"], []).append(row)
     return found
 
 
-def _generation(line: bytes) -> Generation | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    needed = ("split", "prompt", "answer")
-    if not isinstance(row, dict) or any(not isinstance(row.get(name), str) for name in needed):
-        return None
-    if row["split"] not in SPLITS:
-        return None
-    kinds = {"reference": str, "outcome": str, "detail": str, "stopped": bool}
-    known = {
-        name: v if isinstance(v := row.get(name), kind) else None for name, kind in kinds.items()
-    }
-    tokens = row.get("new_tokens")
-    known["new_tokens"] = tokens if type(tokens) is int and 0 <= tokens < 2**31 else None
-    return Generation(**{name: row[name] for name in needed}, **known, id=str(row.get("id")))
-
-
-def chosen(path: Path) -> tuple[dict[str, list[tuple[Generation, str]]], int]:
-    """Return up to three generations of each split with their verdicts; and the damaged lines.
+def chosen(path: Path) -> dict[str, list[tuple[Row, str]]]:
+    """Return up to three generations of each split with their verdicts.
 
     They are of unlike kinds where there are several. Within a kind the first of the file is taken,
     so that a report is the same each time.
@@ -107,20 +68,16 @@ def chosen(path: Path) -> tuple[dict[str, list[tuple[Generation, str]]], int]:
     from nbhelpers.code_metrics import codes
     from nbhelpers.code_syntax import syntax_errors_of
 
-    rows: dict[str, list[Generation]] = {}
-    damaged = 0
-    for row in read_generations(path):
-        damaged += row is None
-        if row is not None and len(same := rows.setdefault(row.split, [])) < MOST_JUDGED:
-            same.append(row)
+    rows = rows_by_split(path)
     found = {}
     for split in (name for name in SPLITS if name in rows):
-        kinds: dict[str, list[tuple[Generation, str]]] = {}
-        errors = syntax_errors_of(codes([row.answer for row in rows[split]]))
-        for row, error in zip(rows[split], errors, strict=True):
-            kinds.setdefault(row.kind(error), []).append((row, row.verdict(error)))
+        judged = rows[split][:MOST_JUDGED]
+        kinds: dict[str, list[tuple[Row, str]]] = {}
+        errors = syntax_errors_of(codes([row["answer"] for row in judged]))
+        for row, error in zip(judged, errors, strict=True):
+            kinds.setdefault(_kind(row, error), []).append((row, _verdict(row, error)))
         found[split] = _mixed(kinds)
-    return found, damaged
+    return found
 
 
 def _mixed(kinds: Mapping[str, list[Any]]) -> list[Any]:
@@ -135,14 +92,12 @@ def _mixed(kinds: Mapping[str, list[Any]]) -> list[Any]:
 
 def samples_section(facts: RunFacts) -> str:
     """Return the section of sample generations as HTML, or nothing without the file."""
-    found, damaged = chosen(facts.run.path / FILE_NAME)
+    found = chosen(facts.run.path / FILE_NAME)
     parts = [
         _sample(row, verdict, is_open=at == 0)
         for rows in found.values()
         for at, (row, verdict) in enumerate(rows)
     ]
-    if damaged:
-        parts.append(paragraph(f"{damaged:,} damaged lines of {FILE_NAME} are left out.", "note"))
     note = (
         f"The first of each kind in {FILE_NAME}, not the best. A prompt is shown from its end, "
         "a long text up to a limit."
@@ -150,10 +105,11 @@ def samples_section(facts: RunFacts) -> str:
     return section("Sample generations", "".join(parts), note)
 
 
-def _sample(row: Generation, verdict: str, *, is_open: bool) -> str:
-    title = f"{TITLES.get(row.split, row.split)} {row.id[:80]}: {verdict}"
-    texts = {"prompt": _end(row.prompt), "reference": _start(row.reference or "")}
-    texts["answer"] = _start(row.answer) or "(nothing)"
+def _sample(row: Row, verdict: str, *, is_open: bool) -> str:
+    split = row["split"]
+    title = f"{TITLES.get(split, split)} {str(row.get('id'))[:80]}: {verdict}"
+    texts = {"prompt": _end(row["prompt"]), "reference": _start(row.get("reference") or "")}
+    texts["answer"] = _start(row["answer"]) or "(nothing)"
     blocks = (
         f"<p class='note'>{name}</p><pre class='long code'>{html.escape(text)}</pre>"
         for name, text in texts.items()

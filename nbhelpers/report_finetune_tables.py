@@ -59,7 +59,7 @@ def evaluated(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield name and scores of each evaluated split: test, then the sets of problems."""
     for split in SPLITS:
         scores = facts.get("scores", split)
-        if isinstance(scores, Mapping) and scores.get("metrics"):
+        if scores and scores.get("metrics"):
             yield split, scores
 
 
@@ -67,15 +67,15 @@ def not_evaluated(facts: RunFacts) -> dict[str, str]:
     """Return, for each split without scores, why: by the run's settings, or as it warned."""
     done, found = {split for split, _ in evaluated(facts)}, {}
     wanted, tasks = facts.get("settings", "evaluate"), facts.get("settings", "tasks")
-    asked = [t for t in tasks if t in TASKS] if isinstance(tasks, list) else []
+    asked = [task for task in tasks or [] if task in TASKS]
     for split in (name for name in SPLITS if name not in done):
         if split == "sample" and "sample" not in asked:
             continue  # of the bundled sample alone: nobody misses it
         is_text, why = split == "test", ""
         if wanted == "none" or (wanted == "text" and not is_text):
             why = f"evaluate={wanted}"
-        elif not is_text and isinstance(tasks, list) and split not in tasks:
-            why = f"tasks={','.join(map(str, tasks)) or 'none'}"
+        elif not is_text and tasks is not None and split not in tasks:
+            why = f"tasks={','.join(tasks) or 'none'}"
         elif not is_text:
             why = _warned(facts)
         found[split] = NOT_EVALUATED + (f" ({why})" if why else "")
@@ -85,7 +85,7 @@ def not_evaluated(facts: RunFacts) -> dict[str, str]:
 def _warned(facts: RunFacts) -> str:
     """Return why generated programs were not run, which a run tells as a warning."""
     start = "pass@1 is not measured: "
-    found = [str(said) for said in facts.get("warnings") or [] if str(said).startswith(start)]
+    found = [said for said in facts.get("warnings") or [] if said.startswith(start)]
     return found[0].removeprefix(start).rstrip(".") if found else ""
 
 

@@ -20,7 +20,7 @@ def edges_of(metric: str, edges: Any) -> str:
     >>> edges_of("bleu", [12.04, 17.4]), edges_of("pass@1", None)
     ('12.0 to 17.4', '')
     """
-    if not isinstance(edges, list | tuple) or len(edges) != 2:
+    if not edges:
         return ""
     low, high = (known(edge) for edge in edges)
     return (
@@ -109,14 +109,14 @@ def duplicates_said(found: Mapping[str, Any]) -> list[str]:
     ...     "train_rows_like": {"test": {"equal": 2, "near": 0}, "valid": {"equal": 0}}})
     ['Train rows like rows of test: 2 equal.', 'Train rows like an earlier train row: 1 equal.']
     """
-    like = found.get("train_rows_like")
-    sides = {f"rows of {name}": kinds for name, kinds in like.items()} if _is_table(like) else {}
+    like = found.get("train_rows_like") or {}
+    sides = {f"rows of {name}": kinds for name, kinds in like.items()}
     lines = []
     for where, kinds in {**sides, "an earlier train row": found.get("within_train")}.items():
         said = [
             f"{count(number)} {LIKE.get(kind, kind)}"
-            for kind, number in (kinds.items() if _is_table(kinds) else ())
-            if isinstance(number, int) and number
+            for kind, number in (kinds or {}).items()
+            if number
         ]
         lines += [f"Train rows like {where}: {', '.join(said)}."] if said else []
     has_near = any(LIKE["near"] in line for line in lines)
@@ -127,7 +127,3 @@ def duplicates_said(found: Mapping[str, Any]) -> list[str]:
     if has_near and found.get("threshold"):
         lines.append(f"Nearly equal: a similarity of at least {found['threshold']}, up to 1.")
     return lines
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)

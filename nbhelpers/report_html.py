@@ -191,16 +191,15 @@ def _settings(
 
 def _findings(found: Any) -> str:
     """Return what the check of the data found, a line each, from its text or its JSON form."""
-    if not isinstance(found, Mapping):
-        return found if isinstance(found, str) else ""
-    rows = {str(kind): number for kind, number in (found.get("counts") or {}).items()}
-    facts = {str(name): value for name, value in (found.get("facts") or {}).items()}
+    if not found or isinstance(found, str):  # a text in older runs
+        return found or ""
+    facts = found.get("facts") or {}
     notes = [*(found.get("examples") or []), *(found.get("notes") or [])]
-    first = _named(rows)
+    first = _named(found.get("counts") or {})
     if "left_out" in found:  # with the notes it says in words what the counts do
-        first = [str(found["left_out"])] if found["left_out"] else []
+        first = [found["left_out"]] if found["left_out"] else []
     lines = [*first, *(str(note) for note in notes), *_named(facts)]
-    if isinstance(duplicates := found.get("duplicates"), Mapping):
+    if duplicates := found.get("duplicates"):
         from nbhelpers.report_finetune_words import duplicates_said
 
         lines += duplicates_said(duplicates)
@@ -224,7 +223,7 @@ def _flat(value: Any) -> str:
 def _functions_said(facts: RunFacts) -> str:
     """Explain why the functions of the splits need not add up to those of the data."""
     known_functions = facts.get("data", "n_functions")
-    if not isinstance(known_functions, int):
+    if known_functions is None:
         return ""
     return (
         f"The data has {known_functions:,} functions. The table counts those that a split's pairs "

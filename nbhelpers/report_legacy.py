@@ -58,14 +58,12 @@ def _legacy_settings() -> dict[str, Any]:
 
 def _legacy_result(facts: RunFacts) -> dict[str, Any]:
     """Return the newest finished run of the legacy preset that lies beside this run, or {}."""
-    from nbhelpers.files import read_json
-    from nbhelpers.forms import RESULT
+    from nbhelpers.results import sound_results
     from nbhelpers.runs import list_runs
 
-    for run in list_runs(facts.run.path.parent):
-        data = read_json(run.result_path, RESULT) if run.path != facts.run.path else None
-        if data and data.get("preset") == LEGACY_PRESET and data.get("run_id"):
-            return data
+    for result in sound_results(run.path for run in list_runs(facts.run.path.parent)):
+        if result.path != facts.run.path and result.data.get("preset") == LEGACY_PRESET:
+            return result.data
     return {}
 
 
@@ -74,7 +72,7 @@ def _settled(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, 
     keys = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
     factors = [plan.get(key) for key in keys]
     whole = settings.get("global_batch_size")
-    split = " x ".join(str(f) for f in factors) if all(isinstance(f, int) for f in factors) else ""
+    split = " x ".join(str(f) for f in factors) if None not in factors else ""
     return {
         "training processes": _or_unknown(plan.get("world_size")),
         "context (tokens)": count(settings.get("seq_len")),

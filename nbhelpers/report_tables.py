@@ -28,7 +28,7 @@ def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield name and scores of each scored split: the test splits first."""
     scores = facts.get("scores") or {}
     for name in sorted(scores, key=lambda name: (not name.startswith("test"), name)):
-        if isinstance(scores[name], Mapping):
+        if scores[name] is not None:
             yield name, scores[name]
 
 
@@ -209,7 +209,7 @@ def gpus_table(facts: RunFacts) -> pd.DataFrame:
 
 def timing_table(facts: RunFacts) -> pd.DataFrame:
     """Return seconds by phase and their share of the total."""
-    timing = {k: v for k, v in (facts.get("timing") or {}).items() if isinstance(v, int | float)}
+    timing = {k: v for k, v in (facts.get("timing") or {}).items() if v is not None}
     total = timing.get("total_s") or sum(v for k, v in timing.items() if k != "total_s")
     rows = []
     for name, value in timing.items():

@@ -22,8 +22,8 @@ def _compared(facts: RunFacts) -> list[dict[str, Any]]:
     budget = predicted_time(facts)
     if budget is None or budget.expected_s is None or not facts.is_complete:
         return []
-    told = facts.get("timing") or {}
-    return compare_time(budget, {k: v for k, v in told.items() if isinstance(v, int | float)})
+    timing = facts.get("timing") or {}
+    return compare_time(budget, {k: v for k, v in timing.items() if v is not None})
 
 
 def time_table(facts: RunFacts) -> pd.DataFrame:

@@ -92,12 +92,12 @@ def citation(facts: RunFacts) -> dict[str, str]:
 def _data_flow(facts: RunFacts) -> str | None:
     """Say how the data flow was read, and of how many functions there is none."""
     found = facts.get("model", "data_flow")
-    if not isinstance(found, Mapping):
+    if not found:
         return None
     length, mean = found.get("data_flow_length"), found.get("mean_nodes")
     if not length:
         return "off; code split at the leaves of its syntax tree"
-    nodes = f"{mean:.0f} nodes per function" if isinstance(mean, int | float) else "nodes"
+    nodes = f"{mean:.0f} nodes per function" if mean is not None else "nodes"
     none, how = found.get("functions_without_nodes"), found.get("grammar_compat")
     return f"{nodes} on average, {none} functions without any; room for {length}; {how} grammar"
 
@@ -111,7 +111,7 @@ def _weights(facts: RunFacts) -> str | None:
     steps = facts.get("settings", "pretrain_steps")
     job = facts.job if facts.job in MODELS else "clones"
     if facts.get("settings", "model") in MODELS[job].embedded:
-        if not steps or not isinstance(steps, int):
+        if not steps:
             return "random"
         if job == "detector":
             return f"random, pre-trained for {count(steps)} masked-language-model steps"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.errors import JobFailed
-from nbhelpers.files import read_json
+from nbhelpers.errors import DataError, JobFailed
 from nbhelpers.formatting import duration
-from nbhelpers.forms import RESULT
 from nbhelpers.paths import expanded
 from nbhelpers.tables import left
 from nbhelpers.targets import TASKS, TITLES, available, written
@@ -21,7 +20,7 @@ RESULT_NAME = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a finished run found: `result.json` with names."""
+    """What a finished run found: `data` is what `result.json` holds, checked."""
 
     run_id: str
     path: Path
@@ -32,14 +31,17 @@ class RunResult:
         """Read the result in a run folder.
 
         Raises:
-            JobFailed: the folder holds no readable result.
+            JobFailed: the folder holds no result.
+            DataError: Its result is damaged; names the field.
         """
+        from nbhelpers.result_files import Result
+
         folder = expanded(path, "the run").absolute()
-        data = read_json(folder / RESULT_NAME, RESULT)
-        if data is None:
+        found = Result.read(folder / RESULT_NAME)
+        if found is None:
             fix = "Look at the run's status; launch the same configuration again to continue it."
             raise JobFailed(f"{folder} holds no result.", fix=fix)
-        return cls(str(data.get("run_id", folder.name)), folder, data)
+        return cls(found.run_id or folder.name, folder, found.raw)
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -115,3 +117,13 @@ class RunResult:
         rows += [] if total_s is None else [("total time", duration(total_s))]
         cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
         return left(f"<table>{cells}</table>")
+
+
+def sound_results(folders: Iterable[Path]) -> Iterator[RunResult]:
+    """Yield the results of runs; a run without one, or with a damaged one, is left out."""
+    for folder in folders:
+        try:
+            found = RunResult.from_path(folder)
+        except (JobFailed, DataError):
+            continue
+        yield found

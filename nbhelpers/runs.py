@@ -19,10 +19,9 @@ from typing import Any
 
 from nbhelpers import processes
 from nbhelpers.claims import ATTENDED, later_offsets
-from nbhelpers.errors import ConfigError, JobFailed, Stopped
+from nbhelpers.errors import ConfigError, DataError, JobFailed, Stopped
 from nbhelpers.events import Event, file_name, last_events, merge
-from nbhelpers.files import read_json, write_json
-from nbhelpers.forms import PROCESS, RECORD
+from nbhelpers.files import write_json
 from nbhelpers.paths import expanded, is_file, is_folder, kind_of
 from nbhelpers.results import RESULT_NAME, RunResult
 from nbhelpers.tables import changed, cut, left
@@ -117,25 +116,40 @@ class Run:
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """What `run.json` holds, or None when it cannot be read."""
-        return read_json(self.record_path, RECORD)
+        """What `run.json` holds, checked; None where there is none.
+
+        Raises:
+            DataError: It is damaged; names the field.
+        """
+        from nbhelpers.result_files import Record
+
+        found = Record.read(self.record_path)
+        return None if found is None else found.raw
 
     def read_json(self) -> dict[str, Any]:
         """What `run.json` holds.
 
         Raises:
-            ConfigError: it cannot be read.
+            ConfigError: there is none.
+            DataError: It is damaged; names the field.
         """
         record = self.record
         if record is None:
             fix = "Launch with fresh=True: the folder is set aside and the run starts anew."
-            raise ConfigError(f"{self.record_path} cannot be read.", fix=fix)
+            raise ConfigError(f"There is no {self.record_path}.", fix=fix)
         return record
 
     @property
     def process(self) -> dict[str, Any]:
-        """What `process.json` holds: the supervisor of the latest launch; {} before the first."""
-        return read_json(self.process_path, PROCESS) or {}
+        """What `process.json` holds: the supervisor of the latest launch; {} before the first.
+
+        Raises:
+            DataError: It is damaged; names the field.
+        """
+        from nbhelpers.result_files import Process
+
+        found = Process.read(self.process_path)
+        return {} if found is None else found.raw
 
     @property
     def world_size(self) -> int:
@@ -146,7 +160,7 @@ class Run:
     def status(self) -> str:
         """new, running, finished, stopped, failed or dead (its supervisor vanished)."""
         process = self.process
-        has_result = read_json(self.result_path) is not None
+        has_result = is_file(self.result_path)
         if not process:
             return "finished" if has_result else "new"
         ended = self.exit_event(process)
@@ -314,10 +328,14 @@ class RunTable:
         return self.runs[index]
 
     def __repr__(self) -> str:
-        return "\n".join(repr(run) for run in self.runs) or f"no runs in {self.run_dir}"
+        lines = [f"Run({row['run']}, {row['status']})" for row in self.rows()]
+        return "\n".join(lines) or f"no runs in {self.run_dir}"
 
     def rows(self) -> list[dict[str, str]]:
-        """What a list of runs shows of each, as text; of a failed run the error as its score."""
+        """What a list of runs shows of each, as text; of a failed run the error as its score.
+
+        A run with a damaged file is one line of its own, with the error.
+        """
         return [_row(run) for run in self.runs]
 
     def _repr_html_(self) -> str:
@@ -331,6 +349,14 @@ class RunTable:
 
 
 def _row(run: Run) -> dict[str, str]:
+    try:
+        return _sound_row(run)
+    except DataError as error:
+        row = {"run": run.id, "status": "damaged", "preset": "", "changed": ""}
+        return row | {"score": cut(error.message.removeprefix(f"{run.path}/")), "started": ""}
+
+
+def _sound_row(run: Run) -> dict[str, str]:
     record, status = run.record or {}, run.status
     found = run.result().headline_scores if status == "finished" else {}
     preset, errors = record.get("preset") or {}, run.final_events("error")

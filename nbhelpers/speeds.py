@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from nbhelpers.cache import cache_dir
-from nbhelpers.files import read_json
-from nbhelpers.forms import RECORD, RESULT
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.files import LARGEST, parsed, read_json, rebuilt
+from nbhelpers.json_models import read_raw
 from nbhelpers.paths import is_folder
+from nbhelpers.result_files import Record, Result
 
 SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
@@ -82,23 +83,14 @@ class SpeedRow:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpeedRow | None:
         """Rebuild a row; None where it is no row, fields of a newer version are left out."""
-        known = {each.name for each in fields(cls)}
         try:
-            row = cls(**{name: value for name, value in data.items() if name in known})
-            numbers = (row.batch, row.seq_len, row.tokens_per_s, row.useful_share)
-            numbers += (row.example_tokens, row.world_size, row.micro_steps)
-            words = (row.job, row.model, row.method, row.precision, row.device, row.source)
-            is_sound = all(_is_positive(n) for n in numbers) and row.useful_share <= 1.001
-            maps = (row.settings, row.seconds)
-            is_sound = is_sound and all(isinstance(each, Mapping) for each in maps)
-            return row if is_sound and all(isinstance(w, str) for w in words) else None
-        except (TypeError, ValueError, ArithmeticError):
+            row = rebuilt(cls, data, "speed", ignore_unknown=True)
+        except ConfigError:
             return None
-
-
-def _is_positive(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > 0
+        positive = (row.batch, row.seq_len, row.tokens_per_s, row.useful_share)
+        positive += (row.example_tokens, row.world_size, row.micro_steps)
+        is_sound = all(0 < number < LARGEST for number in positive) and row.useful_share <= 1.001
+        return row if is_sound else None
 
 
 @cache
@@ -120,10 +112,9 @@ def user_rows(path: Path | None = None) -> tuple[SpeedRow, ...]:
     rows = []
     with contextlib.suppress(OSError):
         for line in (path or speeds_path()).read_bytes().splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                found = json.loads(line)
-                row = SpeedRow.from_dict(found) if isinstance(found, dict) else None
-                rows += [row] if row is not None else []
+            found = parsed(line)
+            row = SpeedRow.from_dict(found) if found else None
+            rows += [row] if row is not None else []
     return tuple(reversed(rows))
 
 
@@ -156,9 +147,9 @@ def _rows_of_runs(run_dir: str | Path) -> Iterable[SpeedRow]:
         with contextlib.suppress(OSError):  # deleted meanwhile
             found.append((file.stat().st_mtime, file))
     for _, file in sorted(found, reverse=True)[:MOST_RUNS]:
-        record = read_json(file.with_name("run.json"), RECORD)
-        result = read_json(file, RESULT)
-        with contextlib.suppress(AttributeError, TypeError, ValueError):  # of a damaged file
+        with contextlib.suppress(DataError):
+            record = read_raw(Record, file.with_name("run.json"))
+            result = read_raw(Result, file)
             if record and result and (row := row_of(record, result)) is not None:
                 yield row
 
@@ -166,7 +157,7 @@ def _rows_of_runs(run_dir: str | Path) -> Iterable[SpeedRow]:
 def device_key(use_gpu: bool, hardware: Mapping[str, Any] | None) -> str:
     """Return what a row calls the device: the slowest kind of GPU is not known, so the first."""
     gpus = (hardware or {}).get("gpus") or []
-    if not use_gpu or not gpus or not isinstance(gpus[0], Mapping):
+    if not use_gpu or not gpus:
         return CPU
     return str(gpus[0].get("key") or gpus[0].get("name") or "GPU")
 
@@ -184,16 +175,15 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
     steps = training.get("optimizer_steps") or 0
     if mode not in ("train", "probe") or (mode == "train" and steps < LEAST_STEPS):
         return None
-    hardware = record.get("hardware")
-    hardware = hardware if isinstance(hardware, Mapping) else {}
+    hardware = record.get("hardware") or {}
     model = result.get("model") or {}
     counted = (speed.get(f"{unit}_per_s") for unit in EXAMPLES)
     use_gpu, examples_per_s = bool(plan.get("use_gpu")), next(filter(None, counted), None)
     useful = speed.get("useful_tokens_per_s")
-    if not (_is_positive(useful) and _is_positive(examples_per_s)):
+    if not useful or not examples_per_s:
         return None
     timing = result.get("timing") or {}
-    seconds = {k.removesuffix("_s"): v for k, v in timing.items() if _is_positive(v)}
+    seconds = {k.removesuffix("_s"): v for k, v in timing.items() if v}
     return SpeedRow.from_dict(
         {
             "job": result.get("job"),
@@ -233,7 +223,7 @@ def _examples(result: Mapping[str, Any], mode: object) -> int | None:
         return (result.get("probe") or {}).get("examples")
     training = result.get("training") or {}
     epochs, seen = training.get("epochs"), training.get("examples")
-    return round(seen / epochs) if _is_positive(epochs) and _is_positive(seen) else None
+    return round(seen / epochs) if epochs and seen else None
 
 
 def remember(record: Mapping[str, Any], result: Mapping[str, Any]) -> None:

@@ -154,7 +154,8 @@ def open_study(path_or_id: str | Path, run_dir: str | Path = "runs") -> StudyRes
         run_dir: Where an id is looked for.
 
     Raises:
-        ConfigError: There is no such study, or its file cannot be read.
+        ConfigError: There is no such study.
+        DataError: Its file is damaged; names the field.
     """
     return open_folder(path_or_id, run_dir).result()
 
@@ -278,10 +279,9 @@ class _Driver:
         """Memory in use before a run; of one that works already, the baseline of who started it."""
         if status != "running":
             return memory_in_use(gpus_of(row.plan, self.hardware))
-        stored = self.folder.facts().get("baseline")
-        is_here = isinstance(stored, dict) and stored.get("machine") == processes.machine()
-        if is_here and not self.baseline and isinstance(stored.get("gpus"), dict):
-            self.baseline = {k: v for k, v in stored["gpus"].items() if type(v) is int}
+        stored = self.folder.facts().get("baseline") or {}
+        if not self.baseline and stored.get("machine") == processes.machine():
+            self.baseline = dict(stored["gpus"])
         return {}
 
     def follow(self, row: PlannedRun) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers import nvml
+from nbhelpers.files import rebuilt
 from nbhelpers.gpus import Gpu
 from nbhelpers.hardware import utilisation
 
@@ -47,13 +48,13 @@ class BaselineCheck:
         return asdict(self) | {"holders": list(self.holders)}
 
     @classmethod
-    def from_dict(cls, data: Any) -> BaselineCheck | None:
-        """Rebuild what `to_dict` wrote; None where it cannot be read."""
-        try:
-            found = cls(**{**data, "holders": tuple(data.get("holders") or ())})
-            return found if found.words() else None
-        except (TypeError, AttributeError, ValueError):
-            return None
+    def from_dict(cls, data: Mapping[str, Any]) -> BaselineCheck:
+        """Rebuild what `to_dict` wrote.
+
+        Raises:
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
+        """
+        return rebuilt(cls, data, "check of the GPU's memory")
 
 
 def gpus_of(plan: BatchPlan, hardware: Hardware) -> tuple[Gpu, ...]:

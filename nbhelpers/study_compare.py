@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.json_models import read_lines
+from nbhelpers.result_files import Generation
 from nbhelpers.targets import ONE_DECIMAL, TASKS, TITLES
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def compare_study(
     rows = [row for row in found.finished if _has_scores(row, split)]
     by_adapter: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
-        answers = list(read_answers(row.run.path / GENERATIONS, split))
+        answers = _answers(row.run.path / GENERATIONS, split)
         if answers:
             by_adapter.setdefault(row.planned.adapter, {})[row.settings.seed] = answers
     if not by_adapter:
@@ -111,19 +112,9 @@ def _difference(each: dict[str, Any], metric: str) -> str:
     return f" ({text})"
 
 
-def read_answers(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of one split of a generations.jsonl; nothing where there is no file."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):  # a line that a killed process left behind
-            continue
-        if isinstance(row, dict) and row.get("split") == split:
-            yield row
+def _answers(path: Path, split: str) -> list[dict[str, Any]]:
+    """Return the generations of one split; none where there is no file."""
+    return [row for row in read_lines(Generation, path) if row["split"] == split]
 
 
 def _split_of(found: StudyResult, metric: str) -> tuple[str, str]:

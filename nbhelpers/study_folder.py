@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.errors import ConfigError, NbhelpersError, from_kind
-from nbhelpers.files import read_json, write_json
+from nbhelpers.errors import ConfigError, DataError, NbhelpersError, from_kind
 from nbhelpers.follow import outcome
+from nbhelpers.json_models import read_raw
 from nbhelpers.locks import locked
 from nbhelpers.paths import expanded, is_file
+from nbhelpers.result_files import StudyFile
 from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck
 from nbhelpers.study_plan import PlannedRun, Study
@@ -38,20 +39,24 @@ class StudyFolder:
         """Read the folder of a study.
 
         Raises:
-            ConfigError: Its file cannot be read.
+            ConfigError: There is none, or another version wrote it.
+            DataError: Its file is damaged; names the field.
         """
-        data = read_json(path / FILE_NAME)
-        if data is None or not isinstance(data.get("study"), dict):
-            fix = "plan the study again: finished runs are used as they are"
-            raise ConfigError(f"{path / FILE_NAME} cannot be read.", fix=fix)
-        return cls(path, Study.from_dict(data["study"]))
+        data = read_raw(StudyFile, path / FILE_NAME)
+        if not data:
+            raise ConfigError(f"There is no {path / FILE_NAME}.", fix=StudyFile.FIX)
+        try:
+            return cls(path, Study.from_dict(data["study"]))
+        except ConfigError as error:
+            text = f"{path / FILE_NAME}: {error.message}"
+            raise ConfigError(text, fix=StudyFile.FIX) from error
 
     def begin(self) -> None:
         """Write the plan; what an earlier call predicted of runs that are finished now is kept."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.lock():
             known: dict[str, Any] = {"schema": 1, "created_at": time.time(), "runs": {}}
-            with contextlib.suppress(ConfigError):
+            with contextlib.suppress(ConfigError, DataError):
                 earlier = StudyFolder.opened(self.path).study
                 self.study = _with_first_times(self.study, earlier)
                 known = self.facts()
@@ -63,22 +68,20 @@ class StudyFolder:
 
     def facts(self) -> dict[str, Any]:
         """Return what the file holds now."""
-        return read_json(self.path / FILE_NAME) or {}
+        return read_raw(StudyFile, self.path / FILE_NAME)
 
     def write(self, facts: dict[str, Any]) -> None:
         """Replace the file in one step; the caller holds the lock."""
-        write_json(self.path / FILE_NAME, facts | {"updated_at": time.time()})
+        StudyFile.write(self.path / FILE_NAME, facts | {"updated_at": time.time()})
 
     def noted(self, row: PlannedRun) -> dict[str, Any]:
         """Return what the file holds about one run."""
-        runs = self.facts().get("runs")
-        found = runs.get(row.name) if isinstance(runs, dict) else None
-        return found if isinstance(found, dict) else {}
+        return (self.facts().get("runs") or {}).get(row.name) or {}
 
     def note(self, row: PlannedRun, **facts: Any) -> None:
         """Add facts about one run; the caller holds the lock."""
         data = self.facts()
-        runs = data["runs"] if isinstance(data.get("runs"), dict) else {}
+        runs = data.get("runs") or {}
         runs[row.name] = self.noted(row) | facts
         self.write(data | {"runs": runs})
 
@@ -116,12 +119,13 @@ class StudyFolder:
 
     def _row(self, row: PlannedRun) -> StudyRow:
         (run, replaced), noted = self.kept(row), self.noted(row)
+        baseline = noted.get("baseline")
         status, result, error = run.status, None, None
         if status == "finished":
             result = run.result()
         elif status in ("stopped", "failed", "dead"):
             error = _ended(run)
-        elif status == "new" and isinstance(noted.get("error"), dict):  # it could not start
+        elif status == "new" and noted.get("error"):  # it could not start
             status, error = "failed", error_from(noted["error"])
         return StudyRow(
             name=row.name,
@@ -130,7 +134,7 @@ class StudyFolder:
             status=status,
             result=result,
             error=error,
-            baseline=BaselineCheck.from_dict(noted.get("baseline")),
+            baseline=BaselineCheck.from_dict(baseline) if baseline else None,
             replaced=replaced,
         )
 

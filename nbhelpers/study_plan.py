@@ -14,7 +14,6 @@ from nbhelpers.batching import BatchPlan, plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.catalog import MODELS
 from nbhelpers.errors import BudgetError, ConfigError
-from nbhelpers.forms import ANY, NUMBER, PLAINS, TEXT, fitted, left_out
 from nbhelpers.identity import folder_stamp, run_id
 from nbhelpers.launch import is_fresh_by_default
 from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget
@@ -42,25 +41,6 @@ from nbhelpers.timing import predict_time
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.schema import FinetuneSettings
-
-
-_BUDGET = {
-    "*": TEXT,
-    **dict.fromkeys(("total_bytes", "capacity_bytes", "reserved_bytes"), NUMBER),
-    **{name: [{"*": TEXT, "size_bytes": NUMBER}] for name in ("lines", "phases", "held")},
-    **{name: [TEXT] for name in ("advice", "opaque", "notes")},
-    "versions": {"*": TEXT},
-}
-_TIME = {"basis": TEXT, "notes": [TEXT]}
-_TIME |= dict.fromkeys(("low_s", "expected_s", "high_s"), NUMBER)
-_ROW = {
-    **dict.fromkeys(("name", "adapter", "run_id"), TEXT),
-    "preset": {"*": ANY},
-    "plan": PLAINS,
-    "budget": _BUDGET,
-    "time": _TIME,
-}
-_SAVED = {"id": TEXT, "rows": [_ROW], "notes": [TEXT]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,30 +208,11 @@ class Study:
         """Rebuild a study that `to_dict` wrote.
 
         Raises:
-            ConfigError: A value is missing, unknown or of another form.
+            ConfigError: A field of a preset, plan, budget or time is missing, unknown or of a
+                wrong type.
         """
-        try:
-            _require_form(data)
-            rows = tuple(PlannedRun.from_dict(row) for row in data["rows"])
-            if not rows:
-                raise ValueError("no runs")
-            return cls(id=data["id"], rows=rows, notes=tuple(data.get("notes") or ()))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            fix = "plan the study again: finished runs are used as they are"
-            raise ConfigError(f"A saved study cannot be read ({error!r}).", fix=fix) from error
-
-
-def _require_form(data: Mapping[str, Any]) -> None:
-    """Raise ValueError where a saved study holds something else than `to_dict` writes."""
-    kept = fitted(dict(data), _SAVED)
-    if odd := next(left_out(dict(data), kept), None):
-        raise ValueError(f"{odd} has another form")
-    names = [data["id"], *(row[key] for row in data["rows"] for key in ("name", "adapter"))]
-    ids = [row["run_id"] for row in data["rows"]]
-    if not all(isinstance(each, str) for each in (*names, *ids)):
-        raise ValueError("a name is missing")
-    if odd := [each for each in ids if Path(each).name != each]:
-        raise ValueError(f"{odd[0]!r} is no run's id")
+        rows = tuple(PlannedRun.from_dict(row) for row in data["rows"])
+        return cls(id=data["id"], rows=rows, notes=tuple(data.get("notes") or ()))
 
 
 def plan_study(

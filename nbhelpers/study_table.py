@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +77,8 @@ class StudyRow:
         """Return a number of its result by its place, such as ("timing", "total_s"), or None."""
         value: Any = self.result.data if self.result is not None else None
         for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return value if is_number else None
+            value = (value or {}).get(name)
+        return value
 
     def interval(self, split: str, metric: str) -> tuple[float, float] | None:
         """Return the edges of a metric's interval over samples, or None."""

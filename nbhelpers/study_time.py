@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nbhelpers.files import rebuilt
 from nbhelpers.formatting import duration
 from nbhelpers.timing import ESTIMATE, TimeBudget, range_words
 from nbhelpers.timing_phases import EVALUATION
@@ -66,8 +67,12 @@ class TimeEstimate:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimeEstimate:
-        """Rebuild what `to_dict` wrote."""
-        return cls(**{**data, "notes": tuple(data.get("notes") or ())})
+        """Rebuild what `to_dict` wrote.
+
+        Raises:
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
+        """
+        return rebuilt(cls, data, "time")
 
 
 def total_time(times: Iterable[TimeEstimate]) -> TimeEstimate:

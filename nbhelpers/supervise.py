@@ -27,8 +27,9 @@ from typing import Any
 
 from nbhelpers import processes
 from nbhelpers.events import EventWriter
+from nbhelpers.files import read_json, write_json
 from nbhelpers.processes import die_with_parent
-from nbhelpers.runs import HEARTBEAT_S, Run, read_json, write_json
+from nbhelpers.runs import HEARTBEAT_S, Run
 from nbhelpers.workers import (
     MODULE_VARIABLE,
     WORKER_MODULE,
@@ -54,7 +55,7 @@ class Supervisor:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.launch_id = os.environ.get(processes.LAUNCH_VARIABLE, "")
-        self.plan = dict((run.record or {})["plan"])
+        self.plan = dict((read_json(run.record_path) or {})["plan"])
         pid, _, started = os.environ.get(OWNER_VARIABLE, "").partition(":")
         self.owner = (int(pid), started) if pid.isdigit() else None
         self.grace_s = float(os.environ.get(GRACE_VARIABLE) or STOP_GRACE_S)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.errors import ConfigError, RequirementMissed
+from nbhelpers.files import is_number
 from nbhelpers.targets_detector import (
     DETECTOR_BESIDE,
     OTHER_NAMES,
@@ -176,7 +177,7 @@ def _of_split(scores: Mapping[str, Any]) -> dict[str, float | None]:
     }
     for group, values in groups.items():
         for name, value in (values or {}).items():
-            if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            if value is None or is_number(value):
                 found[f"{group}.{name}"] = value
     return found
 

@@ -138,8 +138,7 @@ def available_of_detector(data: Mapping[str, Any]) -> dict[str, float | None]:
     """Return every named number of a detector's result; an undefined score is there with None."""
     found: dict[str, float | None] = {}
     for split, scores in _inside(data, "scores").items():
-        if isinstance(scores, Mapping):
-            found |= {f"{split}.{name}": value for name, value in of_split(scores).items()}
+        found |= {f"{split}.{name}": value for name, value in of_split(scores or {}).items()}
     plain = {name[5:]: value for name, value in found.items() if name.startswith("test.")}
     groups = {group: _inside(data, group) for group in DETECTOR_BESIDE}
     groups["similarity"] = _inside(_inside(data, "similarity"), "headline")
@@ -160,26 +159,21 @@ def of_split(scores: Mapping[str, Any]) -> dict[str, float | None]:
     for floor, values in _inside(scores, "floors").items():
         found |= _named(f"floors.{floor}", _inside(values, "metrics"), DETECTOR_METRICS)
         for metric, lead in _inside(values, "lead").items():
-            if metric in LEADS and isinstance(lead, list) and lead:
+            if metric in LEADS and lead:
                 found |= _named(f"floors.{floor}.lead", {metric: lead[0]}, LEADS)
     return found
 
 
-def _inside(data: Any, name: str) -> Mapping[str, Any]:
-    found = data.get(name) if isinstance(data, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+def _inside(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return data.get(name) or {}
 
 
-def _named(place: str, values: Any, names: tuple[str, ...]) -> dict[str, float | None]:
+def _named(
+    place: str, values: Mapping[str, Any], names: tuple[str, ...]
+) -> dict[str, float | None]:
     return {f"{place}.{name}": value for name, value in _numbers(values, names).items()}
 
 
-def _numbers(values: Any, names: tuple[str, ...]) -> dict[str, float | None]:
-    """Return the wanted values that are numbers or null."""
-    if not isinstance(values, Mapping):
-        return {}
-    return {n: values[n] for n in names if n in values and _is_number(values[n])}
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _numbers(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float | None]:
+    """Return the wanted values that are there; null stands for an undefined one."""
+    return {name: values[name] for name in names if name in values}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.files import is_number, rebuilt
 from nbhelpers.formatting import duration
 from nbhelpers.speeds import SpeedRow, read_rows
 from nbhelpers.tables import left
@@ -149,21 +150,9 @@ class TimeBudget:
         """Rebuild what `to_dict` wrote.
 
         Raises:
-            ConfigError: A value is missing or unknown.
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
         """
-        known = {each.name for each in fields(cls)}
-        odd = (set(data) - known) | ({"phases", "basis"} - set(data))
-        try:
-            if odd:
-                raise TypeError(", ".join(sorted(odd)))
-            phases = tuple(PhaseTime(**each) for each in data["phases"])
-            rest = {name: tuple(data.get(name) or ()) for name in ("notes", "advice")}
-            return cls(**{**data, **rest, "phases": phases})
-        except TypeError as error:
-            raise ConfigError(
-                f"A saved time budget lacks or adds something: {error}.",
-                fix="use the version of nbhelpers that wrote it",
-            ) from error
+        return rebuilt(cls, data, "time budget")
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TimeBudget | None:
@@ -266,8 +255,7 @@ def predict_time(
 
 
 def _check_positive(name: str, value: float | None) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and 0 < value < float("inf")):
+    if value is not None and not (is_number(value) and value > 0):
         raise ConfigError(
             f"{name}={value!r} is no number above zero.", fix=f"set {name}, say, to 3"
         )

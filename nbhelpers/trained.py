@@ -13,10 +13,10 @@ from typing import Any
 from nbhelpers.catalog import MODELS
 from nbhelpers.checks_finetune import TEMPLATES
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.files import read_json
-from nbhelpers.forms import ANY, NUMBERS, RECORD, RESULT, TEXT
+from nbhelpers.json_models import read_raw
 from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.presets import Preset
+from nbhelpers.result_files import AdapterConfig, CheckpointIndex, ExportFile, Record, Result
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.runs import open_run
 from nbhelpers.schema import FinetuneSettings
@@ -25,14 +25,6 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 PICKLED_WEIGHTS = "adapter_model.bin"
 FACTS_NAME = "nbhelpers.json"  # what an exported or merged folder tells about itself
 RAW = "none"  # no template: prompts are passed on as they are
-FACTS = {
-    "*": ANY,
-    **dict.fromkeys(("kind", "name", "run_id", "template"), TEXT),
-    "settings": {"*": ANY},
-    "asked": {"*": TEXT},
-    "merge": {"*": ANY},
-    "files": ([TEXT], NUMBERS),
-}
 UNKNOWN_TEMPLATE = (
     "no template is known for this folder: prompts are passed on as they are; name one with "
     "template='alpaca', 'plain' or 'chat'"
@@ -187,22 +179,34 @@ def run_settings(folder: Path) -> FinetuneSettings:
 
     Raises:
         ConfigError: It is a run of another job, or scores weights of another run.
+        DataError: Its run.json is damaged; names the field.
     """
-    record = read_json(folder / "run.json", RECORD)
-    if record is None:
-        fix = "launch it again with fresh=True, or name another run"
-        raise ConfigError(f"{folder / 'run.json'} cannot be read.", fix=fix)
-    if record.get("job") != "finetune":
+    record = training_record(folder)
+    if record.job != "finetune":
         raise ConfigError(
-            f"{folder.name} is a run of the job {record.get('job')}, which makes no adapter.",
+            f"{folder.name} is a run of the job {record.job}, which makes no adapter.",
             fix="name a run of the job finetune",
         )
-    if record.get("mode") == "evaluate":
-        text = f"{folder.name} only scored weights of another run: {record.get('checkpoint')}."
-        raise ConfigError(text, fix="name the run that trained them")
-    settings = Preset.from_dict(record.get("preset") or {}).settings
+    settings = Preset.from_dict(record.raw.get("preset") or {}).settings
     assert isinstance(settings, FinetuneSettings)
     return settings
+
+
+def training_record(folder: Path) -> Record:
+    """The run.json of a run that trained.
+
+    Raises:
+        ConfigError: There is none, or the run scores weights of another run.
+        DataError: It is damaged; names the field.
+    """
+    record = Record.read(folder / "run.json")
+    if record is None:
+        fix = "launch it again with fresh=True, or name another run"
+        raise ConfigError(f"There is no {folder / 'run.json'}.", fix=fix)
+    if record.mode == "evaluate":
+        text = f"{folder.name} only scored weights of another run: {record.checkpoint}."
+        raise ConfigError(text, fix="name the run that trained them")
+    return record
 
 
 def best_checkpoint(run: Path) -> Path:
@@ -210,13 +214,14 @@ def best_checkpoint(run: Path) -> Path:
 
     Raises:
         ConfigError: It has none yet.
+        DataError: Its index or its run.json is damaged; names the field.
     """
     folder = run / "checkpoints"
-    index = read_json(folder / "index.json") or {}
-    for name in (index.get("best"), index.get("last")):
-        if isinstance(name, str) and name and is_folder(folder / name):
+    index = CheckpointIndex.read(folder / "index.json")
+    for name in (index.best, index.last) if index else ():
+        if name and is_folder(folder / name):
             return folder / name
-    command = (read_json(run / "run.json") or {}).get("command") or "launch it again"
+    command = read_raw(Record, run / "run.json").get("command") or "launch it again"
     raise ConfigError(f"{run.name} has no checkpoint yet.", fix=f"train it: {command}")
 
 
@@ -232,8 +237,8 @@ def _require_weights(folder: Path) -> Path:
 
 def _run_template(folder: Path, settings: FinetuneSettings) -> str:
     """The template that a run used, as it recorded it; else as `auto` resolves for its model."""
-    result = read_json(folder / RESULT_NAME, RESULT) or {}
-    recorded = (result.get("data") or {}).get("template")
+    result = Result.read(folder / RESULT_NAME)
+    recorded = result.data.template if result else None
     return recorded if recorded in (*TEMPLATES, RAW) else settings.template
 
 
@@ -246,10 +251,8 @@ def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained
         name = f"{home.name}/{folder.name}"
         facts = {"kind": "checkpoint", "run": home, "settings": settings, "template": used}
         return Trained(name=name, adapter=folder, **facts)
-    config = read_json(folder / ADAPTER_CONFIG)
-    if config is None:
-        raise DataError(f"{folder / ADAPTER_CONFIG} is no JSON object.", fix="copy it again")
-    told = read_json(folder / FACTS_NAME, FACTS) or {}
+    config = AdapterConfig.read(folder / ADAPTER_CONFIG) or AdapterConfig()
+    told = ExportFile.read(folder / FACTS_NAME) or ExportFile()
     used = template or _known_template(told)
     return Trained(
         name=folder.name,
@@ -263,18 +266,16 @@ def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained
 
 
 def _adapter_settings(
-    folder: Path, config: dict[str, Any], told: dict[str, Any], base: str | None
+    folder: Path, config: AdapterConfig, told: ExportFile, base: str | None
 ) -> FinetuneSettings:
-    if config.get("peft_type") != "LORA":
+    if config.peft_type != "LORA":
         raise ConfigError(
-            f"{folder} holds an adapter of the kind {config.get('peft_type')}, not LORA.",
+            f"{folder} holds an adapter of the kind {config.peft_type}, not LORA.",
             fix="only LoRA adapters are loaded here",
         )
-    known = told.get("settings")
-    values = _NEUTRAL | _lora_settings(config)
-    values |= _current(known) if isinstance(known, dict) else {}
-    named = base or values.get("model") or config.get("base_model_name_or_path")
-    if not isinstance(named, str) or not named:
+    values = _NEUTRAL | _lora_settings(config) | _current(told.settings)
+    named = base or values.get("model") or config.base_model_name_or_path
+    if not named:
         raise ConfigError(
             f"{folder} names no base model: base_model_name_or_path in {ADAPTER_CONFIG} is empty.",
             fix="name it with base=...: a hub id or a folder",
@@ -285,17 +286,14 @@ def _adapter_settings(
     return _settings(values, folder)
 
 
-def _lora_settings(config: dict[str, Any]) -> dict[str, Any]:
+def _lora_settings(config: AdapterConfig) -> dict[str, Any]:
     """What adapter_config.json says in our words."""
-    targets = config.get("target_modules") or ["all-linear"]
     return {
-        "model_revision": config.get("revision"),
-        "lora_r": config.get("r") or 1,
-        "lora_alpha": config.get("lora_alpha"),
-        "lora_dropout": config.get("lora_dropout") or 0.0,
-        "lora_target_modules": sorted(map(str, targets))
-        if isinstance(targets, list)
-        else [str(targets)],
+        "model_revision": config.revision,
+        "lora_r": config.r or 1,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout or 0.0,
+        "lora_target_modules": sorted(config.target_modules) or ["all-linear"],
     }
 
 
@@ -310,9 +308,8 @@ def _settings(values: dict[str, Any], folder: Path) -> FinetuneSettings:
         raise DataError(text, fix="copy the folder again, or remove nbhelpers.json") from error
 
 
-def _known_template(told: dict[str, Any]) -> str:
-    named = told.get("template")
-    return named if named in (*TEMPLATES, RAW) else RAW
+def _known_template(told: ExportFile) -> str:
+    return told.template if told.template in (*TEMPLATES, RAW) else RAW
 
 
 def _current(known: dict[str, Any]) -> dict[str, Any]:
@@ -324,9 +321,8 @@ def _of_merged(folder: Path, template: str | None) -> Trained:
     if not any(folder.glob("*.safetensors")):
         fix = "copy the whole folder again" if not any(folder.glob("*.bin")) else "save it anew"
         raise DataError(f"{folder} has config.json, but no weights in safetensors.", fix=fix)
-    told = read_json(folder / FACTS_NAME, FACTS) or {}
-    known = told.get("settings")
-    values = _NEUTRAL | (_current(known) if isinstance(known, dict) else {})
+    told = ExportFile.read(folder / FACTS_NAME) or ExportFile()
+    values = _NEUTRAL | _current(told.settings)
     values |= {"method": "base", "model": str(folder), "model_revision": None}
     values |= {"random_weights": False, "pretrain_steps": 0}
     used = template or _known_template(told)

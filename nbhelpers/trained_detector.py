@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.files import read_json
-from nbhelpers.forms import RECORD
 from nbhelpers.paths import expanded, is_file, is_folder
+from nbhelpers.result_files import CheckpointIndex, DetectorFile, Record
 from nbhelpers.runs import open_run
-from nbhelpers.trained import best_checkpoint
+from nbhelpers.trained import best_checkpoint, training_record
 
 FACTS_FILE = "detector.json"
 JOB = "detector"
-FORMAT = 1
 # `nbhelpers.json` beside them marks a folder as an export of ours.
 NEEDED = (FACTS_FILE, "config.json", "model.safetensors")
 
@@ -42,7 +40,8 @@ class TrainedDetector:
         """The run whose result is of these weights: it scores its best checkpoint alone."""
         if self.run is None:
             return None
-        best = (read_json(self.run / "checkpoints" / "index.json") or {}).get("best")
+        index = CheckpointIndex.read(self.run / "checkpoints" / "index.json")
+        best = index.best if index else None
         return self.run if best in (None, self.folder.name) else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +61,8 @@ def is_detector(path: str | Path, run_dir: str | Path = "runs") -> bool:
     given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
     for folder in (root / given, given):
         if is_file(folder / "run.json"):
-            return (read_json(folder / "run.json", RECORD) or {}).get("job") == JOB
+            record = Record.read(folder / "run.json")
+            return record is not None and record.job == JOB
     return is_file(given / FACTS_FILE)
 
 
@@ -71,7 +71,7 @@ def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDete
 
     Raises:
         ConfigError: There is no such run or folder, or it is of another job or has no checkpoint.
-        DataError: A file is missing; names it.
+        DataError: A file is missing or damaged; names it.
     """
     given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
     if any(is_file(place / "run.json") for place in (root / given, given)) or not is_folder(given):
@@ -93,18 +93,12 @@ def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDete
 
 
 def _of_run(folder: Path) -> TrainedDetector:
-    record = read_json(folder / "run.json", RECORD)
-    if record is None:
-        fix = "launch it again with fresh=True, or name another run"
-        raise ConfigError(f"{folder / 'run.json'} cannot be read.", fix=fix)
-    if record.get("job") != JOB:
+    record = training_record(folder)
+    if record.job != JOB:
         raise ConfigError(
-            f"{folder.name} is a run of the job {record.get('job')}, which trains no detector.",
+            f"{folder.name} is a run of the job {record.job}, which trains no detector.",
             fix="name a run of the job detector",
         )
-    if record.get("mode") == "evaluate":
-        text = f"{folder.name} only scored weights of another run: {record.get('checkpoint')}."
-        raise ConfigError(text, fix="name the run that trained them")
     best = _require_files(best_checkpoint(folder))
     return TrainedDetector(name=folder.name, kind="run", folder=best, run=folder)
 
@@ -114,11 +108,5 @@ def _require_files(folder: Path) -> Path:
     if missing:
         fix = "copy the whole folder again, or name another checkpoint"
         raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
-    told = read_json(folder / FACTS_FILE)
-    if told is None or told.get("format") != FORMAT:
-        found = "cannot be read" if told is None else f"has format {told.get('format')!r}"
-        raise DataError(
-            f"{folder / FACTS_FILE} {found}; this version reads format {FORMAT}.",
-            fix="copy the whole folder again, or use the version of nbhelpers that wrote it",
-        )
+    DetectorFile.read(folder / FACTS_FILE)
     return folder

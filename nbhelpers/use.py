@@ -17,6 +17,7 @@ from typing import Any
 from nbhelpers.catalog import MODELS
 from nbhelpers.checks import is_hub_id
 from nbhelpers.errors import ConfigError
+from nbhelpers.files import is_number
 from nbhelpers.paths import is_folder
 from nbhelpers.tokens import find_token
 from nbhelpers.trained import Trained, find_trained, require_adapter, require_template
@@ -347,8 +348,7 @@ def _decoding(limit: int | None, temperature: float, seed: int | None, raw: bool
     wrong = []
     if limit is not None and (type(limit) is not int or limit < 1):
         wrong.append(f"max_new_tokens={limit!r}: a whole number from 1 on, or None")
-    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not is_number or not 0 <= temperature < float("inf"):
+    if not is_number(temperature) or temperature < 0:
         wrong.append(f"temperature={temperature!r}: a number from 0 on")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         wrong.append(f"seed={seed!r}: a whole number from 0 on, or None")

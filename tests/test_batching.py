@@ -173,7 +173,7 @@ def test_a_plan_survives_json_and_shows_itself():
     shown = plan._repr_html_()
     assert "8 pairs x 4 micro-steps x 2 processes = 64 per optimizer step" in shown
     assert "is_exact" not in shown and "use_gpu" not in shown
-    with pytest.raises(ConfigError, match="lacks or adds"):
+    with pytest.raises(ConfigError, match="per_device_train_batch_size is missing"):
         BatchPlan.from_dict({"world_size": 1})
 
 

@@ -273,7 +273,7 @@ def test_another_objective_is_refused(tmp_path: Path, detector: Detector) -> Non
     with pytest.raises(ConfigError, match="objective=similar: it cannot score code"):
         other.score_code(program(1))
     (folder / "checkpoints" / "step-00000008" / "detector.json").write_text('{"format": 1}')
-    with pytest.raises(DataError, match="does not say objective"):
+    with pytest.raises(DataError, match="objective is missing"):
         detector_facts(find_detector(folder))
 
 

@@ -23,12 +23,15 @@ TOLD |= {"valid_share": 0.1, "test_share": 0.1, "hold_out": None}
 TOLD |= {"train_fraction": 1.0, "max_train_samples": None}
 
 
+FACTS = {"format": 1, "objective": "both", "pooling": "mean", "canonical": "text", "seq_len": 64}
+
+
 def evaluation(run: Path, **changes: Any) -> RunContext:
     """An evaluation of a run that was made with `TOLD`, with other settings."""
     step = run / "checkpoints" / "step-00000001"
     step.mkdir(parents=True, exist_ok=True)
     (run / "run.json").write_text(json.dumps({"preset": {"settings": TOLD}}))
-    (step / "detector.json").write_text(json.dumps({"objective": "both", "pooling": "mean"}))
+    (step / "detector.json").write_text(json.dumps(FACTS))
     settings = SimpleNamespace(**(TOLD | changes), model_dump=lambda: TOLD | changes)
     return make_context(checkpoint=step / "model.safetensors", settings=settings)
 

@@ -31,14 +31,13 @@ PLACES = [
     ("id",),
     ("notes",),
     ("rows", 0, "name"),
-    ("rows", 0, "adapter"),
     ("rows", 0, "run_id"),
     ("rows", 0, "plan", "world_size"),
     ("rows", 0, "budget", "total_bytes"),
     ("rows", 0, "budget", "advice"),
     ("rows", 0, "time", "low_s"),
-    ("rows", 0, "time", "notes"),
-    ("rows", 0, "time", "basis"),
+    ("rows", 0, "preset", "why"),
+    ("rows", 0, "preset", "settings", "seed"),
 ]
 
 
@@ -59,19 +58,22 @@ def test_a_damaged_study_opens_or_is_told(tmp_path: Path, way: tuple[Any, ...]) 
         try:
             found = open_study(folder.path)
             assert str(found) and found._repr_html_() and found.study._repr_html_()
-        except ConfigError as error:
+        except (ConfigError, DataError) as error:
             refused += 1
-            assert error.fix
+            assert "study.json" in error.message and "plan the study again" in error.fix
     assert refused >= 3
     folder.begin()  # planning again mends it
     assert open_study(folder.path).study == study
 
 
 def test_a_run_of_a_saved_study_lies_beside_it(tmp_path: Path) -> None:
-    data = planned("r8", tmp_path).to_dict()
-    data["rows"][0]["run_id"] = "../../elsewhere"
-    with pytest.raises(ConfigError, match="is no run's id"):
-        Study.from_dict(data)
+    study = planned("r8", tmp_path)
+    folder = StudyFolder(tmp_path / study.id, study)
+    folder.begin()
+    file = folder.path / "study.json"
+    file.write_text(file.read_text().replace(study.rows[0].run_id, "../../elsewhere"))
+    with pytest.raises(DataError, match=r"study\.rows\.0\.run_id: should be the id of a run"):
+        open_study(folder.path)
 
 
 # Scores
@@ -121,11 +123,23 @@ def trained(tmp_path: Path) -> Trained:
     return find_trained(run)
 
 
-@pytest.mark.parametrize("data", ["x", [], 5, {"template": 5}, {"template": "nope"}])
-def test_a_damaged_result_costs_only_itself(trained: Trained, data: Any) -> None:
-    file = trained.run / "result.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"data": data}))
-    assert find_trained(trained.run).template == "alpaca"
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("result.json", {"data": "x"}, "data: should be a valid dictionary, is 'x'"),
+        ("result.json", {"data": {"template": [5]}}, "data.template: "),
+        ("run.json", {"mode": 5}, "mode: should be a text, is 5"),
+        ("checkpoints/index.json", {"best": 5}, "best: should be a text, is 5"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_told_by_its_field(
+    trained: Trained, name: str, values: dict[str, Any], said: str
+) -> None:
+    file = trained.run / name
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    with pytest.raises(DataError) as error:
+        find_trained(trained.run)
+    assert f"{name}: {said}" in error.value.message and error.value.fix
 
 
 @pytest.mark.parametrize(
@@ -134,23 +148,27 @@ def test_a_damaged_result_costs_only_itself(trained: Trained, data: Any) -> None
         {"target_modules": ["q_proj", 5]},
         {"target_modules": [None]},
         {"base_model_name_or_path": ["x"]},
-        {"base_model_name_or_path": 5},
+        {"r": "8"},
     ],
 )
-def test_a_foreign_adapter_of_odd_values_is_read_or_told(tmp_path: Path, config: Any) -> None:
+def test_a_foreign_adapter_of_odd_values_is_told(tmp_path: Path, config: Any) -> None:
     named = {"base_model_name_or_path": "gemma-2-2b"} | config
     folder = write_adapter_files(tmp_path / "adapter", **named)
-    if "target_modules" in config:
-        assert find_trained(folder).settings.lora_target_modules
-    else:
-        with pytest.raises(ConfigError, match="names no base model"):
-            find_trained(folder)
+    with pytest.raises(DataError, match=rf"adapter_config\.json: {next(iter(config))}"):
+        find_trained(folder)
 
 
-@pytest.mark.parametrize("told", [[], {"template": 5}, {"template": "nope"}, {"settings": 5}])
-def test_facts_of_another_form_are_no_facts(tmp_path: Path, told: Any) -> None:
+@pytest.mark.parametrize("told", [[], {"template": 5}, {"settings": 5}, {"settings": {"seed": []}}])
+def test_damaged_facts_of_an_export_are_told(tmp_path: Path, told: Any) -> None:
     folder = write_adapter_files(tmp_path / "adapter", base_model_name_or_path="gemma-2-2b")
     (folder / "nbhelpers.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match=r"JSON files in|nbhelpers\.json: "):
+        find_trained(folder)
+
+
+def test_an_unknown_template_of_an_export_is_none(tmp_path: Path) -> None:
+    folder = write_adapter_files(tmp_path / "adapter", base_model_name_or_path="gemma-2-2b")
+    (folder / "nbhelpers.json").write_text(json.dumps({"template": "nope"}))
     assert find_trained(folder).template == "none"
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import fake_launch
 import pytest
@@ -18,7 +19,7 @@ from fake_launch import Hardware, launch_fake, survivors, wait_for, wait_for_eve
 
 from nbhelpers import launch as launching
 from nbhelpers import processes
-from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
+from nbhelpers.errors import BudgetError, ConfigError, DataError, HardwareError, LaunchError
 from nbhelpers.machine import find_owner
 from nbhelpers.runs import Run, end_leftovers, list_runs, open_run
 
@@ -242,12 +243,15 @@ def test_a_headless_runner_gets_a_new_run_once_and_its_name(runs: Path, monkeypa
     assert len(list_runs(runs)) == 2 and names.read_text() == f"{run.path}\n" * 2
 
 
-@pytest.mark.parametrize("text", ["", "{torn", '{"run_id": "another"}'])
-def test_a_folder_that_is_not_this_run_is_refused(runs: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("", DataError), ("{torn", DataError), ('{"run_id": "another"}', LaunchError)],
+)
+def test_a_folder_that_is_not_this_run_is_refused(runs: Path, text: str, kind: Any) -> None:
     run = launch_fake(runs)
     until_over(run)
     run.record_path.write_text(text)
-    with pytest.raises(LaunchError, match="fresh=True"):
+    with pytest.raises(kind, match="fresh=True"):
         launch_fake(runs)
     assert until_over(launch_fake(runs, fresh=True)) == "finished"
 

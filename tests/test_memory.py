@@ -349,7 +349,7 @@ def test_compare_leaves_the_context_out_and_signs_the_error():
 def test_a_budget_survives_json_and_escapes_html():
     budget = budget_of("h100", plan_hardware("t4"))
     assert MemoryBudget.from_dict(json.loads(json.dumps(budget.to_dict()))) == budget
-    with pytest.raises(ConfigError, match="lacks or adds"):
+    with pytest.raises(ConfigError, match="lines is missing"):
         MemoryBudget.from_dict({})
     line = MemoryLine(name="<script>", size_bytes=1, note="")
     assert "<script>" not in replace(budget, lines=(line,))._repr_html_()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nbhelpers import identity, processes
-from nbhelpers.errors import ConfigError, JobFailed
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.events import EventWriter
 from nbhelpers.runs import (
     HEARTBEAT_LIMIT_S,
@@ -136,12 +136,12 @@ def test_elsewhere_the_heartbeat_decides(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"run_id": "x"'])
-def test_a_torn_result_is_no_result(tmp_path: Path, text: str) -> None:
+def test_a_torn_result_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
     run = make_run(tmp_path, process=DEAD, end={}, events=("end",))
     run.result_path.write_text(text)
-    assert run.status == "failed"
-    with pytest.raises(JobFailed, match="no result"):
+    with pytest.raises(DataError, match=r"result\.json: (is no JSON|should be)") as caught:
         run.result()
+    assert "delete this file" in caught.value.fix
 
 
 @pytest.mark.parametrize("status", ["finished", "new"])

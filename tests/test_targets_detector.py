@@ -103,12 +103,3 @@ def test_every_name_that_may_be_a_target_is_accepted() -> None:
     names = [*target_names("detector"), *all_detector_names()]
     values = {"save_steps": 10, "targets": dict.fromkeys(names, 0.5)}
     assert cross_problems("detector", values, {}) == []
-
-
-def test_junk_in_place_of_scores_costs_only_itself() -> None:
-    data = result(
-        similarity=[1], timing="x", scores={"test": 3, "valid": {"metrics": {"f1": True}}}
-    )
-    found = available(data)
-    assert "valid.f1" not in found and "similarity.mrr" not in found
-    assert found["throughput.programs_per_s"] == 1271.2

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import DataError, JobFailed
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import CheckpointIndex
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -112,12 +114,12 @@ def _sha256(path: Path) -> str:
 
 
 def read_index(folder: Path) -> dict[str, str]:
-    """Return {"last": name, "best": name}, with what is known."""
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        index = {}
-    return index if isinstance(index, dict) else {}
+    """Return {"last": name, "best": name}, with what is known.
+
+    Raises:
+        DataError: The file is damaged; names the field.
+    """
+    return read_raw(CheckpointIndex, folder / INDEX)
 
 
 def _point(folder: Path, name: str, is_best: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import NbhelpersError, RequirementMissed
-from nbhelpers.files import read_json
+from nbhelpers.json_models import read_lines
+from nbhelpers.result_files import DetectorPrediction, Record
 from nbhelpers.samples.styles import load_style_rows
 
 if TYPE_CHECKING:
@@ -139,19 +139,8 @@ def _is_remote(source: str) -> bool:
 
 def _scored(run: Path) -> set[str]:
     """Ids of the test programs in predictions.jsonl."""
-    path, found = run / "predictions.jsonl", set()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return found
-    for line in lines:
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and told.get("split") == "test":
-            found.add(str(told.get("id")))
-    return found
+    rows = read_lines(DetectorPrediction, run / "predictions.jsonl")
+    return {str(row.get("id")) for row in rows if row["split"] == "test"}
 
 
 def batches_of(lengths: Sequence[int], longest: int) -> list[tuple[list[int], int]]:
@@ -174,7 +163,5 @@ def batches_of(lengths: Sequence[int], longest: int) -> list[tuple[list[int], in
 
 def run_settings(run: Path | None) -> dict[str, Any]:
     """Return the settings that a run was started with; {} without a run."""
-    told = (read_json(run / "run.json") or {}) if run else {}
-    preset = told.get("preset")
-    settings = preset.get("settings") if isinstance(preset, dict) else None
-    return settings if isinstance(settings, dict) else {}
+    record = Record.read(run / "run.json") if run else None
+    return {} if record is None else record.preset.settings

@@ -13,7 +13,6 @@ from typing import Any
 
 from nbhelpers.errors import DataError
 from nbhelpers.files import read_json, write_json
-from nbhelpers.forms import RESULT
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import detector_agreement as agree
 from nbhelpers.jobs import drafts
@@ -30,6 +29,8 @@ from nbhelpers.jobs.detector_public import (
 from nbhelpers.jobs.export import TOKENIZER_FILES, digest, push, require_place, require_push
 from nbhelpers.jobs.model_card import CARD
 from nbhelpers.jobs.outcome import library_versions
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import DetectorFile, Result
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.trained import FACTS_NAME
 from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
@@ -117,7 +118,7 @@ def _write(
         "name": trained.name,
         "repo_id": push_to,
         "settings": public_settings(settings),
-        "detector": read_json(part / FACTS_FILE) or {},
+        "detector": read_raw(DetectorFile, part / FACTS_FILE),
         "point": result.get("operating_point"),
         "calibration": read_json(part / CALIBRATION),
         "parameters": sum(p.numel() for p in copy.model.parameters()),
@@ -134,7 +135,7 @@ def _write(
 def _result(trained: TrainedDetector) -> dict[str, Any]:
     """What may be told of `result.json`: of the run, or of a folder that was exported before."""
     for folder in (trained.scored, trained.folder):
-        if folder is not None and (found := read_json(folder / RESULT_NAME, RESULT)):
+        if folder is not None and (found := read_raw(Result, folder / RESULT_NAME)):
             return public_result(found)
     return {}
 
@@ -148,13 +149,13 @@ def _copy(trained: TrainedDetector, part: Path, result: dict[str, Any]) -> None:
         for path in source.glob(pattern):
             shutil.copy2(path, part / path.name)
     scrub_names(part)
-    told = read_json(source / FACTS_FILE) or {}
+    told = read_raw(DetectorFile, source / FACTS_FILE)
     told |= {"run_id": result.get("run_id") or told.get("run_id") or trained.name}
     told |= {"operating_point": result.get("operating_point")}
     told |= {"calibration": copy_calibration(trained, part)}
     write_json(part / FACTS_FILE, scrubbed(told))
     if result:
-        write_json(part / RESULT_NAME, result)
+        Result.write(part / RESULT_NAME, result)
 
 
 def _require_plain_names(path: Path) -> None:

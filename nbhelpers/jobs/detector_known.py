@@ -12,10 +12,11 @@ import numpy as np
 
 from nbhelpers.data.detection import DetectionData, load_detection_data
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.files import read_json
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_further import left_out_said, new_rows
+from nbhelpers.json_models import read_raw
 from nbhelpers.models.detector_build import FACTS_FILE
+from nbhelpers.result_files import DetectorFile, Record
 
 if TYPE_CHECKING:
     from nbhelpers.schema import DetectorSettings
@@ -52,7 +53,7 @@ def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
     """
     if checkpoint is None:
         return
-    told = read_json(checkpoint.parent / FACTS_FILE) or {}
+    told = read_raw(DetectorFile, checkpoint.parent / FACTS_FILE)
     odd = [name for name, value in settings.items() if name in told and told[name] != value]
     if odd:
         raise ConfigError(
@@ -74,7 +75,7 @@ def without_known(context: RunContext, data: DetectionData) -> DetectionData:
     """
     if context.checkpoint is None:
         return data
-    record = read_json(context.checkpoint.parents[2] / "run.json") or {}
+    record = read_raw(Record, context.checkpoint.parents[2] / "run.json")
     told = (record.get("preset") or {}).get("settings")
     if not told or data_arguments(told) == data_arguments(context.settings):
         return data

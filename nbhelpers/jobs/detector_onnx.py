@@ -21,11 +21,13 @@ from torch import Tensor, nn
 
 from nbhelpers.detector_notice import NO_EVIDENCE
 from nbhelpers.errors import ConfigError, JobFailed
-from nbhelpers.files import read_json, write_json
+from nbhelpers.files import write_json
 from nbhelpers.jobs.detector_agreement import Scores, batches_of
 from nbhelpers.jobs.detector_card_use import EXAMPLE
 from nbhelpers.jobs.detector_onnx_use import OnnxDetector
+from nbhelpers.json_models import read_raw
 from nbhelpers.models.encoding import pooled
+from nbhelpers.result_files import DetectorFile, Result
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.trained_detector import FACTS_FILE
 
@@ -151,8 +153,9 @@ def write_example(loaded: Loaded, folder: Path) -> None:
     (folder / "canonical.py").write_text(_replaced(text, _OF_FORM), encoding="utf-8")
     table = loaded.table([""])
     ends = {"first": table.bos_id, "last": table.eos_id, "pad": table.pad_id}
-    note = ((read_json(folder / RESULT_NAME) or {}).get("data") or {}).get("note") or ""
-    told = read_json(folder / FACTS_FILE) or {}
+    result = Result.read(folder / RESULT_NAME)
+    note = (result.data.note if result else None) or ""
+    told = read_raw(DetectorFile, folder / FACTS_FILE)
     told |= {"tokens": ends, "notice": NO_EVIDENCE, "data_note": note}
     write_json(folder / FACTS_FILE, told)
 

@@ -9,15 +9,16 @@ from typing import Any
 
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.files import read_json, write_json
+from nbhelpers.files import write_json
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import drafts
 from nbhelpers.jobs.model_card import CARD, write_card
 from nbhelpers.jobs.public import public_settings, scrub
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import ExportFile
 from nbhelpers.trained import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
-    FACTS,
     FACTS_NAME,
     Trained,
     require_adapter,
@@ -78,7 +79,7 @@ def require_place(out: Path, name: str, *, kind: str) -> None:
     """
     if not out.exists():
         return
-    told = (read_json(out / FACTS_NAME, FACTS) or {}) if out.is_dir() else {}
+    told = read_raw(ExportFile, out / FACTS_NAME)
     there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
     is_ours = told.get("kind") == kind and told.get("name") == name
     foreign = there - {FACTS_NAME, *(told.get("files") or [])} if is_ours else there

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,8 +14,7 @@ from typing import Any
 import torch
 
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
-from nbhelpers.files import read_json, write_json
-from nbhelpers.forms import RESULT
+from nbhelpers.files import write_json
 from nbhelpers.jobs import drafts
 from nbhelpers.jobs.adapters import Loaded, choose_device, choose_precision, load_trained
 from nbhelpers.jobs.agreement import (
@@ -30,8 +28,10 @@ from nbhelpers.jobs.agreement import (
 )
 from nbhelpers.jobs.generate import continuations, dressed, end_tokens, pad_token
 from nbhelpers.jobs.public import public_settings, scrub
+from nbhelpers.json_models import read_lines
+from nbhelpers.result_files import ExportFile, Generation, Result
 from nbhelpers.results import RESULT_NAME
-from nbhelpers.trained import ADAPTER_WEIGHTS, FACTS, FACTS_NAME, Trained, require_adapter
+from nbhelpers.trained import ADAPTER_WEIGHTS, FACTS_NAME, Trained, require_adapter
 
 # Lowest top-1 agreement and highest mean KL (nats) of a merge, by the precision of its weights.
 # Source: SmolLM2-135M, r = 16, an update of 2 % of each weight's norm, 869 tokens of code. fp32:
@@ -149,13 +149,12 @@ def _digest(path: Path) -> str:
 
 def _earlier(out: Path, asked: dict[str, str]) -> dict[str, Any] | None:
     """The figures of the same merge, when its folder is whole."""
-    told = read_json(out / FACTS_NAME, FACTS) or {}
-    if told.get("asked") != asked or not isinstance(told.get("merge"), dict):
+    told = ExportFile.read(out / FACTS_NAME)
+    if told is None or told.asked != asked or not isinstance(told.files, dict):
         return None
-    sizes = told.get("files")
-    sizes = sizes if isinstance(sizes, dict) else {}
-    is_whole = all((out / n).is_file() and (out / n).stat().st_size == s for n, s in sizes.items())
-    return told["merge"] if sizes and is_whole else None
+    files = told.files.items()
+    is_whole = all((out / n).is_file() and (out / n).stat().st_size == s for n, s in files)
+    return told.merge or None if files and is_whole else None
 
 
 def _require_place(out: Path) -> None:
@@ -167,9 +166,8 @@ def _require_place(out: Path) -> None:
 
 def _expected_bytes(trained: Trained, precision: str) -> int:
     """Size of the merged weights as the run's result tells the parameters; 0 when unknown."""
-    result = read_json(trained.run / RESULT_NAME, RESULT) if trained.run else None
-    count = ((result or {}).get("model") or {}).get("parameters")
-    return int(count) * BYTES_OF[precision] if isinstance(count, int | float) else 0
+    result = Result.read(trained.run / RESULT_NAME) if trained.run else None
+    return int(result.model.parameters or 0) * BYTES_OF[precision] if result else 0
 
 
 def require_disk(out: Path, need_bytes: int) -> None:
@@ -206,24 +204,12 @@ def _texts(trained: Trained, prompts: Sequence[str] | None, loaded: Loaded) -> l
 
 def _generated(trained: Trained) -> list[Text]:
     """Prompts and references of the run's own evaluation."""
-    path = trained.run / "generations.jsonl" if trained.run else None
-    if path is None or not path.is_file():
+    if trained.run is None:
         return []
-    texts = (_test_text(line) for line in path.read_bytes().splitlines())
-    return list(islice((text for text in texts if text), MAX_TEXTS))
-
-
-def _test_text(line: bytes) -> Text | None:
-    """Prompt and answer of a line of the test split; None for another, or a damaged one."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or row.get("split") != "test":
-        return None
-    prompt, answer = row.get("prompt"), row.get("reference") or row.get("answer") or ""
-    is_text = isinstance(prompt, str) and isinstance(answer, str)
-    return Text(prompt, answer) if is_text else None
+    rows = read_lines(Generation, trained.run / "generations.jsonl")
+    of_test = (row for row in rows if row["split"] == "test")
+    texts = (Text(row["prompt"], row.get("reference") or row["answer"]) for row in of_test)
+    return list(islice(texts, MAX_TEXTS))
 
 
 def _held_out(trained: Trained, tokenizer: Any) -> list[Text]:

@@ -13,11 +13,11 @@ from typing import Any
 
 from nbhelpers.catalog import MODELS
 from nbhelpers.data.templates import AS_WRITTEN, render_question
-from nbhelpers.files import read_json
 from nbhelpers.formatting import duration
-from nbhelpers.forms import RESULT
 from nbhelpers.jobs.model_card_parts import base_lines, load_lines, table
 from nbhelpers.jobs.public import is_on_hub, is_public, without_paths
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import Result
 from nbhelpers.results import RESULT_NAME
 from nbhelpers.trained import Trained
 
@@ -45,8 +45,8 @@ def write_card(
     merge: Mapping[str, Any] | None = None,
 ) -> None:
     """Write README.md into a folder; `merge` holds the figures of a merged model."""
-    result = read_json(trained.run / RESULT_NAME, RESULT) if trained.run else None
-    text = model_card(trained, result or {}, repo_id=repo_id, merge=merge)
+    result = read_raw(Result, trained.run / RESULT_NAME) if trained.run else {}
+    text = model_card(trained, result, repo_id=repo_id, merge=merge)
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
@@ -165,7 +165,7 @@ def _like_evaluation(settings: Any, data: Mapping[str, Any]) -> str:
     found = ((data.get("problems") or {}).get("duplicates") or {}).get("train_rows_like_any")
     if found == 0:
         return "Training rows that (nearly) equal an evaluation row: none were found."
-    number = f"{found:,} training rows" if isinstance(found, int) else "Training rows"
+    number = f"{found:,} training rows" if found is not None else "Training rows"
     removed = "were removed" if settings.remove_duplicates else "were not removed"
     if number[0].isdigit():
         return f"{number} (nearly) equal an evaluation row; they {removed}."
@@ -239,7 +239,7 @@ def _scores(split: Mapping[str, Any]) -> Iterator[str]:
     if decoding := split.get("decoding"):
         yield f"Decoding: {_line(', '.join(f'{k} {v}' for k, v in decoding.items()))}."
     level = split.get("level")
-    wide = f"{100 * level:.0f} % interval" if isinstance(level, float) else "interval"
+    wide = f"{100 * level:.0f} % interval" if level is not None else "interval"
     yield from ("", f"| metric | value | {wide} |", "|---|---|---|")
     intervals = split.get("intervals") or {}
     for name, value in (split.get("metrics") or {}).items():
@@ -313,13 +313,13 @@ def _versions(result: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None:
         return "not recorded"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _figure(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "not computed"
+    return "not computed" if value is None else f"{value:.4g}"
 
 
 def _code(text: Any) -> str:

@@ -22,6 +22,7 @@ from nbhelpers.jobs.measure_run import memory_facts
 from nbhelpers.jobs.probe import rate_of
 from nbhelpers.jobs.training import Training
 from nbhelpers.memory import MemoryBudget, compare
+from nbhelpers.result_files import Result
 from nbhelpers.schema import Settings
 from nbhelpers.shapes import SMOKE_MODELS
 from nbhelpers.weight_files import weights_file
@@ -108,7 +109,7 @@ def write_result(
     ranks: list[dict[str, Any]],
     parts: dict[str, Any],
 ) -> None:
-    """Write `result.json` and say that the run has ended; rank 0 only.
+    """Write `result.json`, checked by its model, and say that the run has ended; rank 0 only.
 
     Args:
         ranks: From `gather_memory`.
@@ -139,9 +140,9 @@ def write_result(
         "warnings": context.warnings,
         "timing": context.clock.result(),
     }
-    ck.write_json(context.run.result_path, result | parts)
-    calibration.append(result, facts)
-    speeds.remember(facts, result | parts)
+    written = Result.write(context.run.result_path, result | parts)
+    calibration.append(written.raw, facts)
+    speeds.remember(facts, written.raw)
     context.accelerator.end_training()
     context.emit_rank("end")
 
@@ -184,8 +185,8 @@ def write_probe(context: RunContext, training: Training) -> None:
         "warnings": context.warnings,
         "timing": context.clock.result(),
     }
-    ck.write_json(context.run.result_path, result)
-    speeds.remember(facts, result)
+    written = Result.write(context.run.result_path, result)
+    speeds.remember(facts, written.raw)
     context.accelerator.end_training()
     context.emit_rank("end")
 
