@@ -80,9 +80,9 @@ def test_the_longest_steps_come_first_and_a_short_run_is_probed_in_its_own_steps
     assert changed == (0, preset.settings.epochs - preset.settings.freeze_epochs, False)
     costs = np.arange(240)  # 120 programs, each in two forms
     usual = [np.arange(n, n + 8) for n in range(0, 120, 8)]
-    task: Any = SimpleNamespace(costs=costs, examples=120, windows=lambda epoch: usual)
+    task: Any = SimpleNamespace(costs=costs, examples=120, global_batches=lambda epoch: usual)
     made.take_over(task)
-    first, second, *typical = task.windows(0)
+    first, second, *typical = task.global_batches(0)
     assert sorted(first) == list(range(232, 240)) and list(second) == list(usual[-1])
     assert len(typical) == 6 and all((a == b).all() for a, b in zip(typical, usual, strict=False))
     step = {"examples": 8, "useful_tokens": 80, "padded_tokens": 100, "elapsed_s": 0.5}
@@ -93,9 +93,9 @@ def test_the_longest_steps_come_first_and_a_short_run_is_probed_in_its_own_steps
         session.emit_main("step", **steps[-1])
     found = rate_of(made.steps[2:])
     assert (found["useful_tokens_per_s"], found["useful_share"]) == pytest.approx((160.0, 0.8))
-    task.windows = lambda epoch: usual[:3]
+    task.global_batches = lambda epoch: usual[:3]
     made.take_over(task)
-    assert len(task.windows(0)) == made.count == 3
+    assert len(task.global_batches(0)) == made.count == 3
 
 
 def test_a_probe_takes_no_checkpoint_and_no_other_mode_is_known(tmp_path: Path) -> None:

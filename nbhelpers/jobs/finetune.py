@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +10,10 @@ from nbhelpers.data.coding_tasks import CodingTask, load_tasks
 from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.finetune_evaluate import check_prompts, evaluate_all, tasks_may_run
-from nbhelpers.jobs.finetune_train import Trained, train_adapter
+from nbhelpers.jobs.finetune_task import Inputs, train_adapter
+from nbhelpers.jobs.training import Training
 from nbhelpers.models.causal import (
-    CausalBase,
+    Adapted,
     add_adapter,
     count_parameters,
     load_base,
@@ -25,35 +25,6 @@ from nbhelpers.schema import FinetuneSettings
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.session import Session
-
-
-@dataclass(slots=True, kw_only=True)
-class Inputs:
-    """The data of one run: texts, their tokens by split, and the problems of pass@1."""
-
-    data: InstructionData
-    tables: dict[str, TextTable]
-    tokenizer: Any
-    tasks: dict[str, list[CodingTask]] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Adapted:
-    """A base model with its adapter: `model` is what is called, `bare` the model inside."""
-
-    base: CausalBase
-    model: Any
-    facts: dict[str, Any]
-
-    @property
-    def bare(self) -> Any:
-        """The language model itself; adapters live in its layers."""
-        return self.base.model
-
-    def to(self, device: Any) -> Adapted:
-        """Move what is called to a device."""
-        self.model.to(device)
-        return self
 
 
 def check(settings: FinetuneSettings) -> list[str]:
@@ -216,13 +187,13 @@ def _adapter_facts(s: FinetuneSettings, model: Any, *, is_found: bool) -> dict[s
     }
 
 
-def train(session: Session, inputs: Inputs, model: Adapted) -> Trained | None:
+def train(session: Session, inputs: Inputs, model: Adapted) -> Training | None:
     """Train the adapters; the model ends as it is after the last step. `base` trains nothing."""
     if session.settings.method == "base":
         return None
     return train_adapter(session, inputs, model)
 
 
-def evaluate(session: Session, inputs: Inputs, model: Adapted, training: Trained | None) -> None:
+def evaluate(session: Session, inputs: Inputs, model: Adapted, training: Training | None) -> None:
     """Generate answers, score them, and write generations and the result."""
     evaluate_all(session, inputs, model, training)

@@ -18,9 +18,10 @@ from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.models.causal_text import coloured_parts, prompt_ids, stop_tokens
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.finetune import Adapted, Inputs
-    from nbhelpers.jobs.finetune_train import Trained
+    from nbhelpers.jobs.finetune_task import Inputs
     from nbhelpers.jobs.session import Session
+    from nbhelpers.jobs.training import Training
+    from nbhelpers.models.causal import Adapted
     from nbhelpers.schema import FinetuneSettings
 
 # A LoRA step: no gradients of the frozen weights; recomputation is not counted.
@@ -45,7 +46,7 @@ def tasks_may_run(settings: FinetuneSettings) -> tuple[bool, str]:
 
 
 def evaluate_all(
-    session: Session, inputs: Inputs, adapted: Adapted, training: Trained | None
+    session: Session, inputs: Inputs, adapted: Adapted, training: Training | None
 ) -> None:
     """Write generations.jsonl and result.json; every rank generates its share, rank 0 writes."""
     adapted.model.eval()
@@ -232,7 +233,7 @@ def _histogram(lengths: Any, seq_len: int) -> dict[str, Any]:
     }
 
 
-def _throughput(session: Session, adapted: Adapted, training: Trained | None) -> dict[str, Any]:
+def _throughput(session: Session, adapted: Adapted, training: Training | None) -> dict[str, Any]:
     if training is None or not training.state.train_s:
         return {}
     state = training.state

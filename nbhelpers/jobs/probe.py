@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from accelerate.utils import gather_object
 
 from nbhelpers import speeds
 from nbhelpers.files import write_json
-from nbhelpers.jobs.finetune_recipe import Recipe
 from nbhelpers.memory import compare
 
 if TYPE_CHECKING:
@@ -91,16 +89,8 @@ class Probe:
 
     def take_over(self, task: Task) -> None:
         """Give a task of the loop the probe's windows."""
-        windows = self.windows(task.costs, task.windows(0), task.examples)
-        task.windows = lambda epoch: windows  # type: ignore[method-assign]
-
-    def recipe(self, recipe: Recipe, facts: dict[str, Any]) -> Recipe:
-        """Return a fine-tuning's recipe with the probe's windows; `facts`: what is to run."""
-        self.facts |= facts
-        lengths = np.asarray(recipe.table.lengths)
-        windows = self.windows(lengths, recipe.windows(0), len(recipe.table))
-        values = {each.name: getattr(recipe, each.name) for each in fields(recipe)}
-        return _ProbeRecipe(**values, probed=windows)
+        windows = self.windows(task.costs, task.global_batches(0), task.examples)
+        task.global_batches = lambda epoch: windows  # type: ignore[method-assign]
 
     def run(self, train: Callable[[], Any]) -> None:
         """Train up to the last step of the probe, and write what it measured; all ranks call it."""
@@ -168,17 +158,6 @@ def _shortened(settings: Any) -> dict[str, Any]:
         changes |= {"freeze_epochs": 0, "epochs": max(1, settings.epochs - frozen)}
     known = type(settings).model_fields
     return {name: value for name, value in changes.items() if name in known}
-
-
-@dataclass(slots=True, kw_only=True)
-class _ProbeRecipe(Recipe):
-    """A recipe whose epochs are the probe's windows."""
-
-    probed: list[np.ndarray]
-
-    def windows(self, epoch: int) -> list[np.ndarray]:
-        """Return the samples of each step of the probe."""
-        return self.probed
 
 
 def rate_of(steps: Sequence[dict[str, Any]], *, warm_up: int = WARM_UP) -> dict[str, float]:

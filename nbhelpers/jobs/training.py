@@ -15,7 +15,7 @@ import torch
 from nbhelpers.hardware import Hardware, detect_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
-from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
+from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import PhaseTimer, steps_to_watch
 from nbhelpers.jobs.measure_run import meter_of, peaks_of, settle_budget
 from nbhelpers.jobs.track import emitter
@@ -36,6 +36,23 @@ class Training:
     meter: MemoryMeter
     gpu: list[dict[str, Any]]
     resumed_from: int | None
+    energy: dict[str, float] | None = None  # joules and mean watts, where NVML tells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedWeights:
+    """Which tensors of a model a checkpoint holds, and in which of its files."""
+
+    file: str
+    tensors: Callable[[Any], dict[str, torch.Tensor]]  # of the bare model
+    load: Callable[[Any, dict[str, torch.Tensor]], Any]  # into the bare model
+
+
+WHOLE_MODEL = SavedWeights(
+    file="model.safetensors",
+    tensors=lambda model: model.state_dict(),
+    load=lambda model, tensors: model.load_state_dict(tensors),
+)
 
 
 def train_task(
@@ -46,35 +63,45 @@ def train_task(
     predict: Callable[[list[Any]], MemoryBudget | None],
     save_files: Callable[[Path], None],
     groups: Callable[[Any], list[dict[str, Any]]] | None = None,
+    weights: SavedWeights = WHOLE_MODEL,
 ) -> Training:
-    """Train a task from the newest checkpoint, or from the start; the model ends as the best one.
+    """Train a task from the newest checkpoint, or from the start.
+
+    The model ends as the best one, or as it is after the last step where a task does not select.
 
     Args:
-        model: The bare model, on the CPU.
+        model: The bare model.
         predict: Given the optimizer steps to come, predicts the memory of the largest micro-batch.
         save_files: Writes configuration and tokenizer into a checkpoint folder.
         groups: Given the bare model, returns the optimizer's groups; None: all parameters alike.
+        weights: What a checkpoint holds of the model.
+
+    Raises:
+        Stopped: A stop was asked for; a checkpoint was written first.
+        NonFinite: A loss or gradients that are not finite.
+        ConfigError: Too little disk.
     """
-    session.check_disk(sum(p.numel() for p in model.parameters()))
+    session.check_disk(sum(tensor.numel() for tensor in weights.tensors(model).values()))
     accelerator, s = session.accelerator, session.settings
     if session.probe is not None:
         session.probe.take_over(task)
     optimizer = adamw(session, model.parameters() if groups is None else groups(model))
-    state, resumed = _resume(session, model, optimizer)
+    state, resumed = _resume(session, model, optimizer, weights)
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks
     wrapped, prepared = accelerator.prepare(model, optimizer)
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(session, resumed)
     meter = meter_of(session, is_resumed=resumed is not None)
-    settle_budget(session, predict(_windows(session, task, state)))
-    saver = _Saver(session, save_files, raw, prepared)
+    measured = _measured_steps(session, task, state)
+    settle_budget(session, predict(measured))
+    saver = _Saver(session, save_files, raw, prepared, weights)
     hooks = Hooks(
         emit=emitter(session),
         save=saver,
         wants_stop=session.wants_stop,
         save_is_due=saver.is_due,
         peak_bytes=meter.peak_bytes,
-        step_context=_counted(meter, raw, max(state.step, task.first_full_step)),
+        step_context=_counted(meter, raw, max(state.step, task.first_full_step), measured),
         phases=_phases(session, task, state, meter),
         rewrap=_rewrapper(accelerator, wrapped),
     )
@@ -92,9 +119,15 @@ def train_task(
     with GpuWatch(list(gpus), session.emit_main) as watch:
         trainer.fit(state)
     meter.begin_scoring()
-    _load_best(session, raw)
-    step = resumed["train"]["step"] if resumed else None
-    return Training(state=state, meter=meter, gpu=watch.summary(gpus), resumed_from=step)
+    if task.selects_by is not None:
+        _load_best(session, raw, weights)
+    return Training(
+        state=state,
+        meter=meter,
+        gpu=watch.summary(gpus),
+        resumed_from=resumed["train"]["step"] if resumed else None,
+        energy=watch.energy(told_energy(session.told)),
+    )
 
 
 def adamw(session: Session, parameters: Any) -> torch.optim.Optimizer:
@@ -117,24 +150,24 @@ def _rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
 
 
 def _counted(
-    meter: MemoryMeter, model: Any, first: int
+    meter: MemoryMeter, model: Any, first: int, measured: list[Any]
 ) -> Callable[[int], AbstractContextManager[Any]]:
     """Count live bytes around some steps (on a CPU): the first that this process makes at full."""
-    mode = meter.watch_steps(model)
+    mode = meter.watch_steps(model) if measured else None  # trained to the end before: no step
     counted = range(first, first + COUNTED_STEPS)
     return lambda step: mode if mode and step in counted else nullcontext()
 
 
-def _windows(session: Session, task: Task, state: TrainState) -> list[Any]:
+def _measured_steps(session: Session, task: Task, state: TrainState) -> list[Any]:
     """Return the optimizer steps whose memory is measured: all, or those counted on a CPU."""
     s = session.settings
-    windows = [
-        window
+    batches = [
+        batch_rows
         for epoch in range(state.epoch, s.epochs)
-        for window in task.windows(epoch)[state.window if epoch == state.epoch else 0 :]
+        for batch_rows in task.global_batches(epoch)[state.window if epoch == state.epoch else 0 :]
     ]
     first = max(0, task.first_full_step - state.step)
-    return windows if session.plan.use_gpu else windows[first : first + COUNTED_STEPS]
+    return batches if session.plan.use_gpu else batches[first : first + COUNTED_STEPS]
 
 
 def _phases(session: Session, task: Task, state: TrainState, meter: MemoryMeter) -> PhaseTimer:
@@ -144,9 +177,9 @@ def _phases(session: Session, task: Task, state: TrainState, meter: MemoryMeter)
     if plan.use_gpu:
         most = plan.per_device_train_batch_size * plan.world_size
         watched = steps_to_watch(
-            _windows(session, task, state)[full - state.step :],
+            _measured_steps(session, task, state)[full - state.step :],
             # The longest rows of a step share its first micro-batch.
-            lambda window: int(np.sort(task.costs[window])[-most:].sum()),
+            lambda batch_rows: int(np.sort(task.costs[batch_rows])[-most:].sum()),
             first=full,
         )
     memory = peaks_of(session, meter, watched)
@@ -165,25 +198,28 @@ def watched_gpus(session: Session) -> dict[int, str]:
 
 
 def _resume(
-    session: Session, model: Any, optimizer: torch.optim.Optimizer
+    session: Session,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    weights: SavedWeights = WHOLE_MODEL,
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """Load the newest sound checkpoint into model and optimizer; return (state, its values)."""
     folder = session.run.checkpoints_path
     path = ck.agree(session.accelerator, folder, lambda: ck.find_last(folder, session.warn))
     if path is None:
         return TrainState(), None
-    tensors, optimizer_state, values = ck.load_training_state(path)
-    model.load_state_dict(tensors)
+    tensors, optimizer_state, values = ck.load_training_state(path, weights.file)
+    weights.load(model, tensors)
     model.to(session.accelerator.device)  # the optimizer's state follows its parameters' device
     optimizer.load_state_dict(optimizer_state)
     session.emit_main("resumed", step=values["train"]["step"], checkpoint=path.name)
     return TrainState.from_dict(values["train"]), values
 
 
-def _load_best(session: Session, model: Any) -> None:
+def _load_best(session: Session, model: Any, weights: SavedWeights = WHOLE_MODEL) -> None:
     folder = session.run.checkpoints_path
     best = ck.agree(session.accelerator, folder, lambda: ck.find_best(folder))
-    model.load_state_dict(read_state_dict(best / "model.safetensors"))
+    weights.load(model, read_state_dict(best / weights.file))
 
 
 def _restore_scaler(session: Session, resumed: dict[str, Any] | None) -> None:
@@ -196,9 +232,14 @@ class _Saver:
     """Writes checkpoints on rank 0 and keeps the clock of `save_minutes`."""
 
     def __init__(
-        self, session: Session, save_files: Callable[[Path], None], model: Any, optimizer: Any
+        self,
+        session: Session,
+        save_files: Callable[[Path], None],
+        model: Any,
+        optimizer: Any,
+        weights: SavedWeights,
     ) -> None:
-        self.session, self.save_files = session, save_files
+        self.session, self.save_files, self.weights = session, save_files, weights
         self.model, self.optimizer = model, optimizer
         self._last = time.monotonic()
 
@@ -214,7 +255,7 @@ class _Saver:
             path = ck.save_checkpoint(
                 session.run.checkpoints_path,
                 step=state.step,
-                model_state=self.model.state_dict(),
+                model_state=self.weights.tensors(self.model),
                 optimizer_state=self.optimizer.state_dict(),
                 state={
                     "train": state.to_dict(),
@@ -223,6 +264,7 @@ class _Saver:
                 extra=self.save_files,
                 is_best=is_best,
                 keep=session.settings.save_total_limit,
+                weights_name=self.weights.file,
             )
             session.writer.write("checkpoint", step=state.step, path=str(path), is_best=is_best)
         session.accelerator.wait_for_everyone()

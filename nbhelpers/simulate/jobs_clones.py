@@ -52,7 +52,7 @@ def build_clones(
     )
     model = build_clone_model(settings.model_copy(update={"random_weights": True}), found)
     task = PairTask(settings, inputs, accelerator, model, gpu_tflops=gpu_tflops)
-    task.windows = whole(len(train) // 2)
+    task.global_batches = whole(len(train) // 2)
     trainer = one_step(task, model, accelerator, settings, plan)
 
     def evaluate() -> None:

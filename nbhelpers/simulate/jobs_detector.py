@@ -45,7 +45,7 @@ def build_detector_step(
     inputs = _inputs(settings, found, train, scored)
     model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
     task = DetectorTask(settings, inputs, accelerator, model)
-    task.windows = whole(len(train))
+    task.global_batches = whole(len(train))
     if model.rarity is not None:
         model.rarity.copy_(token_rarity(inputs))
     model.to(accelerator.device)
