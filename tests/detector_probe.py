@@ -131,9 +131,9 @@ def main(config: dict[str, Any]) -> None:
     out = Path(config["out"])
     if config.get("only_gradients"):
         state = TrainState()
-        told, *_ = trainer._backward(trainer.task.windows(0)[0], state)
+        micro = trainer._backward(trainer.task.global_batches(0)[0], state)
         tensors = {k: p.grad for k, p in model.named_parameters() if p.grad is not None}
-        total = trainer.accelerator.reduce(torch.stack(told).sum(0), "sum")
+        total = trainer.accelerator.reduce(torch.stack(micro.losses).sum(0), "sum")
         facts: dict[str, Any] = {"losses": total.tolist()}
     else:
         state = trainer.fit(TrainState())

@@ -1,13 +1,13 @@
 """Small trainings of adapters, in this process or in several: `finetune_probe.py CONFIGS.json`.
 
-They use the job's own trainer, batches, loss and order on a tiny Gemma 2 with made-up samples.
+They use the job's own loop, batches, loss and order on a tiny Gemma 2 with made-up samples.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +19,10 @@ from causal_tiny import VOCAB, tiny_base, tiny_table
 from contexts import make_context
 
 from nbhelpers.batching import split_batch
-from nbhelpers.jobs import finetune_trainer as ft
 from nbhelpers.jobs.finetune_evaluate import _answers, _Question
-from nbhelpers.jobs.finetune_recipe import Recipe
-from nbhelpers.jobs.loop import TrainState
-from nbhelpers.models.causal import add_adapter
-from nbhelpers.models.causal_batches import row_multiple
-from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.jobs.finetune_task import AdapterTask, learning, prepare
+from nbhelpers.jobs.loop import Hooks, Trainer, TrainState
+from nbhelpers.models.causal import Adapted, add_adapter
 from nbhelpers.models.four_bits import keep_as_stored, quantise
 from nbhelpers.schema import FinetuneSettings
 from nbhelpers.trained import _NEUTRAL
@@ -98,25 +95,28 @@ def adapted(given: FinetuneSettings, *, warm: bool = True) -> Any:
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=draw))
-    return SimpleNamespace(base=base, model=model, bare=base.model, facts={})
+    return Adapted(base=base, model=model, facts={})
 
 
-class _Recording(ft.AdapterTrainer):
+class _Recording(Trainer):
     """Notes which samples each optimizer step sees, its rate, and the first step's gradients."""
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        step, found = self.state.global_step, self.probed.seen
-        if not found:
-            self.probed.first = trained_tensors(self.model)
-        while len(found) <= step:
-            found.append([])
-        found[step] += rows_of(inputs["batch"], self.recipe.table)
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if step == self.progress.step == 0:
-            self.probed.gradients = arrays(trained_tensors(self.model, gradients=True))
-        if len(self.probed.rates) <= step:
-            self.probed.rates.append(self.optimizer.param_groups[0]["lr"])
-        return loss
+    def _backward(self, batch_rows: np.ndarray, state: TrainState) -> Any:
+        found, model = self.hooks.found, self.task.adapted.model
+        if not found.seen:
+            found.first = trained_tensors(model)
+        micro = super()._backward(batch_rows, state)
+        found.seen.append(np.concatenate(micro.rows).tolist())
+        found.rates.append(self.optimizer.param_groups[0]["lr"])
+        if state.step == 0:
+            found.gradients = arrays(trained_tensors(model, gradients=True))
+        return micro
+
+
+class _Hooks(Hooks):
+    """The loop's hooks, with what is found."""
+
+    __slots__ = ("found",)
 
 
 def trained_tensors(model: Any, *, gradients: bool = False) -> dict[str, Any]:
@@ -133,17 +133,6 @@ def arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
     return {name: tensor.double().numpy() for name, tensor in tensors.items()}
 
 
-def rows_of(batch: Any, table: Any) -> list[int]:
-    """Return which samples of a table lie in a micro-batch."""
-    known = {tuple(ids.tolist()): row for row, ids in enumerate(table.ids)}
-    found = []
-    for ids, segments in zip(batch.ids, batch.layout.segments, strict=True):
-        for number in segments.unique().tolist():
-            if number >= 0:
-                found.append(known[tuple(ids[segments == number].tolist())])
-    return found
-
-
 def train(
     *,
     kernel: str = "eager",
@@ -151,7 +140,7 @@ def train(
     optimizer: str = "sgd",
     samples: int = SAMPLES,
     warm: bool = True,
-    prepare: Any = None,
+    before: Any = None,
     each_step: Any = None,
     **changes: Any,
 ) -> Probed:
@@ -159,66 +148,67 @@ def train(
 
     Args:
         optimizer: `sgd` in the place of AdamW, which divides rounding noise by itself; or `adamw`.
-        prepare: Called with model and trainer before training.
+        before: Called with what was found so far and Accelerate's object, before training.
         each_step: Called with what was found so far, at the end of each optimizer step.
     """
-    from accelerate import PartialState
+    from accelerate import Accelerator
 
-    world = PartialState(cpu=True)
-    given = settings(**changes)
+    accelerator = Accelerator(cpu=True)
+    given = settings(loss=loss, **changes)
     model = adapted(given, warm=warm)
     plan = split_batch(
-        given.global_batch_size, given.per_device_train_batch_size, world.num_processes
+        given.global_batch_size, given.per_device_train_batch_size, accelerator.num_processes
     )
-    recipe = Recipe(
-        settings=given,
-        plan=plan,
-        table=tiny_table(samples, longest=given.seq_len),
-        pad_id=model.base.pad_id,
-        multiple=row_multiple(kernel, given.packing),
-        rank=world.process_index,
+    task = AdapterTask(
+        given,
+        plan,
+        {"train": tiny_table(samples, longest=given.seq_len)},
+        model,
+        accelerator,
+        kernel=kernel,
+        precision="fp32",
+        names=[str(row) for row in range(samples)],
     )
-    forward = TrainingForward(model.bare, kernel=kernel, loss=loss, dtype=torch.float32)
     found = Probed(weights={}, gradients={}, state=TrainState(), model=model)
-    hooks = ft.Hooks(
+    hooks = _Hooks(
         emit=lambda *a, **k: None,
-        save=lambda state, trainer: found.saved.append(state.step),
-        validate=lambda: None,
+        save=lambda state, is_best: found.saved.append(state.step),
         wants_stop=lambda: bool(each_step(found)) if each_step else False,
         save_is_due=lambda: False,
         peak_bytes=lambda: 0,
+        step_context=lambda step: nullcontext(),
     )
-    with forward.active(), tempfile.TemporaryDirectory() as folder, _optimizer(optimizer):
-        arguments = ft.training_arguments(given, plan, precision="fp32", folder=folder)
-        trainer = _Recording(
-            model.model,
-            recipe=recipe,
-            forward=forward,
+    hooks.found = found
+    prepare(model, given, accelerator)
+    if before is not None:
+        before(found, accelerator)
+    with task.forward.active():
+        wrapped, prepared = accelerator.prepare(model.model, OPTIMIZERS[optimizer](model, given))
+        found.trainer = _Recording(
+            task=task,
+            model=wrapped,
+            optimizer=prepared,
+            accelerator=accelerator,
+            settings=given,
+            plan=plan,
             hooks=hooks,
-            arguments=arguments,
-            tokenizer=model.base.tokenizer,
-            state=found.state,
         )
-        trainer.probed, found.trainer = found, trainer
-        if prepare is not None:
-            prepare(found)
-        trainer.train()
+        found.trainer.fit(found.state)
     found.weights = arrays(trained_tensors(model.model))
     return found
 
 
-class _optimizer:
-    """Puts plain SGD in the place of AdamW."""
+def _adamw(model: Adapted, given: FinetuneSettings) -> torch.optim.Optimizer:
+    from nbhelpers.jobs.training import adamw
 
-    def __init__(self, name: str) -> None:
-        self.name, self.real = name, torch.optim.AdamW
+    context = make_context(settings=given)
+    return adamw(context, learning(model.model))
 
-    def __enter__(self) -> None:
-        if self.name == "sgd":
-            torch.optim.AdamW = lambda parameters, *, lr, **_: torch.optim.SGD(parameters, lr=lr)
 
-    def __exit__(self, *_: object) -> None:
-        torch.optim.AdamW = self.real
+OPTIMIZERS = {
+    "sgd": lambda model, given: torch.optim.SGD(learning(model.model), lr=given.learning_rate),
+    "adamw": _adamw,
+}
 
 
 def answers(prompts: list[str], **changes: Any) -> list[list[Any]]:

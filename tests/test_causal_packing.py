@@ -270,7 +270,7 @@ def test_a_kernel_that_fails_the_proof_gives_way_to_eager_on_padded_rows(monkeyp
     """Eager attention would compute the whole square of a packed row."""
     from types import SimpleNamespace
 
-    from nbhelpers.jobs import finetune_plan
+    from nbhelpers.jobs import finetune_task
 
     def prove(adapted, table, *, kernel, dtype, packed):
         return {"passed": kernel == "eager", "relative_error": 0.5, "packed": packed}
@@ -278,7 +278,7 @@ def test_a_kernel_that_fails_the_proof_gives_way_to_eager_on_padded_rows(monkeyp
     context = make_context(settings=SimpleNamespace(packing=True))
     adapted = SimpleNamespace(base=SimpleNamespace(facts={"attention": "flex"}))
     inputs = SimpleNamespace(tables={"train": None})
-    monkeypatch.setattr(finetune_plan, "prove", prove)
-    kernel, packed, found = finetune_plan.proven_kernel(context, inputs, adapted, torch.float32)
+    monkeypatch.setattr(finetune_task, "prove", prove)
+    kernel, packed, found = finetune_task.proven_kernel(context, inputs, adapted, torch.float32)
     assert (kernel, packed, found["packed"]) == ("eager", False, False)
     assert "padded" in context.warnings[0]

@@ -175,14 +175,16 @@ def test_each_program_is_read_once_an_epoch_and_tasks_stand_together():
     trainer, _ = make_trainer(config(programs=200))
     task = trainer.task
     for epoch in (0, 1):
-        rows = np.concatenate(task.windows(epoch))
+        rows = np.concatenate(task.global_batches(epoch))
         assert sorted((rows % task.examples).tolist()) == list(range(task.examples))
         edited = rows // task.examples
         assert 0.25 < edited.mean() < 0.6  # half of those that can be edited
-        alone = [anchors(task.tasks[w % task.examples]) / len(w) for w in task.windows(epoch)]
+        alone = [
+            anchors(task.tasks[w % task.examples]) / len(w) for w in task.global_batches(epoch)
+        ]
         assert min(alone[:-1]) > 0.8
-    assert not np.array_equal(task.windows(0)[0], task.windows(1)[0])
-    assert np.array_equal(task.windows(1)[0], task.windows(1)[0])
+    assert not np.array_equal(task.global_batches(0)[0], task.global_batches(1)[0])
+    assert np.array_equal(task.global_batches(1)[0], task.global_batches(1)[0])
 
 
 def test_a_lone_row_of_a_task_joins_the_group_before_it():
@@ -207,7 +209,7 @@ def test_a_frozen_encoder_stays_and_learns_after_the_unfreeze():
     from nbhelpers.jobs.loop import TrainState
 
     trainer.fit(TrainState())
-    steps = trainer.windows_per_epoch
+    steps = trainer.steps_per_epoch
     assert seen == [True] * steps + [False] * steps
     assert not torch.equal(before["classifier.dense.weight"], model.classifier.dense.weight)
 
@@ -222,7 +224,7 @@ def test_an_encoder_that_does_not_move_after_the_unfreeze_stops_the_run():
 
 def test_the_encoders_schedule_begins_at_the_unfreeze():
     trainer, _ = make_trainer(config(freeze_epochs=1, epochs=4, warmup_ratio=0.25))
-    first = trainer.windows_per_epoch
+    first = trainer.steps_per_epoch
     rates = []
     for step in range(trainer.total_steps):
         trainer._set_learning_rate(step)

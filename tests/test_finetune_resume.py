@@ -19,7 +19,8 @@ from finetune_runs import STEPS, learned, prepare, start, work_here
 import nbhelpers as nb
 from nbhelpers.errors import Killed, Stopped
 from nbhelpers.jobs import checkpoint as ck
-from nbhelpers.jobs import finetune, finetune_trainer
+from nbhelpers.jobs import finetune
+from nbhelpers.jobs.loop import Trainer
 from nbhelpers.runs import Run
 from tests.real_run import finish, kill_rank, wait_for_step
 
@@ -180,10 +181,10 @@ def test_a_run_killed_in_its_evaluation_does_not_train_again(
     assert learned_step(run) == STEPS and not run.result_path.exists()
     told = len(events(run, "step"))
 
-    def train(*_: Any, **__: Any) -> None:
+    def step(*_: Any, **__: Any) -> None:
         raise AssertionError("it trains again")
 
-    monkeypatch.setattr(finetune_trainer.AdapterTrainer, "train", train)
+    monkeypatch.setattr(Trainer, "_backward", step)
     assert work_here(run)["training"]["resumed_from"] == STEPS
     assert len(events(run, "step")) == told == STEPS
     assert_same(run, whole)

@@ -30,7 +30,7 @@ from nbhelpers.errors import Stopped
 from nbhelpers.events import phase_seconds, read_events
 from nbhelpers.hardware import known_gpus, plan_hardware
 from nbhelpers.jobs.finetune_evaluate import _throughput
-from nbhelpers.jobs.finetune_recipe import Rows
+from nbhelpers.jobs.finetune_task import AdapterTask
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import Clock, GpuWatch, told_energy
 from nbhelpers.jobs.parity import prove
@@ -119,14 +119,13 @@ def test_a_resumed_run_tells_the_time_of_all_its_attempts(tmp_path: Path):
 
 
 def test_the_time_of_a_step_holds_the_making_of_its_batches(monkeypatch: pytest.MonkeyPatch):
-    real, nap_s = Rows.__getitem__, 0.05
+    real, nap_s = AdapterTask.host_batch, 0.05
 
-    def slow(self: Rows, rows: Any) -> Any:
-        if not isinstance(rows, int):
-            time.sleep(nap_s)
+    def slow(self: AdapterTask, rows: Any) -> Any:
+        time.sleep(nap_s)
         return real(self, rows)
 
-    monkeypatch.setattr(Rows, "__getitem__", slow)
+    monkeypatch.setattr(AdapterTask, "host_batch", slow)
     found = probe.train(per_device_train_batch_size=4)
     micro_steps = 2 * (2 + 2 + 1)  # 17 samples, 8 at a time, 4 per micro-step
     assert found.state.train_s >= 0.99 * nap_s * micro_steps

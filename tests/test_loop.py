@@ -61,6 +61,7 @@ class Accelerator:
     """One process, as the loop sees it."""
 
     process_index, is_main_process = 0, True
+    reductions = 0
 
     def __init__(self, mixed_precision: str = "no") -> None:
         self.mixed_precision = mixed_precision
@@ -75,6 +76,7 @@ class Accelerator:
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
 
     def reduce(self, tensor: torch.Tensor, how: str) -> torch.Tensor:
+        self.reductions += 1
         return tensor
 
 
@@ -125,6 +127,41 @@ def test_the_best_checkpoint_is_the_first_of_the_highest_f1():
     assert task.evaluated == [3, 6, 9, 12]
     assert saved == [(3, True), (6, True), (12, False)]
     assert (state.best_score, state.best_step) == (0.7, 6)
+
+
+def test_a_task_that_does_not_select_keeps_its_last_weights():
+    task = Line(f1=(0.5, 0.4))
+    task.selects_by = None
+    trainer, events, saved = make(task, save_steps=2)
+    state = trainer.fit(TrainState())
+    assert saved == [(2, True), (4, True), (6, True)]
+    assert state.best_step == -1 and [line["f1"] for line in state.evals] == [0.5, 0.4]
+    assert [fields["scores"]["f1"] for kind, fields in events if kind == "eval"] == [0.5, 0.4]
+
+
+def test_without_validation_rows_there_is_no_evaluation():
+    task = Line()
+    task.selects_by, task.evaluate = None, lambda step: {}
+    trainer, events, saved = make(task)
+    state = trainer.fit(TrainState())
+    assert saved == [(6, True)] and state.evals == []
+    assert not [kind for kind, _ in events if kind == "eval"]
+
+
+def test_loss_and_gradient_are_means_over_the_weight_of_the_global_batch():
+    plain, light = Line(), Line()
+    light.total_weight = lambda batch_rows: 10 * len(batch_rows)
+    (one, first, _), (two, second, _) = (make(task, epochs=1) for task in (plain, light))
+    one.fit(TrainState())
+    two.fit(TrainState())
+    a, b = (next(f for kind, f in found if kind == "step") for found in (first, second))
+    assert b["loss"] == pytest.approx(a["loss"] / 10)
+    assert b["grad_norm"] == pytest.approx(a["grad_norm"] / 10)
+
+
+def test_ranks_speak_once_in_each_optimizer_step():
+    trainer, _, _ = make(Line())
+    assert trainer.fit(TrainState()).step == trainer.accelerator.reductions == 6
 
 
 def test_evaluation_and_saving_count_optimizer_steps_not_micro_steps():

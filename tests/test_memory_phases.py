@@ -82,6 +82,34 @@ def test_the_phases_of_a_small_training_are_what_arithmetic_says():
     assert told[-1][0] == (EVENT,) and told[-1][1]["phases"] == phases
 
 
+def test_on_a_gpu_the_update_is_timed_with_the_next_step_and_nothing_waits_for_it(monkeypatch):
+    """A stream of which the host has seen as much as its last sync: reading on is an error."""
+    queued, reached = [0.0], [0.0]
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at = 0.0
+
+        def record(self) -> None:
+            self.at = queued[0]
+
+        def elapsed_time(self, end: Event) -> float:
+            assert self.at <= end.at <= reached[0], "the host would have to wait"
+            return 1000 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    timer, seconds = PhaseTimer(torch.device("cuda")), {}
+    for step in range(3):
+        timer.start(step)
+        for name, took in (("data", 1), ("forward", 2), ("backward", 4), ("optimizer", 8)):
+            queued[0] += took
+            if name == "optimizer":
+                reached[0] = queued[0] - took  # the one sync of a step comes before the update
+            timer.mark(name)
+        seconds = timer.add_to(seconds)
+    assert seconds == {"data": 3, "forward": 6, "backward": 12, "optimizer": 16}
+
+
 def test_steps_that_are_not_watched_are_not_measured():
     meter, told = measured(watched=())
     assert set(meter.phases) == {"load", "evaluation"} and len(told) == 1

@@ -12,7 +12,7 @@ import torch
 from causal_tiny import PAD, tiny_base, tiny_table
 from contexts import make_context
 
-from nbhelpers.jobs import finetune_plan
+from nbhelpers.jobs import finetune_task
 from nbhelpers.jobs.rehearsal import rehearse
 from nbhelpers.models.causal_batches import make_batch
 from nbhelpers.models.causal_forward import TrainingForward
@@ -95,18 +95,20 @@ def test_a_loss_that_is_not_finite_is_told():
 )
 def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
     context = make_context(accelerator=CPU)
-    recipe = SimpleNamespace(
+    task = SimpleNamespace(
         settings=SimpleNamespace(packing=True, gradient_checkpointing=False),
-        windows=lambda epoch: [np.arange(3)],
-        micro=lambda window: [window],
-        batch=lambda rows: None,
+        adapted=None,
+        forward=None,
+        kernel="flex",
+        global_batches=lambda epoch: [np.arange(3)],
+        micro_batches=lambda batch_rows: [batch_rows],
+        host_batch=lambda rows: None,
     )
-    forward = SimpleNamespace(kernel="flex")
 
     def pretended(*_: Any, compiled: bool, **__: Any) -> str:
         return "it fails" if compiled in fails else ""
 
-    monkeypatch.setattr(finetune_plan, "rehearse", pretended)
-    found = finetune_plan.rehearsed(context, None, forward, recipe, is_compiled=True)
+    monkeypatch.setattr(finetune_task, "rehearse", pretended)
+    found = finetune_task.rehearsed(context, task, is_compiled=True)
     assert found == expected
     assert len(context.warnings) == warnings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("trl")
+pytest.importorskip("peft")
 
 from nbhelpers.batching import plan_batch
 from nbhelpers.config import load_preset

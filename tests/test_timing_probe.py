@@ -74,11 +74,11 @@ def test_the_longest_steps_come_first_and_a_short_run_is_probed_in_its_own_steps
     costs = np.arange(240)  # 120 programs, each in two forms
     usual = [np.arange(n, n + 8) for n in range(0, 120, 8)]
     steps = probed_steps(context, costs, usual, examples=120)
-    first, second, *typical = steps.windows
+    first, second, *typical = steps.batches
     assert sorted(first) == list(range(232, 240)) and list(second) == list(usual[-1])
     assert len(typical) == 6 and all((a == b).all() for a, b in zip(typical, usual, strict=False))
     assert (steps.longest, steps.examples) == (2, 120)
-    assert len(probed_steps(context, costs, usual[:3], examples=120).windows) == 3
+    assert len(probed_steps(context, costs, usual[:3], examples=120).batches) == 3
     step = {"examples": 8, "useful_tokens": 80, "padded_tokens": 100, "elapsed_s": 0.5}
     events = [{name: (n + 1) * value for name, value in step.items()} for n in range(8)]
     rate = rate_of(events[2:])

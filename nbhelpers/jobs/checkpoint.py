@@ -234,11 +234,13 @@ def _unseen(path: Path) -> str:
         return f"{path.name}: {error}"
 
 
-def load_training_state(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def load_training_state(
+    path: Path, weights_name: str = "model.safetensors"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return (model tensors, optimizer state, state values) of a checkpoint, on the CPU."""
     import torch
     from safetensors.torch import load_file
 
-    model = load_file(path / "model.safetensors")
+    model = load_file(path / weights_name)
     optimizer = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
     return model, optimizer, json.loads((path / "state.json").read_text(encoding="utf-8"))

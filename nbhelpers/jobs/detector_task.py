@@ -1,4 +1,4 @@
-"""Programs as a task of the training loop: windows by task, two losses, validation."""
+"""Programs as a task of the training loop: global batches by task, two losses, validation."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ STATES = 512  # programs whose states say how the heads' input is scaled
 class DetectorTask(PlainTask):
     """Batches, losses and validation of the detector, as `loop.Task` wants them.
 
-    A row that a window names is `form * examples + example`: which form of a program is read, as it
-    is (form 0) or edited, is drawn with the window, so that it is the same however it is split.
+    A row that a global batch names is `form * examples + example`: which form of a program is read,
+    as it is (form 0) or edited, is drawn with it, so that it is the same however it is split.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DetectorTask(PlainTask):
         self.first_full_step = min(settings.freeze_epochs, settings.epochs - 1) * -(
             -self.examples // settings.global_batch_size
         )
-        self._window = np.zeros(0, dtype=np.int64)
+        self._batch_rows = np.zeros(0, dtype=np.int64)
         self._cached: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._groups: torch.Tensor | None = None
         self._anchors = 0
@@ -74,7 +74,7 @@ class DetectorTask(PlainTask):
         """Training programs of an epoch."""
         return len(self._train)
 
-    def windows(self, epoch: int) -> list[np.ndarray]:
+    def global_batches(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of each optimizer step: each program once, those of a task together."""
         s = self.settings
         draw = np.random.default_rng([s.seed, epoch])
@@ -116,28 +116,28 @@ class DetectorTask(PlainTask):
                 fix="raise encoder_learning_rate; with compile_layers=on try off",
             )
 
-    def start_window(
-        self, window: np.ndarray, parts: list[np.ndarray], seed: Callable[[int], None]
+    def start_step(
+        self, batch_rows: np.ndarray, micro_batches: list[np.ndarray], seed: Callable[[int], None]
     ) -> None:
         """Gather the vectors of the whole optimizer step before its micro-steps are differentiated.
 
         With one micro-step that happens inside it (`loss_sum`), without a second forward pass.
         """
-        self._window, self._is_whole = window, len(parts) == 1
+        self._batch_rows, self._is_whole = batch_rows, len(micro_batches) == 1
         self._cached = []
         if not self.contrasts:
             return
         device = self.accelerator.device
-        groups = self.tasks[self._window % self.examples]
+        groups = self.tasks[self._batch_rows % self.examples]
         self._anchors = anchors(groups)
         self._groups = torch.from_numpy(groups).to(device)
         if self._is_whole:
             return
-        whole = torch.zeros(len(self._window), self.settings.projection_size, device=device)
+        whole = torch.zeros(len(self._batch_rows), self.settings.projection_size, device=device)
         whole = whole.to(next(self.raw.parameters()).dtype)
         placed = []
         with torch.no_grad(), self.accelerator.autocast():
-            for number, rows in enumerate(parts):
+            for number, rows in enumerate(micro_batches):
                 seed(number)
                 batch = self.batch(rows)
                 _, vectors = self.raw(batch)
@@ -155,7 +155,7 @@ class DetectorTask(PlainTask):
         gradient, losses = cached_gradient(
             whole, self._groups, self.settings.temperature, self._anchors
         )
-        n = len(self._window)
+        n = len(self._batch_rows)
         return gradient * n, losses * (n / max(1, self._anchors))
 
     def batch(self, rows: np.ndarray) -> ProgramBatch:
@@ -165,8 +165,8 @@ class DetectorTask(PlainTask):
         example, form = used % self.examples, used // self.examples
         labels = self.labels[example]
         weights = self._weights[example] * float(is_real)
-        order = np.argsort(self._window, kind="stable")
-        at = order[np.searchsorted(self._window, rows, sorter=order)] if is_real else rows
+        order = np.argsort(self._batch_rows, kind="stable")
+        at = order[np.searchsorted(self._batch_rows, rows, sorter=order)] if is_real else rows
         return self.batches.make(
             self.forms[form, example], labels=labels, weights=weights, positions=at
         )
@@ -195,7 +195,7 @@ class DetectorTask(PlainTask):
         if not self._is_whole:
             return self._cached.pop(0)
         own = wide(vectors.detach())
-        own = own.new_zeros(len(self._window), own.shape[1])
+        own = own.new_zeros(len(self._batch_rows), own.shape[1])
         own[batch.positions] = wide(vectors.detach())[: len(batch.positions)]
         gradient, losses = self._differentiated(own)
         return gradient[batch.positions], losses[batch.positions]

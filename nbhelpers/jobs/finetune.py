@@ -11,10 +11,10 @@ from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_evaluate import check_prompts, evaluate_all, tasks_may_run
-from nbhelpers.jobs.finetune_inputs import Adapted, Inputs
-from nbhelpers.jobs.finetune_train import train_adapter
+from nbhelpers.jobs.finetune_task import Inputs, train_adapter
 from nbhelpers.jobs.training import Training
 from nbhelpers.models.causal import (
+    Adapted,
     add_adapter,
     count_parameters,
     load_base,

@@ -19,8 +19,9 @@ from nbhelpers.jobs.measure import MemoryMeter
 from nbhelpers.models.causal_text import coloured_parts, prompt_ids, stop_tokens
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.finetune_inputs import Adapted, Inputs
+    from nbhelpers.jobs.finetune_task import Inputs
     from nbhelpers.jobs.training import Training
+    from nbhelpers.models.causal import Adapted
     from nbhelpers.schema import FinetuneSettings
 
 # A LoRA step: no gradients of the frozen weights; recomputation is not counted.

@@ -1,9 +1,9 @@
-"""The one training loop of the detector and clone jobs.
+"""The one training loop of all jobs.
 
 fetch, forward, scale, backward, clip, step, emit: each optimizer step sees exactly the rows of
-one window, its loss is the mean over these rows whatever the split, and randomness is seeded anew
-from (seed, epoch, window, micro-step, rank), so that a resumed run repeats an uninterrupted one
-bit by bit.
+one global batch, its loss is the mean over these rows (or their tokens) whatever the split, and
+randomness is seeded anew from (seed, epoch, step of the epoch, micro-step, rank), so that a resumed
+run repeats an uninterrupted one bit by bit. The host waits for the device once a step.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ from nbhelpers.schema import Settings
 class Task(Protocol):
     """What the loop needs to know of a job."""
 
-    costs: np.ndarray  # (rows,) tokens of each row that a window may name
+    costs: np.ndarray  # (rows,) tokens of each row that a global batch may name
     examples: int  # training examples of an epoch
-    selects_by: str  # the validation score that picks the best checkpoint: the highest
-    loss_names: tuple[str, ...]  # of the parts that are told beside the loss
+    selects_by: str | None  # the validation score whose highest is the best checkpoint; None: last
+    loss_names: tuple[str, ...]  # of the components that are reported beside the loss
     first_full_step: int  # from here on all parameters learn: memory peaks there
+    warmup_steps: int | None  # optimizer steps of the warm-up; None: by the settings' warmup_ratio
 
-    def windows(self, epoch: int) -> list[np.ndarray]:
+    def global_batches(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of each optimizer step of an epoch."""
+
+    def total_weight(self, batch_rows: np.ndarray) -> int:
+        """Return what the summed loss of a global batch is divided by: its rows, or its tokens."""
 
     def start_epoch(self, epoch: int) -> bool:
         """Prepare the epoch; True: other parameters learn than before."""
 
-    def start_window(
-        self, window: np.ndarray, parts: list[np.ndarray], seed: Callable[[int], None]
+    def start_step(
+        self, batch_rows: np.ndarray, micro_batches: list[np.ndarray], seed: Callable[[int], None]
     ) -> None:
-        """See the rows of an optimizer step, and this rank's micro-batches of it.
+        """See the rows of an optimizer step, and those of this rank's micro-batches.
 
         `seed`, called with the number of a micro-step, makes its randomness what it will be.
         """
@@ -52,13 +56,13 @@ class Task(Protocol):
         """Return a micro-batch on the device; no rows: one stand-in row of weight 0."""
 
     def loss_sum(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is differentiated, and (1 + parts,) the summed loss and its parts."""
+        """Return what is differentiated, and (1 + components,) the summed loss and components."""
 
     def after_step(self, *, is_skipped: bool) -> None:
         """See the model after an optimizer step."""
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the validation scores, the same on every rank."""
+        """Return the validation scores, the same on every rank; none without validation rows."""
 
     def describe(self, rows: np.ndarray) -> str:
         """Name training rows so that a person finds them in the data."""
@@ -69,26 +73,31 @@ class PlainTask:
 
     settings: Settings
     costs: np.ndarray
-    selects_by = "f1"
+    selects_by: str | None = "f1"
     loss_names: tuple[str, ...] = ()
     first_full_step = 0
+    warmup_steps: int | None = None
 
     @property
     def examples(self) -> int:
         """Training examples of an epoch."""
         return len(self.costs)
 
-    def windows(self, epoch: int) -> list[np.ndarray]:
+    def global_batches(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of each optimizer step: a permutation of all, cut."""
         s = self.settings
         return epoch_windows(self.examples, s.global_batch_size, seed=s.seed, epoch=epoch)
+
+    def total_weight(self, batch_rows: np.ndarray) -> int:
+        """Return the rows: each weighs the same."""
+        return len(batch_rows)
 
     def start_epoch(self, epoch: int) -> bool:
         """Nothing changes between epochs."""
         return False
 
-    def start_window(
-        self, window: np.ndarray, parts: list[np.ndarray], seed: Callable[[int], None]
+    def start_step(
+        self, batch_rows: np.ndarray, micro_batches: list[np.ndarray], seed: Callable[[int], None]
     ) -> None:
         """Each micro-batch has a loss of its own."""
 
@@ -101,7 +110,7 @@ class TrainState:
     """Where training stands; what a checkpoint holds besides tensors."""
 
     epoch: int = 0
-    window: int = 0
+    window: int = 0  # optimizer steps of this epoch; checkpoints know it by this name
     step: int = 0
     examples: int = 0
     useful_tokens: int = 0
@@ -124,6 +133,28 @@ class TrainState:
         """Rebuild what `to_dict` gave; checkpoints once called the best score an F1."""
         old = {"best_score": values["best_f1"]} if "best_f1" in values else {}
         return cls(**{k: v for k, v in values.items() if k != "best_f1"} | old)
+
+
+@dataclass(slots=True, kw_only=True)
+class MicroSteps:
+    """What this rank's micro-steps of one optimizer step left behind."""
+
+    rows: list[np.ndarray]  # of each micro-batch
+    losses: list[torch.Tensor] = field(default_factory=list)  # (1 + components,) of each, summed
+    useful_tokens: int = 0
+    padded_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """One optimizer step over all ranks, on the host."""
+
+    losses: list[float]  # the summed loss and its components
+    norm: float  # of the gradients before they were clipped
+    useful_tokens: int
+    padded_tokens: int
+    stop: bool  # some rank was asked to stop
+    due: bool  # rank 0 wants a checkpoint by its clock
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,22 +182,24 @@ class Trainer:
     settings: Settings
     plan: BatchPlan
     hooks: Hooks
+    _learning: list[torch.nn.Parameter] = field(default_factory=list, init=False)
 
     @property
-    def windows_per_epoch(self) -> int:
+    def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         return math.ceil(self.task.examples / self.settings.global_batch_size)
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self.settings.epochs * self.windows_per_epoch
+        return self.settings.epochs * self.steps_per_epoch
 
     def fit(self, state: TrainState, *, only: list[np.ndarray] | None = None) -> TrainState:
         """Train from `state` to the end, evaluating and saving on the way.
 
         Args:
-            only: Make these optimizer steps in one epoch and end; nothing is evaluated or saved.
+            only: Make the optimizer steps of these rows in one epoch and end; nothing is evaluated
+                or saved.
 
         Raises:
             NonFinite: A loss or gradient is not finite; names the step and the rows.
@@ -177,65 +210,65 @@ class Trainer:
         while state.epoch < s.epochs:
             if self.task.start_epoch(state.epoch) and self.hooks.rewrap is not None:
                 self.model = self.hooks.rewrap()
-            windows = self.task.windows(state.epoch)[state.window :] if only is None else only
-            for window in windows:
+            self._learning = [p for p in self.model.parameters() if p.requires_grad]
+            coming = self.task.global_batches(state.epoch)[state.window :] if only is None else only
+            for batch_rows in coming:
                 started = time.perf_counter()
                 self.hooks.phases.start(state.step)
                 self._set_learning_rate(state.step)
                 with self.hooks.step_context(state.step):
-                    losses, tokens, parts = self._backward(window, state)
-                    norm = self.accelerator.clip_grad_norm_(
-                        self.model.parameters(), self.settings.max_grad_norm
-                    )
-                    step_loss, tokens, stop, due = self._agree(losses, tokens)
-                    ok = self._check_finite(step_loss[0], float(norm), state, window, parts, losses)
+                    micro = self._backward(batch_rows, state)
+                    norm = self.accelerator.clip_grad_norm_(self._learning, s.max_grad_norm)
+                    totals = self._agree(micro, norm)
+                    is_applied = self._check_finite(totals, state, batch_rows, micro)
                     self.optimizer.step()
                     self.optimizer.zero_grad()
                     self.hooks.phases.mark("optimizer")
-                self.task.after_step(is_skipped=not ok)
-                self._advance(state, window, tokens, time.perf_counter() - started)
-                self._emit_step(state, step_loss / len(window), float(norm))
+                self.task.after_step(is_skipped=not is_applied)
+                self._advance(state, batch_rows, totals, time.perf_counter() - started)
+                self._emit_step(state, totals, self.task.total_weight(batch_rows))
                 if only is None:
-                    self._after_step(state, stop=stop, due=due)
-                elif stop:
+                    self._after_step(state, stop=totals.stop, due=totals.due)
+                elif totals.stop:
                     raise Stopped("Stopped on request.", fix="start it again")
             if only is not None:
                 break
         return state
 
-    def _backward(
-        self, window: np.ndarray, state: TrainState
-    ) -> tuple[list[torch.Tensor], np.ndarray, list[np.ndarray]]:
-        """Run the micro-steps of one window; gradients meet over ranks on the last one."""
+    def _backward(self, batch_rows: np.ndarray, state: TrainState) -> MicroSteps:
+        """Run the micro-steps of a global batch; gradients meet over ranks on the last one."""
         rank, world = self.accelerator.process_index, self.plan.world_size
-        parts = micro_batches(
-            window,
-            self.task.costs,
-            rank=rank,
-            world_size=world,
-            per_device=self.plan.per_device_train_batch_size,
+        micro = MicroSteps(
+            rows=micro_batches(
+                batch_rows,
+                self.task.costs,
+                rank=rank,
+                world_size=world,
+                per_device=self.plan.per_device_train_batch_size,
+            )
         )
 
         def seed(micro_step: int) -> None:
             seed_everything(self.settings.seed, state.epoch, state.window, micro_step, rank)
 
-        losses, tokens, mark = [], np.zeros(2), self.hooks.phases.mark  # tokens: useful, padded
-        self.task.start_window(window, parts, seed)
-        mark("forward")  # of losses that need the whole window before its micro-steps
-        for micro_step, rows in enumerate(parts):
+        mark, weight = self.hooks.phases.mark, self.task.total_weight(batch_rows)
+        self.task.start_step(batch_rows, micro.rows, seed)
+        mark("forward")  # of losses that need the whole global batch before its micro-steps
+        for micro_step, rows in enumerate(micro.rows):
             seed(micro_step)
             batch = self.task.batch(rows)
             mark("data")
-            last = micro_step == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss, told = self.task.loss_sum(self.model, batch)
+            is_last = micro_step == len(micro.rows) - 1
+            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
+                loss, reported = self.task.loss_sum(self.model, batch)
                 mark("forward")
-                # DDP averages over ranks: times world, over the whole window, is the mean.
-                self.accelerator.backward(loss * (world / len(window)))
+                # DDP averages over ranks: times world, over the whole global batch, is the mean.
+                self.accelerator.backward(loss * (world / weight))
                 mark("backward")
-            losses.append(told.detach())
-            tokens += batch.useful_tokens, batch.padded_tokens
-        return losses, tokens, parts
+            micro.losses.append(reported.detach())
+            micro.useful_tokens += batch.useful_tokens
+            micro.padded_tokens += batch.padded_tokens
+        return micro
 
     def _set_learning_rate(self, step: int) -> None:
         s = self.settings
@@ -246,35 +279,37 @@ class Trainer:
                 self.total_steps - first,
                 peak=group.get("peak", s.learning_rate),
                 warmup_ratio=s.warmup_ratio,
+                warmup_steps=self.task.warmup_steps,
                 schedule=s.lr_schedule,
             )
 
-    def _agree(
-        self, losses: list[torch.Tensor], tokens: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, bool, bool]:
-        """Sum over ranks: one small all-reduce, a host-device sync (the norm is another)."""
-        main = self.accelerator.is_main_process
-        flags = [*tokens, self.hooks.wants_stop(), main and self.hooks.save_is_due()]
-        device = losses[0].device
-        facts = torch.cat(
-            [
-                torch.stack(losses).sum(0).double(),
-                torch.tensor(flags, dtype=torch.float64).to(device),
-            ]
+    def _agree(self, micro: MicroSteps, norm: torch.Tensor) -> Totals:
+        """Sum over ranks and read the norm: one small all-reduce, the one host-device sync."""
+        due = self.accelerator.is_main_process and self.hooks.save_is_due()
+        own = [micro.useful_tokens, micro.padded_tokens, self.hooks.wants_stop(), due]
+        losses = torch.stack(micro.losses).sum(0).double()
+        counts = torch.tensor(own, dtype=torch.float64)
+        if losses.device.type == "cuda":
+            counts = counts.pin_memory().to(losses.device, non_blocking=True)
+        sums = self.accelerator.reduce(torch.cat([losses, counts]), "sum")
+        # The norm is of the averaged gradients: the same on every rank.
+        *components, useful, padded, stop, due, norm = torch.cat(
+            [sums, norm.detach().double().reshape(1)]
+        ).tolist()
+        return Totals(
+            losses=components,
+            norm=norm,
+            useful_tokens=int(useful),
+            padded_tokens=int(padded),
+            stop=stop > 0,
+            due=due > 0,
         )
-        *told, useful, padded, stop, due = self.accelerator.reduce(facts, "sum").tolist()
-        return np.array(told), np.array([useful, padded]), stop > 0, due > 0
 
     def _check_finite(
-        self,
-        loss: float,
-        norm: float,
-        state: TrainState,
-        window: np.ndarray,
-        parts: list[np.ndarray],
-        losses: list[torch.Tensor],
+        self, totals: Totals, state: TrainState, batch_rows: np.ndarray, micro: MicroSteps
     ) -> bool:
         """Return whether the step may be made; False: the gradient scaler skips it."""
+        loss, norm = totals.losses[0], totals.norm
         if math.isfinite(loss) and math.isfinite(norm):
             state.skipped_in_a_row = 0
             return True
@@ -283,10 +318,11 @@ class Trainer:
         fp16 = self.accelerator.mixed_precision == "fp16"
         if fp16 and state.skipped_in_a_row <= self.settings.max_skipped_steps:
             return False  # it lowers its scale too
-        bad = [p for p, x in zip(parts, losses, strict=True) if not math.isfinite(float(x[0]))]
-        rows = np.concatenate(bad) if bad else window
+        pairs = zip(micro.rows, micro.losses, strict=True)
+        bad = [rows for rows, losses in pairs if not math.isfinite(float(losses[0]))]
         what = "loss" if not math.isfinite(loss) else "gradient"
         repeated = f" for {state.skipped_in_a_row} steps in a row" if fp16 else ""
+        rows = np.concatenate(bad) if bad else batch_rows
         raise NonFinite(
             f"The {what} of optimizer step {state.step + 1} (epoch {state.epoch + 1}) is not finite"
             f"{repeated}: loss {loss}, gradient norm {norm}.",
@@ -296,33 +332,34 @@ class Trainer:
         )
 
     def _advance(
-        self, state: TrainState, window: np.ndarray, tokens: np.ndarray, took_s: float
+        self, state: TrainState, batch_rows: np.ndarray, totals: Totals, took_s: float
     ) -> None:
         state.step += 1
         state.window += 1
-        state.examples += len(window)
-        state.useful_tokens += int(tokens[0])
-        state.padded_tokens += int(tokens[1])
+        state.examples += len(batch_rows)
+        state.useful_tokens += totals.useful_tokens
+        state.padded_tokens += totals.padded_tokens
         state.train_s += took_s
         state.phases = self.hooks.phases.add_to(state.phases)
-        if state.window == self.windows_per_epoch:
+        if state.window == self.steps_per_epoch:
             state.epoch, state.window = state.epoch + 1, 0
 
-    def _emit_step(self, state: TrainState, losses: np.ndarray, norm: float) -> None:
+    def _emit_step(self, state: TrainState, totals: Totals, weight: int) -> None:
         if state.step % self.settings.logging_steps and state.step not in (1, self.total_steps):
             return
         rate = self.optimizer.param_groups[0]["lr"]
-        loss, *rest = losses.tolist()
-        parts = dict(zip(self.task.loss_names, rest, strict=True))
-        state.history.append({"step": state.step, "loss": loss, "learning_rate": rate} | parts)
+        loss, *components = (total / weight for total in totals.losses)
+        named = dict(zip(self.task.loss_names, components, strict=True))
+        line = {"step": state.step, "loss": loss, "learning_rate": rate, "grad_norm": totals.norm}
+        state.history.append(line | named)
         self.hooks.emit(
             "step",
             step=state.step,
             total_steps=self.total_steps,
-            epoch=state.epoch + state.window / self.windows_per_epoch,
+            epoch=state.epoch + state.window / self.steps_per_epoch,
             loss=loss,
             learning_rate=rate,
-            grad_norm=norm,
+            grad_norm=totals.norm,
             examples=state.examples,
             useful_tokens=state.useful_tokens,
             padded_tokens=state.padded_tokens,
@@ -330,34 +367,43 @@ class Trainer:
             useful_tokens_per_s=state.useful_tokens / max(state.train_s, 1e-9),
             memory_bytes=self.hooks.peak_bytes(),
             skipped_steps=state.skipped_steps,
-            **parts,
+            **named,
         )
 
     def _after_step(self, state: TrainState, *, stop: bool, due: bool) -> None:
         s, done = self.settings, state.step == self.total_steps
         by_step = s.eval_steps and state.step % s.eval_steps == 0
         by_epoch = not s.eval_steps and state.window == 0
-        is_best = False
+        is_better = False
         if by_step or by_epoch or done:
-            started = time.perf_counter()
-            with self.hooks.phases.memory.evaluation():
-                scores = self.task.evaluate(state.step)
-            took_s = time.perf_counter() - started
-            state.phases["evaluate"] = state.phases.get("evaluate", 0.0) + took_s
-            state.evals.append({"step": state.step, **scores})
-            self.hooks.emit("eval", step=state.step, split="valid", scores=scores)
-            found = scores[self.task.selects_by]
-            is_best = found > state.best_score
-            if is_best:
-                state.best_score, state.best_step = found, state.step
-        save = due or done or is_best or stop or (s.save_steps and state.step % s.save_steps == 0)
-        if save:
-            self.hooks.save(state, is_best=is_best)
+            is_better = self._evaluate(state)
+        by_count = s.save_steps and state.step % s.save_steps == 0
+        if due or done or is_better or stop or by_count:
+            self.hooks.save(state, is_best=is_better or self.task.selects_by is None)
         if stop and not done:
             raise Stopped(
                 f"Stopped on request after optimizer step {state.step} of {self.total_steps}.",
                 fix="run the same launch again: it goes on from the checkpoint",
             )
+
+    def _evaluate(self, state: TrainState) -> bool:
+        """Score the validation rows; return whether these weights are the best so far."""
+        started = time.perf_counter()
+        with self.hooks.phases.memory.evaluation():
+            scores = self.task.evaluate(state.step)
+        took_s = time.perf_counter() - started
+        state.phases["evaluate"] = state.phases.get("evaluate", 0.0) + took_s
+        if not scores:
+            return False
+        state.evals.append({"step": state.step, **scores})
+        self.hooks.emit("eval", step=state.step, split="valid", scores=scores)
+        if self.task.selects_by is None:
+            return False
+        score = scores[self.task.selects_by]
+        is_better = score > state.best_score
+        if is_better:
+            state.best_score, state.best_step = score, state.step
+        return is_better
 
 
 def seed_everything(*parts: int) -> None:

@@ -94,7 +94,8 @@ class PhaseTimer:
     """Seconds of data, forward, backward and optimizer; on a GPU by events, without a sync.
 
     The kernels of a step are in order, so an event recorded after the last kernel of a phase stands
-    where the phase ends. The events are read after the step, which has synced by then.
+    where the phase ends. A step syncs before its optimizer phase, so that phase is read with the
+    next step: the update runs while the next batch is made. That of the last step is not counted.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class PhaseTimer:
         """Time this device (None, or a CPU: by the clock), and let `memory` see the same marks."""
         self._cuda = device is not None and device.type == "cuda"
         self._marks: list[tuple[str, Any]] = []
+        self._running: list[tuple[str, Any]] = []  # begin and end of the optimizer phase before
         self.memory = memory or PhasePeaks()
 
     def _now(self) -> Any:
@@ -124,15 +126,16 @@ class PhaseTimer:
             self.memory.mark(name)
 
     def add_to(self, seconds: dict[str, float]) -> dict[str, float]:
-        """Return the seconds by phase with this step's; the last phase waits for its kernels."""
-        found, marks = dict(seconds), self._marks
-        if self._cuda and marks:
-            marks[-1][1].synchronize()
-        for (_, one), (name, two) in pairwise(marks):
+        """Return the seconds by phase with those of this step that have ended, without a sync."""
+        total, ended, self._marks = dict(seconds), self._marks, []
+        intervals = list(pairwise(ended))
+        if self._cuda:
+            intervals = [*pairwise(self._running), *intervals[:-1]]
+            self._running = ended[-2:]
+        for (_, one), (name, two) in intervals:
             took = one.elapsed_time(two) / 1000 if self._cuda else two - one
-            found[name] = found.get(name, 0.0) + took
-        self._marks = []
-        return found
+            total[name] = total.get(name, 0.0) + took
+        return total
 
 
 def steps_to_watch(

@@ -19,7 +19,7 @@ from nbhelpers.models.causal_forward import TrainingForward
 from nbhelpers.models.causal_text import TextTable
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.finetune_inputs import Adapted
+    from nbhelpers.models.causal import Adapted
 
 SAMPLES, MOST_TOKENS = 4, 2048
 # Of the last hidden states, as ||a - b|| / ||b||. Source: rounding of 26 layers gave .020 in bf16

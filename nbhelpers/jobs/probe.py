@@ -28,7 +28,7 @@ class ProbedSteps:
     `examples` are those of an epoch of the run.
     """
 
-    windows: list[np.ndarray]
+    batches: list[np.ndarray]
     longest: int
     examples: int
 
@@ -53,15 +53,15 @@ def probed_steps(
     bound = order[np.sort(first)[: s.global_batch_size]]
     size = plan.per_device_train_batch_size
 
-    def largest_micro_step(window: np.ndarray) -> int:
-        return int(np.sort(costs[window])[-size:].sum())
+    def largest_micro_step(batch_rows: np.ndarray) -> int:
+        return int(np.sort(costs[batch_rows])[-size:].sum())
 
     pair = (bound, max(usual, key=largest_micro_step))
     rest = list(usual[:typical])
     # A run of few steps is probed in as many: its schedule has no more.
     longest = max(1, min(longest, len(usual) - len(rest)))
-    windows = [*(pair[i % 2] for i in range(longest)), *rest]
-    return ProbedSteps(windows=windows[: len(usual)], longest=longest, examples=examples)
+    batches = [*(pair[i % 2] for i in range(longest)), *rest]
+    return ProbedSteps(batches=batches[: len(usual)], longest=longest, examples=examples)
 
 
 def shortened(settings: Any) -> Any:

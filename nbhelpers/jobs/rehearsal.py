@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.finetune_inputs import Adapted
+    from nbhelpers.models.causal import Adapted
     from nbhelpers.models.causal_batches import MicroBatch
     from nbhelpers.models.causal_forward import TrainingForward
 

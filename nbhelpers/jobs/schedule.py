@@ -68,13 +68,15 @@ def learning_rate_at(
     """Return the learning rate of a 0-based optimizer step: linear warm-up, then the schedule.
 
     Args:
-        warmup_steps: In the place of `warmup_ratio`.
+        warmup_steps: In the place of `warmup_ratio`; at most all steps.
 
     >>> how = {"peak": 1.0, "warmup_ratio": 0.5, "schedule": "linear"}
     >>> [round(learning_rate_at(step, 4, **how), 2) for step in range(4)]
     [0.5, 1.0, 1.0, 0.5]
     """
-    warmup = math.ceil(warmup_ratio * total_steps) if warmup_steps is None else warmup_steps
+    warmup = math.ceil(warmup_ratio * total_steps)
+    if warmup_steps is not None:
+        warmup = min(warmup_steps, total_steps)
     if step < warmup:
         return peak * (step + 1) / warmup
     if schedule == "constant":

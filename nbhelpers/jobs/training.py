@@ -16,7 +16,7 @@ from nbhelpers.hardware import detect_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
-from nbhelpers.jobs.measure import GpuWatch, MemoryMeter
+from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import PhaseTimer, steps_to_watch
 from nbhelpers.jobs.measure_run import meter_of, peaks_of, settle_budget
 from nbhelpers.jobs.probe import ProbedSteps, probed_steps
@@ -36,10 +36,26 @@ class Training:
     gpu: list[dict[str, Any]]
     resumed_from: int | None
     budget: MemoryBudget | None  # of the data's largest micro-batch: the measured peak's partner
+    energy: dict[str, float] | None = None  # joules and mean watts, where NVML tells
     probed: ProbedSteps | None = None  # where a few steps were all that was wanted
     model: dict[str, Any] = field(default_factory=dict)  # how it computed: attention, compiled
     compiled: dict[str, Any] | None = None  # what became of compiled blocks
-    energy: dict[str, Any] | None = None  # joules and mean watts of the GPUs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedWeights:
+    """Which tensors of a model a checkpoint holds, and in which of its files."""
+
+    file: str
+    tensors: Callable[[Any], dict[str, torch.Tensor]]  # of the bare model
+    load: Callable[[Any, dict[str, torch.Tensor]], Any]  # into the bare model
+
+
+WHOLE_MODEL = SavedWeights(
+    file="model.safetensors",
+    tensors=lambda model: model.state_dict(),
+    load=lambda model, tensors: model.load_state_dict(tensors),
+)
 
 
 def train_task(
@@ -50,41 +66,53 @@ def train_task(
     predict: Callable[[list[Any]], MemoryBudget | None],
     save_files: Callable[[Path], None],
     groups: Callable[[Any], list[dict[str, Any]]] | None = None,
+    weights: SavedWeights = WHOLE_MODEL,
+    load_bytes: int = 0,
 ) -> Training:
-    """Train a task from the newest checkpoint, or from the start; the model ends as the best one.
+    """Train a task from the newest checkpoint, or from the start.
+
+    The model ends as the best one, or as it is after the last step where a task does not select.
 
     Args:
-        model: The bare model, on the CPU.
+        model: The bare model.
         predict: Given the optimizer steps to come, predicts the memory of the largest micro-batch.
         save_files: Writes configuration and tokenizer into a checkpoint folder.
         groups: Given the bare model, returns the optimizer's groups; None: all parameters alike.
+        weights: What a checkpoint holds of the model.
+        load_bytes: The allocator's peak when the model was built; 0: it was built on the CPU.
+
+    Raises:
+        Stopped: A stop was asked for; a checkpoint was written first.
+        NonFinite: A loss or gradients that are not finite.
+        ConfigError: Too little disk.
     """
-    context.check_disk(sum(p.numel() for p in model.parameters()))
+    context.check_disk(sum(tensor.numel() for tensor in weights.tensors(model).values()))
     accelerator, s = context.accelerator, context.settings
     probed = None
     if context.is_probe:
-        probed = probed_steps(context, task.costs, task.windows(0), examples=task.examples)
+        usual = task.global_batches(0)
+        probed = probed_steps(context, task.costs, usual, examples=task.examples)
     optimizer = adamw(context, model.parameters() if groups is None else groups(model))
-    state, resumed = _resume(context, model, optimizer)
+    state, resumed = _resume(context, model, optimizer, weights)
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks
     wrapped, prepared = accelerator.prepare(model, optimizer)
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(context, resumed)
-    meter = meter_of(context, is_resumed=resumed is not None)
-    coming = probed.windows if probed else _coming(task, state, s.epochs)
+    meter = meter_of(context, is_resumed=resumed is not None, load_bytes=load_bytes)
+    coming = probed.batches if probed else _coming(task, state, s.epochs)
     full = max(0, task.first_full_step - state.step)  # of them: here all parameters learn
-    counted = coming if context.plan.use_gpu else coming[full : full + COUNTED_STEPS]
-    budget = settle_budget(context, predict(counted))
+    measured = coming if context.plan.use_gpu else coming[full : full + COUNTED_STEPS]
+    budget = settle_budget(context, predict(measured))
     watched = _watched(context, task, coming[full:], first=state.step + full)
     memory = peaks_of(context, meter, watched, budget)
-    saver = _Saver(context, save_files, raw, prepared)
+    saver = _Saver(context, save_files, raw, prepared, weights)
     hooks = Hooks(
         emit=emitter(context),
         save=saver,
         wants_stop=context.wants_stop,
         save_is_due=saver.is_due,
         peak_bytes=meter.peak_bytes,
-        step_context=_counted(meter, raw, state.step + full),
+        step_context=_counted(meter, raw, state.step + full, measured),
         phases=PhaseTimer(accelerator.device, memory=memory),
         rewrap=_rewrapper(accelerator, wrapped),
     )
@@ -100,10 +128,10 @@ def train_task(
     context.clock.phase("train")
     gpus = watched_gpus(context)
     with GpuWatch(list(gpus), context.emit) as watch:
-        trainer.fit(state, only=probed.windows if probed else None)
+        trainer.fit(state, only=probed.batches if probed else None)
     meter.begin_scoring()
-    if probed is None:
-        _load_best(context, raw)
+    if task.selects_by is not None and probed is None:
+        _load_best(context, raw, weights)
     return Training(
         state=state,
         meter=meter,
@@ -111,6 +139,7 @@ def train_task(
         resumed_from=resumed["train"]["step"] if resumed else None,
         budget=budget,
         probed=probed,
+        energy=watch.energy(told_energy(context.earlier)),
     )
 
 
@@ -134,10 +163,10 @@ def _rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
 
 
 def _counted(
-    meter: MemoryMeter, model: Any, first: int
+    meter: MemoryMeter, model: Any, first: int, measured: list[Any]
 ) -> Callable[[int], AbstractContextManager[Any]]:
     """Count live bytes around some steps (on a CPU): the first that this process makes at full."""
-    mode = meter.watch_steps(model)
+    mode = meter.watch_steps(model) if measured else None  # trained to the end before: no step
     counted = range(first, first + COUNTED_STEPS)
     return lambda step: mode if mode and step in counted else nullcontext()
 
@@ -145,9 +174,9 @@ def _counted(
 def _coming(task: Task, state: TrainState, epochs: int) -> list[Any]:
     """Return the rows of each optimizer step to come."""
     return [
-        window
+        batch_rows
         for epoch in range(state.epoch, epochs)
-        for window in task.windows(epoch)[state.window if epoch == state.epoch else 0 :]
+        for batch_rows in task.global_batches(epoch)[state.window if epoch == state.epoch else 0 :]
     ]
 
 
@@ -157,10 +186,11 @@ def _watched(context: RunContext, task: Task, coming: list[Any], *, first: int) 
     if not plan.use_gpu:
         return list(range(first, first + COUNTED_STEPS))
     most = plan.per_device_train_batch_size * plan.world_size
-    # The longest rows of a step share its first micro-batch.
-    return steps_to_watch(
-        coming, lambda window: int(np.sort(task.costs[window])[-most:].sum()), first=first
-    )
+
+    def tokens(batch_rows: np.ndarray) -> int:  # the longest rows share the first micro-batch
+        return int(np.sort(task.costs[batch_rows])[-most:].sum())
+
+    return steps_to_watch(coming, tokens, first=first)
 
 
 def watched_gpus(context: RunContext) -> dict[int, str]:
@@ -174,25 +204,28 @@ def watched_gpus(context: RunContext) -> dict[int, str]:
 
 
 def _resume(
-    context: RunContext, model: Any, optimizer: torch.optim.Optimizer
+    context: RunContext,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    weights: SavedWeights = WHOLE_MODEL,
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """Load the newest sound checkpoint into model and optimizer; return (state, its values)."""
     folder = context.run.checkpoints_path
     path = ck.agree(context.accelerator, folder, lambda: ck.find_last(folder, context.warn))
     if path is None:
         return TrainState(), None
-    tensors, optimizer_state, values = ck.load_training_state(path)
-    model.load_state_dict(tensors)
+    tensors, optimizer_state, values = ck.load_training_state(path, weights.file)
+    weights.load(model, tensors)
     model.to(context.accelerator.device)  # the optimizer's state follows its parameters' device
     optimizer.load_state_dict(optimizer_state)
     context.emit("resumed", step=values["train"]["step"], checkpoint=path.name)
     return TrainState.from_dict(values["train"]), values
 
 
-def _load_best(context: RunContext, model: Any) -> None:
+def _load_best(context: RunContext, model: Any, weights: SavedWeights = WHOLE_MODEL) -> None:
     folder = context.run.checkpoints_path
     best = ck.agree(context.accelerator, folder, lambda: ck.find_best(folder))
-    model.load_state_dict(read_state_dict(best / "model.safetensors"))
+    weights.load(model, read_state_dict(best / weights.file))
 
 
 def _restore_scaler(context: RunContext, resumed: dict[str, Any] | None) -> None:
@@ -205,9 +238,14 @@ class _Saver:
     """Writes checkpoints on rank 0 and keeps the clock of `save_minutes`."""
 
     def __init__(
-        self, context: RunContext, save_files: Callable[[Path], None], model: Any, optimizer: Any
+        self,
+        context: RunContext,
+        save_files: Callable[[Path], None],
+        model: Any,
+        optimizer: Any,
+        weights: SavedWeights,
     ) -> None:
-        self.context, self.save_files = context, save_files
+        self.context, self.save_files, self.weights = context, save_files, weights
         self.model, self.optimizer = model, optimizer
         self._last = time.monotonic()
 
@@ -223,7 +261,7 @@ class _Saver:
             path = ck.save_checkpoint(
                 context.run.checkpoints_path,
                 step=state.step,
-                model_state=self.model.state_dict(),
+                model_state=self.weights.tensors(self.model),
                 optimizer_state=self.optimizer.state_dict(),
                 state={
                     "train": state.to_dict(),
@@ -232,6 +270,7 @@ class _Saver:
                 extra=self.save_files,
                 is_best=is_best,
                 keep=context.settings.save_total_limit,
+                weights_name=self.weights.file,
             )
             context.emit_rank("checkpoint", step=state.step, path=str(path), is_best=is_best)
         context.accelerator.wait_for_everyone()

@@ -55,6 +55,25 @@ class CausalBase:
         return 0
 
 
+@dataclass(slots=True, kw_only=True)
+class Adapted:
+    """A base model with its adapter: `model` is what is called, `bare` the model inside."""
+
+    base: CausalBase
+    model: Any
+    facts: dict[str, Any]
+
+    @property
+    def bare(self) -> Any:
+        """The language model itself; adapters live in its layers."""
+        return self.base.model
+
+    def to(self, device: Any) -> Adapted:
+        """Move what is called to a device."""
+        self.model.to(device)
+        return self
+
+
 def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any:
     """Return the tokenizer of a model; a bare architecture gets one trained on `texts`.
 

@@ -1,41 +1,46 @@
-"""Our fine-tuning under simulation: TRL's trainer as it trains adapters, scoring and generation.
+"""Our fine-tuning under simulation: the loop as it trains adapters, scoring and generation.
 
-Model, adapters, micro-batches, loss, attention and trainer are the job's own; only weights, data
-and the run's folder are left out. The optimizer's state is made first, and gradients of an earlier
+Model, adapters, micro-batches, loss, attention and loop are the job's own; only weights, data and
+the run's folder are left out. The optimizer's state is made first, and gradients of an earlier
 micro-step where there is one; then the largest micro-step is like any of a long run.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.finetune_task import AdapterTask, learning, prepare
 from nbhelpers.ledger_finetune import choose_compile
 from nbhelpers.memory import QLORA_SAFETY_FACTOR, MemoryBudget
+from nbhelpers.models import causal_loss
+from nbhelpers.models.causal import DTYPES, Adapted, CausalBase, add_adapter
+from nbhelpers.models.causal_attention import choose_attention
+from nbhelpers.models.causal_text import TextTable
+from nbhelpers.models.four_bits import keep_as_stored, quantise, silence_bitsandbytes
 from nbhelpers.paths import is_folder
 from nbhelpers.shapes import find_shape
+from nbhelpers.simulate.jobs_finetune_compiled import CompiledCode
+from nbhelpers.simulate.jobs_finetune_generate import generate_longest
+from nbhelpers.simulate.jobs_step import OneStep, one_step, simulated_context
 from nbhelpers.simulate.opaque_patches import without_modes
 from nbhelpers.simulate.state import EVALUATION, current
 from nbhelpers.simulate.step import simulate_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbhelpers.batching import BatchPlan
     from nbhelpers.hardware import Hardware
-    from nbhelpers.models.causal_text import TextTable
     from nbhelpers.presets import Preset
     from nbhelpers.schema import FinetuneSettings
     from nbhelpers.shapes_causal import CausalShape
-
-WORDS = ("<pad>", "<eos>", "<bos>", "<unk>")
 
 
 def simulate_finetune(
@@ -70,101 +75,98 @@ def simulate_finetune(
     with ExitStack() as stack:
 
         def build() -> tuple[Any, ...]:
-            run = _Finetuning(settings, plan, shape, precision, lengths, steps, stack)
-            return (run, run.adapted.model if run.adapted else run.base.model)
+            # Limit: the buckets of DDP are left out; `simulate_step` counts NCCL's memory.
+            alone = replace(plan, world_size=1)
+            context = stack.enter_context(
+                simulated_context(settings, alone, hardware, precision=precision)
+            )
+            context = replace(context, plan=plan)
+            run = _Finetuning(context, shape, lengths, steps, stack)
+            return (run, run.model)
 
         return simulate_step(
             build,
             lambda run, model: run.step(),
             gpu=gpu,
-            steps=1,  # the trainer makes all of its steps in one go
+            steps=1,  # `_Finetuning.step` makes all of them in one go
             world_size=world_size,
             expandable_segments=expandable_segments,
             safety=QLORA_SAFETY_FACTOR if settings.method == "qlora" else None,
         )
 
 
+class _HostBatches(AdapterTask):
+    """The job's task, whose batches are real numbers even while the model is built."""
+
+    has_earlier = False  # gradients of an earlier micro-step, to which each adds its own
+
+    def host_batch(self, rows: np.ndarray) -> Any:
+        """Return samples as a micro-batch on the host."""
+        with without_modes():
+            return super().host_batch(rows)
+
+    def batch(self, rows: np.ndarray) -> Any:
+        """Return samples as a micro-batch on the device, beside earlier gradients."""
+        if self.has_earlier:
+            _give_gradients(learning(self.adapted.model))
+        return super().batch(rows)
+
+
 class _Finetuning:
-    """One run of the job, without a run's folder."""
+    """One run of the job, without a run folder."""
 
     def __init__(
         self,
-        settings: FinetuneSettings,
-        plan: BatchPlan,
+        context: RunContext,
         shape: CausalShape,
-        precision: str,
         lengths: Sequence[int] | None,
         steps: int,
         stack: ExitStack,
     ) -> None:
-        from nbhelpers.jobs.finetune_inputs import Adapted
-        from nbhelpers.models.causal import add_adapter
-        from nbhelpers.models.causal_attention import choose_attention
-
-        self.shape, self.precision, self.stack = shape, precision, stack
-        self.settings, self.plan, rows = _shortened(settings, plan, lengths, steps)
-        self.has_earlier = plan.gradient_accumulation_steps > 1
-        self.device = torch.device("cuda", 0)
-        stack.enter_context(_as_a_worker())
-        self.base = base_model(settings, shape, precision, self.device)
-        self.kernel = choose_attention(settings.attention, shape.family, self.device)
-        self.table = rows_of(rows, shape.vocab)
-        self.adapted = None
+        self.shape, self.stack = shape, stack
+        self.steps = max(1, steps - 1)
+        self.has_earlier = context.plan.gradient_accumulation_steps > 1
+        settings, plan, rows = _shortened(context.settings, context.plan, lengths)
+        self.context = replace(context, settings=settings, plan=plan)
+        device = torch.device("cuda", 0)
+        self.base = base_model(settings, shape, context.precision, device)
+        self.kernel = choose_attention(settings.attention, shape.family, device)
+        self.model, self.one_step = self.base.model, None
         if settings.method != "base":
             model = add_adapter(self.base, settings).eval()  # as the proof of the attention does
-            self.adapted = Adapted(base=self.base, model=model, facts={})
-            self.trainer = self._trainer()
+            self.model = model
+            self.one_step = self._loop(Adapted(base=self.base, model=model, facts={}), rows)
 
-    def _trainer(self) -> Any:
-        from nbhelpers.jobs.finetune_trainer import AdapterTrainer, Hooks, training_arguments
-        from nbhelpers.jobs.loop import TrainState
-        from nbhelpers.models.causal import DTYPES
-        from nbhelpers.models.causal_batches import row_multiple
-        from nbhelpers.models.causal_forward import TrainingForward
-
-        s, dtype = self.settings, DTYPES[self.precision]
-        loss = "plain" if s.loss == "plain" else "chunked"
-        self.forward = TrainingForward(self.base.model, kernel=self.kernel, loss=loss, dtype=dtype)
-        self.recipe = _recipe(
-            settings=s,
-            plan=self.plan,
-            table=self.table,
-            pad_id=self.base.pad_id,
-            multiple=row_multiple(self.kernel, s.packing),
+    def _loop(self, adapted: Adapted, rows: np.ndarray) -> OneStep:
+        context = self.context
+        s, accelerator = context.settings, context.accelerator
+        held_out = np.full(s.per_device_eval_batch_size if s.valid_samples else 0, s.seq_len)
+        task = _HostBatches(
+            s,
+            context.plan,
+            {
+                "train": rows_of(rows, self.shape.vocab),
+                "valid": rows_of(held_out, self.shape.vocab),
+            },
+            adapted,
+            accelerator,
+            kernel=self.kernel,
+            precision=context.precision,
         )
-        is_compiled = choose_compile(s, self.kernel)
+        task.has_earlier = self.has_earlier
         self._stand_in_for_compiled()
-        self.stack.enter_context(self.forward.active(compiled=is_compiled))
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        hooks = Hooks(
-            emit=lambda *args, **fields: None,
-            save=lambda *args: None,
-            validate=self._validate,
-            wants_stop=lambda: False,
-            save_is_due=lambda: False,
-            peak_bytes=lambda: 0,
-        )
-        arguments = training_arguments(s, self.plan, precision=self.precision, folder=folder)
-        return AdapterTrainer(
-            self.adapted.model,
-            recipe=self.recipe,
-            forward=self.forward,
-            hooks=hooks,
-            arguments=arguments,
-            tokenizer=self.base.tokenizer,
-            state=TrainState(),
-        )
+        is_compiled = choose_compile(s, self.kernel)
+        self.stack.enter_context(task.forward.active(compiled=is_compiled))
+        prepare(adapted, s, accelerator)
+        return one_step(context, task, adapted.model, len(rows), groups=learning)
 
     def _stand_in_for_compiled(self) -> None:
-        from nbhelpers.models import causal_loss
-        from nbhelpers.simulate.jobs_finetune_compiled import CompiledCode
-
         state = current()
         code = CompiledCode(
-            self.settings,
-            self.plan,
+            self.context.settings,
+            self.context.plan,
             self.shape,
-            precision=self.precision,
+            precision=self.context.precision,
             kernel=self.kernel,
             note=state.note,
         )
@@ -176,37 +178,21 @@ class _Finetuning:
 
     def step(self) -> None:
         """Train, then score held-out rows and generate as the job does."""
-        if self.adapted is not None:
-            _make_state(self.trainer)
-            if self.has_earlier:
-                _with_earlier_gradients(self.trainer)
-            self.trainer.train()
+        settings, precision = self.context.settings, self.context.precision
+        if self.one_step is not None:
+            _make_state(self.one_step.trainer.optimizer.optimizer)
+            for _ in range(self.steps):
+                self.one_step()
         with current().phase(EVALUATION):
-            if self.settings.evaluate != "none":
-                self._generate()
-
-    def _validate(self) -> float | None:
-        """Compute the loss of held-out rows, once, as the job does between its steps."""
-        from nbhelpers.jobs.finetune_train import valid_loss
-
-        if self.trainer.progress.step < self.recipe.total_steps or not self.settings.valid_samples:
-            return None
-        rows = np.full(self.settings.per_device_eval_batch_size, self.settings.seq_len)
-        table = rows_of(rows, self.shape.vocab)
-        accelerator, model = self.trainer.accelerator, self.adapted.model
-        with current().phase(EVALUATION):
-            return valid_loss(accelerator, model, self.forward, self.recipe, table)
-
-    def _generate(self) -> None:
-        from nbhelpers.simulate.jobs_finetune_generate import generate_longest
-
-        model = self.adapted.model if self.adapted else self.base.model
-        self.stack.close()  # the model computes logits again, as after training
-        generate_longest(model.eval(), self.base, self.settings, self.precision)
+            if self.one_step is not None:
+                self.one_step.trainer.task.evaluate(self.steps)
+            self.stack.close()  # the model computes logits again, as after training
+            if settings.evaluate != "none":
+                generate_longest(self.model.eval(), self.base, settings, precision)
 
 
 def _shortened(
-    settings: FinetuneSettings, plan: BatchPlan, lengths: Sequence[int] | None, steps: int
+    settings: FinetuneSettings, plan: BatchPlan, lengths: Sequence[int] | None
 ) -> tuple[FinetuneSettings, BatchPlan, np.ndarray]:
     """Return settings and plan of one micro-step, and the lengths of its samples over all ranks."""
     each = plan.world_size * plan.per_device_train_batch_size
@@ -215,72 +201,26 @@ def _shortened(
         rows = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), settings.seq_len))[::-1][
             :each
         ]
-    changes = {"epochs": max(1, steps - 1), "global_batch_size": len(rows), "eval_steps": None}
+    changes = {"epochs": 1, "global_batch_size": len(rows)}
     one = replace(plan, gradient_accumulation_steps=1, global_batch_size=len(rows))
     return settings.model_copy(update=changes), one, rows
 
 
-def _make_state(trainer: Any) -> None:
+def _make_state(optimizer: torch.optim.Optimizer) -> None:
     """Give the optimizer what it keeps from its first step on."""
-    optimizer = trainer.optimizer
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
+    _give_gradients(optimizer.param_groups)
     optimizer.step()
     optimizer.zero_grad()
 
 
-def _with_earlier_gradients(trainer: Any) -> None:
-    """Let each micro-step find the gradients of one before it, to which it adds its own."""
-    train = trainer.training_step
-
-    def training_step(*args: Any, **kwargs: Any) -> Any:
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
-        return train(*args, **kwargs)
-
-    trainer.training_step = training_step
-
-
-def _recipe(**given: Any) -> Any:
-    """Return the job's recipe, whose batches are real numbers even while the model is built."""
-    from nbhelpers.jobs.finetune_recipe import Recipe
-
-    class OnHost(Recipe):
-        def batch(self, rows: np.ndarray) -> Any:
-            with without_modes():
-                return Recipe.batch(self, rows)
-
-    return OnHost(**given)
-
-
-@contextmanager
-def _as_a_worker() -> Iterator[None]:
-    """Set torch and Accelerate up as a worker does on a GPU, and undo it."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    shared = [kind._shared_state for kind in (PartialState, AcceleratorState, GradientState)]
-    before = [dict(values) for values in shared]
-    cudnn, products = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
-    for values in shared:
-        values.clear()
-    try:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cuda.enable_cudnn_sdp(False)
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        torch.set_float32_matmul_precision(products)
-        for values, old in zip(shared, before, strict=True):
-            values.clear()
-            values.update(old)
+def _give_gradients(groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def rows_of(lengths: np.ndarray, vocab: int) -> TextTable:
     """Return samples of these lengths, of words without a meaning; all of a sample is learned."""
-    from nbhelpers.models.causal_text import TextTable
-
     ids = [np.arange(length, dtype=np.int64) % vocab for length in lengths]
     zeros = np.zeros(len(ids), dtype=np.int64)
     return TextTable(ids=ids, prompt_lengths=zeros, rows=list(range(len(ids))))
@@ -295,9 +235,6 @@ def base_model(
     """
     from transformers import AutoModelForCausalLM
 
-    from nbhelpers.models.causal import DTYPES, CausalBase
-    from nbhelpers.models.four_bits import keep_as_stored, quantise, silence_bitsandbytes
-
     silence_bitsandbytes()
     dtype, config = DTYPES[precision], _config(settings, shape)
     if settings.dropout is not None:
@@ -309,7 +246,8 @@ def base_model(
     model.requires_grad_(False)
     model = model.to(device).eval()
     model.config.use_cache = False
-    return CausalBase(model=model, tokenizer=_tokenizer(), config=model.config)
+    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1)
+    return CausalBase(model=model, tokenizer=tokenizer, config=model.config)
 
 
 def _config(settings: FinetuneSettings, shape: CausalShape) -> Any:
@@ -328,20 +266,4 @@ def _config(settings: FinetuneSettings, shape: CausalShape) -> Any:
         intermediate_size=shape.inner,
         max_position_embeddings=shape.positions,
         tie_word_embeddings=shape.is_tied,
-    )
-
-
-def _tokenizer() -> Any:
-    """A tokenizer of four words: the trainer asks for one, and reads only its marks."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    words = {word: number for number, word in enumerate(WORDS)}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<unk>")),
-        pad_token="<pad>",
-        eos_token="<eos>",
-        bos_token="<bos>",
-        unk_token="<unk>",
     )

@@ -1,0 +1,408 @@
+"""Training of adapters: samples as a task of the loop, and what is decided before the first step.
+
+A global batch has the same samples, packed or padded, on one GPU or several; its loss is the mean
+over all their supervised tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nbhelpers.batching import BatchPlan
+from nbhelpers.data.coding_tasks import CodingTask
+from nbhelpers.data.instructions import InstructionData
+from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.loop import PlainTask
+from nbhelpers.jobs.parity import prove
+from nbhelpers.jobs.rehearsal import is_out_of_memory, reason, rehearse
+from nbhelpers.jobs.schedule import micro_batches
+from nbhelpers.jobs.training import SavedWeights, Training, train_task
+from nbhelpers.ledger_finetune import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
+from nbhelpers.memory import MemoryBudget
+from nbhelpers.models.causal import DTYPES, Adapted
+from nbhelpers.models.causal_attention import has_triton
+from nbhelpers.models.causal_batches import MicroBatch, make_batch, padded_width, row_multiple
+from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.models.causal_text import TextTable
+from nbhelpers.shapes import find_shape
+
+if TYPE_CHECKING:
+    from nbhelpers.schema import FinetuneSettings
+
+FIRST_SCALE = 2.0**10  # of fp16's loss: at PyTorch's 2^16 the first steps of Gemma are all skipped
+ROOM_SHARE = 0.8  # of the card, for a short run without compiling
+MOST_NAMED = 8  # samples in a message
+
+
+@dataclass(slots=True, kw_only=True)
+class Inputs:
+    """The data of one run: texts, their tokens by split, and the problems of pass@1."""
+
+    data: InstructionData
+    tables: dict[str, TextTable]
+    tokenizer: Any
+    tasks: dict[str, list[CodingTask]] = field(default_factory=dict)
+
+
+class AdapterTask(PlainTask):
+    """Batches, loss and validation of a fine-tuning, as `loop.Task` wants them."""
+
+    selects_by = None  # the model is the one after the last step
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        plan: BatchPlan,
+        tables: dict[str, TextTable],
+        adapted: Adapted,
+        accelerator: Any,
+        *,
+        kernel: str,
+        precision: str,
+        names: Sequence[str] = (),
+    ) -> None:
+        """Prepare the samples.
+
+        Args:
+            settings: With `packing` as the kernel allows it.
+            tables: Of `train`, and of `valid` for the validation loss.
+            kernel: Of attention: eager, sdpa or flex.
+            names: Of the train samples, for messages.
+        """
+        self.settings, self.plan, self.accelerator = settings, plan, accelerator
+        self.adapted, self.kernel, self.names = adapted, kernel, names
+        self.train, self.valid = tables["train"], tables.get("valid")
+        self.costs, self.supervised = self.train.lengths, self.train.supervised
+        self.warmup_steps = settings.warmup_steps
+        self.multiple = row_multiple(kernel, settings.packing)
+        self.forward = TrainingForward(
+            adapted.bare,
+            kernel=kernel,
+            loss="plain" if settings.loss == "plain" else "chunked",
+            dtype=DTYPES[precision],
+        )
+
+    def total_weight(self, batch_rows: np.ndarray) -> int:
+        """Return the supervised tokens of the samples: each token weighs the same."""
+        return int(self.supervised[batch_rows].sum())
+
+    def micro_batches(self, batch_rows: np.ndarray) -> list[np.ndarray]:
+        """Return this rank's samples of each micro-step of a global batch."""
+        return micro_batches(
+            batch_rows,
+            self.costs,
+            rank=self.accelerator.process_index,
+            world_size=self.plan.world_size,
+            per_device=self.plan.per_device_train_batch_size,
+        )
+
+    def host_batch(self, rows: np.ndarray) -> MicroBatch:
+        """Return samples as a micro-batch on the host."""
+        s = self.settings
+        return make_batch(
+            self.train,
+            rows,
+            pad_id=self.adapted.base.pad_id,
+            packed=s.packing,
+            width=s.seq_len if s.padding == "fixed" else None,
+            multiple=self.multiple,
+        )
+
+    def batch(self, rows: np.ndarray) -> MicroBatch:
+        """Return samples as a micro-batch on the device."""
+        return self.host_batch(rows).to(self.accelerator.device)
+
+    def loss_sum(self, model: Any, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross-entropy of the supervised tokens, also to be reported."""
+        loss = model(**self.forward.inputs(batch)).loss
+        return loss, loss.detach()[None]
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return the mean loss over the supervised tokens of valid; every rank does its share."""
+        table, s, accelerator = self.valid, self.settings, self.accelerator
+        if table is None or not len(table):
+            return {}
+        model = self.adapted.model
+        order = np.argsort(-table.lengths, kind="stable")
+        order = order[accelerator.process_index :: self.plan.world_size]
+        sums = torch.zeros(2, dtype=torch.float64)
+        was_training = model.training
+        model.eval()
+        with torch.no_grad(), accelerator.autocast():
+            for start in range(0, len(order), s.per_device_eval_batch_size):
+                rows = order[start : start + s.per_device_eval_batch_size]
+                batch = make_batch(
+                    table,
+                    rows,
+                    pad_id=self.adapted.base.pad_id,
+                    packed=s.packing,
+                    multiple=self.multiple,
+                ).to(accelerator.device)
+                loss = model(**self.forward.inputs(batch)).loss
+                sums += torch.tensor([float(loss), float(table.supervised[rows].sum())])
+        model.train(was_training)
+        loss, tokens = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
+        return {"loss": loss / tokens}
+
+    def describe(self, rows: np.ndarray) -> str:
+        """Name samples by their ids."""
+        shown = ", ".join(self.names[row] for row in rows[:MOST_NAMED])
+        more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+        return f"train samples {shown}{more}"
+
+
+def learning(model: Any) -> list[dict[str, Any]]:
+    """Return the optimizer's group: the adapters alone."""
+    return [{"params": [p for p in model.parameters() if p.requires_grad]}]
+
+
+def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return the adapter's tensors under PEFT's names, asking no hub."""
+    from peft import get_peft_model_state_dict
+
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
+def load_adapter_tensors(model: Any, tensors: dict[str, torch.Tensor]) -> None:
+    """Put tensors under PEFT's names into the adapter."""
+    from peft import set_peft_model_state_dict
+
+    set_peft_model_state_dict(model, tensors)
+
+
+ADAPTER = SavedWeights(
+    file="adapter_model.safetensors", tensors=adapter_tensors, load=load_adapter_tensors
+)
+
+
+def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Training:
+    """Choose attention, layout and compiling, then train the adapters to the last step.
+
+    Raises:
+        Stopped: A stop was asked for; a checkpoint was written first.
+        NonFinite: A loss or gradients that are not finite.
+        ConfigError: Too little disk.
+    """
+    device = context.accelerator.device
+    # What building the model took, before anything else is tried on the GPU.
+    load_bytes = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    samples, table = inputs.data.splits["train"], inputs.tables["train"]
+
+    def task_for(kernel: str, packed: bool) -> AdapterTask:
+        return AdapterTask(
+            context.settings.model_copy(update={"packing": packed}),
+            context.plan,
+            inputs.tables,
+            adapted,
+            context.accelerator,
+            kernel=kernel,
+            precision=context.precision,
+            names=[samples[row].id for row in table.rows],
+        )
+
+    kernel, packed, proof = proven_kernel(context, inputs, adapted, DTYPES[context.precision])
+    task = task_for(kernel, packed)
+    is_compiled = compiles(context, inputs, task)
+    if context.plan.use_gpu and (is_compiled or kernel == "flex"):
+        kernel, packed, is_compiled = rehearsed(context, task, is_compiled=is_compiled)
+        task = task_for(kernel, packed)
+    adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": proof}
+
+    def predict(batches: list[np.ndarray]) -> MemoryBudget | None:
+        # Trained to the end before: what the last step needed.
+        batches = batches or task.global_batches(context.settings.epochs - 1)[-1:]
+        return data_budget(context, inputs, task, batches, is_compiled=is_compiled)
+
+    prepare(adapted, context.settings, context.accelerator)
+    with task.forward.active(compiled=is_compiled):
+        training = train_task(
+            context,
+            task,
+            adapted.model,
+            predict=predict,
+            save_files=lambda folder: _save_files(folder, adapted, context.settings.model),
+            groups=learning,
+            weights=ADAPTER,
+            load_bytes=load_bytes,
+        )
+    training.model = {"attention": kernel, "compiled": is_compiled}
+    return training
+
+
+def prepare(adapted: Adapted, settings: FinetuneSettings, accelerator: Any) -> None:
+    """Switch gradient checkpointing on where it is set, and let fp16's scale begin lower."""
+    if settings.gradient_checkpointing:
+        adapted.model.enable_input_require_grads()  # as peft and trl do
+        how = {"use_reentrant": False}
+        adapted.bare.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+    if accelerator.scaler is not None:
+        accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
+
+
+def _save_files(folder: Path, adapted: Adapted, base_name: str) -> None:
+    """Write what makes a checkpoint folder a PEFT adapter, and the tokenizer."""
+    config = adapted.model.peft_config[adapted.model.active_adapter]
+    before = config.base_model_name_or_path, config.inference_mode
+    config.base_model_name_or_path, config.inference_mode = base_name, True
+    config.save_pretrained(folder)
+    config.base_model_name_or_path, config.inference_mode = before
+    adapted.base.tokenizer.save_pretrained(folder)
+
+
+def proven_kernel(
+    context: RunContext, inputs: Inputs, adapted: Adapted, dtype: torch.dtype
+) -> tuple[str, bool, dict[str, Any]]:
+    """Return the attention that may be used, whether samples are packed, and what was measured.
+
+    Where another kernel fails, eager is used, and samples are padded: eager attention computes the
+    whole square of a packed row.
+    """
+    kernel = adapted.base.facts["attention"]
+    table, packed = inputs.tables["train"], context.settings.packing
+    problem = ""
+    try:
+        proof = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
+    except Exception as error:
+        if kernel == "eager" or is_out_of_memory(error):
+            raise
+        problem, proof = f"fails on this machine ({reason(error)})", {"passed": False}
+    if not proof["passed"] and kernel != "eager":
+        problem = problem or (
+            "does not agree with eager attention on this machine (relative error "
+            f"{proof['relative_error']:.2g})"
+        )
+        context.warn(
+            f"attention={kernel} {problem}: eager is used, and samples are padded instead of "
+            "packed; the samples of each update stay the same."
+        )
+        kernel, packed = "eager", False
+        proof = prove(adapted, table, kernel=kernel, dtype=dtype, packed=packed)
+    if not proof["passed"]:
+        error = proof["relative_error"]
+        context.warn(
+            f"Samples in one batch do not agree with the same samples one by one (relative error "
+            f"{error:.2g}): set packing=false."
+            if math.isfinite(error)
+            else f"The base's hidden states are not finite in {context.precision}."
+        )
+    context.emit("parity", **proof)
+    return kernel, packed, proof
+
+
+def compiles(context: RunContext, inputs: Inputs, task: AdapterTask) -> bool:
+    """Say whether blocks are compiled: long runs gain time, and large micro-batches need the room.
+
+    The budget before the run assumes compiled blocks wherever there is flex attention.
+    """
+    s = task.settings
+    if s.compile_layers != "auto":
+        return s.compile_layers == "on"
+    if task.kernel != "flex" or not context.plan.use_gpu or not has_triton():
+        return False
+    if int(task.costs.sum()) * s.epochs >= COMPILE_PAYS_TOKENS:
+        return True
+    batches = [rows for epoch in range(s.epochs) for rows in task.global_batches(epoch)]
+    plain = data_budget(context, inputs, task, batches, is_compiled=False)
+    total = torch.cuda.get_device_properties(context.accelerator.device).total_memory
+    return plain is None or plain.total_bytes > ROOM_SHARE * total
+
+
+def rehearsed(
+    context: RunContext, task: AdapterTask, *, is_compiled: bool
+) -> tuple[str, bool, bool]:
+    """Return the kernel, whether samples are packed, and whether blocks are compiled, as it works.
+
+    The ways are tried in turn on the first micro-batch: as planned, not compiled, eager.
+    """
+    batch = task.host_batch(task.micro_batches(task.global_batches(0)[0])[0])
+    for compiled in (True, False) if is_compiled else (False,):
+        problem = rehearse(
+            task.adapted,
+            task.forward,
+            batch,
+            accelerator=context.accelerator,
+            compiled=compiled,
+            checkpointing=task.settings.gradient_checkpointing,
+        )
+        if not problem:
+            return task.kernel, task.settings.packing, compiled
+        what = "Compiled blocks fail" if compiled else f"attention={task.kernel} fails"
+        context.warn(f"{what} on this machine ({problem}): a slower way is used.")
+    return "eager", False, False
+
+
+def data_budget(
+    context: RunContext,
+    inputs: Inputs,
+    task: AdapterTask,
+    batches: list[np.ndarray],
+    *,
+    is_compiled: bool,
+) -> MemoryBudget | None:
+    """Return the ledger of this rank's largest micro-batch of some optimizer steps.
+
+    The loaded model says how many words there are: before the run only a nominal number is known of
+    a model whose tokenizer is trained on the data.
+    """
+    shape = find_shape(context.settings)
+    if shape is None:
+        return None
+    lines = finetune_ledger(
+        task.settings,
+        context.plan,
+        replace(shape, vocab=int(task.adapted.base.config.vocab_size)),
+        precision=context.precision,
+        kernel=task.kernel,
+        is_compiled=is_compiled,
+        extent=largest_extent(task, batches),
+        scoring=_scoring_extent(task),
+        prompts=_prompt_extent(context, inputs),
+    )
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
+
+
+def largest_extent(task: AdapterTask, batches: list[np.ndarray]) -> CausalExtent:
+    """Return the size of this rank's largest micro-batch of some optimizer steps."""
+    largest = CausalExtent(tokens=0, squares=0, supervised=0)
+    for batch_rows in batches:
+        for rows in filter(len, task.micro_batches(batch_rows)):
+            extent = _extent(task, task.costs[rows], supervised=int(task.supervised[rows].sum()))
+            largest = max(largest, extent, key=lambda x: (x.tokens, x.squares))
+    return largest
+
+
+def _extent(
+    task: AdapterTask, lengths: np.ndarray, *, supervised: int | None = None
+) -> CausalExtent:
+    """Return the size of a micro-batch; `supervised`: None takes every position as learned."""
+    s = task.settings
+    fixed = s.seq_len if s.padding == "fixed" and supervised is not None else int(lengths.max())
+    count, width = (1, int(lengths.sum())) if s.packing else (len(lengths), fixed)
+    width = padded_width(width, task.multiple)
+    tokens = count * width
+    learned = tokens if supervised is None else supervised
+    return CausalExtent(tokens=tokens, squares=tokens * width, supervised=learned)
+
+
+def _scoring_extent(task: AdapterTask) -> CausalExtent | None:
+    """Return the largest batch of held-out rows, which are never padded to `seq_len`."""
+    if task.valid is None or not len(task.valid):
+        return None
+    return _extent(task, -np.sort(-task.valid.lengths)[: task.settings.per_device_eval_batch_size])
+
+
+def _prompt_extent(context: RunContext, inputs: Inputs) -> CausalExtent | None:
+    """Return the largest batch of prompts; the problems of pass@1 count as long as `seq_len`."""
+    s, table = context.settings, inputs.tables["test"]
+    if not len(table) or inputs.tasks:
+        return None
+    count, width = min(len(table), s.generation_batch_size), int(table.prompt_lengths.max())
+    return CausalExtent(tokens=count * width, squares=count * width**2, supervised=0)
