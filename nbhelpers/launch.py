@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers import processes
-from nbhelpers.checks import FURTHER_DATA
 from nbhelpers.checks_gpu import no_gpu_for
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
+from nbhelpers.job_specs import JOBS
 from nbhelpers.locks import locked
 from nbhelpers.parameters import override_words
 from nbhelpers.paths import expanded, is_file, kind_of
@@ -177,7 +177,7 @@ def run_record(
 
     facts = preset.to_dict()
     settings = facts["settings"]
-    places = (settings.get(name) for name in ("data", "model", *FURTHER_DATA))
+    places = (settings.get(name) for name in ("data", "model", *JOBS[preset.job].further_data))
     stamp = folder_stamp(*places, checkpoint)
     name = run_id(preset.job, settings, mode=mode, checkpoint=checkpoint, stamp=stamp)
     return {

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nbhelpers.metric_registry import TASKS, TITLES
 from nbhelpers.report_facts import RunFacts
 from nbhelpers.report_page import paragraph, section
-from nbhelpers.targets import TASKS, TITLES
 
 FILE_NAME = "generations.jsonl"
 SPLITS = ("test", *TASKS)

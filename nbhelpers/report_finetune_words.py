@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.metric_registry import TITLES, written
 from nbhelpers.report_facts import RunFacts, count, dig, known, share, size
 from nbhelpers.report_finetune_tables import MFU, not_evaluated
-from nbhelpers.targets import TITLES, written
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nbhelpers.metric_registry import TITLES, written
 from nbhelpers.progress import duration
 from nbhelpers.report_facts import GIB, count, size
 from nbhelpers.report_study_pairs import SETTLED, WITHIN_NOISE, Pair, adapters_of, scores_of
 from nbhelpers.study_table import StudyResult, StudyRow
-from nbhelpers.targets import TITLES, written
 
 FEW_SEEDS = 3
 WIDTH = 100

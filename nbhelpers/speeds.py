@@ -19,13 +19,13 @@ from typing import Any
 from nbhelpers.cache import cache_dir
 from nbhelpers.files import read_json
 from nbhelpers.forms import RECORD, RESULT
+from nbhelpers.job_specs import JOBS
 from nbhelpers.paths import is_folder
 
 SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
 MOST_LINE_BYTES = 16_384
 MOST_RUNS = 40  # of a folder that are read
-EXAMPLES = ("pairs", "samples", "programs", "examples")  # what a job counts, each a second
 RUN, PROBE, LOOP = "run", "probe", "plain loop"
 CPU = "cpu"
 
@@ -187,7 +187,8 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
     hardware = record.get("hardware")
     hardware = hardware if isinstance(hardware, Mapping) else {}
     model = result.get("model") or {}
-    counted = (speed.get(f"{unit}_per_s") for unit in EXAMPLES)
+    units = (*(spec.unit for spec in JOBS.values()), "examples")
+    counted = (speed.get(f"{unit}_per_s") for unit in units)
     use_gpu, examples_per_s = bool(plan.get("use_gpu")), next(filter(None, counted), None)
     useful = speed.get("useful_tokens_per_s")
     if not (_is_positive(useful) and _is_positive(examples_per_s)):

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.gpus import GpuSpec, known_gpus
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.progress import duration
 from nbhelpers.results import RunResult
 from nbhelpers.runs import list_runs
@@ -195,7 +195,7 @@ def estimate_time(
     if times := [taken for p in same if (taken := p.taken_s())]:
         note = f"measured: {len(times)} earlier run{'s' * (len(times) > 1)} like this one"
         return TimeEstimate(low_s=min(times), high_s=max(times), basis=MEASURED, notes=(note,))
-    if s.model in MODELS["finetune"].embedded:
+    if s.model in FINETUNE.models.embedded:
         low, high = EMBEDDED_S
         note = f"the embedded model: {low:.0f} to {high:.0f} s a run on two cores (estimate)"
         return TimeEstimate(low_s=low, high_s=high, basis=ESTIMATE, notes=(note,))

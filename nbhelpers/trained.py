@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.checks_finetune import TEMPLATES
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import read_json
 from nbhelpers.forms import ANY, NUMBERS, RECORD, RESULT, TEXT
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.presets import Preset
 from nbhelpers.results import RESULT_NAME
@@ -281,7 +281,7 @@ def _adapter_settings(
         )
     if base is not None:
         values["model_revision"] = None
-    values["model"] = MODELS["finetune"].aliases.get(named, named)
+    values["model"] = FINETUNE.models.aliases.get(named, named)
     return _settings(values, folder)
 
 

@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nbhelpers.catalog import MODELS
+from nbhelpers.job_specs import DETECTOR
+from nbhelpers.metric_registry import DETECTOR_SCORES
 
-METRICS = {
-    "roc_auc": "ROC-AUC",
-    "pr_auc": "PR-AUC",
-    "tpr": "AI code that is called AI (TPR)",
-    "fpr": "human code that is called AI (FPR)",
-    "tpr_at_fpr": "TPR with the FPR held on this very split",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "precision": "precision",
-    "f1": "F1",
-    "ece": "calibration error (ECE)",
-    "brier": "Brier score",
-    "abstain_share": "share left undecided",
-    "accuracy_decided": "accuracy on the rest",
-}
+METRICS = DETECTOR_SCORES.card()
 FLOORS = {
     "length": "length alone",
     "layout": "layout features",
@@ -77,7 +64,7 @@ def is_number(value: Any) -> bool:
 def began_random(result: Mapping[str, Any]) -> bool | None:
     """Whether the encoder had learnt nothing before the run; None where that is not recorded."""
     told = at(result, "model", "random_weights")
-    is_own = at(result, "settings", "model") in MODELS["detector"].embedded
+    is_own = at(result, "settings", "model") in DETECTOR.models.embedded
     return True if is_own else told if isinstance(told, bool) else None
 
 

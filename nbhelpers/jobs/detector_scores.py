@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection import CodeRow
 from nbhelpers.data.layout_features import layout_features
@@ -21,6 +20,7 @@ from nbhelpers.detector_metrics import OperatingPoint, choose_operating_point, s
 from nbhelpers.detector_slices import slice_scores
 from nbhelpers.errors import ConfigError
 from nbhelpers.files import read_json
+from nbhelpers.job_specs import DETECTOR
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.checkpoint import find_best
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs
@@ -281,7 +281,7 @@ def _model_facts(session: Session, inputs: Inputs, task: DetectorTask) -> dict[s
         "architecture": type(task.raw.encoder).__name__,
         "parameters": sum(p.numel() for p in task.raw.parameters()),
         "random_weights": session.checkpoint is None
-        and (s.random_weights or s.model in MODELS["detector"].embedded),
+        and (s.random_weights or s.model in DETECTOR.models.embedded),
         "tokenizer": inputs.found.note,
         "seq_len": s.seq_len,
         "pooling": s.pooling,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import time
@@ -19,6 +20,7 @@ from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, HardwareError, Stopped
 from nbhelpers.events import EventWriter, phase_seconds, read_events
 from nbhelpers.hardware import Hardware, known_gpus
+from nbhelpers.job_specs import JOBS
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.measure import Clock
@@ -40,17 +42,7 @@ DDP_OPTIONS = {
 
 def job_module(name: str) -> Any:
     """Return the five functions of a job; only that job's libraries are imported."""
-    if name == "finetune":
-        from nbhelpers.jobs import finetune
-
-        return finetune
-    if name == "detector":
-        from nbhelpers.jobs import detector
-
-        return detector
-    from nbhelpers.jobs import clones
-
-    return clones
+    return importlib.import_module(JOBS[name].worker)
 
 
 class Session:
