@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.detector_notice import NO_EVIDENCE, NO_EVIDENCE_SIMILAR
 from nbhelpers.job_specs import DETECTOR
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.report_detector_base import (
     AHEAD,
     EDITED,
@@ -97,7 +98,7 @@ def _best_floor(scores: Mapping[str, Any]) -> str:
     if not floors:
         return ""
     name, beside = next(iter(floors.items()))
-    values = ", ".join(f"{DETECTOR.short(each.metric)} {score(each.other)}" for each in beside)
+    values = ", ".join(f"{DETECTOR_SCORES.short(each.metric)} {score(each.other)}" for each in beside)
     title = f"the best floor, {FLOOR_NAMES.get(name, name)} ({values})"
     if is_beaten(beside):
         return f"; it beats {title}" + (", in both" if len(beside) > 1 else "")
@@ -112,7 +113,7 @@ def _joined(beside: list[Beside]) -> list[str]:
     """Return `ahead in TPR`, `level in ROC-AUC`: what stands alike together."""
     found: dict[str, list[str]] = {}
     for each in beside:
-        found.setdefault(each.standing, []).append(DETECTOR.short(each.metric))
+        found.setdefault(each.standing, []).append(DETECTOR_SCORES.short(each.metric))
     return [f"{standing} in {' and '.join(names)}" for standing, names in found.items()]
 
 
