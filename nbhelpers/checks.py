@@ -16,6 +16,7 @@ from nbhelpers.catalog import SAMPLES
 from nbhelpers.errors import ConfigError
 from nbhelpers.job_specs import JOBS, JobSpec
 from nbhelpers.paths import absence, expanded, is_file, is_folder, kind_of
+from nbhelpers.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from nbhelpers.schema import Settings
@@ -57,19 +58,6 @@ def raise_problems(title: str, problems: Iterable[Problem]) -> None:
     lines = [f"  - {where}: {text}; {fix}" for where, text, fix in found]
     message = "\n".join([f"{title}: {len(found)} problems", *lines])
     raise ConfigError(message, fix=f"correct these {len(found)} values; each line says how")
-
-
-def did_you_mean(name: object, options: Iterable[str]) -> str:
-    """Say which option is closest to a misspelt name, or list them all.
-
-    >>> did_you_mean("lerning_rate", ["learning_rate", "seed"])
-    'did you mean `learning_rate`?'
-    >>> did_you_mean("zzz", ["a", "b"])
-    'choose one of: a, b'
-    """
-    names = sorted(options)
-    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.6)
-    return f"did you mean `{close[0]}`?" if close else "choose one of: " + ", ".join(names)
 
 
 def settings_class(job: str) -> type[Settings]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nbhelpers.checks import did_you_mean
 from nbhelpers.code_counts import Counts
 from nbhelpers.code_metrics import LEVEL, Generated
 from nbhelpers.errors import ConfigError
 from nbhelpers.metric_registry import FINETUNE_SCORES
+from nbhelpers.spelling import did_you_mean
 
 METRIC_NAMES = tuple(metric.name for metric in FINETUNE_SCORES.metrics)
 WITHIN_NOISE, NOT_COMPARABLE = "within noise", "not comparable"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.checks import (
     Problem,
-    did_you_mean,
     raise_problems,
     resolve_model,
     respelt,
@@ -41,6 +40,7 @@ from nbhelpers.presets import (
     choose,
     share,
 )
+from nbhelpers.spelling import did_you_mean
 from nbhelpers.study_adapters import parse_variants
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Preset",
     "configs_dir",
-    "did_you_mean",
     "list_presets",
     "load_preset",
     "parameter_overrides",

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from nbhelpers.checks import (
     SPELLINGS,
     Problem,
-    did_you_mean,
     respelt,
     settings_class,
     shortened,
@@ -21,6 +20,7 @@ from nbhelpers.checks import (
 from nbhelpers.config_yaml import configs_dir, read_with_lines, read_yaml, shown_path
 from nbhelpers.job_specs import JOBS
 from nbhelpers.presets import EXPERIMENT_FIELDS, OF_MODEL
+from nbhelpers.spelling import did_you_mean
 
 _KEYS = {"about": str, "extends": str, "gpu": str, "gpus": int}
 _KEYS |= {"settings": dict, "why": dict, "models": dict}

@@ -120,7 +120,7 @@ def launch(
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         if job_mode != "evaluate" and not force and not run.result_path.is_file():
-            require_supplies(preset.settings, hardware, root)
+            require_supplies(preset, hardware, root)
         with locked(root / ".lock"):
             fresh = fresh or _starts_anew(run)
             if fresh:  # before anything is set aside

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.job_specs import ADAPTER, FINETUNE, spec_of
+from nbhelpers.job_specs import ADAPTER, FINETUNE, JOBS
 from nbhelpers.ledger_finetune import weight_bytes
 from nbhelpers.paths import is_folder
 from nbhelpers.schema import FinetuneSettings
@@ -22,6 +22,7 @@ from nbhelpers.shapes_causal import CausalShape
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
+    from nbhelpers.presets import Preset
     from nbhelpers.schema import Settings
 
 GB = 10**9
@@ -137,7 +138,7 @@ def preflight(
     return problems
 
 
-def require_supplies(settings: Settings, hardware: Hardware, run_dir: Path) -> None:
+def require_supplies(preset: Preset, hardware: Hardware, run_dir: Path) -> None:
     """Stop where disk or main memory cannot hold a fine-tuning.
 
     Args:
@@ -146,8 +147,9 @@ def require_supplies(settings: Settings, hardware: Hardware, run_dir: Path) -> N
     Raises:
         ConfigError: Lists everything that is short.
     """
-    if spec_of(settings).formulas != ADAPTER:
+    if JOBS[preset.job].formulas != ADAPTER:
         return
+    settings = preset.settings
     cache = _hub_cache()
     same_disk = cache is None or cache.stat().st_dev == run_dir.stat().st_dev
     problems = preflight(

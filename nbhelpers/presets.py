@@ -16,7 +16,6 @@ from nbhelpers.catalog import GPT2_MODELS
 from nbhelpers.checks import (
     Problem,
     cross_problems,
-    did_you_mean,
     raise_problems,
     resolve_model,
     respelt,
@@ -27,6 +26,7 @@ from nbhelpers.checks import (
 )
 from nbhelpers.errors import ConfigError
 from nbhelpers.job_specs import JOBS
+from nbhelpers.spelling import did_you_mean
 from nbhelpers.tables import left
 
 if TYPE_CHECKING:

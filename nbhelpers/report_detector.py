@@ -98,7 +98,9 @@ def _best_floor(scores: Mapping[str, Any]) -> str:
     if not floors:
         return ""
     name, beside = next(iter(floors.items()))
-    values = ", ".join(f"{DETECTOR_SCORES.short(each.metric)} {score(each.other)}" for each in beside)
+    values = ", ".join(
+        f"{DETECTOR_SCORES.short(each.metric)} {score(each.other)}" for each in beside
+    )
     title = f"the best floor, {FLOOR_NAMES.get(name, name)} ({values})"
     if is_beaten(beside):
         return f"; it beats {title}" + (", in both" if len(beside) > 1 else "")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nbhelpers.checks import did_you_mean
 from nbhelpers.errors import ConfigError
+from nbhelpers.spelling import did_you_mean
 
 ALL = (("base", None), ("lora", 8), ("lora", 16), ("lora", 32), ("qlora", 16))
 VARIED = ("method", "lora_r", "lora_alpha", "lora_target_modules", "seed")

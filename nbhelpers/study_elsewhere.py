@@ -139,7 +139,7 @@ def _measured_on(result: RunResult) -> tuple[GpuSpec, Preset, int]:
 
 
 def _check_prices(prices: Mapping[str, float], here: str) -> None:
-    from nbhelpers.checks import did_you_mean
+    from nbhelpers.spelling import did_you_mean
 
     for key in prices:
         if key not in (*OTHERS, here):

@@ -19,8 +19,8 @@ import datasets
 import evaluate
 
 from nbhelpers import code_metrics
-from nbhelpers.checks import did_you_mean
 from nbhelpers.errors import ConfigError
+from nbhelpers.spelling import did_you_mean
 
 TEXTS = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
 INPUTS = (*TEXTS, "outcomes")  # what any of these metrics may be given
