@@ -22,11 +22,11 @@ TEXT, PAGE, CARD = "text", "page", "card"  # terminal text, HTML page, model car
 class Metric:
     """One metric of a job.
 
-    `title` in tables and `short` in sentences default to the name; `card_title` to the title.
-    `maximum` is the largest value, None for a count without one. `is_neutral`: neither more nor
-    less is better. `splits` hold it; empty: every split of the job. `has_difference`: the
-    difference to each baseline is resampled too. `alias_of`: another name of the same number,
-    without a row of its own. `shown_in` lists the places that show it.
+    `title` in tables and `short` in narrow ones and in sentences default to the name; `card_title`
+    to the title. `maximum` is the largest value, None for a count without one. `is_neutral`:
+    neither more nor less is better. `splits` hold it; empty: every split of the job.
+    `has_difference`: the difference to each baseline is resampled too. `alias_of`: another name of
+    the same number, without a row of its own. `shown_in` lists the places that show it.
     """
 
     name: str
@@ -327,11 +327,11 @@ CLONES_SCORES = ClonesScores(
 TASKS = ("humaneval", "mbpp", "sample")  # sets of problems whose programs are run
 FINETUNE_SCORES = Scores(
     metrics=(
-        Metric(name="pass@1", splits=TASKS),
-        Metric(name="syntax_accuracy", title="syntax accuracy"),
+        Metric(name="pass@1", short="p@1", splits=TASKS),
+        Metric(name="syntax_accuracy", title="syntax accuracy", short="syntax"),
         Metric(name="bleu", title="BLEU", decimals=1, maximum=100.0, splits=("test",)),
         Metric(name="chrf", title="chrF", decimals=1, maximum=100.0, splits=("test",)),
-        Metric(name="exact_match", title="exact match", splits=("test",)),
+        Metric(name="exact_match", title="exact match", short="exact", splits=("test",)),
         Metric(name="stopped", title="stopped by itself"),
         Metric(
             name="mean_new_tokens",
