@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
 from nbhelpers.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
+from nbhelpers.job_specs import JOBS
 from nbhelpers.tokens import find_token
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check_access(preset: Preset) -> Access:
 
 def _needs_no_hub(job: str, s: Settings) -> str:
     """Say why the hub is not asked; empty where it is."""
-    known = MODELS[job]
+    known = JOBS[job].models
     if s.model in known.embedded:
         return "made on this machine, so it needs no token"
     if s.model in known.packaged:

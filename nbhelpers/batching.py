@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.checks_gpu import check_precision
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.files import rebuilt
+from nbhelpers.job_specs import JOBS
 from nbhelpers.presets import OVERRIDES, divisors, shared_size
 from nbhelpers.tables import left
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
     from nbhelpers.presets import Preset
 
-UNITS = {"clones": "pairs", "finetune": "samples", "detector": "programs"}
 MAX_OFFERED = 16  # choices that one message lists
 MAX_OFFERED_GPUS = 8  # of one node; a plan for more processes offers up to twice their number
 
@@ -41,7 +41,7 @@ class BatchPlan:
     use_gpu: bool = False
     num_gpus_visible: int = 0
     num_nodes: int = 1
-    unit: str = UNITS["clones"]  # what the batch counts, for people
+    unit: str = "pairs"  # what the batch counts, for people
 
     def __repr__(self) -> str:
         note = f"; {self.note()}" if self.note() else ""
@@ -253,7 +253,7 @@ def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> Bat
         counts = () if is_typed else (n for n in alike if n <= most and n % num_nodes == 0)
         raise _uneven(total, size, world_size, tuple(counts)) from None
     here = {"use_gpu": visible > 0, "num_gpus_visible": visible, "num_nodes": num_nodes}
-    return replace(plan, **here, unit=UNITS[preset.job])
+    return replace(plan, **here, unit=JOBS[preset.job].unit)
 
 
 def _check_nodes(num_gpus: int | str, visible: int, num_nodes: int) -> None:
@@ -348,7 +348,7 @@ def scaling_table(
         plan: The plan in force; its row is marked, and added where `counts` lacks it.
     """
     s = preset.settings
-    here, mark, unit = None, "", UNITS[preset.job]
+    here, mark, unit = None, "", JOBS[preset.job].unit
     if plan is not None:
         here, mark = plan.world_size, "this plan; " if plan.use_gpu else "this plan, on the CPU; "
     numbers = sorted({*counts, *([here] if here else [])})

@@ -16,9 +16,10 @@ from nbhelpers.budgets_child import simulated
 from nbhelpers.budgets_interpolate import SOURCE, interpolate
 from nbhelpers.budgets_key import Key, budget_key
 from nbhelpers.budgets_search import Predict
-from nbhelpers.budgets_store import LIBRARIES, family, is_current, keep, kept, version_note
+from nbhelpers.budgets_store import family, is_current, keep, kept, version_note
 from nbhelpers.calibration import usual_error
 from nbhelpers.errors import HardwareError
+from nbhelpers.job_specs import JOBS
 from nbhelpers.ledger import GIB
 from nbhelpers.memory import (
     DOES_NOT_FIT,
@@ -254,7 +255,7 @@ def source_words(budget: MemoryBudget, job: str) -> str:
     """Say in words where the figures of a budget come from."""
     if budget.source in (SIMULATION, SOURCE):
         how = "a simulated step" if budget.source == SIMULATION else "between simulated steps"
-        known = ((name, budget.versions.get(name)) for name in LIBRARIES[job])
+        known = ((name, budget.versions.get(name)) for name in JOBS[job].libraries)
         made = ", ".join(f"{name} {version}" for name, version in known if version)
         return f"{how} ({made})" if made else how
     return "formulas (ledger): not simulated yet for these settings on this card"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budgets_search import Predict, Search, State, even_sizes
+from nbhelpers.job_specs import ADAPTER, JOBS
 from nbhelpers.ledger import GIB
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _singles(search: Search, start: State) -> Chain:
 
 def _harmless(state: State, hardware: Hardware) -> Iterator[Change]:
     """Changes that leave what is learnt alone."""
-    s, is_causal = state.preset.settings, state.preset.job == "finetune"
+    s, is_causal = state.preset.settings, JOBS[state.preset.job].formulas == ADAPTER
     if not s.gradient_checkpointing:
         yield {"gradient_checkpointing": True}
     if getattr(s, "loss", "") == "plain":

@@ -17,18 +17,13 @@ from typing import Any, NamedTuple
 
 from nbhelpers.budgets_key import Key
 from nbhelpers.cache import cache_dir, save_in_cache
+from nbhelpers.job_specs import JOBS
 from nbhelpers.ledger import MemoryLine
 from nbhelpers.memory import MemoryBudget
 
 TABLES = Path(__file__).parent / "budget_tables"
 SCHEMA = 1
 MOST_KEPT = 2000  # files of the user's cache; the oldest go first
-# The libraries whose code decides the memory of a job.
-LIBRARIES = {
-    "clones": ("torch", "transformers", "accelerate"),
-    "detector": ("torch", "transformers", "accelerate"),
-    "finetune": ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes"),
-}
 SIMULATED_CODE = ("simulate", "models", "jobs")  # folders whose code a simulation runs
 
 
@@ -64,7 +59,7 @@ def family(key: Key) -> list[Point]:
 def is_current(job: str, made: Mapping[str, str], here: Mapping[str, str] | None = None) -> bool:
     """Whether a budget was made with the library versions that are here."""
     here = installed_versions() if here is None else here
-    return all(public(made.get(name)) == public(here.get(name)) for name in LIBRARIES[job])
+    return all(public(made.get(name)) == public(here.get(name)) for name in JOBS[job].libraries)
 
 
 def version_note(job: str, made: Mapping[str, str], here: Mapping[str, str] | None = None) -> str:
@@ -75,7 +70,7 @@ def version_note(job: str, made: Mapping[str, str], here: Mapping[str, str] | No
     'made with torch 2.11, transformers 5.17; here 2.13, 5.24'
     """
     here = installed_versions() if here is None else here
-    odd = [n for n in LIBRARIES[job] if public(made.get(n)) != public(here.get(n))]
+    odd = [n for n in JOBS[job].libraries if public(made.get(n)) != public(here.get(n))]
     if not odd:
         return ""
     pairs = [_told(made.get(name), here.get(name)) for name in odd]
@@ -105,7 +100,7 @@ def public(version: str | None) -> str:
 def installed_versions() -> dict[str, str]:
     """Return the versions of the libraries that are installed, none of them imported."""
     found = {}
-    for name in LIBRARIES["finetune"]:
+    for name in dict.fromkeys(name for spec in JOBS.values() for name in spec.libraries):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

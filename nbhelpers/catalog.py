@@ -1,4 +1,4 @@
-"""The models that each job knows by a short name; others are a hub id or a local folder."""
+"""The models that a job knows by a short name; others are a hub id or a local folder."""
 
 from __future__ import annotations
 
@@ -24,52 +24,27 @@ class JobModels:
         """All short names."""
         return (*self.aliases, *self.embedded, *self.packaged)
 
+    def short_name(self, model: object) -> str | None:
+        """Return the short name of a model: an alias, also for its hub id, or a model of ours.
 
-MODELS = {
-    "clones": JobModels(
-        aliases={
-            "codegpt": "microsoft/CodeGPT-small-java-adaptedGPT2",
-            "graphcodebert": "microsoft/graphcodebert-base",
-            "codebert": "microsoft/codebert-base",
-        },
-        embedded=("smoke", "smoke-graphcodebert"),
-        families=("gpt2", "roberta"),
-    ),
-    "finetune": JobModels(
-        aliases={"gemma-2-2b": "google/gemma-2-2b", "gemma-2-2b-it": "google/gemma-2-2b-it"},
-        embedded=("smoke",),
-        packaged=("smollm2",),
-        families=("gemma2", "llama"),
-    ),
-    "detector": JobModels(
-        aliases={
-            "codebert": "microsoft/codebert-base",
-            "graphcodebert": "microsoft/graphcodebert-base",
-            "unixcoder": "microsoft/unixcoder-base",
-            "codet5": "Salesforce/codet5-base",
-            "modernbert": "answerdotai/ModernBERT-base",
-        },
-        embedded=("smoke",),
-        packaged=("minilm",),
-        families=("roberta", "bert", "t5", "modernbert"),
-    ),
-}
+        A local folder and a foreign id have none.
+
+        >>> models = JobModels(aliases={"tiny": "a/b"}, embedded=("smoke",), families=("gpt2",))
+        >>> models.short_name("A/B"), models.short_name("smoke"), models.short_name("./mine")
+        ('tiny', 'smoke', None)
+        """
+        if model in self.names:
+            return str(model)
+        by_id = {hub_id.lower(): alias for alias, hub_id in self.aliases.items()}
+        return by_id.get(model.lower()) if isinstance(model, str) else None
+
+
 # Bundled samples that `data` may name.
 SAMPLES = ("smoke",)
-
-
-def short_name(model: object, job: str = "clones") -> str | None:
-    """Return the short name of a model: an alias, also for its hub id, or a model of `smoke`.
-
-    A local folder and a foreign id have none.
-
-    >>> short_name("microsoft/graphcodebert-base"), short_name("smoke"), short_name("./mine")
-    ('graphcodebert', 'smoke', None)
-    >>> short_name("google/gemma-2-2b", "finetune")
-    'gemma-2-2b'
-    """
-    known = MODELS[job]
-    if model in known.names:
-        return str(model)
-    by_id = {hub_id.lower(): alias for alias, hub_id in known.aliases.items()}
-    return by_id.get(model.lower()) if isinstance(model, str) else None
+# Tokens that a model's positions can number. Source: n_positions of CodeGPT's config.json;
+# max_position_embeddings of RoBERTa's, less the two that it never uses. Data-flow nodes all stand
+# at position 0.
+POSITIONS = {"codegpt": 1024, "graphcodebert": 512, "codebert": 512}
+POSITIONS |= {"minilm": 512, "unixcoder": 1024, "modernbert": 8192}
+# Models of `clones` that read plain text only: the mask of a GPT-2 has no room for a graph.
+GPT2_MODELS = ("codegpt", "smoke")

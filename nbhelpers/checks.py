@@ -12,30 +12,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.catalog import MODELS, SAMPLES, short_name
-from nbhelpers.checks_detector import detector_faults
-from nbhelpers.checks_finetune import finetune_faults
+from nbhelpers.catalog import SAMPLES
 from nbhelpers.errors import ConfigError
+from nbhelpers.job_specs import JOBS, JobSpec
 from nbhelpers.paths import absence, expanded, is_file, is_folder, kind_of
 from nbhelpers.suggest import did_you_mean
-from nbhelpers.targets import is_target, target_names
 
 if TYPE_CHECKING:
     from nbhelpers.schema import Settings
 
-PLAIN_TEXT_MODELS = ("codegpt", "smoke")  # GPT-2: its mask has no room for a graph
-FILE_JOBS = ("finetune", "detector")  # their data may be one file
-FURTHER_DATA = ("unseen_humans", "retrieval_data")  # of a detector; named like its data
 FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
 DATASET_PREFIX = "hf://datasets/"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 _BOUND = re.compile(r"a number (greater|less) than (or equal to )?([-+.\de]+)")
-# Source: n_positions of CodeGPT's config.json; max_position_embeddings of RoBERTa's, less the two
-# that it never uses. Data-flow nodes all stand at position 0.
-MAX_POSITIONS_TOKENS = {"codegpt": 1024, "graphcodebert": 512, "codebert": 512}
-MAX_POSITIONS_TOKENS |= {"minilm": 512, "unixcoder": 1024, "modernbert": 8192}
 
 
 def is_hub_id(text: object) -> bool:
@@ -75,11 +66,9 @@ def settings_class(job: str) -> type[Settings]:
     Raises:
         ConfigError: There is no such job.
     """
-    from nbhelpers.schema import SETTINGS
-
-    if not isinstance(job, str) or job not in SETTINGS:
-        raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, SETTINGS))
-    return SETTINGS[job]
+    if not isinstance(job, str) or job not in JOBS:
+        raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, JOBS))
+    return JOBS[job].settings
 
 
 def unknown_names(
@@ -181,7 +170,7 @@ def yaml_number(value: float) -> str:
 
 def resolve_model(value: str, job: str) -> str:
     """Return the hub id behind an alias; every other name stays as it is."""
-    return MODELS[job].aliases.get(value, value)
+    return JOBS[job].models.aliases.get(value, value)
 
 
 def respelt(
@@ -210,20 +199,20 @@ def source_problems(
     job: str, values: Mapping[str, Any], places: Mapping[str, str]
 ) -> list[Problem]:
     """Return what is wrong with the names of the model and the data, without any network."""
-    found = []
-    data = dict.fromkeys(("data", *FURTHER_DATA), _data_fault)
+    found, further = [], JOBS[job].further_data
+    data = dict.fromkeys(("data", *further), _data_fault)
     for name, check in ({"model": _model_fault} | data).items():
         value = values.get(name)
         fault = check(job, value) if isinstance(value, str) else None
         if fault:
-            text = f"{name}: {fault[0]}" if name in FURTHER_DATA else fault[0]
+            text = f"{name}: {fault[0]}" if name in further else fault[0]
             found.append(Problem(places.get(name, "the preset"), text, fault[1]))
     return found
 
 
 def _model_fault(job: str, model: str) -> tuple[str, str] | None:
-    known = MODELS[job].names
-    if short_name(model, job) is not None:
+    known = JOBS[job].models.names
+    if JOBS[job].models.short_name(model) is not None:
         return None
     if is_folder(model):
         return _folder_fault(job, model)
@@ -244,25 +233,26 @@ def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
     except (OSError, ValueError, RecursionError):
         return None
     family = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(family, str) or family in MODELS[job].families:
+    if not isinstance(family, str) or family in JOBS[job].models.families:
         return None
     text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
-    return text, f"use a model of the type {' or '.join(MODELS[job].families)}"
+    return text, f"use a model of the type {' or '.join(JOBS[job].models.families)}"
 
 
 def _data_fault(job: str, data: str) -> tuple[str, str] | None:
     if not data.strip():
         return "the name of the data is empty", "name a file, a folder or a hub id, or leave it out"
-    if data in SAMPLES or is_folder(data) or (job in FILE_JOBS and is_file(data)):
+    may_be_file = JOBS[job].data_may_be_file
+    if data in SAMPLES or is_folder(data) or (may_be_file and is_file(data)):
         return None
-    is_file_name = job in FILE_JOBS and data.lower().endswith(FILE_ENDINGS) and "://" not in data
+    is_file_name = may_be_file and data.lower().endswith(FILE_ENDINGS) and "://" not in data
     is_local = "://" not in data and _looks_local(data)
     if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not (is_local or is_file_name):
         return None
     if kind_of(data) == "forbidden":
         text = f"the data folder `{data}` cannot be looked at: a folder above it is closed to you"
         return text, f"make it readable: chmod u+rx, or copy {data} to a place of your own"
-    what = "file or folder" if job in FILE_JOBS else "folder"
+    what = "file or folder" if may_be_file else "folder"
     if is_local or is_file_name:
         return f"the data {what} `{shortened(data)}` {absence(data)}", "check the path"
     text = f"the data `{shortened(data)}` is neither `smoke`, a hub id (owner/name) nor an existing"
@@ -293,17 +283,10 @@ def shortened(text: str, limit: int = 200) -> str:
 
 def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
     """Return the contradictions between fields that are each valid."""
-    faults = [_batch_fault(values), _save_fault(values), _pretrain_fault(job, values)]
-    if job == "clones":
-        faults += [_length_fault(values, job), _data_flow_fault(values)]
-        faults += _target_faults(job, values)
-        if values.get("attention") == "flex":
-            faults.append(("attention", "attention=flex is for fine-tuning", "write auto or sdpa"))
-    if job == "finetune":
-        faults += [*finetune_faults(values), *_target_faults(job, values)]
-    if job == "detector":
-        faults += [*detector_faults(values), _length_fault(values, job)]
-        faults += _target_faults(job, values)
+    spec = JOBS[job]
+    faults = [_batch_fault(values), _save_fault(values), _pretrain_fault(spec, values)]
+    faults += spec.faults(values, spec.models.short_name(values.get("model")))
+    faults += _target_faults(spec, values)
     return [
         Problem(places.get(name, "the preset"), text, fix)
         for name, text, fix in filter(None, faults)
@@ -326,29 +309,11 @@ def _save_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
     return "save_minutes", text, "set save_minutes, for example 10.0"
 
 
-def _length_fault(values: Mapping[str, Any], job: str) -> tuple[str, str, str] | None:
-    model, seq_len = short_name(values.get("model"), job), values.get("seq_len")
-    limit = MAX_POSITIONS_TOKENS.get(model or "")
-    if limit is None or type(seq_len) is not int or seq_len <= limit:
-        return None
-    text = f"seq_len={seq_len} is more than the {limit} positions of {values['model']}"
-    return "seq_len", text, f"set seq_len to {limit} or less"
-
-
-def _data_flow_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    nodes, model = values.get("data_flow_length"), short_name(values.get("model"))
-    if nodes is None or model not in PLAIN_TEXT_MODELS:
-        return None
-    text = f"data_flow_length={nodes}: the model {model} is a GPT-2, which reads plain text only"
-    other = "smoke-graphcodebert" if model in MODELS["clones"].embedded else "graphcodebert"
-    return "data_flow_length", text, f"leave data_flow_length out, or set model to {other}"
-
-
-def _pretrain_fault(job: str, values: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def _pretrain_fault(spec: JobSpec, values: Mapping[str, Any]) -> tuple[str, str, str] | None:
     steps = values.get("pretrain_steps")
-    if not steps or values.get("model") in MODELS[job].embedded:
+    if not steps or values.get("model") in spec.models.embedded:
         return None
-    if job == "detector":
+    if spec.pretrains_random_weights:
         text = f"pretrain_steps={steps} would throw away the weights of {values.get('model')}"
         fault = "pretrain_steps", text, "set it to 0, or random_weights to true"
         return None if values.get("random_weights") else fault
@@ -356,11 +321,11 @@ def _pretrain_fault(job: str, values: Mapping[str, Any]) -> tuple[str, str, str]
     return "pretrain_steps", text, "set pretrain_steps to 0"
 
 
-def _target_faults(job: str, values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _target_faults(spec: JobSpec, values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Targets name scores of the test split: `f1`, or dotted such as `mean.f1`."""
-    targets, known = values.get("targets"), target_names(job)
+    targets, known = values.get("targets"), spec.scores.target_names()
     return [
         ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, known))
         for name in (targets if isinstance(targets, dict) else {})
-        if not is_target(str(name), job)
+        if not spec.scores.is_target(str(name))
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nbhelpers.checks_clones import length_faults
+
 Fault = tuple[str, str, str]  # setting, what is wrong, what to type instead
 HOLD_OUT_FIELDS = ("source", "generator", "language")
 
 
-def detector_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield each fault."""
+def detector_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
+    """Yield each fault; `model` is the short name, None where it has none."""
     if values.get("attention") == "flex":
         yield "attention", "attention=flex is for fine-tuning", "write auto or sdpa"
     yield from _hold_out_faults(values)
@@ -26,6 +28,7 @@ def detector_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
     if all(isinstance(share, float) for share in shares) and sum(shares) >= 0.8:  # type: ignore[arg-type]
         text = f"valid_share and test_share take {sum(shares):.0%} of the rows"  # type: ignore[arg-type]
         yield "test_share", text, "leave at least a fifth for training"
+    yield from length_faults(values, model)
 
 
 def _hold_out_faults(values: Mapping[str, Any]) -> Iterator[Fault]:

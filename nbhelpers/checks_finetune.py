@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nbhelpers.catalog import short_name
-
 Fault = tuple[str, str, str]  # setting, what is wrong, what to type instead
 ALL_LINEAR = "all-linear"
 SOFT_CAPPED = ("gemma-2-2b", "gemma-2-2b-it", "smoke")  # sdpa would drop the cap on scores
 TEMPLATES = ("auto", "alpaca", "plain", "chat")
 
 
-def finetune_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield each fault."""
-    model = short_name(values.get("model"), "finetune")
+def finetune_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
+    """Yield each fault; `model` is the short name, None where it has none."""
     if values.get("attention") == "sdpa" and model in SOFT_CAPPED:
         text = f"attention=sdpa drops the soft-cap of {model}'s attention: another model"
         yield "attention", text, "write auto, eager or flex"

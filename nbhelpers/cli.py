@@ -32,6 +32,7 @@ from nbhelpers.cli_text import (
 )
 from nbhelpers.cli_use import ask, export, merge
 from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.job_specs import JOBS
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,7 +44,8 @@ app = typer.Typer(
 DEBUG = "--debug"
 INTERRUPTED = 130  # what shells use for Ctrl-C
 
-Job = Annotated[str, typer.Argument(help="The job: clones, finetune or detector.")]
+*_OTHERS, _LAST = JOBS
+Job = Annotated[str, typer.Argument(help=f"The job: {', '.join(_OTHERS)} or {_LAST}.")]
 PresetName = Annotated[str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")]
 GpuKey = Annotated[str, typer.Option("--gpu", help="Plan for this GPU instead of what is here.")]
 GpuCount = Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")]

@@ -82,10 +82,10 @@ def presets_text(job: str) -> str:
 def settings_text(job: str) -> str:
     """Return every setting of a job with its value in the base preset and what it is."""
     from nbhelpers.config import load_preset
-    from nbhelpers.schema import SETTINGS
+    from nbhelpers.job_specs import JOBS
 
     settings, lines = load_preset(job, "base").settings, []
-    for name, field in SETTINGS[job].model_fields.items():
+    for name, field in JOBS[job].settings.model_fields.items():
         said = f"{name} = {short(getattr(settings, name))}"
         lines += [said, *textwrap.wrap(field.description or "", 92, **INDENTED)]
     return "\n".join(lines)

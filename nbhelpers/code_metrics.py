@@ -33,19 +33,12 @@ from nbhelpers.code_syntax import MAX_CODE_CHARS, syntax_errors_of, with_deep_st
 from nbhelpers.code_tokens import TOKENIZER
 from nbhelpers.errors import DataError
 from nbhelpers.files import is_number
+from nbhelpers.metric_registry import FINETUNE_SCORES, TASKS
 
 if TYPE_CHECKING:
     import numpy as np
 
-GENERATION_METRICS = (
-    "syntax_accuracy",
-    "bleu",
-    "chrf",
-    "exact_match",
-    "stopped",
-    "mean_new_tokens",
-)
-TASK_METRICS = ("pass@1", "syntax_accuracy", "stopped", "mean_new_tokens")
+GENERATION_METRICS, TASK_METRICS = FINETUNE_SCORES.names("test"), FINETUNE_SCORES.names(TASKS[0])
 PASSED, NOT_RUN = "passed", "not run"
 LEVEL = 0.95
 MAX_NEW_TOKENS = 10**9  # far beyond any answer

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from nbhelpers.code_counts import Counts
-from nbhelpers.code_metrics import GENERATION_METRICS, LEVEL, TASK_METRICS, Generated
+from nbhelpers.code_metrics import LEVEL, Generated
 from nbhelpers.errors import ConfigError
+from nbhelpers.metric_registry import FINETUNE_SCORES
 from nbhelpers.suggest import did_you_mean
 
-METRIC_NAMES = tuple(dict.fromkeys((*GENERATION_METRICS, *TASK_METRICS)))
-NEUTRAL = ("mean_new_tokens",)  # neither more nor less is better
+METRIC_NAMES = tuple(metric.name for metric in FINETUNE_SCORES.metrics)
 WITHIN_NOISE, NOT_COMPARABLE = "within noise", "not comparable"
 MIN_SEEDS = 3
 # Facts beside the decoding that may differ: how fast answers were made, and what the adapter's
@@ -169,8 +169,9 @@ def refused(reason: str) -> Comparison:
 
 
 def direction(metric: str) -> bool | None:
-    """Return True where higher is better, None where neither direction is good."""
-    return None if metric in NEUTRAL else True
+    """Return whether higher is better; None where neither direction is good."""
+    found = FINETUNE_SCORES.metric(metric)
+    return None if found.is_neutral else not found.lower_is_better
 
 
 def check_names(metric: str, baseline: str, runs: Mapping[str, Any]) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.catalog import short_name
 from nbhelpers.checks import (
     Problem,
     raise_problems,
@@ -30,6 +29,7 @@ from nbhelpers.checks_gpu import check_precision
 from nbhelpers.config_files import Layer, PresetFile, gpu_facts, parse_file, require_why
 from nbhelpers.config_yaml import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
+from nbhelpers.job_specs import JOBS
 from nbhelpers.paths import absence, expanded, is_file, is_folder
 from nbhelpers.presets import (
     OVERRIDES,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Preset",
     "configs_dir",
-    "did_you_mean",
     "list_presets",
     "load_preset",
     "parameter_overrides",
@@ -57,9 +56,9 @@ __all__ = [
 ]
 
 SEED = "seed-"  # presets that quote the seeds as they are
-# Parameters of every notebook, and of one job's, that are no settings.
+# Parameters of every notebook, and of those that study adapters, that are no settings.
 PARAMETERS = ("preset", "run_dir")
-STUDIES = {"finetune": "adapters"}
+ADAPTERS = "adapters"
 FEW_LACKING = 3  # missing settings that are told one by one
 USER_FOLDERS = "NBHELPERS_CONFIGS"
 
@@ -205,7 +204,8 @@ def _require_whole(job: str, file: PresetFile) -> None:
 def _model_of(job: str, files: list[PresetFile], given: Mapping[str, Any]) -> str | None:
     """The short name of the model that the overrides, the overlay or the base ask for."""
     sources = (given, *(file.settings for file in reversed(files)))
-    return short_name(next((each["model"] for each in sources if "model" in each), None), job)
+    model = next((each["model"] for each in sources if "model" in each), None)
+    return JOBS[job].models.short_name(model)
 
 
 def _layers(job: str, files: list[PresetFile], model: str | None) -> list[Layer]:
@@ -214,7 +214,8 @@ def _layers(job: str, files: list[PresetFile], model: str | None) -> list[Layer]
     if model is None:
         return plain
     special = [file.layer(model) for file in files]
-    names_it = len(files) == 2 and short_name(files[1].settings.get("model"), job) == model
+    named = JOBS[job].models.short_name(files[-1].settings.get("model"))
+    names_it = len(files) == 2 and named == model
     return [plain[0], special[0], plain[1], special[1]] if names_it else [*plain, *special]
 
 
@@ -265,10 +266,10 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     given = {key: value for key, value in parameters.items() if value is not None and value != ""}
     given, problems = respelt(given, lambda _: "parameters")
     places = dict.fromkeys(given, "parameters")
-    varied = STUDIES.get(job)
-    problems += unknown_names(job, places, also=(*PARAMETERS, varied) if varied else PARAMETERS)
-    if varied in given:
-        problems += _variant_problems(given[varied])
+    varied = (ADAPTERS,) if JOBS[job].has_adapters else ()
+    problems += unknown_names(job, places, also=(*PARAMETERS, *varied))
+    if varied and ADAPTERS in given:
+        problems += _variant_problems(given[ADAPTERS])
     for key in PARAMETERS:
         if not isinstance(given.get(key, ""), str):
             text = f"`{key}` must be a text; it is {given[key]!r}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbhelpers.catalog import MODELS, short_name
 from nbhelpers.checks import (
     SPELLINGS,
     Problem,
@@ -19,6 +18,7 @@ from nbhelpers.checks import (
     unknown_names,
 )
 from nbhelpers.config_yaml import configs_dir, read_with_lines, read_yaml, shown_path
+from nbhelpers.job_specs import JOBS
 from nbhelpers.presets import EXPERIMENT_FIELDS, OF_MODEL
 from nbhelpers.suggest import did_you_mean
 
@@ -134,8 +134,8 @@ def _check_model(job: str, file: PresetFile, model: str) -> None:
     """Check one entry under `models:`, and leave in it what can be used."""
     keys, models = ("models", model), file.data["models"]
     section, known = models[model], settings_class(job).model_fields
-    if model not in MODELS[job].names:
-        hint = did_you_mean(short_name(model, job) or model, MODELS[job].names)
+    if model not in JOBS[job].models.names:
+        hint = did_you_mean(JOBS[job].models.short_name(model) or model, JOBS[job].models.names)
         text = f"`models` names no model `{model}` that is known by a short name"
         file.problem(keys, text, f"{hint}; for any other model write a preset of its own")
     if not isinstance(section, dict):

@@ -20,6 +20,7 @@ from nbhelpers.detector_promises import clopper_pearson, humans_needed, promised
 from nbhelpers.detector_rows import checked_rows, task_groups
 from nbhelpers.detector_tpr import TprAtFpr
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.ranking import Ranking, is_positive
 from nbhelpers.resampling import drawn_counts, resampled_counts
 
@@ -39,24 +40,7 @@ __all__ = [
     "task_groups",
 ]
 
-METRICS = (
-    "roc_auc",
-    "pr_auc",
-    "accuracy",
-    "f1",
-    "precision",
-    "recall",
-    "fpr",
-    "specificity",
-    "tpr",
-    "tpr_at_fpr",
-    "balanced_accuracy",
-    "ece",
-    "brier",
-    "abstain_share",
-    "accuracy_decided",
-)
-LEADS = ("roc_auc", "tpr", "tpr_at_fpr")
+METRICS, LEADS = DETECTOR_SCORES.names(), DETECTOR_SCORES.differences()
 LEVEL = 0.95
 BLOCK = 200  # resamples whose weights are held together
 

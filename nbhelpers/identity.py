@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.job_specs import bundled
 from nbhelpers.paths import expanded, is_file, kind_of
 
-# The package's own sample and models: no folders, whatever lies around.
-BUNDLED = ("smoke", "smoke-graphcodebert", "smollm2", "minilm")
 _EDGE_BYTES = 1 << 20
 _MAX_FILES = 1000
 
@@ -63,7 +62,7 @@ def folder_stamp(*places: str | None) -> str:
 
 
 def _files(place: str | None) -> list[tuple[str, Path]]:
-    if not place or place in BUNDLED:
+    if not place or place in bundled():
         return []
     kind = kind_of(place)
     if kind not in ("file", "folder"):  # the name of something on the hub

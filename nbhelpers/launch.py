@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers import processes
-from nbhelpers.checks import FURTHER_DATA
 from nbhelpers.checks_gpu import no_gpu_for
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.identity import folder_stamp, git_commit, run_id, versions
+from nbhelpers.job_specs import JOBS
 from nbhelpers.locks import locked
 from nbhelpers.machine import OWNER_PID_VARIABLE, find_owner
 from nbhelpers.parameters import override_words
@@ -119,7 +119,7 @@ def launch(
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         if job_mode != "evaluate" and not force and not run.result_path.is_file():
-            require_supplies(preset.settings, hardware, root)
+            require_supplies(preset, hardware, root)
         with locked(root / ".lock"):
             fresh = fresh or _starts_anew(run)
             if fresh:  # before anything is set aside
@@ -162,7 +162,7 @@ def run_record(
 
     facts = preset.to_dict()
     settings = facts["settings"]
-    places = (settings.get(name) for name in ("data", "model", *FURTHER_DATA))
+    places = (settings.get(name) for name in ("data", "model", *JOBS[preset.job].further_data))
     stamp = folder_stamp(*places, checkpoint)
     name = run_id(preset.job, settings, mode=mode, checkpoint=checkpoint, stamp=stamp)
     return {

@@ -1,8 +1,8 @@
 """Scores of a pair classifier, with intervals that respect what the pairs share.
 
 One decision rule everywhere: a pair is called a clone when its probability is *above* the
-threshold (`is_positive`). The threshold is chosen on valid and frozen for test. Names of scores and
-the reading of `--require` stand in `targets` and are exported from here as well.
+threshold (`is_positive`). The threshold is chosen on valid and frozen for test. Names of scores
+stand in `metric_registry`.
 """
 
 from __future__ import annotations
@@ -11,36 +11,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metric_registry import CLONES_SCORES
 from nbhelpers.ranking import Ranking, as_array, checked, is_positive, ratios, ratios_at
 from nbhelpers.resampling import area_samples, resampled_counts
-from nbhelpers.targets import (
-    METRICS,
-    Requirement,
-    available,
-    check_targets,
-    lookup,
-    parse_requirement,
-)
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
     "METRICS",
-    "Requirement",
     "at_prior",
-    "available",
     "best_threshold",
     "binary_scores",
     "bootstrap_over_functions",
-    "check_targets",
     "compare_scorers",
     "is_positive",
-    "lookup",
-    "parse_requirement",
     "score_pairs",
 ]
 
+METRICS = CLONES_SCORES.names()
 Scores = dict[str, float | None]
 Scorer = tuple["Sequence[float] | np.ndarray", float]
 

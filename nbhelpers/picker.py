@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.config import STUDIES
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import Hardware, detect_hardware
+from nbhelpers.job_specs import JOBS
 from nbhelpers.machine import is_headless, is_notebook
 from nbhelpers.picker_budget import Estimate, quick_estimate
 from nbhelpers.picker_lines import all_lines, loaded, parameter_lines
@@ -104,7 +104,7 @@ class PresetPicker:
     @property
     def adapters(self) -> str | None:
         """The adapters by their names; None for a job that varies nothing."""
-        if self.job not in STUDIES:
+        if not JOBS[self.job].has_adapters:
             return None
         return self.choice.adapters or self.found.preset.settings.adapter
 
@@ -188,7 +188,7 @@ class PresetPicker:
         Raises:
             ConfigError: There is no such adapter, or the job has none.
         """
-        if self.job not in STUDIES:
+        if not JOBS[self.job].has_adapters:
             raise ConfigError(f"The job {self.job} has no adapters.", fix="choose a preset only")
         self.set(replace(self.choice, adapters=adapters))
         return self.line

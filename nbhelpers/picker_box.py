@@ -10,14 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.config import STUDIES
 from nbhelpers.errors import NbhelpersError
+from nbhelpers.job_specs import JOBS
 from nbhelpers.memory import DOES_NOT_FIT, TIGHT, MemoryBudget
 from nbhelpers.picker_budget import Estimate, exact_estimate
 from nbhelpers.picker_state import ADAPTERS, COUNTS, HERE, OFFERED, gpus_of, offered, presets_of
 from nbhelpers.picker_text import answer_html, details_html, lines_html, problem_html
 from nbhelpers.picker_watch import Latest
-from nbhelpers.schema import SETTINGS
 
 if TYPE_CHECKING:
     from nbhelpers.picker import PresetPicker
@@ -172,7 +171,7 @@ class PickerBox:
         picker, choice = self.picker, self.picker.choice
         values = offered(picker.found)
         shown: dict[str, tuple[list[Any], Any]] = {
-            "any_job": (list(SETTINGS) if choice.any_job else [choice.job], choice.job),
+            "any_job": (list(JOBS) if choice.any_job else [choice.job], choice.job),
             "gpu": (gpus_of(picker.here), choice.gpu),
             "count": (self._counts(), choice.count),
             "preset": (self._presets(), choice.preset),
@@ -204,11 +203,9 @@ class PickerBox:
 
     def _adapters(self) -> list[Any]:
         picker = self.picker
-        if picker.job not in STUDIES:
+        if not JOBS[picker.job].has_adapters:
             return [None]
         return list(dict.fromkeys([*ADAPTERS, picker.adapters]))
 
     def _model(self, model: str) -> str:
-        from nbhelpers.catalog import short_name
-
-        return short_name(model, self.picker.job) or model
+        return JOBS[self.picker.job].models.short_name(model) or model

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.batching import UNITS, plan_batch
+from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.budgets_grid import FitGrid
 from nbhelpers.calibration import read_log
-from nbhelpers.catalog import short_name
-from nbhelpers.config import SEED, STUDIES, list_presets, load_preset
+from nbhelpers.config import SEED, list_presets, load_preset
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.hardware import Hardware, plan_hardware
+from nbhelpers.job_specs import JOBS
 from nbhelpers.memory import MemoryBudget
 from nbhelpers.picker_state import Choice, most_tokens, resolve
 from nbhelpers.presets import Preset, divisors
@@ -103,7 +103,7 @@ def fit_grid(job: str, hardware: Hardware, changes: Mapping[str, Any] | None = N
             if budget is not None:
                 cells[size, length] = budget
     return FitGrid(
-        title=_title(preset), unit=UNITS[job], batch_sizes=sizes, lengths=lengths, cells=cells
+        title=_title(preset), unit=JOBS[job].unit, batch_sizes=sizes, lengths=lengths, cells=cells
     )
 
 
@@ -130,8 +130,8 @@ def _thinned(values: Iterable[int], most: int) -> tuple[int, ...]:
 
 def _title(preset: Preset) -> str:
     s = preset.settings
-    model = short_name(s.model, preset.job) or s.model
-    method = f", {s.adapter}" if preset.job in STUDIES else ""
+    model = JOBS[preset.job].models.short_name(s.model) or s.model
+    method = f", {s.adapter}" if JOBS[preset.job].has_adapters else ""
     saving = ", checkpointing" if s.gradient_checkpointing else ""
     return f"{preset.job}: {model}{method}{saving} (batch {s.global_batch_size})"
 
@@ -173,7 +173,7 @@ def _of_seed(job: str, name: str) -> dict[str, MemoryBudget]:
     if plain.gpu is None:
         return {}
     hardware = plan_hardware(plain.gpu, plain.num_target_gpus)
-    adapters = "r16,qlora-r16" if job in STUDIES else ""
+    adapters = "r16,qlora-r16" if JOBS[job].has_adapters else ""
     choice = Choice(
         job=job, preset=name, adapters=adapters, gpu=plain.gpu, count=plain.num_target_gpus
     )
@@ -185,7 +185,7 @@ def _of_seed(job: str, name: str) -> dict[str, MemoryBudget]:
 
 
 def _seed_name(job: str, name: str, variant: str) -> str:
-    return f"{name} ({variant})" if job in STUDIES else name
+    return f"{name} ({variant})" if JOBS[job].has_adapters else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

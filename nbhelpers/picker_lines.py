@@ -7,30 +7,14 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.config import STUDIES
+from nbhelpers.config import ADAPTERS
+from nbhelpers.job_specs import JOBS
 from nbhelpers.parameters import MORE, override_words
 from nbhelpers.picker_state import Resolved
 
 if TYPE_CHECKING:
     from nbhelpers.presets import Preset
 
-NOTEBOOKS = {
-    "finetune": "notebooks/01_finetune_gemma.ipynb",
-    "detector": "notebooks/02_detect_ai_code.ipynb",
-    "clones": "notebooks/03_find_clones.ipynb",
-}
-# Settings that have a parameter of their own in the job's notebook; a test compares.
-DECLARED = {
-    "finetune": ("model", "data", "seq_len", "epochs", "max_train_samples", "evaluate", "seed"),
-    "detector": (
-        *("model", "data", "objective", "hold_out", "unseen_humans", "on_failed_audit"),
-        *("epochs", "train_fraction", "seed"),
-    ),
-    "clones": (
-        *("model", "data", "seq_len", "data_flow_length", "epochs"),
-        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed"),
-    ),
-}
 BUDGET_NOTEBOOK = "notebooks/00_gpu_and_budget.ipynb"
 WISHES = {"price_per_hour": "--price", "max_hours": "--max-hours"}  # as options of the shell
 DECLARED_BUDGET = ("model", "per_device_train_batch_size", "seq_len")
@@ -45,14 +29,14 @@ def parameters_of(found: Resolved, *, of_job: bool = False) -> dict[str, Any]:
     """
     choice, values = found.choice, {}
     is_budget = choice.any_job and not of_job
-    own = DECLARED_BUDGET if is_budget else DECLARED[choice.job]
+    own = DECLARED_BUDGET if is_budget else JOBS[choice.job].parameters
     if is_budget:
         values |= {"gpu": planned_gpu(found) or "here"}
         values |= {"gpu_count": count} if (count := len(found.hardware.gpus)) > 1 else {}
         values["job"] = choice.job
     values["preset"] = choice.preset if _is_file(choice.preset) else found.preset.name
-    if choice.job in STUDIES:
-        values["adapters"] = choice.adapters or found.preset.settings.adapter
+    if JOBS[choice.job].has_adapters:
+        values[ADAPTERS] = choice.adapters or found.preset.settings.adapter
     values |= {name: value for name, value in choice.overrides.items() if name in own}
     if more := {name: v for name, v in choice.overrides.items() if name not in own}:
         values[MORE] = more
@@ -115,10 +99,11 @@ def papermill_lines(found: Resolved) -> str:
 
     Where the picker stands in the budget notebook, the command for that one comes first.
     """
-    job = _papermill(NOTEBOOKS[found.choice.job], parameters_of(found, of_job=True))
+    notebook = JOBS[found.choice.job].notebook
+    job = _papermill(notebook, parameters_of(found, of_job=True)) if notebook else ""
     if not found.choice.any_job:
         return job
-    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(found))}\n{job}"
+    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(found))}\n{job}".rstrip()
 
 
 def _papermill(notebook: str, parameters: Mapping[str, Any]) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from nbhelpers.batching import BatchPlan, plan_batch
-from nbhelpers.catalog import MODELS, short_name
 from nbhelpers.checks import settings_class
-from nbhelpers.config import STUDIES, list_presets, load_preset
+from nbhelpers.config import list_presets, load_preset
 from nbhelpers.errors import ConfigError
 from nbhelpers.gpus import known_gpus
 from nbhelpers.hardware import Hardware, detect_hardware, plan_hardware
+from nbhelpers.job_specs import JOBS
 from nbhelpers.presets import Preset, divisors
 from nbhelpers.study_adapters import ALL, adapter_name, parse_variants
 
@@ -139,7 +139,7 @@ def resolve(choice: Choice, here: Hardware) -> Resolved:
     )
     plan = plan_batch(preset, hardware)
     variants = {preset.name: preset}
-    if choice.job in STUDIES:
+    if JOBS[choice.job].has_adapters:
         names = choice.adapters or preset.settings.adapter
         variants = {
             variant.name: preset.override(**_changes(preset, variant.changes))
@@ -184,7 +184,7 @@ def _values(found: Resolved, name: str) -> list[Any]:
     settings = found.preset.settings
     now = getattr(settings, name)
     if name == "model":
-        return _with(_model(settings.model, found), MODELS[found.choice.job].names)
+        return _with(_model(settings.model, found), JOBS[found.choice.job].models.names)
     if name == "per_device_train_batch_size":
         share = settings.global_batch_size // found.plan.world_size
         return _in_order(now, divisors(share) if share else ())
@@ -213,7 +213,7 @@ def literals(kind: Any) -> tuple[Any, ...]:
 
 
 def _model(model: str, found: Resolved) -> str:
-    return short_name(model, found.choice.job) or model
+    return JOBS[found.choice.job].models.short_name(model) or model
 
 
 def _with(now: Any, values: Iterable[Any]) -> list[Any]:
@@ -250,7 +250,7 @@ def check_choice(choice: Choice) -> None:
         ConfigError: With the nearest name that exists.
     """
     settings_class(choice.job)
-    if choice.job in STUDIES and choice.adapters:
+    if JOBS[choice.job].has_adapters and choice.adapters:
         parse_variants(choice.adapters)
     elif choice.adapters:
         text = f"The job {choice.job} has no adapters."

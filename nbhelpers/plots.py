@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.formatting import GIB
+from nbhelpers.job_specs import CLONES, JOBS, resolve
 from nbhelpers.plots_memory import phases_figure
 from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.report_memory import PHASES_CAPTION
@@ -45,16 +47,9 @@ BUDGET_CAPTION = (
 
 def caption(facts: RunFacts, name: str) -> str:
     """Return what a figure shows, in words."""
-    if facts.job == "finetune":
-        from nbhelpers.plots_finetune import CAPTIONS as OF_FINETUNE
-
-        if name in OF_FINETUNE:
-            return OF_FINETUNE[name]
-    if facts.job == "detector":
-        from nbhelpers.plots_detector import CAPTIONS as OF_DETECTOR
-
-        if name in OF_DETECTOR:
-            return OF_DETECTOR[name]
+    own = _report_of(facts).captions()
+    if name in own:
+        return own[name]
     pairs = facts.get("scores", "test", "n_pairs") or 0
     if name == "curves" and pairs > MAX_POINTS:
         thinned = f" Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
@@ -66,39 +61,26 @@ def caption(facts: RunFacts, name: str) -> str:
 
 def save_plots(facts: RunFacts) -> dict[str, Path]:
     """Draw what can be drawn into the run folder and return name → PNG file."""
-    makers = {"finetune": _of_finetune, "detector": _of_detector}
-    own = makers.get(facts.job, _of_clones)(facts)
     return save_figures(
         facts.run.path,
-        own
+        _report_of(facts).figures(facts)
         | {"memory": memory_figure(facts), "gpu": gpu_figure(facts)}
         | {"memory_phases": phases_figure(facts)},
     )
 
 
-def _of_clones(facts: RunFacts) -> dict[str, Figure | None]:
+def _report_of(facts: RunFacts) -> ModuleType:
+    return resolve(JOBS.get(facts.job, CLONES).report)
+
+
+def clones_figures(facts: RunFacts) -> dict[str, Figure | None]:
+    """Draw the figures of clone detection."""
     pairs = _predictions(facts)
     return {
         "loss": loss_figure(facts),
         "curves": curves_figure(facts, *pairs) if pairs else None,
         "scores": scores_figure(facts, *pairs) if pairs else None,
     }
-
-
-def _of_finetune(facts: RunFacts) -> dict[str, Figure | None]:
-    from nbhelpers import plots_finetune as ours
-
-    return {
-        "loss": ours.loss_figure(facts),
-        "scores": ours.scores_figure(facts),
-        "lengths": ours.lengths_figure(facts),
-    }
-
-
-def _of_detector(facts: RunFacts) -> dict[str, Figure | None]:
-    from nbhelpers.plots_detector import figures
-
-    return figures(facts)
 
 
 def save_figures(folder: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:

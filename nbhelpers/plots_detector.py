@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.json_models import read_lines
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.plots import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, panels, thinned
 from nbhelpers.report_detector_base import (
     EDIT_NAMES,
@@ -102,7 +103,7 @@ def loss_figure(facts: RunFacts) -> Figure | None:
         axis.plot(*zip(*points, strict=True), color=colour)
         axis.set(xlabel="optimizer step", ylabel=title)
         axis.set_ylim(bottom=0)
-    names = {"tpr": "TPR", "fpr": "FPR", "roc_auc": "ROC-AUC", "mrr": "MRR"}
+    names = {name: DETECTOR_SCORES.short(name) for name in ("tpr", "fpr", "roc_auc", "mrr")}
     for at, (name, points) in enumerate(valid.items()):
         style = {"color": CYCLE[at], "marker": "o", "markersize": 4, "label": names[name]}
         axes[-1].plot(*zip(*points, strict=True), linestyle=("-", "--", ":", "-.")[at], **style)

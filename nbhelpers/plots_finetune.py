@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.formatting import GIB
+from nbhelpers.metric_registry import FINETUNE_SCORES, TITLES
 from nbhelpers.plots import BLACK, BLUE, CYCLE, GREY, ORANGE, panels
 from nbhelpers.report_facts import RunFacts, dig, interval
-from nbhelpers.report_finetune_tables import evaluated, metrics_of
-from nbhelpers.targets import ONE_DECIMAL, TITLES
+from nbhelpers.report_finetune_tables import evaluated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,15 @@ CAPTIONS = {
     "lengths": "Tokens per train sample; what lies beyond the dashed line is cut.",
 }
 STYLES = ("-", "--", ":", "-.")
-COUNTED = "mean_new_tokens"  # the one score that is no share
+
+
+def figures(facts: RunFacts) -> dict[str, Figure | None]:
+    """Draw the figures of a run."""
+    return {
+        "loss": loss_figure(facts),
+        "scores": scores_figure(facts),
+        "lengths": lengths_figure(facts),
+    }
 
 
 def loss_figure(facts: RunFacts) -> Figure | None:
@@ -64,9 +72,9 @@ def scores_figure(facts: RunFacts) -> Figure | None:
     """Draw every score that is a share, with its interval."""
     bars = []
     for split, scores in evaluated(facts):
-        for metric in metrics_of(split):
+        for metric in FINETUNE_SCORES.names(split):
             value = dig(scores, "metrics", metric)
-            if value is not None and metric != COUNTED:
+            if value is not None and FINETUNE_SCORES.metric(metric).maximum is not None:
                 title = f"{TITLES.get(split, split)}: {TITLES.get(metric, metric)}"
                 bars.append(Bar(title, metric, value, dig(scores, "intervals", metric)))
     if not bars:
@@ -89,7 +97,7 @@ class Bar(NamedTuple):
 def draw_bars(axis: Axes, bars: Sequence[Bar], *, to_one: bool = False) -> None:
     """Draw each score as a point with its interval, the first on top; `to_one`: BLEU as a share."""
     for at, bar in enumerate(bars):
-        scale = 100 if to_one and bar.metric in ONE_DECIMAL else 1
+        scale = (FINETUNE_SCORES.metric(bar.metric).maximum or 100) if to_one else 1
         if interval(bar.edges):
             ends = [edge / scale for edge in bar.edges]
             axis.plot(ends, [at, at], color=BLUE, linewidth=2, solid_capstyle="butt")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError
 from nbhelpers.formatting import GB, gb
+from nbhelpers.job_specs import ADAPTER, FINETUNE, JOBS
 from nbhelpers.ledger_finetune import weight_bytes
 from nbhelpers.paths import is_folder
 from nbhelpers.schema import FinetuneSettings
@@ -23,6 +23,7 @@ from nbhelpers.shapes_causal import CausalShape
 
 if TYPE_CHECKING:
     from nbhelpers.hardware import Hardware
+    from nbhelpers.presets import Preset
     from nbhelpers.schema import Settings
 
 # Source: the files on the hub: google/gemma-2-2b is 10.46 GB in fp32, the tuned one 5.23 in bf16.
@@ -66,7 +67,7 @@ def needs(
     >>> [round(size / 1e9, 2) for size in (found.download, found.checkpoint, found.merged)]
     [10.46, 0.29, 5.23]
     """
-    models = MODELS["finetune"]
+    models = FINETUNE.models
     is_local = settings.model in models.embedded + models.packaged or settings.random_weights
     hub_width = HUB_WIDTHS.get(settings.model, USUAL_HUB_WIDTH)
     stored = shape.parameters() * hub_width
@@ -104,7 +105,7 @@ def preflight(
         cache_free_bytes: Free on the disk of the hub's cache; None: it is the run's disk.
         is_downloaded: Whether the weights are in the cache, or in a local folder.
     """
-    if not isinstance(settings, FinetuneSettings) or not isinstance(shape, CausalShape):
+    if not isinstance(shape, CausalShape):
         return []
     precision = hardware.precision if settings.precision == "auto" else settings.precision
     use_gpu = bool(hardware.gpus)
@@ -137,7 +138,7 @@ def preflight(
     return problems
 
 
-def require_supplies(settings: Settings, hardware: Hardware, run_dir: Path) -> None:
+def require_supplies(preset: Preset, hardware: Hardware, run_dir: Path) -> None:
     """Stop where disk or main memory cannot hold a fine-tuning.
 
     Args:
@@ -146,8 +147,9 @@ def require_supplies(settings: Settings, hardware: Hardware, run_dir: Path) -> N
     Raises:
         ConfigError: Lists everything that is short.
     """
-    if not isinstance(settings, FinetuneSettings):
+    if JOBS[preset.job].formulas != ADAPTER:
         return
+    settings = preset.settings
     cache = _hub_cache()
     same_disk = cache is None or cache.stat().st_dev == run_dir.stat().st_dev
     problems = preflight(

@@ -12,9 +12,8 @@ from dataclasses import MISSING, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.catalog import MODELS, short_name
+from nbhelpers.catalog import GPT2_MODELS
 from nbhelpers.checks import (
-    PLAIN_TEXT_MODELS,
     Problem,
     cross_problems,
     raise_problems,
@@ -27,6 +26,7 @@ from nbhelpers.checks import (
 )
 from nbhelpers.errors import ConfigError
 from nbhelpers.formatting import gib
+from nbhelpers.job_specs import JOBS
 from nbhelpers.suggest import did_you_mean
 from nbhelpers.tables import left
 
@@ -69,7 +69,7 @@ class Preset:
         s = self.settings
         nodes = getattr(s, "data_flow_length", None)  # each job has fields of its own
         extra = f" + {nodes} data-flow nodes" if nodes else ""
-        adapter = f"{s.adapter}, " if self.job == "finetune" else ""
+        adapter = f"{s.adapter}, " if JOBS[self.job].has_adapters else ""
         return (
             f"Preset({self.job}/{self.name}: {s.model}, {adapter}{s.seq_len:,} tokens{extra}, "
             f"global batch "
@@ -120,7 +120,7 @@ class Preset:
         changed = build_preset(draft, origin=self, problems=problems)
         if "per_device_train_batch_size" not in given:
             changed = replace(changed, per_device_limit=self.per_device_limit)
-        old, new = (short_name(p.settings.model, self.job) for p in (self, changed))
+        old, new = (JOBS[self.job].models.short_name(p.settings.model) for p in (self, changed))
         if old == new:
             return changed
         note = (
@@ -225,18 +225,18 @@ def _derive(job: str, draft: Draft) -> list[str]:
     """Resolve the model's alias, and drop from the files what the model cannot use."""
     values, provenance = draft.values, draft.provenance
     model = values.get("model")
-    if isinstance(model, str) and model in MODELS[job].aliases:
+    if isinstance(model, str) and model in JOBS[job].models.aliases:
         values["model"] = resolve_model(model, job)
         provenance["model"] += f" (alias {model})"
     notes = []
-    if values.get("pretrain_steps") and model not in MODELS[job].embedded:
+    if values.get("pretrain_steps") and model not in JOBS[job].models.embedded:
         why = (
             f"it is for the smoke models; the other values of this preset, learning_rate "
             f"{values.get('learning_rate')} among them, were chosen for them"
         )
         notes += _drop(draft, "pretrain_steps", 0, "the model is not built here", why)
-    name = short_name(model, job)
-    if values.get("data_flow_length") is not None and name in PLAIN_TEXT_MODELS:
+    name = JOBS[job].models.short_name(model)
+    if values.get("data_flow_length") is not None and name in GPT2_MODELS:
         notes += _drop(draft, "data_flow_length", None, "a GPT-2", f"{name} reads plain text")
     return notes
 

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from nbhelpers.events import Event
 from nbhelpers.formatting import duration
+from nbhelpers.job_specs import CLONES, JOBS
 from nbhelpers.machine import is_notebook
 from nbhelpers.tables import left
 
@@ -22,15 +23,7 @@ LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
 LOSSES = ("classification", "contrastive")
 ETA_AFTER_S = 1.0  # a count that has just begun tells no speed
-# What a task counts, by the first word of its name: of any job, or of one.
-UNITS = {"tokenise": "functions", "evaluate": "functions", "pretrain": "steps"}
-JOB_UNITS = {
-    "finetune": {"tokenise": "samples", "generate": "answers"},
-    "detector": dict.fromkeys(
-        ("tokenise", "evaluate", "score", "embed", "edit", "augment", "audit", "read", "retrieve"),
-        "programs",
-    ),
-}
+UNITS = {"pretrain": "steps"}  # what a task of any job counts, by the first word of its name
 
 
 @dataclass
@@ -136,7 +129,7 @@ class Progress:
         found = []
         if self.total:
             name = self.task or ("step" if self.phase == "train" else "")
-            units = UNITS | JOB_UNITS.get(self.job, {})
+            units = UNITS | JOBS.get(self.job, CLONES).task_units
             counted = f"{self.done:,}/{self.total:,} {units.get(self.task.split(' ')[0], '')}"
             found.append(f"{name} {counted.strip()} ({self.share:.0%})".strip())
         elif self.task:
@@ -161,13 +154,9 @@ class Progress:
 
     def _scores_said(self) -> str:
         """Write the scores of the latest evaluation that the job is known by."""
-        if self.job != "detector":
-            return f"F1 {self.scores['f1']:.3f}" if "f1" in self.scores else ""
-        titles = {"roc_auc": "ROC-AUC", "tpr": "TPR", "fpr": "FPR", "mrr": "MRR"}
-        known = (
-            f"{titles[name]} {self.scores[name]:.3f}" for name in titles if name in self.scores
-        )
-        return ", ".join(known)
+        job = JOBS.get(self.job, CLONES).scores
+        names = dict.fromkeys(name for _, name in job.headline if name in self.scores)
+        return ", ".join(f"{job.short(n)} {job.written(n, self.scores[n])}" for n in names)
 
     def _device_parts(self) -> list[str]:
         if self.gpus:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.detector_notice import NO_EVIDENCE, NO_EVIDENCE_SIMILAR
 from nbhelpers.formatting import count
+from nbhelpers.job_specs import DETECTOR
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.report_detector_base import (
     AHEAD,
     EDITED,
     FLOOR_NAMES,
-    METRIC_NAMES,
     Beside,
     edges,
     floors_of,
@@ -36,6 +37,11 @@ from nbhelpers.report_detector_words import (
 from nbhelpers.report_facts import RunFacts, dig, score
 from nbhelpers.report_findings import standing
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Tables = Mapping[str, "pd.DataFrame"]
 FEW = 100  # programs of one class
 LARGE_LOSS = 0.5  # of the TPR, under an edit
 COMPARED = ("test", "held_out")
@@ -88,7 +94,9 @@ def _best_floor(scores: Mapping[str, Any]) -> str:
     if not floors:
         return ""
     name, beside = next(iter(floors.items()))
-    values = ", ".join(f"{METRIC_NAMES[each.metric]} {score(each.other)}" for each in beside)
+    values = ", ".join(
+        f"{DETECTOR_SCORES.short(each.metric)} {score(each.other)}" for each in beside
+    )
     title = f"the best floor, {FLOOR_NAMES.get(name, name)} ({values})"
     if is_beaten(beside):
         return f"; it beats {title}" + (", in both" if len(beside) > 1 else "")
@@ -103,7 +111,7 @@ def _joined(beside: list[Beside]) -> list[str]:
     """Return `ahead in TPR`, `level in ROC-AUC`: what stands alike together."""
     found: dict[str, list[str]] = {}
     for each in beside:
-        found.setdefault(each.standing, []).append(METRIC_NAMES[each.metric])
+        found.setdefault(each.standing, []).append(DETECTOR_SCORES.short(each.metric))
     return [f"{standing} in {' and '.join(names)}" for standing, names in found.items()]
 
 
@@ -270,7 +278,7 @@ def _truncated(facts: RunFacts) -> list[str]:
 
 def _random_start(facts: RunFacts) -> list[str]:
     is_random = facts.get("model", "random_weights") is True and not facts.is_evaluation
-    if not is_random or facts.get("settings", "model") in MODELS["detector"].embedded:
+    if not is_random or facts.get("settings", "model") in DETECTOR.models.embedded:
         return []
     return ["The model started from random weights, not from pretrained ones."]
 
@@ -285,3 +293,48 @@ def _skipped(facts: RunFacts) -> list[str]:
 
 
 DOUBTS = (_elsewhere, _few_programs, _edits, _truncated, _random_start, _skipped)
+
+# The parts of a report that stand in modules of their own, under the names that every job has.
+
+
+def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
+    """Return what makes each table, by its name."""
+    from nbhelpers.report_detector_tables import makers
+
+    return makers()
+
+
+def score_lines(facts: RunFacts, tables: Tables) -> list[str]:
+    """Return the scores of each split for a terminal."""
+    from nbhelpers.report_detector_words import score_lines as lines
+
+    return lines(facts, tables)
+
+
+def cost_lines(facts: RunFacts) -> list[str]:
+    """Return what else a terminal shows of the run."""
+    from nbhelpers.report_detector_words import cost_lines as lines
+
+    return lines(facts)
+
+
+def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
+    """Return the HTML below the head of the page."""
+    from nbhelpers.report_detector_html import cost, middle, origin
+
+    parts = (middle, cost, origin)
+    return "".join(part(facts, tables, plots) for part in parts)
+
+
+def figures(facts: RunFacts) -> dict[str, Figure | None]:
+    """Draw the figures, by their names."""
+    from nbhelpers.plots_detector import figures as drawn
+
+    return drawn(facts)
+
+
+def captions() -> dict[str, str]:
+    """Return what the figures show, where it is not what those of other jobs show."""
+    from nbhelpers.plots_detector import CAPTIONS
+
+    return CAPTIONS

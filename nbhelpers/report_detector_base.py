@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nbhelpers.formatting import share
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.report_facts import RunFacts, dig, score
-from nbhelpers.targets_detector import DETECTOR_SPLITS
 
 FLOOR_NAMES = {
     "length": "length",
@@ -22,7 +22,6 @@ EDIT_NAMES = {
     "rename_reformat": "renamed and reformatted",
 }
 EDITED = EDIT_NAMES | {"strip_comments": "stripped of comments"}
-METRIC_NAMES = {"roc_auc": "ROC-AUC", "tpr_at_fpr": "TPR at promised FPR", "tpr": "TPR"}
 MODEL = "this model"
 NO_LEAD = (None, None, None)  # difference, low, high
 AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
@@ -47,7 +46,7 @@ def rows(data: Any, *keys: str) -> list[Any]:
 def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield name and scores of each scored split: test, held-out, unseen humans, valid, others."""
     scores = part(facts.data, "scores")
-    known = [name for name in DETECTOR_SPLITS if name in scores]
+    known = [name for name in DETECTOR_SCORES.splits if name in scores]
     for name in [*known, *sorted(set(scores) - set(known))]:
         if part(scores, name, "metrics"):
             yield name, scores[name]

@@ -6,23 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.formatting import count
+from nbhelpers.metric_registry import DETECTOR_SCORES, PAGE
 from nbhelpers.report_detector_base import (
     EDIT_NAMES,
-    METRIC_NAMES,
     lead_said,
     rate_said,
     with_edges,
 )
 from nbhelpers.report_facts import known, score
-from nbhelpers.targets_detector import DETECTOR_TITLES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 UNDEFINED = "–"
-# The complement of FPR, the mean of it and TPR, and what the section on the threshold says.
-SAID_ELSEWHERE = frozenset(("specificity", "balanced_accuracy", "precision", "ece", "brier"))
-SAID_ELSEWHERE |= {"abstain_share"}
 
 
 def _records(table: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
@@ -49,9 +45,9 @@ def score_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     for row in _records(table):
         between = None if row["low"] is None else [row["low"], row["high"]]
         said = UNDEFINED if row["value"] is None else with_edges(row["value"], between)
-        if row["metric"] not in SAID_ELSEWHERE:
+        if row["metric"] in DETECTOR_SCORES.names("test", PAGE):
             cells.setdefault(row["metric"], {})[row["split"]] = said
-    return _frame([{"metric": DETECTOR_TITLES[m]} | splits for m, splits in cells.items()])
+    return _frame([{"metric": DETECTOR_SCORES.title(m)} | splits for m, splits in cells.items()])
 
 
 def target_cells(table: pd.DataFrame | None) -> pd.DataFrame:
@@ -91,7 +87,7 @@ def floor_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     for row in (row for row in _records(table) if row["split"] != "valid"):
         cells = {"split": row["split"], "scorer": row["scorer"]}
         for metric in ("roc_auc", "tpr_at_fpr"):
-            is_known, title = row[metric] is not None, DETECTOR_TITLES[metric]
+            is_known, title = row[metric] is not None, DETECTOR_SCORES.title(metric)
             said = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
             cells |= {title: said, f"lead in {title}": lead_said(row[f"{metric} lead"])}
         for metric in ("tpr", "fpr"):
@@ -105,7 +101,7 @@ def slice_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Write rates with intervals, and where a slice is the worst."""
     rows = []
     for row in _records(table):
-        worst = [METRIC_NAMES.get(name, name.upper()) for name in row["worst"].split(", ") if name]
+        worst = [DETECTOR_SCORES.short(name) for name in row["worst"].split(", ") if name]
         name = f"{row['by']}: {row['value']}" + (f" (worst {', '.join(worst)})" if worst else "")
         cells = {"split": row["split"], "slice": name}
         cells |= {"human": count(row["n_human"]), "AI": count(row["n_ai"])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.report_detector_base import (
     FLOOR_NAMES,
     MODEL,
@@ -24,8 +25,7 @@ from nbhelpers.report_tables import (
     timing_table,
     training_table,
 )
-from nbhelpers.targets import available, is_reached, is_target
-from nbhelpers.targets_detector import DETECTOR_METRICS, LEADS, is_upper_bound
+from nbhelpers.targets import available
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,10 +81,11 @@ def _between(between: list[float] | None, name: str = "") -> dict[str, float | N
 
 
 def scores_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
-    """Yield one row per split and metric; recall is the TPR and has no row of its own."""
+    """Yield one row per split and metric; another name of a metric has no row of its own."""
     for split, scores in splits(facts):
-        for metric in DETECTOR_METRICS:
-            if metric in part(scores, "metrics") and metric != "recall":
+        for metric in DETECTOR_SCORES.names():
+            is_own = not DETECTOR_SCORES.metric(metric).alias_of
+            if is_own and metric in part(scores, "metrics"):
                 row = {"split": split, "metric": metric, "value": dig(scores, "metrics", metric)}
                 yield row | _between(edges(scores, "intervals", metric))
 
@@ -106,7 +107,7 @@ def floors_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
             for metric in BESIDE:
                 row[metric] = dig(values, "metrics", metric)
                 row[f"{metric} interval"] = edges(values, "intervals", metric)
-            for metric in LEADS:
+            for metric in DETECTOR_SCORES.differences():
                 row[f"{metric} lead"] = None if name == MODEL else dig(values, "lead", metric)
             yield row | {"note": dig(values, "skipped") or ""}
 
@@ -188,9 +189,13 @@ def targets_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         if not facts.is_complete or target is None:
             continue
         value = found.get(metric)
-        row = {"metric": metric, "op": "<=" if is_upper_bound(metric) else ">=", "target": target}
-        row |= {"value": value, "passed": is_reached(metric, value, target)}
-        missing = "not measured" if is_target(metric, "detector") else "no such score"
+        row = {
+            "metric": metric,
+            "op": "<=" if DETECTOR_SCORES.is_upper_bound(metric) else ">=",
+            "target": target,
+        }
+        row |= {"value": value, "passed": DETECTOR_SCORES.is_reached(metric, value, target)}
+        missing = "not measured" if DETECTOR_SCORES.is_target(metric) else "no such score"
         yield row | {"note": "" if metric in found else missing}
 
 

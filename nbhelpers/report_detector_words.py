@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbhelpers.detector_promises import humans_needed
 from nbhelpers.detector_slices import MIN_ROWS
 from nbhelpers.formatting import count, duration, share
+from nbhelpers.metric_registry import DETECTOR_SCORES, TEXT
 from nbhelpers.report_detector_base import (
     FLOOR_NAMES,
-    METRIC_NAMES,
     edges,
     floors_of,
     lead_said,
@@ -22,7 +22,6 @@ from nbhelpers.report_detector_base import (
     with_edges,
 )
 from nbhelpers.report_facts import RunFacts, dig, interval, known, score
-from nbhelpers.targets_detector import DETECTOR_TITLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,13 +177,12 @@ def worst_said(scores: Mapping[str, Any]) -> Iterator[str]:
 
     Nothing is named where no two of these differ.
     """
-    titles = {"tpr": "TPR", "fpr": "FPR", "roc_auc": "ROC-AUC"}
     found = []
-    for metric, title in titles.items():
+    for metric in ("tpr", "fpr", "roc_auc"):
         if is_named(scores, metric):
             worst = part(scores, "worst", metric)
             said = with_edges(dig(worst, metric), edges(worst, f"{metric}_interval"))
-            found.append(f"{title} {said} at {slice_said(worst)}")
+            found.append(f"{DETECTOR_SCORES.short(metric)} {said} at {slice_said(worst)}")
     if found:
         limit = f"of at least {MIN_ROWS} programs of each class that counts"
         yield f"Worst slices, {limit}: {'; '.join(found)}."
@@ -209,8 +207,8 @@ def means_said(facts: RunFacts) -> Iterator[str]:
     for kind, values in part(scores, "macro").items():
         ours = [one for one in rows(scores, "slices") if one.get("by") == kind]
         said = [
-            f"{title} {score(dig(values, metric))}"
-            for metric, title in (("roc_auc", "ROC-AUC"), ("tpr", "TPR"), ("fpr", "FPR"))
+            f"{DETECTOR_SCORES.short(metric)} {score(dig(values, metric))}"
+            for metric in ("roc_auc", "tpr", "fpr")
             if dig(values, metric) is not None and sum(is_large(o, metric) for o in ours) > 1
         ]
         if said and " x " not in kind:
@@ -235,9 +233,6 @@ def audit_said(facts: RunFacts) -> str:
     return f"{said}: {why}." if why else f"{said}."
 
 
-SHOWN = ("roc_auc", "pr_auc", "accuracy", "f1", "tpr", "tpr_at_fpr", "fpr", "ece")  # in a terminal
-
-
 def audit_warnings(facts: RunFacts) -> list[str]:
     """Return the warnings of the audit, but for the humans that the threshold's promise names."""
     said = rows(facts.data, "audit", "warnings")
@@ -252,10 +247,12 @@ def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str
     table, lines = tables["scores"], [""]
     for split in [name for name in table["split"].unique() if name != "valid"]:
         lines.append(f"{split[:21]:<22}score    95 % interval")
-        of_split = table[(table["split"] == split) & table["metric"].isin(SHOWN)]
+        of_split = table[
+            (table["split"] == split) & table["metric"].isin(DETECTOR_SCORES.names("test", TEXT))
+        ]
         found = [row for row in of_split.to_dict("records") if known(row["value"]) is not None]
         for row in found:
-            title = DETECTOR_TITLES.get(row["metric"], row["metric"])
+            title = DETECTOR_SCORES.title(row["metric"])
             value, low, high = (known(row[key]) for key in ("value", "low", "high"))
             lines.append(f"  {title:<20}{score(value):<9}{interval([low, high])}".rstrip())
         lines += ["  the others          undefined"] if len(found) < len(of_split) else []
@@ -268,7 +265,7 @@ def _floor_lines(facts: RunFacts, split: str) -> Iterator[str]:
     floors = floors_of(part(facts.data, "scores", split))
     for at, (name, beside) in enumerate(floors.items()):
         if not at:
-            titles = (f"{METRIC_NAMES[each.metric]:<29}" for each in beside)
+            titles = (f"{DETECTOR_SCORES.short(each.metric):<29}" for each in beside)
             yield f"  {'lead over':<20}{''.join(titles)}".rstrip()
         leads = (f"{lead_said(each.lead) or 'unknown':<29}" for each in beside)
         yield f"  {FLOOR_NAMES.get(name, name):<20}{''.join(leads)}".rstrip()

@@ -9,6 +9,7 @@ from typing import Any
 
 from nbhelpers.errors import ConfigError
 from nbhelpers.events import phase_seconds
+from nbhelpers.job_specs import JOBS
 from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.result_files import Result
 from nbhelpers.runs import Run
@@ -40,7 +41,7 @@ class RunFacts:
     @property
     def adapter(self) -> str:
         """The short name of what a fine-tuning trains, such as `r16`; nothing for other jobs."""
-        if self.job != "finetune":
+        if self.job not in JOBS or not JOBS[self.job].has_adapters:
             return ""
         method, rank = self.get("settings", "method"), self.get("settings", "lora_r")
         planned = {"lora": f"r{rank}", "qlora": f"qlora-r{rank}"}.get(str(method), method)

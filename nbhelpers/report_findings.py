@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.formatting import count, share
-from nbhelpers.report_facts import RunFacts, dig, interval, score
+from nbhelpers.job_specs import CLONES
+from nbhelpers.report_facts import RunFacts, dig, interval, known, score
 from nbhelpers.report_tables import FLOOR_NAMES, splits
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Tables = Mapping[str, "pd.DataFrame"]
 FEW_FUNCTIONS = 100
 SAME_PRIOR = 0.005  # shares of clones that differ by less are called the same
 CRITIQUES = (
@@ -252,7 +258,7 @@ def _fewer_areas(name: str, scores: Mapping[str, Any]) -> list[str]:
 
 def _random_start(facts: RunFacts) -> list[str]:
     is_random = facts.get("model", "random_weights") and not facts.is_evaluation
-    if not is_random or facts.get("settings", "model") in MODELS["clones"].embedded:
+    if not is_random or facts.get("settings", "model") in CLONES.models.embedded:
         return []
     return ["The model started from random weights, not from pretrained ones."]
 
@@ -262,3 +268,58 @@ def is_bigclonebench(facts: RunFacts) -> bool:
     names = (facts.get("data", "source"), facts.get("settings", "data"))
     spelled = [str(name).lower().replace("_", "").replace("-", "") for name in names if name]
     return any("bigclonebench" in name for name in spelled)
+
+
+# The parts of a report that stand in modules of their own, under the names that every job has.
+
+
+def alarms(facts: RunFacts) -> list[str]:
+    """Return what a reader must not miss: nothing of this job."""
+    return []
+
+
+def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
+    """Return what makes each table, by its name."""
+    from nbhelpers.report_tables import makers
+
+    return makers()
+
+
+def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Return the scores of each split for a terminal."""
+    if "scores" not in tables:
+        return []
+    table, lines = tables["scores"], [""]
+    for split in table["split"].unique():
+        lines.append(f"{split:<19}score    95 % interval over functions")
+        for row in table[table["split"] == split].to_dict("records"):
+            name = f"{row['metric']} {row['average']}".strip()
+            value, low, high = (known(row[key]) for key in ("value", "low", "high"))
+            lines.append(f"  {name:<17}{score(value):<9}{interval([low, high])}".rstrip())
+        lines.append("")
+    return lines
+
+
+def cost_lines(facts: RunFacts) -> list[str]:
+    """Return what else a terminal shows of the run: nothing of this job."""
+    return []
+
+
+def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
+    """Return the HTML below the head of the page."""
+    from nbhelpers.report_html import cost, middle, origin
+
+    parts = (middle, cost, origin)
+    return "".join(part(facts, tables, plots) for part in parts)
+
+
+def figures(facts: RunFacts) -> dict[str, Figure | None]:
+    """Draw the figures, by their names."""
+    from nbhelpers.plots import clones_figures
+
+    return clones_figures(facts)
+
+
+def captions() -> dict[str, str]:
+    """Return what the figures show, where it is not what those of other jobs show."""
+    return {}

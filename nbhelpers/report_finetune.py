@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.formatting import count, share, size
+from nbhelpers.job_specs import FINETUNE
+from nbhelpers.metric_registry import TASKS, TITLES
 from nbhelpers.report_facts import RunFacts, dig, score
 from nbhelpers.report_findings import standing
 from nbhelpers.report_finetune_base import NAMED, against_base, differences, missing_base
 from nbhelpers.report_finetune_tables import evaluated
 from nbhelpers.report_finetune_words import with_edges
-from nbhelpers.targets import TASKS, TITLES
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Tables = Mapping[str, "pd.DataFrame"]
 FEW_SAMPLES = 100
 BASELINE_BYTES = 50 * 2**20  # a GPU that holds this much more than before has something left over
 WELL_STOPPED = 0.8
@@ -143,7 +149,7 @@ def cautions(facts: RunFacts) -> list[str]:
 
 
 def _random_start(facts: RunFacts) -> list[str]:
-    is_embedded = facts.get("settings", "model") in MODELS["finetune"].embedded
+    is_embedded = facts.get("settings", "model") in FINETUNE.models.embedded
     if not facts.get("model", "random_weights") or is_embedded:
         return []
     return ["The model started from random weights, not from pretrained ones."]
@@ -244,3 +250,54 @@ DOUBTS = (
     _skipped,
 )
 DOUBTS += (_left_over, _quantised, _sandbox)
+
+# The parts of a report that stand in modules of their own, under the names that every job has.
+
+
+def alarms(facts: RunFacts) -> list[str]:
+    """Return what a reader must not miss: nothing of this job."""
+    return []
+
+
+def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
+    """Return what makes each table, by its name."""
+    from nbhelpers.report_finetune_tables import makers
+
+    return makers()
+
+
+def score_lines(facts: RunFacts, tables: Tables) -> list[str]:
+    """Return the scores of each split for a terminal."""
+    from nbhelpers.report_finetune_words import score_lines as lines
+
+    return lines(facts, tables)
+
+
+def cost_lines(facts: RunFacts) -> list[str]:
+    """Return what else a terminal shows of the run."""
+    from nbhelpers.report_finetune_words import cost_lines as lines
+
+    return lines(facts)
+
+
+def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
+    """Return the HTML below the head of the page."""
+    from nbhelpers.report_finetune_html import middle
+    from nbhelpers.report_html import cost, origin
+
+    parts = (middle, cost, origin)
+    return "".join(part(facts, tables, plots) for part in parts)
+
+
+def figures(facts: RunFacts) -> dict[str, Figure | None]:
+    """Draw the figures, by their names."""
+    from nbhelpers.plots_finetune import figures as drawn
+
+    return drawn(facts)
+
+
+def captions() -> dict[str, str]:
+    """Return what the figures show, where it is not what those of other jobs show."""
+    from nbhelpers.plots_finetune import CAPTIONS
+
+    return CAPTIONS

@@ -10,20 +10,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.formatting import count
+from nbhelpers.job_specs import FINETUNE
+from nbhelpers.metric_registry import FINETUNE_SCORES, TITLES, written
 from nbhelpers.report_facts import RunFacts, dig
 from nbhelpers.report_finetune_samples import rows_by_split
-from nbhelpers.report_finetune_tables import SPLITS, evaluated, metrics_of
+from nbhelpers.report_finetune_tables import SPLITS, evaluated
 from nbhelpers.result_files import Result
 from nbhelpers.results import sound_results
-from nbhelpers.targets import TASKS, TITLES, written
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # What the head of a report compares; its table has all scores.
-HEADLINE = (("test", "syntax_accuracy"), ("test", "bleu"), *((task, "pass@1") for task in TASKS))
+HEADLINE = FINETUNE_SCORES.headline
 NAMED = (*HEADLINE, ("test", "exact_match"))
 UNCOMPARED = ("mean_new_tokens",)  # longer is neither better nor worse
 SET_ASIDE = "~"  # in the name of a run that a later one replaced
@@ -115,7 +115,7 @@ def unlike(ours: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     for what, places in _SAME.items():
         if any(dig(ours, *place) != dig(other, *place) for place in places):
             return f"{what} differs"
-    is_embedded = dig(ours, "settings", "model") in MODELS["finetune"].embedded
+    is_embedded = dig(ours, "settings", "model") in FINETUNE.models.embedded
     has_own_words = dig(ours, "model", "random_weights") and not is_embedded
     if has_own_words and dig(ours, "seed") != dig(other, "seed"):
         return "its tokenizer was trained on the rows of another seed"
@@ -152,7 +152,7 @@ def _between(ours: Path, other: Path, *_marks: float) -> tuple[Difference, ...]:
     for split in (name for name in SPLITS if all(dig(r, "scores", name) for r in results)):
         scored = {name: dig(r, "scores", split) for name, r in zip(SIDES, results, strict=True)}
         of_split = {name: each.get(split, []) for name, each in zip(SIDES, rows, strict=True)}
-        for metric in metrics_of(split):
+        for metric in FINETUNE_SCORES.names(split):
             if metric not in UNCOMPARED and dig(scored["ours"], "metrics", metric) is not None:
                 found.append(_compared(split, metric, of_split, scored, results[0]))
     return tuple(found)

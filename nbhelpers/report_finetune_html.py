@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbhelpers.formatting import count
+from nbhelpers.metric_registry import FINETUNE_SCORES, TITLES, written
 from nbhelpers.plots import caption
 from nbhelpers.report_facts import RunFacts, known
 from nbhelpers.report_finetune import cautions
 from nbhelpers.report_finetune_base import signed
 from nbhelpers.report_finetune_samples import samples_section
-from nbhelpers.report_finetune_tables import metrics_of, not_evaluated
+from nbhelpers.report_finetune_tables import not_evaluated
 from nbhelpers.report_finetune_words import baseline_said, edges_of, energy_said
 from nbhelpers.report_page import figure, paragraph, section, table_of
-from nbhelpers.targets import TITLES, written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ def _score_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
         head = split if samples is None else f"{split} (n = {count(samples)})"
         cells.setdefault(metric, {})[head] = said
         heads += [head] if head not in heads else []
-    order = [name for name in (*metrics_of("humaneval")[:1], *metrics_of("test")) if name in cells]
+    order = [metric.name for metric in FINETUNE_SCORES.metrics if metric.name in cells]
     rows = [{"metric": TITLES.get(metric, metric)} | cells[metric] for metric in order]
     return pd.DataFrame(rows, columns=["metric", *heads]).fillna("")
 

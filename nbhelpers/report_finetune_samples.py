@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.json_models import read_lines
+from nbhelpers.metric_registry import TASKS, TITLES
 from nbhelpers.report_facts import RunFacts
 from nbhelpers.report_page import section
 from nbhelpers.result_files import Generation
-from nbhelpers.targets import TASKS, TITLES
 
 FILE_NAME = "generations.jsonl"
 SPLITS = ("test", *TASKS)

@@ -6,21 +6,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.formatting import count
+from nbhelpers.metric_registry import FINETUNE_SCORES, TASKS, TITLES
 from nbhelpers.report_facts import RunFacts, dig, known
 from nbhelpers.report_tables import (
     gpus_table,
     memory_lines_table,
     memory_table,
+    metrics_table,
     settings_table,
     timing_table,
     training_table,
 )
-from nbhelpers.targets import TASK_METRICS, TASKS, TEXT_METRICS, TITLES, available, is_target
+from nbhelpers.targets import available
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SPLITS = ("test", *TASKS)
+SPLITS = tuple(FINETUNE_SCORES.splits)
 NOT_EVALUATED = "not evaluated"
 
 
@@ -29,7 +31,7 @@ def makers() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
     from nbhelpers.report_finetune_base import base_table
 
     return {
-        "scores": scores_table,
+        "scores": metrics_table,
         "base": base_table,
         "syntax": syntax_table,
         "outcomes": outcomes_table,
@@ -89,23 +91,6 @@ def _warned(facts: RunFacts) -> str:
     return found[0].removeprefix(start).rstrip(".") if found else ""
 
 
-def metrics_of(split: str) -> tuple[str, ...]:
-    """Return the scores of a split in the order in which they are shown."""
-    return TASK_METRICS if split in TASKS else TEXT_METRICS
-
-
-def scores_table(facts: RunFacts) -> pd.DataFrame:
-    """Return one row per evaluated split and metric; BLEU and chrF count to 100."""
-    rows = []
-    for split, scores in evaluated(facts):
-        metrics = scores["metrics"]
-        for metric in (name for name in metrics_of(split) if name in metrics):
-            low, high = dig(scores, "intervals", metric) or (None, None)
-            row = {"split": split, "metric": metric, "value": metrics[metric]}
-            rows.append(row | {"low": low, "high": high, "samples": scores.get("n_samples")})
-    return _frame(rows)
-
-
 def syntax_table(facts: RunFacts) -> pd.DataFrame:
     """Return how many answers Python does not parse, by kind of error."""
     rows = []
@@ -152,8 +137,8 @@ def targets_table(facts: RunFacts) -> pd.DataFrame:
             continue
         value = found.get(metric)
         row = {"metric": metric, "target": target, "value": value}
-        row |= {"passed": value is not None and value >= target}
-        note = NOT_EVALUATED if is_target(metric, "finetune") else "no such score"
+        row |= {"passed": FINETUNE_SCORES.is_reached(metric, value, target)}
+        note = NOT_EVALUATED if FINETUNE_SCORES.is_target(metric) else "no such score"
         rows.append(row | {"note": "" if metric in found else note})
     return _frame(rows)
 

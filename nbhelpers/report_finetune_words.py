@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.formatting import count, share, size
+from nbhelpers.metric_registry import TITLES, written
 from nbhelpers.report_facts import RunFacts, dig, known
 from nbhelpers.report_finetune_tables import MFU, not_evaluated
-from nbhelpers.targets import TITLES, written
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,12 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.formatting import size
+from nbhelpers.metric_registry import CLONES_SCORES
 from nbhelpers.plots import caption
 from nbhelpers.report_facts import RunFacts, interval, known, score, shown
 from nbhelpers.report_memory import memory_parts
-from nbhelpers.report_page import HEADS, STYLE, figure, paragraph, section, table_of
-from nbhelpers.report_words import alarms, citation, findings, memory_sentence, problems
+from nbhelpers.report_page import STYLE, figure, paragraph, section, table_of
+from nbhelpers.report_words import citation, findings, memory_sentence, problems
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,24 +21,13 @@ if TYPE_CHECKING:
 
 def body(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
     """Return the report as an HTML fragment that brings its own style and images."""
-    if facts.job == "finetune":
-        from nbhelpers.report_finetune_html import middle
+    parts = _head(facts) + findings(facts).sections(facts, tables, plots)
+    return shown(f'<div class="nbh"><style>{STYLE}</style>{parts}</div>')
 
-        found = middle(facts, tables, plots)
-    elif facts.job == "detector":
-        from nbhelpers.report_detector_html import middle as of_detector
 
-        found = of_detector(facts, tables, plots)
-    else:
-        found = _scores(facts, tables, plots) + _doubts(facts, tables)
-    if facts.job == "detector":
-        from nbhelpers.report_detector_html import cost, origin
-
-        rest = [cost(facts, tables, plots), origin(facts, tables, plots)]
-    else:
-        rest = [_cost(facts, tables, plots), _settings(facts, tables, plots)]
-    parts = [_head(facts), found, *rest]
-    return shown(f'<div class="nbh"><style>{STYLE}</style>{"".join(parts)}</div>')
+def middle(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+    """Return the sections of clone detection between the head and the cost of a run."""
+    return _scores(facts, tables, plots) + _doubts(facts, tables)
 
 
 def _head(facts: RunFacts) -> str:
@@ -46,7 +36,7 @@ def _head(facts: RunFacts) -> str:
     title += f", {facts.adapter}" if facts.adapter else ""
     found = findings(facts)
     said = [f"<h1>{html.escape(title)}</h1>", paragraph(found.headline(facts), "lead")]
-    said += [paragraph(text, "bad") for text in [*alarms(facts), *problems(facts)]]
+    said += [paragraph(text, "bad") for text in [*found.alarms(facts), *problems(facts)]]
     said += [paragraph(verdict) for verdict in found.verdicts(facts)]
     said += [paragraph(found.details(facts))]
     said += [paragraph(line, "note") for line in found.glossary(facts)]
@@ -96,7 +86,7 @@ def _wide_scores(table: pd.DataFrame | None) -> pd.DataFrame | None:
         said = score(known(row["value"])) + (f" ({edges})" if edges else "")
         cells.setdefault((row["metric"], row["average"]), {})[row["split"]] = said
     rows = [
-        {"metric": HEADS.get(metric, metric).removesuffix(" (binary)"), "average": average} | splits
+        {"metric": CLONES_SCORES.title(metric), "average": average} | splits
         for (metric, average), splits in cells.items()
     ]
     return pd.DataFrame(rows).fillna("")
@@ -131,7 +121,8 @@ def _floors_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
     return None if table is None else table.drop(columns=["precision", "recall"], errors="ignore")
 
 
-def _cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+def cost(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+    """Return what the run took: memory, time, speed, GPUs, and how the training went."""
     memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
     memory += table_of(_memory_cells(tables.get("memory"))) + _figure(facts, plots, "memory")
     memory += table_of(tables.get("memory_lines")) + memory_parts(facts, tables, plots)
@@ -174,9 +165,8 @@ def _figure(facts: RunFacts, plots: Mapping[str, Path], name: str) -> str:
     return figure(plots, name, caption(facts, name)) if name in plots else ""
 
 
-def _settings(
-    facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]
-) -> str:
+def origin(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
+    """Return the data, the settings, and what is needed to cite or repeat the run."""
     import pandas as pd
 
     rows = pd.DataFrame(list(citation(facts).items()), columns=["to cite", "value"])

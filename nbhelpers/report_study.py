@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from nbhelpers.errors import ConfigError, NbhelpersError
 from nbhelpers.machine import is_notebook
-from nbhelpers.report import Report
+from nbhelpers.metric_registry import TITLES, written
+from nbhelpers.report import Report, is_notebook
 from nbhelpers.report_facts import shown
 from nbhelpers.report_page import STYLE, figure, page, paragraph, section, table_of
 from nbhelpers.report_study_pairs import (
@@ -26,7 +27,6 @@ from nbhelpers.report_study_pairs import (
 )
 from nbhelpers.report_study_words import doubts, headline, pair_lines, run_lines
 from nbhelpers.study_table import StudyResult
-from nbhelpers.targets import TITLES, written
 
 if TYPE_CHECKING:
     import pandas as pd

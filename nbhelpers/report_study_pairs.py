@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.errors import NbhelpersError
+from nbhelpers.metric_registry import TITLES
 from nbhelpers.report_finetune_base import signed
 from nbhelpers.study_table import SHOWN, StudyResult
-from nbhelpers.targets import TITLES
 
 if TYPE_CHECKING:
     import pandas as pd

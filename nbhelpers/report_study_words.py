@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nbhelpers.formatting import GIB, clock, count, duration, size
+from nbhelpers.metric_registry import FINETUNE_SCORES, written
+from nbhelpers.progress import duration
 from nbhelpers.report_study_pairs import SETTLED, WITHIN_NOISE, Pair, adapters_of, scores_of
 from nbhelpers.study_table import StudyResult, StudyRow
-from nbhelpers.targets import TITLES, written
 
 FEW_SEEDS = 3
 WIDTH = 100
 TIME_NOISE = 0.2  # of a run's time, on a machine that others may use too
 PEAKS = ("measured", "predicted")
 SPEED = ("throughput", "useful_tokens_per_s")
-HEADS = {"syntax_accuracy": "syntax", "bleu": "BLEU", "exact_match": "exact", "pass@1": "p@1"}
 SHORT = {"humaneval": "HE ", "mbpp": "MBPP ", "sample": "sample "}
 
 
@@ -218,7 +218,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _head(split: str, metric: str) -> str:
-    return SHORT.get(split, "") + HEADS.get(metric, TITLES.get(metric, metric))
+    return SHORT.get(split, "") + FINETUNE_SCORES.short(metric)
 
 
 def _cells(row: StudyRow, shown: Sequence[tuple[str, str]], unit: int) -> list[str]:

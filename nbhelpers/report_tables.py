@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers import report_memory, report_time
 from nbhelpers.errors import ConfigError
+from nbhelpers.job_specs import CLONES, JOBS, resolve
+from nbhelpers.metric_registry import CLONES_SCORES
 from nbhelpers.report_facts import RunFacts, dig
-from nbhelpers.targets import METRICS, ORDERS, check_targets
+from nbhelpers.targets import check_targets, scores_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,20 +36,14 @@ def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     """Return every table that this run can fill, by name."""
-    makers = _makers(facts.job) | report_memory.makers() | report_time.makers()
+    own = resolve(JOBS.get(facts.job, CLONES).report).tables()
+    makers = own | report_memory.makers() | report_time.makers()
     made = {name: make(facts) for name, make in makers.items()}
     return {name: table for name, table in made.items() if len(table)}
 
 
-def _makers(job: str) -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
-    if job == "finetune":
-        from nbhelpers.report_finetune_tables import makers as of_finetune
-
-        return of_finetune()
-    if job == "detector":
-        from nbhelpers.report_detector_tables import makers as of_detector
-
-        return of_detector()
+def makers() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
+    """Return what makes each table of clone detection, by its name."""
     return {
         "scores": scores_table,
         "priors": priors_table,
@@ -77,6 +73,19 @@ def _edges(values: Any, name: str) -> dict[str, float | None]:
     return {"low": edges[0], "high": edges[1]}
 
 
+def metrics_table(facts: RunFacts) -> pd.DataFrame:
+    """Return one row per split and metric of a job, as its scores list them."""
+    job, rows = scores_of(facts.data), []
+    for split in job.splits:
+        scores = facts.get("scores", split)
+        metrics = dig(scores, "metrics") or {}
+        for metric in (name for name in job.names(split) if name in metrics):
+            row = {"split": split, "metric": metric, "value": metrics[metric]}
+            row |= _edges(scores, metric)
+            rows.append(row | {"samples": dig(scores, "n_samples")})
+    return _frame(rows)
+
+
 def _average(metric: str) -> str:
     if metric.endswith("_macro"):
         return "macro"
@@ -88,7 +97,7 @@ def scores_table(facts: RunFacts) -> pd.DataFrame:
     rows = []
     for split, scores in splits(facts):
         given = dig(scores, "orders", "given") or {}
-        for metric in (name for name in METRICS if name in given):
+        for metric in (name for name in CLONES_SCORES.names() if name in given):
             row = {"split": split, "metric": metric.removesuffix("_macro")}
             row |= {"average": _average(metric), "value": given[metric]}
             rows.append(row | _edges(scores, metric))
@@ -129,7 +138,7 @@ def orders_table(facts: RunFacts) -> pd.DataFrame:
         orders = scores.get("orders") or {}
         if len(orders) < 2:
             continue
-        for order in (name for name in ORDERS if name in orders):
+        for order in (name for name in CLONES_SCORES.ORDERS if name in orders):
             row = {"split": split, "order": order}
             names = ("precision", "recall", "f1", "roc_auc", "pr_auc")
             rows.append(row | {metric: dig(orders, order, metric) for metric in names})

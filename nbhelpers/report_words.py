@@ -8,9 +8,9 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.formatting import count, duration, size
-from nbhelpers.report_facts import RunFacts, interval, known, score, shown
+from nbhelpers.job_specs import CLONES, JOBS, resolve
+from nbhelpers.report_facts import RunFacts, known, shown
 from nbhelpers.report_memory import memory_notes
 from nbhelpers.report_time import time_said
 
@@ -18,24 +18,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 100
-OF_FINETUNE = frozenset(("peft", "trl", "bitsandbytes", "sacrebleu"))  # no other job loads these
 WEIGHTS = ("model.", "pytorch_model.", "adapter_model.")  # how a file of weights begins
 
 
 def findings(facts: RunFacts) -> ModuleType:
-    """Return what concludes from a run's scores, by its job.
+    """Return what concludes from a run's scores, the module that its job names.
 
-    Each of the modules has `headline`, `verdicts`, `details`, `glossary` and `cautions`.
+    Each of these modules has the same functions of a run's facts: `headline`, `verdicts`,
+    `details`, `glossary`, `cautions` and `alarms` (what a reader must not miss) in sentences;
+    `tables` (a maker by name), `figures` and `captions`; `score_lines` and `cost_lines` for a
+    terminal; `sections`, the HTML below the head.
     """
-    from nbhelpers import report_detector, report_findings, report_finetune
-
-    of_jobs = {"finetune": report_finetune, "detector": report_detector}
-    return of_jobs.get(facts.job, report_findings)
-
-
-def alarms(facts: RunFacts) -> list[str]:
-    """Return what a reader must not miss, of a job that knows such things."""
-    return findings(facts).alarms(facts) if facts.job == "detector" else []
+    return resolve(JOBS.get(facts.job, CLONES).report)
 
 
 def problems(facts: RunFacts) -> list[str]:
@@ -83,10 +77,16 @@ def citation(facts: RunFacts) -> dict[str, str]:
         "versions": ", ".join(
             f"{name} {version}"
             for name, version in versions.items()
-            if facts.job == "finetune" or name not in OF_FINETUNE
+            if name not in _of_others(facts.job)
         ),
     }
     return {name: str(value) for name, value in rows.items() if value not in (None, "", {})}
+
+
+def _of_others(job: str) -> set[str]:
+    """Return the libraries that other jobs load and this one does not."""
+    used = {name: {*spec.libraries, *spec.score_libraries} for name, spec in JOBS.items()}
+    return set().union(*used.values()) - used.get(job, used[CLONES.name])
 
 
 def _data_flow(facts: RunFacts) -> str | None:
@@ -109,14 +109,13 @@ def _weights(facts: RunFacts) -> str | None:
         is_in_folder = given.name.startswith(WEIGHTS) and given.parent.name
         return f"from checkpoint {given.parent.name if is_in_folder else given.name}"
     steps = facts.get("settings", "pretrain_steps")
-    job = facts.job if facts.job in MODELS else "clones"
-    if facts.get("settings", "model") in MODELS[job].embedded:
+    spec = JOBS.get(facts.job, CLONES)
+    if facts.get("settings", "model") in spec.models.embedded:
         if not steps:
             return "random"
-        if job == "detector":
-            return f"random, pre-trained for {count(steps)} masked-language-model steps"
-        text = "the sample" if facts.is_sample or job != "clones" else "its train functions"
-        return f"random, pre-trained for {count(steps)} language-model steps on {text}"
+        name, rows = spec.pretraining
+        text = f"random, pre-trained for {count(steps)} {name}"
+        return f"{text} on {'the sample' if facts.is_sample else rows}" if rows else text
     return {True: "random", False: "pretrained"}.get(facts.get("model", "random_weights"))
 
 
@@ -145,18 +144,8 @@ def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> s
     if "memory" in tables or not facts.is_evaluation:
         after += [memory_sentence(tables), *memory_notes(facts)]
     after += [f"Time: {duration(total)}{part}.", *time_said(facts)] if total is not None else []
-    lines = wrapped([found.headline(facts), *alarms(facts), *problems(facts)])
-    if facts.job == "finetune":
-        from nbhelpers.report_finetune_words import cost_lines, score_lines
-
-        lines, after = lines + score_lines(facts, tables), after + cost_lines(facts)
-    elif facts.job == "detector":
-        from nbhelpers import report_detector_words as of_detector
-
-        lines += of_detector.score_lines(facts, tables)
-        after += of_detector.cost_lines(facts)
-    else:
-        lines += _score_lines(tables)
+    lines = wrapped([found.headline(facts), *found.alarms(facts), *problems(facts)])
+    lines, after = lines + found.score_lines(facts, tables), after + found.cost_lines(facts)
     after += [f"Note: {caution}" for caution in found.cautions(facts)]
     return shown("\n".join([*lines, *wrapped(after), f"Report: {path}"]) + "\n")
 
@@ -164,20 +153,6 @@ def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> s
 def wrapped(sentences: list[str]) -> list[str]:
     """Return sentences as lines of at most `WIDTH` columns, each sentence on a line of its own."""
     return [line for said in sentences for line in textwrap.wrap(said, WIDTH)]
-
-
-def _score_lines(tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    if "scores" not in tables:
-        return []
-    table, lines = tables["scores"], [""]
-    for split in table["split"].unique():
-        lines.append(f"{split:<19}score    95 % interval over functions")
-        for row in table[table["split"] == split].to_dict("records"):
-            name = f"{row['metric']} {row['average']}".strip()
-            value, low, high = (known(row[key]) for key in ("value", "low", "high"))
-            lines.append(f"  {name:<17}{score(value):<9}{interval([low, high])}".rstrip())
-        lines.append("")
-    return lines
 
 
 def _target_lines(tables: Mapping[str, pd.DataFrame]) -> list[str]:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbhelpers.errors import ConfigError, RequirementMissed
 from nbhelpers.targets import Requirement, parse_requirement
-
-if TYPE_CHECKING:
-    from nbhelpers.runs import RunResult
-    from nbhelpers.study import StudyResult
 
 
 def parse_requirements(texts: Sequence[str], job: str | None = None) -> list[Requirement]:
@@ -27,10 +23,12 @@ def parse_requirements(texts: Sequence[str], job: str | None = None) -> list[Req
     return [parse_requirement(text, job) for text in texts]
 
 
-def require_scores(
-    result: RunResult | StudyResult | None, conditions: Sequence[Requirement]
-) -> None:
+def require_scores(result: Any, conditions: Sequence[Requirement]) -> None:
     """Do nothing when a result meets every condition; of a study, each trained run must.
+
+    Args:
+        result: A `RunResult`, a `StudyResult`, or None where a notebook started no run.
+        conditions: From `parse_requirements`.
 
     Raises:
         RequirementMissed: With all that are missed.
@@ -54,7 +52,7 @@ def require_scores(
         raise RequirementMissed("; ".join(e.message for e in missed), fix=missed[0].fix)
 
 
-def _judged(result: RunResult | StudyResult) -> list[tuple[str, Mapping[str, Any]]]:
+def _judged(result: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the results that a condition is about, each with its name and a colon.
 
     Of a study: the runs that trained; the model as it is, where nothing did.

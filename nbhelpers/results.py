@@ -12,8 +12,7 @@ from nbhelpers.errors import DataError, JobFailed
 from nbhelpers.formatting import duration
 from nbhelpers.paths import expanded
 from nbhelpers.tables import left
-from nbhelpers.targets import TASKS, TITLES, available, written
-from nbhelpers.targets_detector import DETECTOR_TITLES
+from nbhelpers.targets import available, scores_of
 
 RESULT_NAME = "result.json"
 
@@ -91,20 +90,13 @@ class RunResult:
         Of `clones`: F1 on test. Of `finetune`: syntax accuracy and BLEU on test, and pass@1. Of
         `detector`: ROC-AUC, TPR and FPR on test, and MRR of the similarity space.
         """
-        if self.job == "detector":
-            found = available(self.data)
-            wanted = {f"test {DETECTOR_TITLES[m]}": found.get(m) for m in ("roc_auc", "tpr", "fpr")}
-            wanted["similarity MRR"] = found.get("similarity.mrr")
-            return {name: f"{v:.3f}" for name, v in wanted.items() if v is not None}
-        if self.job != "finetune":
-            return {} if self.f1 is None else {"test F1": f"{self.f1:.3f}"}
-        wanted = [("test", "syntax_accuracy"), ("test", "bleu")]
-        found = {}
-        for split, metric in [*wanted, *((task, "pass@1") for task in TASKS)]:
-            value = ((self.scores.get(split) or {}).get("metrics") or {}).get(metric)
-            title = TITLES[metric] if split == "test" else f"{TITLES[split]} {metric}"
-            found |= {} if value is None else {title: written(metric, value)}
-        return found
+        scores, found = scores_of(self.data), available(self.data)
+        values = {(split, name): found.get(f"{split}.{name}") for split, name in scores.headline}
+        return {
+            scores.title_of(split, name): scores.written(name, value)
+            for (split, name), value in values.items()
+            if value is not None
+        }
 
     def __repr__(self) -> str:
         scores = (f", {name} {value}" for name, value in self.headline_scores.items())

@@ -22,7 +22,7 @@ class Settings(BaseModel):
 
     model: str = Field(
         min_length=1,
-        description="a short name (`catalog.MODELS` lists each job's), a hub id or a local folder",
+        description="a short name (`job_specs` lists each job's), a hub id or a local folder",
     )
     model_revision: str | None = Field(None, description="commit or tag of the weights on the hub")
     random_weights: bool = Field(False, description="take the architecture, not the weights")
@@ -324,10 +324,3 @@ class DetectorSettings(Settings):
     def function_length(self) -> int:
         """Tokens of one program at most."""
         return self.seq_len
-
-
-SETTINGS: dict[str, type[Settings]] = {
-    "clones": ClonesSettings,
-    "finetune": FinetuneSettings,
-    "detector": DetectorSettings,
-}

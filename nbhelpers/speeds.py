@@ -18,6 +18,7 @@ from typing import Any
 from nbhelpers.cache import cache_dir
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.files import LARGEST, parsed, read_json, rebuilt
+from nbhelpers.job_specs import JOBS
 from nbhelpers.json_models import read_raw
 from nbhelpers.paths import is_folder
 from nbhelpers.result_files import Record, Result
@@ -26,7 +27,6 @@ SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
 MOST_LINE_BYTES = 16_384
 MOST_RUNS = 40  # of a folder that are read
-EXAMPLES = ("pairs", "samples", "programs", "examples")  # what a job counts, each a second
 RUN, PROBE, LOOP = "run", "probe", "plain loop"
 CPU = "cpu"
 
@@ -177,7 +177,8 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
         return None
     hardware = record.get("hardware") or {}
     model = result.get("model") or {}
-    counted = (speed.get(f"{unit}_per_s") for unit in EXAMPLES)
+    units = (*(spec.unit for spec in JOBS.values()), "examples")
+    counted = (speed.get(f"{unit}_per_s") for unit in units)
     use_gpu, examples_per_s = bool(plan.get("use_gpu")), next(filter(None, counted), None)
     useful = speed.get("useful_tokens_per_s")
     if not useful or not examples_per_s:

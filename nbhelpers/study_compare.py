@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError, NbhelpersError
 from nbhelpers.json_models import read_lines
+from nbhelpers.metric_registry import FINETUNE_SCORES, TASKS, TITLES
 from nbhelpers.result_files import Generation
-from nbhelpers.targets import ONE_DECIMAL, TASKS, TITLES
 
 if TYPE_CHECKING:
     from nbhelpers.study_table import StudyResult, StudyRow
 
 GENERATIONS = "generations.jsonl"
 REFERENCE = "r16"  # what the other adapters are compared with, where it is one of them
-HEADLINE = ("test.syntax_accuracy", "test.bleu", *(f"{task}.pass@1" for task in TASKS))
+HEADLINE = tuple(f"{split}.{name}" for split, name in FINETUNE_SCORES.headline)
 
 
 def compare_study(
@@ -105,7 +105,7 @@ def _sentences(found: StudyResult, metric: str, baseline: str, trained: list[str
 def _difference(each: dict[str, Any], metric: str) -> str:
     if each["difference"] is None:
         return f" ({each['reason']})" if each.get("reason") else ""
-    form = "{:+.1f}" if metric in ONE_DECIMAL else "{:+.3f}"
+    form = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
     text = form.format(each["difference"])
     if edges := each["interval"]:
         text += f" [{form.format(edges[0])}, {form.format(edges[1])}]"

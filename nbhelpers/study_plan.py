@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.batching import BatchPlan, plan_batch
 from nbhelpers.budgets import predict_memory
-from nbhelpers.catalog import MODELS
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.identity import folder_stamp, run_id
+from nbhelpers.job_specs import JOBS
 from nbhelpers.launch import is_fresh_by_default
 from nbhelpers.memory import DOES_NOT_FIT, MemoryBudget
 from nbhelpers.parameters import override_words
@@ -239,7 +239,7 @@ def plan_study(
         ConfigError: An adapter, a seed or a setting is wrong, or two adapters are the same run.
         HardwareError: As for `plan_batch`.
     """
-    if preset.job != "finetune":
+    if not JOBS[preset.job].has_adapters:
         fix = "load a preset of the job finetune; other jobs launch one run at a time"
         raise ConfigError(f"A study compares adapters, and {preset.job} has none.", fix=fix)
     variants, given, notes = parse_variants(adapters), parse_seeds(seeds), []
@@ -268,7 +268,7 @@ def _named_presets(
 ) -> Iterable[tuple[str, str, Preset]]:
     """Each run's name, adapter and preset; a seed at a time: whole comparisons are done early."""
     s = preset.settings  # an embedded model is pre-trained with a seed of its own
-    is_seeded = s.random_weights and s.model not in MODELS[preset.job].embedded
+    is_seeded = s.random_weights and s.model not in JOBS[preset.job].models.embedded
     for position, seed in enumerate(seeds):
         for variant in variants:
             is_base = variant.changes["method"] == "base"

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.formatting import duration
+from nbhelpers.metric_registry import FINETUNE_SCORES, TASKS, TITLES, written
+from nbhelpers.progress import duration
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck
 from nbhelpers.study_plan import PlannedRun, Study
 from nbhelpers.study_time import FINISHED, REFUSED, TimeEstimate
 from nbhelpers.tables import left
-from nbhelpers.targets import TASK_METRICS, TASKS, TEXT_METRICS, TITLES, written
 from nbhelpers.timing import TimeBudget
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 BOX = "overflow-x:auto;max-width:100%"  # a wide table scrolls, the page does not
 METRICS = tuple(
-    [("test", name) for name in TEXT_METRICS] + [(t, name) for t in TASKS for name in TASK_METRICS]
+    (split, name) for split in FINETUNE_SCORES.splits for name in FINETUNE_SCORES.names(split)
 )
 SHOWN = (("test", "syntax_accuracy"), ("test", "bleu"), ("test", "exact_match"))
 SHOWN += tuple((task, "pass@1") for task in TASKS)

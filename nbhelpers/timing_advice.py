@@ -13,9 +13,10 @@ from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.formatting import duration
+from nbhelpers.job_specs import ADAPTER
 from nbhelpers.memory import FITS, NO_GPU
 from nbhelpers.presets import divisors
-from nbhelpers.schema import FinetuneSettings
+from nbhelpers.progress import duration
 
 if TYPE_CHECKING:
     from nbhelpers.presets import Preset
@@ -73,7 +74,7 @@ def _predicted(preset: Preset, changes: Changes, found: TimeBudget, asked: Plan)
 def _free(preset: Preset, asked: Plan) -> Iterator[Changes]:
     """Changes that leave what is learnt as it is, one at a time."""
     s = preset.settings
-    if isinstance(s, FinetuneSettings) and not s.packing and asked.plan.use_gpu:
+    if asked.spec.formulas == ADAPTER and not s.packing and asked.plan.use_gpu:
         yield {"packing": True}
     if s.padding == "fixed":
         yield {"padding": "dynamic"}
@@ -81,7 +82,7 @@ def _free(preset: Preset, asked: Plan) -> Iterator[Changes]:
         yield {"precision": "auto"}
     if s.attention == "eager" and asked.hardware.precision == "bf16":
         yield {"attention": "auto"}
-    if getattr(s, "compile_layers", "") == "off" and isinstance(s, FinetuneSettings):
+    if getattr(s, "compile_layers", "") == "off" and asked.spec.formulas == ADAPTER:
         yield {"compile_layers": "auto"}
     if s.gradient_checkpointing:
         yield {"gradient_checkpointing": False}

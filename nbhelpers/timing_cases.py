@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbhelpers.job_specs import ADAPTER, ENCODER, JOBS, spec_of
 from nbhelpers.ledger_finetune import choose_compile, choose_kernel
-from nbhelpers.schema import FinetuneSettings
 from nbhelpers.shapes import find_shape, known_shape
 from nbhelpers.shapes_causal import CausalShape
 from nbhelpers.speeds import CPU, SpeedRow
@@ -114,6 +114,11 @@ class Case:
         return (self.flops or 0.0) * self.tokens * slow
 
 
+def family_of(job: str) -> str:
+    """Return the formulas of time that hold for a job; an encoder's where nobody knows."""
+    return (JOBS[job].formulas if job in JOBS else "") or ENCODER
+
+
 def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work) -> Case:
     """Return the case of a run to come."""
     shape = find_shape(settings)
@@ -121,7 +126,7 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
     attention, compiled = _kernel(settings, plan, hardware, shape)
     gpu = hardware.gpu if plan.use_gpu else None
     return Case(
-        family="adapter" if isinstance(settings, FinetuneSettings) else "encoder",
+        family=family_of(spec_of(settings).name),
         model=settings.model,
         method=getattr(settings, "method", "full"),
         precision=precision if plan.use_gpu else "fp32",
@@ -142,7 +147,7 @@ def _kernel(
     s: Settings, plan: BatchPlan, hardware: Hardware, shape: Shape | CausalShape | None
 ) -> tuple[str, bool]:
     """Return the attention and whether blocks are compiled, as the jobs choose."""
-    if isinstance(s, FinetuneSettings) and isinstance(shape, CausalShape):
+    if spec_of(s).formulas == ADAPTER and isinstance(shape, CausalShape):
         has_flex = plan.use_gpu and hardware.precision == "bf16"
         kernel = choose_kernel(s, shape, has_flex=has_flex)
         return kernel, plan.use_gpu and choose_compile(s, kernel)
@@ -165,7 +170,7 @@ def case_of_row(row: SpeedRow, wanted: Case) -> Case | None:
     if shape is None and row.model != wanted.model:
         return None
     return Case(
-        family="adapter" if row.job == "finetune" else "encoder",
+        family=family_of(row.job),
         model=row.model,
         method=row.method,
         precision=row.precision,

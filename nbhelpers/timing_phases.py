@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.formatting import duration
-from nbhelpers.schema import DetectorSettings, FinetuneSettings
+from nbhelpers.job_specs import ADAPTER, JobSpec, spec_of
+from nbhelpers.progress import duration
 from nbhelpers.speeds import RUN, SpeedRow, device_key
 from nbhelpers.timing_cases import NOTHING, Range, case_of
 from nbhelpers.timing_rate import Rate
-from nbhelpers.timing_work import Work, answers, is_same_work, job_of
+from nbhelpers.timing_work import Work, answers, is_same_work
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
@@ -25,10 +25,6 @@ DATA, TRAINING, EVALUATION = "data", "training", "evaluation"
 # is loaded.
 START_S = Range.of(20.0, 40.0, 90.0)
 EMBEDDED_START_S = Range.of(3.0, 8.0, 20.0)
-# Source: docs/LOG.md. 15 s for BigCloneBench's 9,134 functions, 125 s for 47,523 programs, audit
-# and edits included; an instruction row is made into tokens in well under a millisecond.
-DATA_S = {"clones": 15.0, "detector": 125.0, "finetune": 10.0}
-DATA_EXAMPLES = {"clones": 90_102, "detector": 38_018, "finetune": 18_312}
 DATA_RANGE = (0.5, 1.0, 2.0)
 # Source: docs/LOG.md. Blocks of Gemma compiled in 23 to 114 s; with kernels cached in 9.
 COMPILE_S = Range.of(9.0, 35.0, 114.0)
@@ -36,10 +32,6 @@ COMPILE_S = Range.of(9.0, 35.0, 114.0)
 FROZEN_SHARE = 0.044 / 0.125
 # Source: docs/LOG.md. Ten validations and six checkpoints of an encoder: 30 s.
 VALIDATION_S = Range.of(1.0, 3.0, 5.0)
-# Source: docs/LOG.md. Scoring 2 s and floors 15 for the clones (intervals 1 more); 70 to 130 s for
-# the detector's scores, edit suite and floors, of 47,523 programs.
-EVALUATE_S = {"clones": Range.of(4.0, 8.0, 20.0), "detector": Range.of(70.0, 100.0, 130.0)}
-FLOORS_S = Range.of(8.0, 15.0, 30.0)
 # Of one token for every answer of a batch: small kernels, so the CPU's speed counts too.
 DECODE_STEP_S = Range.of(0.025, 0.06, 0.12)
 ANSWER_SHARE = (0.5, 0.75, 1.0)  # of max_new_tokens: tuned answers end earlier
@@ -91,19 +83,19 @@ class Plan:
     rows: Sequence[SpeedRow]
 
     @property
-    def job(self) -> str:
-        """The job's name."""
-        return job_of(self.settings)
+    def spec(self) -> JobSpec:
+        """The job."""
+        return spec_of(self.settings)
 
     @property
     def is_embedded(self) -> bool:
         """Whether the model is one of those that are built here."""
-        return self.settings.model in MODELS[self.job].embedded
+        return self.settings.model in self.spec.models.embedded
 
     def past(self) -> list[SpeedRow]:
         """Return runs of this job on this device with their seconds, newest first."""
         device = device_key(self.plan.use_gpu, self.hardware.to_dict())
-        alike = (r for r in self.rows if r.seconds and r.kind == RUN and r.job == self.job)
+        alike = (r for r in self.rows if r.seconds and r.kind == RUN and r.job == self.spec.name)
         found = [r for r in alike if r.device == device and r.world_size == self.plan.world_size]
         if not self.plan.use_gpu:
             found = [r for r in found if r.cpu_count == self.hardware.cpu_count]
@@ -149,10 +141,11 @@ def _data(asked: Plan) -> PhaseTime:
     start = EMBEDDED_START_S if asked.is_embedded else START_S
     if work.examples is None:
         return PhaseTime.of(DATA, None, "the data is not known yet")
-    share = work.examples / DATA_EXAMPLES[asked.job]
-    # A part of the functions stand in every tenth of the pairs.
-    share = min(share, 1.0) if asked.job == "clones" else share
-    low, middle, high = (DATA_S[asked.job] * share * each for each in DATA_RANGE)
+    if (time := asked.spec.time) is None:
+        return PhaseTime.of(DATA, None, f"unknown of the job {asked.spec.name}")
+    share = work.examples / time.data_examples
+    share = min(share, 1.0) if time.examples_repeat else share
+    low, middle, high = (time.data_s * share * each for each in DATA_RANGE)
     note = "start, reading and tokens (estimate); no downloads"
     return PhaseTime.of(DATA, start + Range.of(low, middle, high), note)
 
@@ -168,11 +161,10 @@ def _training(asked: Plan) -> PhaseTime:
     plan = asked.plan
     step = plan.per_device_train_batch_size * plan.world_size
     epochs = float(s.epochs)
-    if isinstance(s, DetectorSettings):
-        epochs -= (1.0 - FROZEN_SHARE) * min(s.freeze_epochs, s.epochs)
+    epochs -= (1.0 - FROZEN_SHARE) * min(getattr(s, "freeze_epochs", 0), s.epochs)
     seconds = rate.micro_step_s * (work.examples * epochs / step)
     seconds = seconds + _validations(asked)
-    if isinstance(s, FinetuneSettings) and case_of(s, plan, asked.hardware, work).compiled:
+    if asked.spec.formulas == ADAPTER and case_of(s, plan, asked.hardware, work).compiled:
         seconds = seconds + COMPILE_S
     note = f"{steps_of(s, work.examples):,} optimizer steps"
     if work.is_bound:
@@ -190,10 +182,11 @@ def _validations(asked: Plan) -> Range:
     """Return the seconds of validation and checkpoints during training."""
     s, step = asked.settings, asked.rate.micro_step_s
     one = step * (FORWARD_SHARE / (asked.plan.per_device_train_batch_size * asked.plan.world_size))
-    if isinstance(s, FinetuneSettings):
+    if asked.spec.formulas == ADAPTER:
         return one * (1.5 * s.epochs * s.valid_samples)
-    examples = asked.work.examples or 0
-    held_out = 0.125 * examples if isinstance(s, DetectorSettings) else min(500, examples)
+    if (time := asked.spec.time) is None:
+        return NOTHING
+    held_out = min(time.valid_share * (asked.work.examples or 0), time.most_valid)
     fixed = VALIDATION_S if asked.plan.use_gpu else Range.of(0.1, 0.3, 1.0)
     return (one * held_out + fixed) * s.epochs
 
@@ -205,16 +198,18 @@ def _evaluation(asked: Plan) -> PhaseTime:
         if all(row.settings.get(name) == values.get(name) for name in EVALUATED_BY):
             taken = by_phase(row.seconds)[EVALUATION]
             return PhaseTime.of(EVALUATION, _spread([taken]), f"as in {row.source}")
-    if isinstance(s, FinetuneSettings):
+    if asked.spec.formulas == ADAPTER:
         return _generation(asked)
+    if (time := asked.spec.time) is None:
+        return PhaseTime.of(EVALUATION, None, f"unknown of the job {asked.spec.name}")
     examples = asked.work.examples or 0
-    share = max(examples / DATA_EXAMPLES[asked.job], 0.05)
-    fixed = EVALUATE_S[asked.job] * (min(share, 1.0) if asked.job == "clones" else share)
-    if asked.job == "clones" and s.floors:
-        fixed = fixed + FLOORS_S * min(share, 1.0)
+    share = max(examples / time.data_examples, 0.05)
+    fixed = Range.of(*time.evaluate_s) * (min(share, 1.0) if time.examples_repeat else share)
+    if time.floors_s is not None and s.floors:
+        fixed = fixed + Range.of(*time.floors_s) * min(share, 1.0)
     if asked.rate.micro_step_s is not None:
         per = asked.plan.per_device_train_batch_size * asked.plan.world_size
-        scored = 0.25 * examples if asked.job == "detector" else min(1_000, examples)
+        scored = min(time.scored_share * examples, time.most_scored)
         fixed = fixed + asked.rate.micro_step_s * (FORWARD_SHARE * scored / per)
     return PhaseTime.of(EVALUATION, fixed, "scores and floors (estimate)")
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.gpus import known_gpus
+from nbhelpers.job_specs import ADAPTER, spec_of
 from nbhelpers.speeds import CPU, LOOP, SpeedRow
-from nbhelpers.timing_cases import LAUNCH_S, Case, Range, case_of, case_of_row
-from nbhelpers.timing_work import Work, job_of
+from nbhelpers.timing_cases import LAUNCH_S, Case, Range, case_of, case_of_row, family_of
+from nbhelpers.timing_work import Work
 
 if TYPE_CHECKING:
     from nbhelpers.batching import BatchPlan
@@ -70,7 +71,7 @@ def rate_of(
     if wanted.flops is None and not any(row.model == wanted.model for row in rows):
         note = f"the size of {wanted.model} is unknown, and no run with it was measured"
         return Rate(micro_step_s=None, basis=ESTIMATE, notes=(note,))
-    found = sorted(_transfers(wanted, rows, job_of(settings)), key=lambda each: each.distance)
+    found = sorted(_transfers(wanted, rows, spec_of(settings).name), key=lambda each: each.distance)
     return _rate_from(wanted, found, _floor(wanted, rows)) if found else _from_mfu(wanted, hardware)
 
 
@@ -254,7 +255,7 @@ EASY = {"processes", "tokens per micro-step", "half precision", "a plain loop", 
 def _basis(best: _Transfer) -> str:
     """Name the source: anything that changed the arithmetic makes it an estimate."""
     hard = set(best.differs) - EASY - {"card"}
-    if best.row.job == "finetune":
+    if family_of(best.row.job) == ADAPTER:
         hard -= {"model"} if "size" not in best.differs else set()
     if hard - {"model"}:
         return ESTIMATE

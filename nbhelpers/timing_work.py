@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.schema import FinetuneSettings
+from nbhelpers.job_specs import ADAPTER, spec_of
 
 if TYPE_CHECKING:
     from nbhelpers.schema import Settings
@@ -31,26 +31,7 @@ ROWS_BY = ("data", "data_revision", "train_fraction", "max_train_samples", "on_b
 ROWS_BY += ("valid_samples", "eval_samples", "remove_duplicates", "languages", "hold_out", "split")
 TOKENS_BY = ("data", "data_revision", "model", "template", "seq_len", "data_flow_length")
 
-# Train examples of public data sets, all of them.
-# Source: CodeXGLUE's train.txt (901,028 pairs); the page of H-AIRosettaMP (121,247 rows), of which
-# four fifths are drawn for training where nothing else is asked for; the bundled samples, counted.
-TRAIN_EXAMPLES = {
-    ("clones", "semeru/Code-Code-CloneDetection-BigCloneBench"): 901_028,
-    ("detector", "isThisYouLLM/H-AIRosettaMP"): 96_998,
-    ("clones", SAMPLE): 3_800,
-    ("detector", SAMPLE): 624,
-}
-# Useful tokens of an example by its longest text; what lies between is drawn as lines.
-# Source: docs/LOG.md, useful tokens over examples of the runs with 400 and 1,024 tokens on
-# BigCloneBench (a pair; GraphCodeBERT's with 128 nodes), and 512 on Rosetta Code. Shorter and
-# longer texts are guesses from these.
-_PAIRS = ((0, 0.0), (128, 230.0), (256, 370.0), (400, 430.0), (1024, 538.0), (4096, 600.0))
-_PROGRAMS = ((0, 0.0), (128, 115.0), (256, 180.0), (512, 239.0), (2048, 300.0))
-TOKENS = {"clones": _PAIRS, "detector": _PROGRAMS}
-SAMPLE_TOKENS = {"clones": 198, "finetune": 60, "detector": 100}  # of the bundled samples, measured
 GRAPH_SHARE = 612 / 430  # of a pair with data flow and of one without
-# Source: useful share of clones with packed blocks (.83 to .85), attention alone being padded.
-DYNAMIC_SHARE = {"clones": 0.84, "detector": 1.0}
 # Source: 20 to 35 % of the tokens were padding where samples of like length shared a batch.
 PADDED_SHARE = 0.75
 
@@ -71,28 +52,21 @@ class Work:
 
 def training_rows(settings: Settings) -> int | None:
     """Return the rows of training as far as they are known before the data is read."""
-    limit = settings.max_train_samples
-    if isinstance(settings, FinetuneSettings):
+    limit, spec = settings.max_train_samples, spec_of(settings)
+    if spec.formulas == ADAPTER:
         held_out = settings.valid_samples + settings.eval_samples
         whole = {DEFAULT_DATA: DEFAULT_ROWS - held_out, SAMPLE: SAMPLE_ROWS}.get(settings.data)
     else:
-        whole = TRAIN_EXAMPLES.get((job_of(settings), settings.data))
+        whole = spec.time.train_examples.get(settings.data) if spec.time else None
     if whole is None:
         return limit
     rows = int(whole * settings.train_fraction)
     return max(1, min(rows, limit) if limit else rows)
 
 
-def job_of(settings: Settings) -> str:
-    """Return the job whose settings these are."""
-    from nbhelpers.schema import SETTINGS
-
-    return next(name for name, kind in SETTINGS.items() if isinstance(settings, kind))
-
-
 def answers(settings: Settings) -> int:
     """Return how many answers the evaluation of a fine-tuning generates."""
-    if not isinstance(settings, FinetuneSettings) or settings.evaluate == "none":
+    if spec_of(settings).formulas != ADAPTER or settings.evaluate == "none":
         return 0
     problems = 0
     if settings.evaluate == "all":
@@ -120,7 +94,7 @@ def work_of(
     values = settings.model_dump(mode="json")
     notes, count, tokens = [], examples, example_tokens
     for row in (each for each in rows if each.settings):
-        if row.job != job_of(settings):
+        if row.job != spec_of(settings).name:
             continue
         if count is None and row.examples and _agree(row.settings, values, ROWS_BY):
             count = row.examples
@@ -162,12 +136,12 @@ def is_same_work(row: SpeedRow, settings: Settings) -> bool:
 
 
 def _guessed_tokens(settings: Settings) -> tuple[float, bool, str]:
-    job, length = job_of(settings), settings.seq_len
-    if settings.data == SAMPLE:
-        tokens = float(min(SAMPLE_TOKENS[job], settings.seq_len * settings_rows(settings)))
+    spec, length = spec_of(settings), settings.seq_len
+    if settings.data == SAMPLE and spec.time:
+        tokens = float(min(spec.time.sample_tokens, settings.seq_len * settings_rows(settings)))
         tokens *= GRAPH_SHARE if getattr(settings, "data_flow_length", None) else 1.0
         return tokens, False, f"about {tokens:,.0f} tokens per example of the bundled sample"
-    if job == "finetune":
+    if spec.formulas == ADAPTER:
         if settings.data == DEFAULT_DATA:
             tokens = float(min(DEFAULT_ROW_TOKENS, length))
             return (
@@ -176,10 +150,10 @@ def _guessed_tokens(settings: Settings) -> tuple[float, bool, str]:
                 f"about {tokens:,.0f} tokens per row of {settings.data} (estimate)",
             )
         return float(length), True, f"every row as long as seq_len={length} (upper bound)"
-    if (job, settings.data) not in TRAIN_EXAMPLES:
+    if spec.time is None or settings.data not in spec.time.train_examples:
         tokens = float(settings_rows(settings) * length)
         return tokens, True, f"every text as long as seq_len={length} (upper bound)"
-    tokens = _between(TOKENS[job], length) * (
+    tokens = _between(spec.time.example_tokens, length) * (
         GRAPH_SHARE if getattr(settings, "data_flow_length", None) else 1.0
     )
     return tokens, False, f"about {tokens:,.0f} tokens per example of {settings.data} (estimate)"
@@ -199,11 +173,11 @@ def _between(points: Sequence[tuple[int, float]], at: float) -> float:
 
 def _share(settings: Settings, tokens: float) -> float:
     """Return the share of useful tokens among those that are computed."""
-    job = job_of(settings)
+    spec = spec_of(settings)
     nodes = getattr(settings, "data_flow_length", None) or 0
     full = (settings.seq_len + nodes) * settings_rows(settings)
     if settings.padding == "fixed" and not getattr(settings, "packing", False):
         return min(1.0, tokens / full)
-    if job == "finetune":
+    if spec.formulas == ADAPTER:
         return 1.0 if settings.packing else max(PADDED_SHARE, min(1.0, tokens / full))
-    return DYNAMIC_SHARE[job]
+    return spec.time.useful_share if spec.time else 1.0

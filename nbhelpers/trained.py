@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.checks_finetune import TEMPLATES
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.json_models import read_raw
 from nbhelpers.paths import expanded, is_file, is_folder
 from nbhelpers.presets import Preset
@@ -282,7 +282,7 @@ def _adapter_settings(
         )
     if base is not None:
         values["model_revision"] = None
-    values["model"] = MODELS["finetune"].aliases.get(named, named)
+    values["model"] = FINETUNE.models.aliases.get(named, named)
     return _settings(values, folder)
 
 

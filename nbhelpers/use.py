@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.checks import is_hub_id
 from nbhelpers.errors import ConfigError
 from nbhelpers.files import is_number
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.paths import is_folder
 from nbhelpers.tokens import find_token
 from nbhelpers.trained import Trained, find_trained, require_adapter, require_template
@@ -310,7 +310,7 @@ def _path(run: Any) -> Any:
 def _token(trained: Trained) -> str | None:
     """The hub's token where the base may have to be fetched; Colab takes seconds to say no."""
     model = trained.settings.model
-    is_own = model in (*MODELS["finetune"].embedded, *MODELS["finetune"].packaged)
+    is_own = model in (*FINETUNE.models.embedded, *FINETUNE.models.packaged)
     return None if is_own or is_folder(model) else find_token()
 
 

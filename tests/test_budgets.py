@@ -19,8 +19,8 @@ from nbhelpers.budgets_store import Point, installed_versions, version_note
 from nbhelpers.config import load_preset
 from nbhelpers.errors import BudgetError, HardwareError
 from nbhelpers.hardware import Hardware, plan_hardware
+from nbhelpers.job_specs import JOBS
 from nbhelpers.memory import MemoryBudget, require_fit
-from nbhelpers.schema import SETTINGS
 
 A100 = "a100-40gb"
 
@@ -92,9 +92,9 @@ def test_the_key_names_card_batch_length_and_processes() -> None:
     assert key_of("clones", gpu="t4").family != key.family  # fp16 instead of bf16
 
 
-@pytest.mark.parametrize("job", SETTINGS)
+@pytest.mark.parametrize("job", list(JOBS))
 def test_every_setting_that_is_left_out_of_the_key_exists(job: str) -> None:
-    assert not unlisted_names(SETTINGS[job], job)
+    assert not unlisted_names(JOBS[job].settings, job)
 
 
 def test_a_changed_model_folder_is_another_model(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import typer.main
 
 import nbhelpers
 from nbhelpers import cli, errors, load_preset
-from nbhelpers.catalog import MODELS
 from nbhelpers.cli import app
+from nbhelpers.job_specs import CLONES, JOBS
 from nbhelpers.legacy import passed_options, recipe_of
 from nbhelpers.parameters import parse_assignments
 from tests.legacy_scripts import PARSE, script, write
@@ -120,7 +120,7 @@ def test_the_table_of_the_readme_is_what_plan_prints(
 def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| (\d+|none).* \|$", text, re.MULTILINE)
-    assert {name for name, *_ in rows} == set(MODELS["clones"].aliases)
+    assert {name for name, *_ in rows} == set(CLONES.models.aliases)
     for name, tokens, nodes in rows:
         s = load_preset("clones", "base", overrides={"model": name}).settings
         assert s.seq_len == int(tokens.replace(",", ""))
@@ -130,7 +130,7 @@ def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
 def test_the_preset_of_ones_own_in_the_readme_loads(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "mine.yaml").write_text(textwrap.dedent(block))
-    for job in MODELS:
+    for job in JOBS:
         assert load_preset(job, str(tmp_path / "mine.yaml")).settings.epochs == 1
 
 

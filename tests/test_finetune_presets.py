@@ -14,9 +14,9 @@ from nbhelpers.config import configs_dir, list_presets, load_preset, parameter_o
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import Hardware, plan_hardware
+from nbhelpers.job_specs import JOBS
 from nbhelpers.memory import ledger_budget
 from nbhelpers.preflight import needs, preflight
-from nbhelpers.schema import SETTINGS
 from nbhelpers.shapes import find_shape
 from nbhelpers.shapes_causal import GEMMA_2_2B, PROJECTIONS
 from nbhelpers.timing_phases import steps_of
@@ -44,7 +44,7 @@ def test_the_presets_are_those_that_the_documents_name():
 # Every preset of every job
 
 
-@pytest.mark.parametrize("job", sorted(SETTINGS))
+@pytest.mark.parametrize("job", sorted(JOBS))
 def test_every_preset_of_every_job_loads_says_its_origin_and_plans(job):
     for name in list_presets(job):
         preset = load_preset(job, name)
@@ -58,7 +58,7 @@ def test_every_preset_of_every_job_loads_says_its_origin_and_plans(job):
         assert plan.is_exact and plan.global_batch_size == chosen.settings.global_batch_size
 
 
-@pytest.mark.parametrize("job", sorted(SETTINGS))
+@pytest.mark.parametrize("job", sorted(JOBS))
 def test_every_preset_is_headed_by_what_where_how_and_what_to_expect(job):
     for path in sorted((configs_dir() / job).glob("*.yaml")):
         head = path.read_text(encoding="utf-8")

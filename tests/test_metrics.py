@@ -14,16 +14,13 @@ from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 from nbhelpers.metrics import (
     METRICS,
     at_prior,
-    available,
     best_threshold,
     binary_scores,
     bootstrap_over_functions,
-    check_targets,
     is_positive,
-    lookup,
-    parse_requirement,
     score_pairs,
 )
+from nbhelpers.targets import available, check_targets, lookup, parse_requirement
 
 
 def sample(seed: int, n: int = 300, *, decimals: int = 8) -> tuple[np.ndarray, np.ndarray]:

@@ -10,12 +10,12 @@ import pytest
 
 from nbhelpers.batching import plan_batch
 from nbhelpers.budgets import predict_memory
-from nbhelpers.catalog import MODELS
-from nbhelpers.checks import MAX_POSITIONS_TOKENS
+from nbhelpers.catalog import POSITIONS
 from nbhelpers.config import Preset, configs_dir, list_presets, load_preset, parameter_overrides
 from nbhelpers.config_yaml import read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import plan_hardware
+from nbhelpers.job_specs import CLONES
 from nbhelpers.parameters import check_parameters
 from nbhelpers.shapes import SMOKE_MODELS, find_shape
 
@@ -93,14 +93,14 @@ def test_the_model_alone_never_changes_the_rest_of_the_experiment():
 def test_the_model_of_smoke_has_its_graph_and_keeps_its_pre_training():
     s = load_preset("clones", "smoke", overrides={"model": "smoke-graphcodebert"}).settings
     assert (s.seq_len, s.data_flow_length, s.pretrain_steps) == (256, 64, 500)
-    assert set(MODELS["clones"].embedded) == set(SMOKE_MODELS)
+    assert set(CLONES.models.embedded) == set(SMOKE_MODELS)
 
 
 @pytest.mark.parametrize("model", ["codegpt", "graphcodebert", "codebert"])
 def test_the_known_positions_are_those_of_the_models_shape(model):
     s = load_preset("clones", "base", overrides={"model": model}).settings
-    assert find_shape(s).code_positions == MAX_POSITIONS_TOKENS[model]
-    with pytest.raises(ConfigError, match=f"set seq_len to {MAX_POSITIONS_TOKENS[model]} or less"):
+    assert find_shape(s).code_positions == POSITIONS[model]
+    with pytest.raises(ConfigError, match=f"set seq_len to {POSITIONS[model]} or less"):
         load_preset("clones", "base", overrides={"model": model, "seq_len": 1025})
 
 
@@ -307,10 +307,10 @@ def test_a_preset_of_an_earlier_version_is_still_read():
     assert Preset.from_dict(saved).settings == load_preset("clones", "l4").settings
 
 
-@pytest.mark.parametrize("model", MODELS["clones"].names)
+@pytest.mark.parametrize("model", CLONES.models.names)
 def test_every_known_model_loads_and_survives_json(model):
     preset = load_preset("clones", "smoke", overrides={"model": model})
-    assert preset.settings.model == MODELS["clones"].aliases.get(model, model)
+    assert preset.settings.model == CLONES.models.aliases.get(model, model)
     again = Preset.from_dict(json.loads(json.dumps(preset.to_dict())))
     assert again == preset
 

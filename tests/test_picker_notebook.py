@@ -11,7 +11,8 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from nbhelpers.headless import run_notebook
-from nbhelpers.picker_lines import BUDGET_NOTEBOOK, DECLARED, DECLARED_BUDGET, NOTEBOOKS
+from nbhelpers.job_specs import JOBS
+from nbhelpers.picker_lines import BUDGET_NOTEBOOK, DECLARED_BUDGET
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_PRESET = {"preset", "adapters", "more_settings", "run_dir"}
@@ -68,12 +69,12 @@ def test_the_seeds_stand_on_their_own_cards(
     assert ">1 h 30 min</td>" in outputs["seed-times"][0].data["text/html"]
 
 
-@pytest.mark.parametrize("job", [*NOTEBOOKS, ""])
+@pytest.mark.parametrize("job", [*JOBS, ""])
 def test_the_picker_knows_which_settings_a_notebook_lists(job: str) -> None:
-    path = ROOT / (NOTEBOOKS[job] if job else BUDGET_NOTEBOOK)
+    path = ROOT / (JOBS[job].notebook if job else BUDGET_NOTEBOOK)
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     source = next(
         "".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", [])
     )
     names = {node.targets[0].id for node in ast.parse(source).body}
-    assert names - NO_PRESET - NO_SETTING == set(DECLARED[job] if job else DECLARED_BUDGET)
+    assert names - NO_PRESET - NO_SETTING == set(JOBS[job].parameters if job else DECLARED_BUDGET)

@@ -12,10 +12,10 @@ import pytest
 from report_page import PageText, changed, seen
 from run_on_disk import MIB, floors, write_events, write_run
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.config import list_presets
 from nbhelpers.errors import ConfigError
 from nbhelpers.formatting import GIB
+from nbhelpers.job_specs import CLONES
 from nbhelpers.report import Report, report
 from nbhelpers.report_facts import read_facts
 
@@ -138,7 +138,7 @@ def test_a_ranking_that_may_be_chance_says_so_first(finished: Path, tmp_path: Pa
 SAMPLE = "A sample of methods: small. Scores on it say nothing about real code."
 
 
-@pytest.fixture(params=MODELS["clones"].embedded)
+@pytest.fixture(params=CLONES.models.embedded)
 def sample(finished: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Report:
     """Return the report of a run of an embedded model on the bundled sample."""
     settings = {"model": request.param, "data": "smoke", "pretrain_steps": 500}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.schema import SETTINGS
+from nbhelpers.job_specs import JOBS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nbhelpers"
 # These only name, check or list fields; reading one there is not using it.
@@ -26,9 +26,9 @@ def read_attributes() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("job", sorted(SETTINGS))
+@pytest.mark.parametrize("job", sorted(JOBS))
 def test_every_field_of_a_preset_is_used_by_code(job: str):
-    unused = set(SETTINGS[job].model_fields) - read_attributes()
+    unused = set(JOBS[job].settings.model_fields) - read_attributes()
     # Read from result.json, where settings are plain values.
     assert unused <= {"targets"}, f"delete these fields or use them: {sorted(unused)}"
 
@@ -38,10 +38,10 @@ def test_targets_are_read_by_the_report():
     assert '"targets"' in text
 
 
-@pytest.mark.parametrize("job", sorted(SETTINGS))
+@pytest.mark.parametrize("job", sorted(JOBS))
 def test_every_field_says_what_it_means_or_has_a_standard_name(job: str):
     plain = {"epochs", "global_batch_size", "learning_rate", "lr_schedule", "weight_decay", "seed"}
     plain |= {"adam_epsilon", "max_grad_norm", "gradient_checkpointing", "logging_steps", "track"}
     plain |= {"per_device_eval_batch_size", "bootstrap_samples"}
-    bare = {n for n, field in SETTINGS[job].model_fields.items() if not field.description}
+    bare = {n for n, field in JOBS[job].settings.model_fields.items() if not field.description}
     assert bare <= plain

@@ -10,13 +10,13 @@ from detector_on_disk import result
 from nbhelpers.checks import cross_problems
 from nbhelpers.detector_metrics import METRICS
 from nbhelpers.errors import ConfigError, RequirementMissed
+from nbhelpers.metric_registry import DETECTOR_SCORES
 from nbhelpers.requirements import parse_requirements
-from nbhelpers.targets import available, check_targets, lookup, parse_requirement, target_names
-from nbhelpers.targets_detector import DETECTOR_METRICS, all_detector_names
+from nbhelpers.targets import available, check_targets, lookup, parse_requirement
 
 
 def test_the_names_are_those_that_are_measured() -> None:
-    assert set(DETECTOR_METRICS) == set(METRICS)
+    assert DETECTOR_SCORES.names() == METRICS
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_a_preset_with_an_unknown_target_is_told_the_nearest() -> None:
 
 
 def test_every_name_that_may_be_a_target_is_accepted() -> None:
-    names = [*target_names("detector"), *all_detector_names()]
+    names = DETECTOR_SCORES.score_names()
     values = {"save_steps": 10, "targets": dict.fromkeys(names, 0.5)}
     assert cross_problems("detector", values, {}) == []

@@ -9,8 +9,9 @@ from finetune_on_disk import result
 
 from nbhelpers.checks import cross_problems
 from nbhelpers.errors import ConfigError, RequirementMissed
+from nbhelpers.metric_registry import FINETUNE_SCORES
 from nbhelpers.requirements import parse_requirements
-from nbhelpers.targets import available, check_targets, lookup, parse_requirement, target_names
+from nbhelpers.targets import available, check_targets, lookup, parse_requirement
 
 
 @pytest.mark.parametrize(
@@ -89,5 +90,5 @@ def test_a_preset_with_an_unknown_target_is_told_the_nearest(name: str, fix: str
 
 
 def test_every_name_that_may_be_a_target_is_accepted() -> None:
-    values = {"save_steps": 10, "targets": dict.fromkeys(target_names("finetune"), 0.5)}
+    values = {"save_steps": 10, "targets": dict.fromkeys(FINETUNE_SCORES.target_names(), 0.5)}
     assert cross_problems("finetune", values, {}) == []

@@ -165,7 +165,7 @@ def build(
     known = {job: list(cases(job)) for job in jobs}
     possible = [case for found in known.values() for case in found if case.preset is not None]
     possible = [case for case in possible if not presets or case.preset_name in presets]
-    possible.sort(key=lambda case: -COST[case.job])
+    possible.sort(key=lambda case: -COST.get(case.job, 0))
     left: list[str] = []
     pool = ThreadPoolExecutor(workers)  # each of its threads has a child
     try:

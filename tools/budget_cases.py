@@ -17,7 +17,6 @@ from nbhelpers.presets import Preset
 from nbhelpers.shapes import find_shape
 from nbhelpers.simulate.cards import find_card
 
-JOBS = ("clones", "detector", "finetune")
 SIZE_ONLY = {"name", "memory_total_bytes", "is_exact", "context_source"}
 GRID_LENGTHS = (128, 2048)  # the ends between which lengths are interpolated
 

@@ -10,6 +10,7 @@ import numpy as np
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData
+from nbhelpers.job_specs import CLONES
 from nbhelpers.jobs.clone_scores import score_splits
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import seed_everything
@@ -22,7 +23,6 @@ from nbhelpers.models.graph_inputs import GraphTable, graph_table
 from nbhelpers.models.inputs import TokenTable, tokenise
 from nbhelpers.models.weights import read_state_dict
 from nbhelpers.schema import ClonesSettings
-from nbhelpers.shapes import SMOKE_MODELS
 
 LANGUAGE = "java"  # of BigCloneBench
 HEAD = 1  # a stream of random numbers of its own
@@ -31,7 +31,7 @@ HEAD = 1  # a stream of random numbers of its own
 def check(settings: ClonesSettings) -> list[str]:
     """Return what is wrong with the settings for this job; empty when nothing is."""
     problems = []
-    if settings.pretrain_steps and settings.model not in SMOKE_MODELS:
+    if settings.pretrain_steps and settings.model not in CLONES.models.embedded:
         problems.append("pretrain_steps is for the smoke models only; set it to 0")
     return problems
 

@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nbhelpers.catalog import MODELS
-from nbhelpers.targets_detector import LEADS
+from nbhelpers.job_specs import DETECTOR
+from nbhelpers.metric_registry import DETECTOR_SCORES
 
-METRICS = {
-    "roc_auc": "ROC-AUC",
-    "pr_auc": "PR-AUC",
-    "tpr": "AI code that is called AI (TPR)",
-    "fpr": "human code that is called AI (FPR)",
-    "tpr_at_fpr": "TPR with the FPR held on this very split",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "precision": "precision",
-    "f1": "F1",
-    "ece": "calibration error (ECE)",
-    "brier": "Brier score",
-    "abstain_share": "share left undecided",
-    "accuracy_decided": "accuracy on the rest",
-}
+METRICS = DETECTOR_SCORES.card()
 FLOORS = {
     "length": "length alone",
     "layout": "layout features",
@@ -74,7 +60,7 @@ def is_whole(numbers: Sequence[float | None] | None) -> bool:
 def began_random(result: Mapping[str, Any]) -> bool | None:
     """Whether the encoder had learnt nothing before the run; None where that is not recorded."""
     told = at(result, "model", "random_weights")
-    is_own = at(result, "settings", "model") in MODELS["detector"].embedded
+    is_own = at(result, "settings", "model") in DETECTOR.models.embedded
     return True if is_own else told
 
 
@@ -153,7 +139,7 @@ def lead_lines(floors: Mapping[str, Any]) -> Iterator[str]:
     first = True
     for name, floor in floors.items():
         for metric, lead in mapping(floor, "lead").items():
-            if metric not in LEADS or not is_whole(lead):
+            if metric not in DETECTOR_SCORES.differences() or not is_whole(lead):
                 continue
             if first:
                 yield ""

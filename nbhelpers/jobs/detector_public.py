@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS, SAMPLES
+from nbhelpers.catalog import SAMPLES
 from nbhelpers.files import read_json, write_json
+from nbhelpers.job_specs import DETECTOR
 from nbhelpers.jobs.public import LOCAL, is_on_hub, without_paths
 from nbhelpers.trained_detector import TrainedDetector
 
@@ -29,7 +30,7 @@ def hub_name(source: Any) -> str | None:
     """
     if not isinstance(source, str):
         return None
-    source = MODELS["detector"].aliases.get(source, source)
+    source = DETECTOR.models.aliases.get(source, source)
     return source if is_on_hub(source) else None
 
 
@@ -41,7 +42,7 @@ def public_name(source: Any) -> str:
     """
     if not source:
         return "not recorded"
-    if source in (*SAMPLES, *MODELS["detector"].embedded, *MODELS["detector"].packaged):
+    if source in (*SAMPLES, *DETECTOR.models.embedded, *DETECTOR.models.packaged):
         return source
     return hub_name(source) or f"a local copy named {Path(source).name}"
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection import CodeRow
 from nbhelpers.data.layout_features import layout_features
@@ -19,6 +18,7 @@ from nbhelpers.detector_floors import DetectorFloors, fit_floors
 from nbhelpers.detector_metrics import OperatingPoint, choose_operating_point, score_detection
 from nbhelpers.detector_slices import slice_scores
 from nbhelpers.errors import ConfigError
+from nbhelpers.job_specs import DETECTOR
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.checkpoint import find_best
 from nbhelpers.jobs.context import RunContext
@@ -252,7 +252,7 @@ def _model_facts(context: RunContext, inputs: Inputs, task: DetectorTask) -> dic
         "architecture": type(task.raw.encoder).__name__,
         "parameters": sum(p.numel() for p in task.raw.parameters()),
         "random_weights": context.checkpoint is None
-        and (s.random_weights or s.model in MODELS["detector"].embedded),
+        and (s.random_weights or s.model in DETECTOR.models.embedded),
         "tokenizer": inputs.found.note,
         "seq_len": s.seq_len,
         "pooling": s.pooling,

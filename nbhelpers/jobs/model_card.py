@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.data.templates import AS_WRITTEN, render_question
 from nbhelpers.formatting import duration
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.jobs.model_card_parts import base_lines, load_lines, table
 from nbhelpers.jobs.public import is_on_hub, is_public, without_paths
 from nbhelpers.json_models import read_raw
@@ -125,9 +125,7 @@ def _opening(trained: Trained, result: Mapping[str, Any], merge: Mapping[str, An
 
 
 def _licences(model: str, result: Mapping[str, Any]) -> list[str]:
-    own = (
-        "made by nbhelpers from its bundled sample" if model in MODELS["finetune"].embedded else ""
-    )
+    own = "made by nbhelpers from its bundled sample" if model in FINETUNE.models.embedded else ""
     base = own or BASE_LICENCES.get(model, ("", "not known here; see where it comes from"))[1]
     data = (result.get("data") or {}).get("licence") or "not recorded"
     return [

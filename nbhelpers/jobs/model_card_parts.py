@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.data.templates import AS_WRITTEN, render_question
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.jobs.public import is_on_hub
 from nbhelpers.schema import FinetuneSettings
 from nbhelpers.trained import Trained
@@ -32,9 +32,9 @@ def base_lines(settings: FinetuneSettings, result: Mapping[str, Any]) -> list[st
     model = result.get("model") or {}
     if is_on_hub(settings.model):
         source = f"`{settings.model}` on the hub"
-    elif settings.model in MODELS["finetune"].embedded:
+    elif settings.model in FINETUNE.models.embedded:
         source = f"`{settings.model}`, built and pre-trained for seconds by nbhelpers"
-    elif settings.model in MODELS["finetune"].packaged:
+    elif settings.model in FINETUNE.models.packaged:
         told = (result.get("versions") or {}).get(PACKAGE)
         known = f", version {told}" if told and not str(told).startswith("not ") else ""
         source = f"`{settings.model}`, from the Python package `{PACKAGE}`{known}"
@@ -86,7 +86,7 @@ def _without_hub(settings: FinetuneSettings) -> list[str]:
     """Say how nbhelpers loads an adapter whose base is not on the hub."""
     if is_on_hub(settings.model):
         return []
-    models = MODELS["finetune"]
+    models = FINETUNE.models
     where = f"`nbhelpers.use.load({HERE!r}, base={BASE!r})`"
     if settings.model in models.packaged:
         where = (

@@ -14,6 +14,7 @@ from accelerate.utils import gather_object
 from nbhelpers import calibration, speeds
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.events import read_events
+from nbhelpers.job_specs import JOBS
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import TrainState
@@ -24,7 +25,6 @@ from nbhelpers.jobs.training import Training
 from nbhelpers.memory import MemoryBudget, compare
 from nbhelpers.result_files import Result
 from nbhelpers.schema import Settings
-from nbhelpers.shapes import SMOKE_MODELS
 from nbhelpers.weight_files import weights_file
 
 ADAPTER = "adapter_model.safetensors"
@@ -72,13 +72,14 @@ def settings_for_checkpoint(job: str, settings: Settings, path: Path) -> Setting
     """
     if not path.is_file():
         raise DataError(f"There is no checkpoint {path}.", fix="check the path")
-    if job == "finetune":
+    if JOBS[job].has_adapters:
         return settings
+    own = JOBS[job].models.embedded
     changes: dict[str, Any] = {"random_weights": True, "pretrain_steps": 0}
     is_ours = (path.parent / ck.MANIFEST).is_file()
-    if is_ours or (settings.model in SMOKE_MODELS and (path.parent / "config.json").is_file()):
+    if is_ours or (settings.model in own and (path.parent / "config.json").is_file()):
         changes["model"] = str(path.parent)
-    elif settings.model in SMOKE_MODELS:
+    elif settings.model in own:
         raise ConfigError(
             f"{path} has no config.json beside it, so its architecture is not known.",
             fix="give --model with the architecture it was trained from: codegpt, graphcodebert, "

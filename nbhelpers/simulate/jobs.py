@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.job_specs import JOBS, resolve
 from nbhelpers.memory import MemoryBudget
-from nbhelpers.schema import ClonesSettings, DetectorSettings
 from nbhelpers.simulate.data_dependent import UNKNOWN_READ
 from nbhelpers.simulate.step import simulate_step
 
@@ -52,16 +53,45 @@ def simulate_settings(
             "The memory of a GPU is simulated, and the plan uses none.",
             fix="plan for a GPU, as in --gpu t4",
         )
-    settings = preset.settings
+    place = JOBS[preset.job].simulation
+    if not place:
+        raise ConfigError(
+            f"A training step of the job {preset.job} cannot be simulated.",
+            fix="launch it; the report shows the measured memory",
+        )
     how = {"gpu": gpu, "steps": steps, "world_size": plan.world_size}
     how["expandable_segments"] = expandable_segments
-    if not isinstance(settings, ClonesSettings | DetectorSettings):
-        from nbhelpers.simulate.jobs_finetune import simulate_finetune
+    return _told(resolve(place)(preset, plan, hardware, lengths=lengths, **how))
 
-        return _told(simulate_finetune(preset, plan, hardware, lengths=lengths, **how))
-    with ExitStack() as stack:
-        build = _build(settings, plan, hardware, lengths, stack)
-        return _told(simulate_step(build, _Steps(steps), **how))
+
+def simulate_clones(
+    preset: Preset,
+    plan: BatchPlan,
+    hardware: Hardware,
+    *,
+    lengths: Sequence[int] | None,
+    **how: Any,
+) -> MemoryBudget:
+    """Return the simulated memory of one process that trains on pairs; see `simulate_step`."""
+    from nbhelpers.simulate.jobs_clones import build_clones
+
+    made = partial(build_clones, lengths=lengths)
+    return _simulated(made, preset, plan, hardware, how)
+
+
+def simulate_detector(
+    preset: Preset,
+    plan: BatchPlan,
+    hardware: Hardware,
+    *,
+    lengths: Sequence[int] | None,
+    **how: Any,
+) -> MemoryBudget:
+    """Return the simulated memory of one process that trains a detector; see `simulate_step`."""
+    from nbhelpers.simulate.jobs_detector import build_detector_step
+
+    made = partial(build_detector_step, lengths=lengths)
+    return _simulated(made, preset, plan, hardware, how)
 
 
 def _told(budget: MemoryBudget) -> MemoryBudget:
@@ -69,32 +99,30 @@ def _told(budget: MemoryBudget) -> MemoryBudget:
     return replace(budget, notes=tuple(n for n in budget.notes if UNKNOWN_READ not in n))
 
 
-def _build(
-    settings: ClonesSettings | DetectorSettings,
+def _simulated(
+    make: Callable[..., Any],
+    preset: Preset,
     plan: BatchPlan,
     hardware: Hardware,
-    lengths: Sequence[int] | None,
-    stack: ExitStack,
-) -> Callable[[], Any]:
-    """Return what makes the loop inside the simulation; libraries are imported before it."""
+    how: dict[str, Any],
+) -> MemoryBudget:
+    """Simulate steps of our loop; `make` builds it, and libraries are imported before."""
     from nbhelpers.models.encoders import encoder_class
     from nbhelpers.simulate.jobs_inputs import simulated_tokeniser
     from nbhelpers.simulate.jobs_step import simulated_context
 
+    settings: Any = preset.settings
     precision = hardware.precision if settings.precision == "auto" else settings.precision
     found = simulated_tokeniser(settings)
     encoder_class(found.config)
-    if isinstance(settings, DetectorSettings):
-        from nbhelpers.simulate.jobs_detector import build_detector_step as make
-    else:
-        from nbhelpers.simulate.jobs_clones import build_clones as make
+    with ExitStack() as stack:
 
-    def build() -> Any:
-        context = simulated_context(settings, plan, hardware, precision=precision)
-        step, evaluate = make(stack.enter_context(context), found, lengths=lengths)
-        return step.trainer.model, step, evaluate
+        def build() -> Any:
+            context = simulated_context(settings, plan, hardware, precision=precision)
+            step, evaluate = make(stack.enter_context(context), found)
+            return step.trainer.model, step, evaluate
 
-    return build
+        return simulate_step(build, _Steps(how["steps"]), **how)
 
 
 class _Steps:
