@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from nbhelpers.formatting import GIB, clock, count, duration, size
 from nbhelpers.metric_registry import FINETUNE_SCORES, written
-from nbhelpers.progress import duration
 from nbhelpers.report_study_pairs import SETTLED, WITHIN_NOISE, Pair, adapters_of, scores_of
 from nbhelpers.study_table import StudyResult, StudyRow
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.formatting import duration
 from nbhelpers.metric_registry import FINETUNE_SCORES, TASKS, TITLES, written
-from nbhelpers.progress import duration
 from nbhelpers.results import RunResult
 from nbhelpers.runs import Run
 from nbhelpers.study_baseline import BaselineCheck

@@ -8,7 +8,6 @@ from typing import Any
 
 from nbhelpers.files import rebuilt
 from nbhelpers.formatting import duration
-from nbhelpers.progress import duration
 from nbhelpers.timing import ESTIMATE, TimeBudget, range_words
 from nbhelpers.timing_phases import EVALUATION
 

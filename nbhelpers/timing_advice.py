@@ -16,7 +16,6 @@ from nbhelpers.formatting import duration
 from nbhelpers.job_specs import ADAPTER
 from nbhelpers.memory import FITS, NO_GPU
 from nbhelpers.presets import divisors
-from nbhelpers.progress import duration
 
 if TYPE_CHECKING:
     from nbhelpers.presets import Preset

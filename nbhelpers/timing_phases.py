@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.formatting import duration
 from nbhelpers.job_specs import ADAPTER, JobSpec, spec_of
-from nbhelpers.progress import duration
 from nbhelpers.speeds import RUN, SpeedRow, device_key
 from nbhelpers.timing_cases import NOTHING, Range, case_of
 from nbhelpers.timing_rate import Rate
