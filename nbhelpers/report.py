@@ -7,7 +7,6 @@ the folder. A run that failed, was stopped or still runs gets a report of what i
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.machine import is_notebook
 from nbhelpers.paths import expanded, is_file
 from nbhelpers.report_facts import RunFacts, read_facts
+from nbhelpers.report_page import Report, page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,30 +22,6 @@ if TYPE_CHECKING:
     from nbhelpers.study_table import StudyResult
 
 STUDY_FILE = "study.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a run found: `tables` to compute with, `text` for a terminal, `path` of the page."""
-
-    run_id: str
-    status: str
-    path: Path
-    text: str = field(repr=False)
-    tables: dict[str, pd.DataFrame] = field(repr=False)
-    plots: dict[str, Path] = field(repr=False)
-    html: str = field(repr=False)
-
-    def __repr__(self) -> str:
-        """Return one line: which run, how it stands, where the page is."""
-        return f"Report({self.run_id}, {self.status}: {self.path})"
-
-    def __str__(self) -> str:
-        """Return the text for a terminal."""
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return self.html
 
 
 def report(run_or_result: Any, *, show: bool = True) -> Report:
@@ -65,7 +41,6 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
         return report_study(study, show=show)
     from nbhelpers.plots import save_plots
     from nbhelpers.report_html import body
-    from nbhelpers.report_page import page
     from nbhelpers.report_words import as_text
 
     facts = read_facts(run_or_result)

@@ -97,33 +97,3 @@ def baseline_said(facts: RunFacts) -> str:
         return ""
     more = f"{size(after - before)} more than" if after > before else "no more than"
     return f"The GPU's memory in use after the run: {size(after)}, {more} before it."
-
-
-LIKE = {"equal": "equal", "same_question": "of the same question", "near": "nearly equal"}
-
-
-def duplicates_said(found: Mapping[str, Any]) -> list[str]:
-    """Return in words which train rows repeat evaluation rows or each other.
-
-    >>> duplicates_said({"train_rows_like_any": 2, "within_train": {"equal": 1, "near": 0},
-    ...     "train_rows_like": {"test": {"equal": 2, "near": 0}, "valid": {"equal": 0}}})
-    ['Train rows like rows of test: 2 equal.', 'Train rows like an earlier train row: 1 equal.']
-    """
-    like = found.get("train_rows_like") or {}
-    sides = {f"rows of {name}": kinds for name, kinds in like.items()}
-    lines = []
-    for where, kinds in {**sides, "an earlier train row": found.get("within_train")}.items():
-        said = [
-            f"{count(number)} {LIKE.get(kind, kind)}"
-            for kind, number in (kinds or {}).items()
-            if number
-        ]
-        lines += [f"Train rows like {where}: {', '.join(said)}."] if said else []
-    has_near = any(LIKE["near"] in line for line in lines)
-    if not found.get("train_rows_like_any"):
-        lines = ["No train row equals or nearly equals a row of test or valid.", *lines]
-    if found.get("removed"):
-        lines.append(f"Removed of these: {count(known(found['removed']))}.")
-    if has_near and found.get("threshold"):
-        lines.append(f"Nearly equal: a similarity of at least {found['threshold']}, up to 1.")
-    return lines

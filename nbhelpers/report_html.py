@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.formatting import size
+from nbhelpers.formatting import count, size
 from nbhelpers.metric_registry import CLONES_SCORES
 from nbhelpers.plots import caption
 from nbhelpers.report_facts import RunFacts, interval, known, score, shown
@@ -17,6 +17,8 @@ from nbhelpers.report_words import citation, findings, memory_sentence, problems
 
 if TYPE_CHECKING:
     import pandas as pd
+
+LIKE = {"equal": "equal", "same_question": "of the same question", "near": "nearly equal"}
 
 
 def body(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]) -> str:
@@ -190,8 +192,6 @@ def _findings(found: Any) -> str:
         first = [found["left_out"]] if found["left_out"] else []
     lines = [*first, *(str(note) for note in notes), *_named(facts)]
     if duplicates := found.get("duplicates"):
-        from nbhelpers.report_finetune_words import duplicates_said
-
         lines += duplicates_said(duplicates)
     return "\n".join(lines)
 
@@ -219,3 +219,30 @@ def _functions_said(facts: RunFacts) -> str:
         f"The data has {known_functions:,} functions. The table counts those that a split's pairs "
         "use: one without a pair counts nowhere, one in two splits counts in both."
     )
+
+
+def duplicates_said(found: Mapping[str, Any]) -> list[str]:
+    """Return in words which train rows repeat evaluation rows or each other.
+
+    >>> duplicates_said({"train_rows_like_any": 2, "within_train": {"equal": 1, "near": 0},
+    ...     "train_rows_like": {"test": {"equal": 2, "near": 0}, "valid": {"equal": 0}}})
+    ['Train rows like rows of test: 2 equal.', 'Train rows like an earlier train row: 1 equal.']
+    """
+    like = found.get("train_rows_like") or {}
+    sides = {f"rows of {name}": kinds for name, kinds in like.items()}
+    lines = []
+    for where, kinds in {**sides, "an earlier train row": found.get("within_train")}.items():
+        said = [
+            f"{count(number)} {LIKE.get(kind, kind)}"
+            for kind, number in (kinds or {}).items()
+            if number
+        ]
+        lines += [f"Train rows like {where}: {', '.join(said)}."] if said else []
+    has_near = any(LIKE["near"] in line for line in lines)
+    if not found.get("train_rows_like_any"):
+        lines = ["No train row equals or nearly equals a row of test or valid.", *lines]
+    if found.get("removed"):
+        lines.append(f"Removed of these: {count(known(found['removed']))}.")
+    if has_near and found.get("threshold"):
+        lines.append(f"Nearly equal: a similarity of at least {found['threshold']}, up to 1.")
+    return lines

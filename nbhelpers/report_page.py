@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,30 @@ HEADS = {
     "mean_utilisation_percent": "mean utilisation",
     "peak_memory_used_bytes": "peak memory in use",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run found: `tables` to compute with, `text` for a terminal, `path` of the page."""
+
+    run_id: str
+    status: str
+    path: Path
+    text: str = field(repr=False)
+    tables: dict[str, pd.DataFrame] = field(repr=False)
+    plots: dict[str, Path] = field(repr=False)
+    html: str = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Return one line: which run, how it stands, where the page is."""
+        return f"Report({self.run_id}, {self.status}: {self.path})"
+
+    def __str__(self) -> str:
+        """Return the text for a terminal."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 def page(title: str, fragment: str) -> str:

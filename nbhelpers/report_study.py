@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from nbhelpers.errors import ConfigError, NbhelpersError
 from nbhelpers.machine import is_notebook
 from nbhelpers.metric_registry import TITLES, written
-from nbhelpers.report import Report
 from nbhelpers.report_facts import shown
-from nbhelpers.report_page import STYLE, figure, page, paragraph, section, table_of
+from nbhelpers.report_page import STYLE, Report, figure, page, paragraph, section, table_of
 from nbhelpers.report_study_pairs import (
     Pair,
     adapters_of,
