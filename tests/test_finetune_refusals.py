@@ -149,7 +149,9 @@ def test_weights_that_are_not_finite(tmp_path: Path, gemma: Path):
     tensors = load_file(model / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][0, 0] = math.nan
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-    fails(tmp_path, NonFinite, "optimizer step 1 is not finite", model=str(model))
+    fails(
+        tmp_path, NonFinite, r"loss of optimizer step 1 \(epoch 1\) is not finite", model=str(model)
+    )
 
 
 def test_a_base_run_has_nothing_to_score_again(tmp_path: Path):
