@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nbhelpers.models.causal_batches import supervised
 from nbhelpers.models.causal_forward import plain_loss
-from nbhelpers.models.causal_loss import IGNORED, chunk_size, cross_entropy_sum, supervised
+from nbhelpers.models.causal_loss import chunk_size, cross_entropy_sum
+from nbhelpers.models.causal_text import IGNORED
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported
 

@@ -12,10 +12,9 @@ from contexts import make_context
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nbhelpers.models.causal import add_adapter
-from nbhelpers.models.causal_attention import BLOCK_LISTS, Layout, choose_attention, masks
-from nbhelpers.models.causal_batches import make_batch
+from nbhelpers.models.causal_attention import BLOCK_LISTS, choose_attention, masks
+from nbhelpers.models.causal_batches import Layout, make_batch, supervised
 from nbhelpers.models.causal_forward import TrainingForward
-from nbhelpers.models.causal_loss import supervised
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported
 

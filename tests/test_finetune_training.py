@@ -23,8 +23,7 @@ from nbhelpers.data.instructions import Sample
 from nbhelpers.errors import NonFinite
 from nbhelpers.jobs.finetune_task import AdapterTask, prepare
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at
-from nbhelpers.models.causal_batches import make_batch
-from nbhelpers.models.causal_loss import supervised
+from nbhelpers.models.causal_batches import make_batch, supervised
 from nbhelpers.models.causal_text import tokenise_samples
 
 pytestmark = [

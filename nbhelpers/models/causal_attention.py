@@ -8,7 +8,6 @@ flex_attention alike, so that all three see the same.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,10 +16,10 @@ import torch
 from torch import Tensor
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.models.causal_batches import BLOCK, Layout, send
 
 FLEX = "nbhelpers_flex"  # the name under which transformers finds our kernel
 SOFT_CAPPED = ("gemma2",)  # families whose attention scores are capped
-BLOCK = 128  # rows of flex_attention's blocks; packed rows are padded to a multiple
 BLOCK_LISTS = (
     *("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"),
     *("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"),
@@ -122,38 +121,6 @@ def flex_attention_forward(
     return out.transpose(1, 2).contiguous(), None
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the samples of a batch lie: (batch, seq_len) numbers; padding is a sample of its own.
-
-    `positions` count from 0 in each sample. `starts` says where the sample of each token begins,
-    and stays on the host: what follows from it costs no wait for the GPU.
-    """
-
-    segments: Tensor
-    positions: Tensor
-    starts: np.ndarray | None = None
-
-    def first_tokens(self) -> np.ndarray:
-        """Return (batch, seq_len) first tokens of each one's sample, each sample in one piece."""
-        if self.starts is not None:
-            return self.starts
-        segments = self.segments.cpu().numpy()  # a host-device sync
-        return first_tokens(segments)
-
-
-def first_tokens(segments: np.ndarray) -> np.ndarray:
-    """Return (batch, seq_len) where the run of equal numbers begins that each token is in.
-
-    >>> first_tokens(np.array([[4, 4, 7, -1, -1]])).tolist()
-    [[0, 0, 2, 3, 3]]
-    """
-    places = np.broadcast_to(np.arange(segments.shape[1]), segments.shape)
-    begins = np.ones(segments.shape, dtype=bool)
-    begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
-    return np.maximum.accumulate(np.where(begins, places, 0), axis=1)
-
-
 def masks(layout: Layout, *, kernel: str, config: Any, dtype: torch.dtype) -> Any:
     """Return what the model's `attention_mask` takes: one mask, or one per kind of layer.
 
@@ -252,10 +219,3 @@ def of_any_size(tensor: Tensor, *dims: int) -> Tensor:
 
     torch._dynamo.maybe_mark_dynamic(tensor, list(dims))
     return tensor
-
-
-def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a host's tensor on a device; to a GPU, without waiting for what it is doing."""
-    if device.type != "cuda" or tensor.device.type != "cpu" or not tensor.numel():
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)

@@ -8,11 +8,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nbhelpers.models.causal_attention import BLOCK, Layout, first_tokens, send
-from nbhelpers.models.causal_loss import IGNORED, supervised
-from nbhelpers.models.causal_text import TextTable
+from nbhelpers.models.causal_text import IGNORED, TextTable
 
 PADDING = -1  # the segment of padding
+BLOCK = 128  # rows of flex_attention's blocks; packed rows are padded to a multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the samples of a batch lie: (batch, seq_len) numbers; padding is a sample of its own.
+
+    `positions` count from 0 in each sample. `starts` says where the sample of each token begins,
+    and stays on the host: what follows from it costs no wait for the GPU.
+    """
+
+    segments: Tensor
+    positions: Tensor
+    starts: np.ndarray | None = None
+
+    def first_tokens(self) -> np.ndarray:
+        """Return (batch, seq_len) first tokens of each one's sample, each sample in one piece."""
+        if self.starts is not None:
+            return self.starts
+        segments = self.segments.cpu().numpy()  # a host-device sync
+        return first_tokens(segments)
+
+
+def first_tokens(segments: np.ndarray) -> np.ndarray:
+    """Return (batch, seq_len) where the run of equal numbers begins that each token is in.
+
+    >>> first_tokens(np.array([[4, 4, 7, -1, -1]])).tolist()
+    [[0, 0, 2, 3, 3]]
+    """
+    places = np.broadcast_to(np.arange(segments.shape[1]), segments.shape)
+    begins = np.ones(segments.shape, dtype=bool)
+    begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    return np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a host's tensor on a device; to a GPU, without waiting for what it is doing."""
+    if device.type != "cuda" or tensor.device.type != "cpu" or not tensor.numel():
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def supervised(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the next token is supervised, and those tokens.
+
+    Args:
+        labels: (batch, seq_len), `IGNORED` where nothing is to be learned.
+
+    Returns:
+        positions (n,) into the flattened (batch x seq_len) hidden states, targets (n,).
+    """
+    following = torch.full_like(labels, IGNORED)
+    following[:, :-1] = labels[:, 1:]
+    following = following.reshape(-1)
+    positions = (following != IGNORED).nonzero().squeeze(1)
+    return positions, following[positions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutput
 
-from nbhelpers.models.causal_attention import Layout, implementation, masks, of_any_size
-from nbhelpers.models.causal_batches import MicroBatch
+from nbhelpers.models.causal_attention import implementation, masks, of_any_size
+from nbhelpers.models.causal_batches import Layout, MicroBatch
 from nbhelpers.models.causal_loss import cross_entropy_sum
 
 

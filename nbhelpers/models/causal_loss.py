@@ -12,27 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-IGNORED = -100  # label of a token that is not supervised
 # Source: 2,048 x 256,000 logits are 1 GiB in bf16; larger chunks gained nothing on an H100.
 CHUNK_BYTES = 2**30
 # The gradients of single logits are below fp16's smallest numbers; powers of two lose nothing.
 FP16_SCALE = 1024.0
-
-
-def supervised(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the next token is supervised, and those tokens.
-
-    Args:
-        labels: (batch, seq_len), `IGNORED` where nothing is to be learned.
-
-    Returns:
-        positions (n,) into the flattened (batch x seq_len) hidden states, targets (n,).
-    """
-    following = torch.full_like(labels, IGNORED)
-    following[:, :-1] = labels[:, 1:]
-    following = following.reshape(-1)
-    positions = (following != IGNORED).nonzero().squeeze(1)
-    return positions, following[positions]
 
 
 def chunk_size(vocab_size: int, bytes_per_logit: int) -> int:

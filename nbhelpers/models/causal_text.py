@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.models.causal_loss import IGNORED
 
 if TYPE_CHECKING:
     from nbhelpers.data.instructions import Sample
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 # Tokens that close a turn, where a chat template has them; others end with the model's own end.
 TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>")
 CHUNK = 512  # texts at a time
+
+
+IGNORED = -100  # label of a token that is not supervised
 
 
 @dataclass(slots=True)
