@@ -39,7 +39,7 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
         return None
 
 
-def parsed(text: bytes) -> dict[str, Any] | None:
+def parsed(text: bytes | str) -> dict[str, Any] | None:
     """The object that a JSON text holds, NaN and infinity as None; None where it holds none.
 
     >>> parsed(b'{"loss": NaN}'), parsed(b'{"loss": 0.'), parsed(b"[]")

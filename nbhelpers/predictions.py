@@ -8,13 +8,13 @@ what theirs lets pass: missing, contradicting and unknown predictions.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from nbhelpers.errors import DataError
+from nbhelpers.files import is_number, parsed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,10 +163,7 @@ def iter_predictions(path: str | Path) -> Iterator[dict[str, Any]]:
         DataError: The file is missing, or a line is not such a prediction (named by number).
     """
     for number, line in _lines(Path(path)):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
+        row = parsed(line)
         if fault := _row_fault(row):
             raise DataError(
                 f"{path}, line {number}: not a prediction ({fault})",
@@ -175,22 +172,17 @@ def iter_predictions(path: str | Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _row_fault(row: Any) -> str:
+def _row_fault(row: Mapping[str, Any] | None) -> str:
     """Say why a JSON value is no prediction, "" where it is one."""
-    missing = set(FIELDS) - set(row) if isinstance(row, dict) else set(FIELDS)
+    missing = set(FIELDS) - set(row or ())
     if missing:
         return f"without {', '.join(sorted(missing))}"
     if row["label"] not in (0, 1) or isinstance(row["label"], float):
         return f"label {row['label']!r} is not 0 or 1"
     p, reverse = row["p"], row["p_reversed"]
-    if not _is_finite(p) or not (reverse is None or _is_finite(reverse)):
+    if not is_number(p) or not (reverse is None or is_number(reverse)):
         return f"p={p!r}, p_reversed={reverse!r}: a probability is a finite number"
     return ""
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -math.inf < value < math.inf
 
 
 def read_predictions(

@@ -187,6 +187,7 @@ class Split(Part):
     n_ai: Number = None
     prior: Number = None
     threshold: Number = None
+    level: Number = None
     metrics: Numbers
     outcomes: Numbers
     syntax_errors: Numbers
@@ -798,9 +799,12 @@ class ExportFile(JsonFile):
 class DetectorFile(JsonFile):
     """`detector.json` beside the weights of a detector: what scoring needs to know."""
 
-    FIX: ClassVar[str] = "copy the whole folder again, or name another checkpoint"
+    FIX: ClassVar[str] = (
+        "copy the whole folder again, name another checkpoint, or use the version of nbhelpers "
+        "that wrote it"
+    )
 
-    format: int
+    format: Literal[1]
     objective: String
     canonical: String
     seq_len: Annotated[int, Field(gt=0)]

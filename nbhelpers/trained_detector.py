@@ -19,7 +19,6 @@ from nbhelpers.trained import best_checkpoint, training_record
 
 FACTS_FILE = "detector.json"
 JOB = "detector"
-FORMAT = 1
 # `nbhelpers.json` beside them marks a folder as an export of ours.
 NEEDED = (FACTS_FILE, "config.json", "model.safetensors")
 
@@ -109,10 +108,5 @@ def _require_files(folder: Path) -> Path:
     if missing:
         fix = "copy the whole folder again, or name another checkpoint"
         raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
-    facts = DetectorFile.read(folder / FACTS_FILE)
-    if facts is not None and facts.format != FORMAT:
-        raise DataError(
-            f"{folder / FACTS_FILE} has format {facts.format}; this version reads format {FORMAT}.",
-            fix="copy the whole folder again, or use the version of nbhelpers that wrote it",
-        )
+    DetectorFile.read(folder / FACTS_FILE)
     return folder

@@ -95,11 +95,11 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_says_what_to_do(tmp_path:
     assert ck.verify(tmp_path / "step-00000001") == ""
 
 
-def test_an_index_that_cannot_be_read_does_not_hide_the_checkpoints(tmp_path: Path):
+def test_an_index_that_cannot_be_read_is_told_and_does_not_hide_the_last_checkpoint(tmp_path: Path):
     save(tmp_path, 1, is_best=True)
     (tmp_path / ck.INDEX).write_text("{")
     assert ck.find_last(tmp_path, lambda text: None).name == "step-00000001"
-    with pytest.raises(DataError, match="no checkpoint"):
+    with pytest.raises(DataError, match=r"index\.json: is no JSON"):
         ck.find_best(tmp_path)
 
 

@@ -130,7 +130,7 @@ def test_damaged_and_wrapped_weights_are_refused(run: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match="checkpoint is damaged"):
         export(folder, tmp_path / "x")
     (folder / "detector.json").write_text('{"format": 9}')
-    with pytest.raises(DataError, match="has format 9"):
+    with pytest.raises(DataError, match=r"detector\.json: format: should be 1, is 9"):
         find_detector(folder)
 
 

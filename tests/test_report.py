@@ -229,12 +229,6 @@ def test_the_memory_figure_stacks_the_prediction_beside_the_budget(
     assert "Thin: the budget before the run" in seen(made)
 
 
-@pytest.mark.parametrize("lines", [5, [5], [{"name": "weights", "size_bytes": "many"}]])
-def test_a_damaged_prediction_costs_only_itself(finished: Path, tmp_path: Path, lines: Any) -> None:
-    made = changed(finished, tmp_path, memory__predicted_lines=lines)
-    assert "predicted 4.41 GiB, measured 4.19 GiB" in made.text
-
-
 def test_a_run_without_a_prediction_of_its_own_shows_the_budget_as_such(finished: Path) -> None:
     found = bars(finished)
     assert "predicted" not in found

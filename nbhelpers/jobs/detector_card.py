@@ -79,12 +79,12 @@ def front_matter(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 def _source(result: Mapping[str, Any], facts: Mapping[str, Any], key: str) -> str:
     """The model or the data as the settings name it."""
     found = at(result, "settings", key) or at(facts, "settings", key)
-    return found if isinstance(found, str) else ""
+    return found or ""
 
 
 def _encoder_name(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     told = at(result, "model", "name")  # public already, unless the run has no result
-    return told if isinstance(told, str) else public_name(_source(result, facts, "model"))
+    return told or public_name(_source(result, facts, "model"))
 
 
 def _opening(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -163,8 +163,7 @@ def _audit(result: Mapping[str, Any]) -> list[str]:
         return ["Not recorded."]
     lines = [f"Verdict: **{one_line(audit.get('verdict') or 'not recorded')}**."]
     for title, key in (("Reason", "reasons"), ("Warning", "warnings")):
-        told = audit.get(key)
-        lines += [f"- {title}: {one_line(text)}." for text in told or [] if isinstance(text, str)]
+        lines += [f"- {title}: {one_line(text)}." for text in items(audit, key)]
     return [lines[0], "", *lines[1:]] if lines[1:] else lines
 
 
@@ -190,7 +189,6 @@ def _point(facts: Mapping[str, Any]) -> list[str]:
 
 def _point_table(point: Mapping[str, Any]) -> list[str]:
     band = point.get("abstain")
-    is_pair = isinstance(band, list) and len(band) == 2 and all(map(parts.is_number, band))
     rows = {
         "called AI when p_ai is above": figure(point.get("threshold")),
         "temperature of the logit": figure(point.get("temperature")),
@@ -199,11 +197,10 @@ def _point_table(point: Mapping[str, Any]) -> list[str]:
         "false-positive rate on them": percent(
             point.get("valid_fpr"), point.get("valid_fpr_interval")
         ),
-        "undecided between": f"{band[0]:.3f} and {band[1]:.3f}" if is_pair else None,
+        "undecided between": f"{band[0]:.3f} and {band[1]:.3f}" if parts.is_whole(band) else None,
         "chosen on": one_line(point["chosen_on"]) if point.get("chosen_on") else None,
     }
-    told = point.get("warnings")
-    notes = [f"- {one_line(text)}." for text in told or [] if isinstance(text, str)]
+    notes = [f"- {one_line(text)}." for text in items(point, "warnings")]
     return [*table(rows, ("operating point", "")), *([""] if notes else []), *notes]
 
 
@@ -308,6 +305,6 @@ def _citation(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         f"Cite the run `{one_line(facts['name'])}` of nbhelpers{known}, seed "
         f"{count(at(result, 'settings', 'seed'))}."
     ]
-    if isinstance(command, str) and command:
+    if command:
         lines += ["", "Made by:", "", "```shell", without_paths(command), "```"]
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nbhelpers.catalog import MODELS
+from nbhelpers.targets_detector import LEADS
 
 METRICS = {
     "roc_auc": "ROC-AUC",
@@ -57,28 +58,24 @@ def at(data: Any, *keys: str) -> Any:
 
 def mapping(data: Any, *keys: str) -> Mapping[str, Any]:
     """Return a nested mapping; an empty one where there is none."""
-    found = at(data, *keys)
-    return found if isinstance(found, Mapping) else {}
+    return at(data, *keys) or {}
 
 
-def items(data: Any, *keys: str) -> list[Mapping[str, Any]]:
-    """Return the mappings of a nested list."""
-    found = at(data, *keys)
-    found = found if isinstance(found, list) else []
-    return [each for each in found if isinstance(each, Mapping)]
+def items(data: Any, *keys: str) -> list[Any]:
+    """Return a nested list; an empty one where there is none."""
+    return at(data, *keys) or []
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a number that can be written."""
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain and value == value and abs(value) != float("inf")
+def is_whole(numbers: Sequence[float | None] | None) -> bool:
+    """Whether all edges of an interval, or parts of a lead, are known."""
+    return bool(numbers) and None not in numbers
 
 
 def began_random(result: Mapping[str, Any]) -> bool | None:
     """Whether the encoder had learnt nothing before the run; None where that is not recorded."""
     told = at(result, "model", "random_weights")
     is_own = at(result, "settings", "model") in MODELS["detector"].embedded
-    return True if is_own else told if isinstance(told, bool) else None
+    return True if is_own else told
 
 
 def one_line(text: Any) -> str:
@@ -97,7 +94,7 @@ def count(value: Any) -> str:
     >>> count(12345), count(None)
     ('12,345', 'not recorded')
     """
-    return f"{value:,.0f}" if is_number(value) else "not recorded"
+    return f"{value:,.0f}" if value is not None else "not recorded"
 
 
 def figure(value: Any, edges: Any = None) -> str:
@@ -106,9 +103,8 @@ def figure(value: Any, edges: Any = None) -> str:
     >>> figure(0.5, [0.41, 0.6]), figure(None)
     ('0.500 [0.410, 0.600]', 'not computed')
     """
-    text = f"{value:.3f}" if is_number(value) else UNKNOWN
-    is_pair = isinstance(edges, Sequence) and len(edges) == 2 and all(map(is_number, edges))
-    return f"{text} [{edges[0]:.3f}, {edges[1]:.3f}]" if is_pair else text
+    text = f"{value:.3f}" if value is not None else UNKNOWN
+    return f"{text} [{edges[0]:.3f}, {edges[1]:.3f}]" if is_whole(edges) else text
 
 
 def percent(value: Any, edges: Any = None) -> str:
@@ -117,9 +113,8 @@ def percent(value: Any, edges: Any = None) -> str:
     >>> percent(0.0123, [0.004, 0.05])
     '1.2 % [0.4, 5.0]'
     """
-    text = f"{100 * value:.1f} %" if is_number(value) else UNKNOWN
-    is_pair = isinstance(edges, Sequence) and len(edges) == 2 and all(map(is_number, edges))
-    return f"{text} [{100 * edges[0]:.1f}, {100 * edges[1]:.1f}]" if is_pair else text
+    text = f"{100 * value:.1f} %" if value is not None else UNKNOWN
+    return f"{text} [{100 * edges[0]:.1f}, {100 * edges[1]:.1f}]" if is_whole(edges) else text
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -130,8 +125,7 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def scored(floors: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the floors that were scored."""
-    named = {name: floor for name, floor in floors.items() if isinstance(floor, Mapping)}
-    return {name: floor for name, floor in named.items() if "skipped" not in floor}
+    return {name: floor for name, floor in floors.items() if floor and "skipped" not in floor}
 
 
 def split_table(scores: Mapping[str, Any]) -> list[str]:
@@ -142,11 +136,11 @@ def split_table(scores: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, title in METRICS.items():
         values = [(at(s, "metrics", name), at(s, "intervals", name)) for s in sides]
-        if any(is_number(value) for value, _ in values):
+        if any(value is not None for value, _ in values):
             rows.append([title, *(figure(*pair) for pair in values)])
     lines = grid(head, rows)
     for name, floor in mapping(scores, "floors").items():
-        if "skipped" in (floor if isinstance(floor, Mapping) else {}):
+        if "skipped" in (floor or {}):
             lines += [
                 "",
                 f"Floor not scored, {FLOORS.get(name, name)}: {one_line(at(floor, 'skipped'))}.",
@@ -159,7 +153,7 @@ def lead_lines(floors: Mapping[str, Any]) -> Iterator[str]:
     first = True
     for name, floor in floors.items():
         for metric, lead in mapping(floor, "lead").items():
-            if not isinstance(lead, Sequence) or len(lead) != 3 or not all(map(is_number, lead)):
+            if metric not in LEADS or not is_whole(lead):
                 continue
             if first:
                 yield ""
@@ -197,7 +191,7 @@ def slice_lines(scores: Mapping[str, Any]) -> list[str]:
     """Return the slices in which the model is worst, by each measure."""
     rows = []
     for metric, told in mapping(scores, "worst").items():
-        if not isinstance(told, Mapping):
+        if not told:
             continue
         name = f"{one_line(told.get('by'))} {one_line(told.get('value'))}"
         size = f"{count(told.get('n_human'))} human, {count(told.get('n_ai'))} AI"
@@ -210,7 +204,7 @@ def edit_lines(scores: Mapping[str, Any]) -> list[str]:
     """Return what each edit of the code does to the calls."""
     rows = []
     for name, told in mapping(scores, "edits").items():
-        if isinstance(told, Mapping):
+        if told:
             rows.append(
                 [
                     EDITS.get(name, name),
@@ -242,14 +236,14 @@ def split_counts(data: Mapping[str, Any]) -> list[str]:
     """Return how many programs each split has, by label."""
     rows = []
     for name, told in mapping(data, "splits").items():
-        if isinstance(told, Mapping):
+        if told:
             rows.append([name, count(told.get("rows")), _labels(told), count(told.get("tasks"))])
     return grid(("split", "programs", "of them", "tasks"), rows) if rows else []
 
 
 def _labels(split: Mapping[str, Any]) -> str:
     named = [(label, split.get(label)) for label in ("human", "ai", "unlabelled")]
-    return ", ".join(f"{value:,.0f} {label}" for label, value in named if is_number(value))
+    return ", ".join(f"{value:,.0f} {label}" for label, value in named if value is not None)
 
 
 def retrieval_table(rows: list[Mapping[str, Any]]) -> list[str]:
@@ -258,7 +252,6 @@ def retrieval_table(rows: list[Mapping[str, Any]]) -> list[str]:
     for told in rows:
         tfidf, raw = mapping(told, "floors", "tfidf"), mapping(told, "floors", "raw_encoder")
         lead = tfidf.get("lead")
-        is_whole = isinstance(lead, list) and len(lead) == 3 and all(map(is_number, lead))
         lines.append(
             [
                 one_line(f"{told.get('query')} to {told.get('pool')} ({told.get('split')})"),
@@ -268,7 +261,7 @@ def retrieval_table(rows: list[Mapping[str, Any]]) -> list[str]:
                 figure(told.get("map_at_r"), told.get("map_at_r_interval")),
                 figure(tfidf.get("mrr")),
                 figure(raw.get("mrr")),
-                f"{lead[0]:+.3f} [{lead[1]:+.3f}, {lead[2]:+.3f}]" if is_whole else UNKNOWN,
+                f"{lead[0]:+.3f} [{lead[1]:+.3f}, {lead[2]:+.3f}]" if is_whole(lead) else UNKNOWN,
             ]
         )
     head = ("same task", "queries", "pool", "MRR", "MAP@R", "MRR of character n-grams")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nbhelpers.jobs.detector_card_parts import at, began_random, figure, is_number, mapping, percent
+from nbhelpers.jobs.detector_card_parts import at, began_random, figure, is_whole, mapping, percent
 
 HERE = "path/to/this/folder"
 EXAMPLE = "use_detector.py"
@@ -51,7 +51,7 @@ def _behind(test: Mapping[str, Any]) -> list[str]:
     names = []
     for name, floor in mapping(test, "floors").items():
         lead = at(floor, "lead", "tpr_at_fpr") or at(floor, "lead", "tpr")
-        if isinstance(lead, list) and len(lead) == 3 and is_number(lead[1]) and lead[1] <= 0:
+        if is_whole(lead) and lead[1] <= 0:
             names.append(name)
     if not names:
         return []
@@ -66,7 +66,7 @@ def _fragile(test: Mapping[str, Any]) -> list[str]:
     losses = {
         name: told
         for name, told in mapping(test, "edits").items()
-        if is_number(at(told, "tpr_loss"))
+        if at(told, "tpr_loss") is not None
     }
     if not losses:
         return []

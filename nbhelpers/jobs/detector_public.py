@@ -39,7 +39,7 @@ def public_name(source: Any) -> str:
     >>> public_name("smoke"), public_name("/home/me/rows.jsonl"), public_name(None)
     ('smoke', 'a local copy named rows.jsonl', 'not recorded')
     """
-    if not isinstance(source, str) or not source:
+    if not source:
         return "not recorded"
     if source in (*SAMPLES, *MODELS["detector"].embedded, *MODELS["detector"].packaged):
         return source
@@ -51,7 +51,7 @@ def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     for name in _SOURCES:
         value = found.get(name)
-        if isinstance(value, str) and public_name(value).startswith("a local copy"):
+        if value and public_name(value).startswith("a local copy"):
             found[name] = LOCAL
     return scrubbed(found)
 
@@ -67,13 +67,13 @@ def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
     found["audit"] = _picked(result.get("audit"), _OF_AUDIT)
     if "source" in found["data"]:
         found["data"]["source"] = public_name(found["data"]["source"])
-    if isinstance(found.get("model"), Mapping):
+    if found.get("model"):
         found["model"] = {**found["model"], "name": public_name(found["model"].get("name"))}
     return scrubbed(found)
 
 
 def _picked(data: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {n: data[n] for n in names if n in data} if isinstance(data, Mapping) else {}
+    return {name: data[name] for name in names if name in (data or {})}
 
 
 def scrubbed(value: Any) -> Any:

@@ -20,11 +20,12 @@ from nbhelpers.detector_floors import DetectorFloors, fit_floors
 from nbhelpers.detector_metrics import OperatingPoint, choose_operating_point, score_detection
 from nbhelpers.detector_slices import slice_scores
 from nbhelpers.errors import ConfigError
-from nbhelpers.files import read_json
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.checkpoint import find_best
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs
 from nbhelpers.jobs.detector_similarity import score_similarity
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import DetectorFile, Result
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.detector_task import DetectorTask
@@ -169,10 +170,9 @@ def frozen_point(weights: Path) -> OperatingPoint | None:
     if folder.name == "checkpoints" and find_best(folder) != weights.parent:
         return None
     for folder in list(weights.parents)[:4]:
-        for name in ("result.json", "detector.json"):
-            found = read_json(folder / name) if (folder / name).is_file() else None
-            if isinstance(found, dict) and found.get("operating_point"):
-                return OperatingPoint.from_dict(found["operating_point"])
+        for kind, name in ((Result, "result.json"), (DetectorFile, "detector.json")):
+            if point := read_raw(kind, folder / name).get("operating_point"):
+                return OperatingPoint.from_dict(point)
     return None
 
 

@@ -164,7 +164,7 @@ def _like_evaluation(settings: Any, data: Mapping[str, Any]) -> str:
     found = ((data.get("problems") or {}).get("duplicates") or {}).get("train_rows_like_any")
     if found == 0:
         return "Training rows that (nearly) equal an evaluation row: none were found."
-    number = f"{found:,} training rows" if isinstance(found, int) else "Training rows"
+    number = f"{found:,} training rows" if found is not None else "Training rows"
     removed = "were removed" if settings.remove_duplicates else "were not removed"
     if number[0].isdigit():
         return f"{number} (nearly) equal an evaluation row; they {removed}."
@@ -238,7 +238,7 @@ def _scores(split: Mapping[str, Any]) -> Iterator[str]:
     if decoding := split.get("decoding"):
         yield f"Decoding: {_line(', '.join(f'{k} {v}' for k, v in decoding.items()))}."
     level = split.get("level")
-    wide = f"{100 * level:.0f} % interval" if isinstance(level, float) else "interval"
+    wide = f"{100 * level:.0f} % interval" if level is not None else "interval"
     yield from ("", f"| metric | value | {wide} |", "|---|---|---|")
     intervals = split.get("intervals") or {}
     for name, value in (split.get("metrics") or {}).items():
@@ -312,13 +312,13 @@ def _versions(result: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None:
         return "not recorded"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _figure(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "not computed"
+    return "not computed" if value is None else f"{value:.4g}"
 
 
 def _code(text: Any) -> str:
