@@ -147,9 +147,10 @@ def _is_torn(descriptor: int) -> bool:
 
 def log_line(result: Mapping[str, Any], record: Mapping[str, Any]) -> Line:
     """Return what the log keeps of a run; sizes in bytes, errors in per cent of the measured."""
-    memory, settings = _dig(result, "memory") or {}, _dig(result, "settings") or {}
+    memory, settings = result.get("memory") or {}, result.get("settings") or {}
     is_cuda = memory.get("device") == "cuda"
-    gpu = _first(_dig(record, "hardware", "gpus")) if is_cuda else {}
+    gpus = _dig(record, "hardware", "gpus") or [{}]
+    gpu = gpus[0] if is_cuda else {}
     left = memory.get("left_over") or {}
     versions = result.get("versions") or {}
     return {
@@ -257,9 +258,5 @@ def plot_data(lines: Sequence[Line] | None = None) -> dict[str, list[Any]]:
 
 def _dig(data: Any, *keys: str) -> Any:
     for key in keys:
-        data = data.get(key) if isinstance(data, Mapping) else None
+        data = (data or {}).get(key)
     return data
-
-
-def _first(gpus: Any) -> dict[str, Any]:
-    return gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) else {}

@@ -160,7 +160,8 @@ def edits_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
                 row["tpr lost interval"] = edges(of, "tpr_loss_interval")
                 row |= _changed(values, of, "n_human", "fpr")
                 row["fpr gained"] = _difference(row["fpr after"], row["fpr before"])
-                yield row | {"note": dig(of, "skipped") or ""}
+                # Of the model it counts the programs that the edit left out.
+                yield row | {"note": "" if name == MODEL else dig(of, "skipped") or ""}
 
 
 def _changed(values: Any, of: Any, count: str, rate: str) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def adapter_table(facts: RunFacts) -> pd.DataFrame:
         "method": adapter.get("method"),
         "rank": adapter.get("r"),
         "alpha": adapter.get("alpha"),
-        "layers": ", ".join(modules) if isinstance(modules, list) else modules,
+        "layers": modules if isinstance(modules, str) else ", ".join(modules or []),
         "trainable parameters": None if trained is None else count(trained),
         "parameters, adapter included": None if total is None else count(total),
         "share trained": f"{100 * trained / total:.2f} %" if trained and total else None,

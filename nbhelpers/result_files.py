@@ -142,24 +142,25 @@ class FloorLead(Part):
     tpr_at_fpr: Lead = None
 
 
-class FloorScores(Part):
+class PointScores(Part):
+    """Scores of pairs: of a part of a split, at another share of clones, or of a baseline."""
+
+    n_pairs: Number = None
+    prior: Number = None
+    precision: Number = None
+    recall: Number = None
+    f1: Number = None
+    roc_auc: Number = None
+    intervals: Intervals
+
+
+class FloorScores(PointScores):
     """The scores of a baseline; clones keep them flat, a detector under `metrics`."""
 
-    __pydantic_extra__: dict[str, Number]
-
-    intervals: Intervals
     metrics: Numbers
     lead: FloorLead = FloorLead()
     skipped: Text = None
     note: Text = None
-
-
-class PointScores(Part):
-    """Scores of a part of a split, or at another share of clones."""
-
-    __pydantic_extra__: dict[str, Number]
-
-    intervals: Intervals
 
 
 class Precision(Part):
@@ -419,10 +420,14 @@ class SplitData(Part):
 class Duplicates(Part):
     """Rows that repeat others: counts by kind, and of a fine-tuning by split and kind."""
 
-    __pydantic_extra__: dict[str, Number]
-
     train_rows_like: maps(Inner)
+    train_rows_like_any: Number = None
     within_train: Numbers
+    removed: Number = None
+    threshold: Number = None
+    same_code: Number = None
+    near_code: Number = None
+    both_classes: Number = None
 
 
 class Problems(Part):
@@ -811,6 +816,20 @@ class DetectorFile(JsonFile):
     run_id: Text = None
     operating_point: OperatingPoint = OperatingPoint()
     calibration: Mapping
+
+
+class CalibrationFile(JsonFile):
+    """`calibration.json`: a threshold that was fixed on known-human code."""
+
+    FIX: ClassVar[str] = "write it again: nbhelpers calibrate"
+
+    threshold_logit: Number = None
+    n: Number = None
+    exceed: Number = None
+    target_fpr: Number = None
+    promised_fpr: Number = None
+    created: Text = None
+    source: Text = None
 
 
 class AdapterConfig(JsonFile):

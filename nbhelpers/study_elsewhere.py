@@ -130,7 +130,7 @@ def _measured_on(result: RunResult) -> tuple[GpuSpec, Preset, int]:
     record: dict[str, Any] = Run(result.path).read_json()
     gpus = (record.get("hardware") or {}).get("gpus") or []
     plan = record.get("plan") or {}
-    key = gpus[0].get("key") if gpus and isinstance(gpus[0], Mapping) else None
+    key = gpus[0].get("key") if gpus else None
     if not plan.get("use_gpu") or key not in known_gpus():
         text = f"{result.run_id} did not run on a GPU that gpus.yaml knows."
         raise ConfigError(text, fix="take a run on a known GPU; a CPU tells nothing about one")

@@ -7,11 +7,9 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from run_on_disk import MIB, result, split_scores, write_run
@@ -336,13 +334,3 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
     from nbhelpers.plots_memory import phases_figure
 
     assert phases_figure(facts).axes and phases_figure(old) is None
-
-
-def test_damaged_phases_cost_only_themselves(tmp_path):
-    data = result(split_scores(1), split_scores(2))
-    data["memory"] |= {"phases": [5, {"phase": ["x"]}, {"phase": "load", "measured_bytes": "y"}]}
-    data["memory"] |= {"left_over": [], "snapshot": "gone", "reserved": {"measured_bytes": {}}}
-    folder: Path = write_run(tmp_path / "bad", data=data)
-    facts = read_facts(folder)
-    assert "memory_phases" not in all_tables(facts) and memory_notes(facts) == []
-    assert np.isfinite(all_tables(facts)["memory"]["error_percent"][0])

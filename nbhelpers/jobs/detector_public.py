@@ -9,6 +9,8 @@ from typing import Any
 from nbhelpers.catalog import MODELS, SAMPLES
 from nbhelpers.files import read_json, write_json
 from nbhelpers.jobs.public import LOCAL, is_on_hub, without_paths
+from nbhelpers.json_models import read_raw
+from nbhelpers.result_files import CalibrationFile
 from nbhelpers.trained_detector import TrainedDetector
 
 CALIBRATION = "calibration.json"
@@ -101,8 +103,8 @@ def scrub_names(folder: Path) -> None:
 def copy_calibration(trained: TrainedDetector, part: Path) -> dict[str, Any] | None:
     """Write the calibration of a run beside its model, where there is one; return it."""
     home = trained.scored or trained.folder
-    told = read_json(home / CALIBRATION)
-    if told is None:
+    told = read_raw(CalibrationFile, home / CALIBRATION)
+    if not told:
         return None
     if not (source := told.get("source")) or public_name(source).startswith("a local copy"):
         told["source"] = "known-human code of the one who exported this"
