@@ -77,7 +77,7 @@ def study_rows(run_dir: Path) -> list[dict[str, str]]:
     for folder in list_studies(run_dir):
         try:
             found = open_study(folder)
-        except ConfigError:  # `report` says what is wrong with it
+        except (ConfigError, DataError):  # `report` says what is wrong with it
             rows.append({"study": folder.name, "adapters": "", "finished": "cannot be read"})
             continue
         names = ", ".join(dict.fromkeys(row.planned.adapter for row in found.rows))

@@ -118,15 +118,20 @@ class StudyFolder:
         return StudyResult(study=self.study, path=self.path, rows=rows)
 
     def _row(self, row: PlannedRun) -> StudyRow:
-        (run, replaced), noted = self.kept(row), self.noted(row)
+        run, replaced, noted = self.run_of(row), "", self.noted(row)
         baseline = noted.get("baseline")
-        status, result, error = run.status, None, None
-        if status == "finished":
-            result = run.result()
-        elif status in ("stopped", "failed", "dead"):
-            error = _ended(run)
-        elif status == "new" and noted.get("error"):  # it could not start
-            status, error = "failed", error_from(noted["error"])
+        status, result, error = "failed", None, None
+        try:
+            run, replaced = self.kept(row)
+            status = run.status
+            if status == "finished":
+                result = run.result()
+            elif status in ("stopped", "failed", "dead"):
+                error = _ended(run)
+            elif status == "new" and noted.get("error"):  # it could not start
+                status, error = "failed", error_from(noted["error"])
+        except DataError as damage:  # the other runs of the study are shown all the same
+            status, error = "failed", damage
         return StudyRow(
             name=row.name,
             planned=row,

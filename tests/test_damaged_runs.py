@@ -14,6 +14,7 @@ from detector_on_disk import write_detector
 from finetune_on_disk import result as finetune_result
 from finetune_on_disk import write_finetune
 from run_on_disk import write_run
+from study_on_disk import write_study
 from typer.testing import CliRunner
 
 from nbhelpers.cli import app
@@ -27,6 +28,7 @@ from nbhelpers.report_html import body
 from nbhelpers.report_words import as_text
 from nbhelpers.result_files import Result
 from nbhelpers.runs import STATUSES, Run, list_runs
+from nbhelpers.study import open_study
 
 pytestmark = pytest.mark.slow
 
@@ -188,6 +190,17 @@ def test_the_neighbours_of_a_damaged_run_are_reported(tmp_path: Path) -> None:
     assert rows["other"]["status"] == "damaged"
     assert rows["other"]["score"].startswith("result.json: timing: should be")
     assert rows["run"]["status"] == "finished" and rows["run"]["score"]
+
+
+def test_the_other_runs_of_a_study_are_shown_beside_a_damaged_one(tmp_path: Path) -> None:
+    good = {"base": 0.3, "r8": 0.9, "r16": 0.8}
+    study = write_study(tmp_path, "r8,r16", good=good, samples=10)
+    damaged_run = study.rows[1].run.path
+    (damaged_run / "result.json").write_text('{"timing": 3}')
+    found = open_study(study.path)
+    assert [row.status for row in found.rows] == ["finished", "failed", "finished"]
+    (line,) = found.failure_lines()
+    assert "result.json: timing: should be a valid dictionary, is 3" in line
 
 
 def test_what_is_written_is_what_is_read(run: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_study_is_found_again_by_its_folder_or_id(runs: Path, capsys) -> None:
     with pytest.raises(ConfigError, match=r"No study 'nothing'(.|\n)*" + study.id):
         open_study("nothing", runs)
     (path / "study.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"study\.json: is no JSON"):
         open_study(path)
     assert run_quickly(study, runs, show=False).is_complete
 

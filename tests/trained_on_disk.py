@@ -89,10 +89,18 @@ def write_run(folder: Path, used: FinetuneSettings, *, finished: bool = True) ->
         del told["model"]["parameters"]  # the tiny model's are others
         (folder / "result.json").write_text(json.dumps(told))
         rows = [
-            {"split": "test", "id": str(i), "prompt": WORDS[2], "reference": f"x = {i}"}
+            {
+                "split": "test",
+                "id": str(i),
+                "prompt": WORDS[2],
+                "reference": f"x = {i}",
+                "answer": "",
+            }
             for i in range(6)
         ]
-        lines = [json.dumps(row) for row in [*rows, {"split": "mbpp", "prompt": "no"}]]
+        lines = [
+            json.dumps(row) for row in [*rows, {"split": "mbpp", "prompt": "no", "answer": ""}]
+        ]
         (folder / "generations.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
