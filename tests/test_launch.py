@@ -279,7 +279,7 @@ def test_a_folder_that_cannot_be_written_is_explained(
     def fail(path: Path, data: dict) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(launching, "write_json", fail)
+    monkeypatch.setattr("nbhelpers.json_models.write_json", fail)
     with pytest.raises(LaunchError, match=words) as caught:
         launch_fake(runs)
     assert "run_dir" in caught.value.fix
