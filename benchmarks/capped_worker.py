@@ -9,7 +9,7 @@ import os
 import sys
 
 from nbhelpers.jobs.worker import main, quiet_libraries
-from nbhelpers.nodes import attend
+from nbhelpers.runs.nodes import attend
 
 
 def cap() -> None:

@@ -19,9 +19,9 @@ import torch
 from clones_gpu import SHAPES, shape_folder
 
 import nbhelpers as nb
-from nbhelpers.models.clones import CloneModel
-from nbhelpers.models.encoders import encoder_class
-from nbhelpers.models.inputs import ROBERTA_TOKENS, SPECIAL_TOKENS, train_bpe
+from nbhelpers.jobs.models.clones import CloneModel
+from nbhelpers.jobs.models.encoders import encoder_class
+from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, SPECIAL_TOKENS, train_bpe
 
 FUNCTIONS = 912
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import nbhelpers as nb
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.study import plan_study, run_study
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.runs.studies import run_study
+from nbhelpers.runs.study_plan import plan_study
 
 SHAPE = {"model": "gemma-2-2b", "random_weights": True, "template": "alpaca", "track": "none"}
 FEW = {"eval_samples": 8, "max_new_tokens": 24, "valid_samples": 16, "epochs": 1}

@@ -20,7 +20,7 @@ from clones_gpu import SHAPES, shape_folder
 from safetensors.numpy import load_file
 
 import nbhelpers as nb
-from nbhelpers.predictions import read_predictions
+from nbhelpers.metrics.predictions import read_predictions
 
 PAIRS_PER_STEP = 64
 

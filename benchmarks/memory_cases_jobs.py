@@ -22,7 +22,7 @@ from typing import Any
 
 import nbhelpers as nb
 from benchmarks.clones_gpu import shape_folder
-from nbhelpers.hardware import plan_hardware
+from nbhelpers.hardware.detection import plan_hardware
 
 STEPS = 3
 _BASE = {"track": "none", "bootstrap_samples": 100, "epochs": 1}
@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace) -> None:
 def predict(options: argparse.Namespace) -> None:
     """Simulate jobs and add them to a file of predictions."""
     from benchmarks.memory_grid import keep
-    from nbhelpers.simulate.jobs import simulate_settings
+    from nbhelpers.jobs.simulated.jobs import simulate_settings
 
     hardware = plan_hardware(options.gpu)
     place = options.out.parent / "jobs"

@@ -88,7 +88,7 @@ def _call(model: nn.Module, case: dict[str, Any], device: str) -> Any:
         return torch.compile(model)
     if not case["ddp"]:
         return model
-    from nbhelpers.workers import free_port
+    from nbhelpers.common.processes import free_port
 
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group(

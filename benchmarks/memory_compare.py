@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.memory_cases import cap_of, without_cap
 from benchmarks.memory_grid import verdict_under
-from nbhelpers.memory import DOES_NOT_FIT, FITS, TIGHT
+from nbhelpers.budget.memory import DOES_NOT_FIT, FITS, TIGHT
 
 GIB = 2**30
 

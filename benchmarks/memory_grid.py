@@ -22,7 +22,13 @@ from typing import Any
 
 from benchmarks import memory_cases
 from benchmarks.memory_measure import load_libraries, versions
-from nbhelpers.memory import DOES_NOT_FIT, FITS, QLORA_SAFETY_FACTOR, SAFETY_FACTOR, verdict_of
+from nbhelpers.budget.memory import (
+    DOES_NOT_FIT,
+    FITS,
+    QLORA_SAFETY_FACTOR,
+    SAFETY_FACTOR,
+    verdict_of,
+)
 
 GIB = 2**30
 CAPS_GIB = (14.3, 22.0, 38.9, 47.0)

@@ -37,7 +37,7 @@ __all__ = list(_HOME)
 class _Verb(ModuleType):
     """A module named like its one function, as `launch`: calling the module calls the function.
 
-    Importing `nbhelpers.launch` anywhere binds the module to `nbhelpers.launch`, which would hide
+    Importing `nbhelpers.runs.starting` anywhere binds the module to `nbhelpers.runs.starting`, which would hide
     a function of that name from everyone who writes `nb.launch(...)`.
     """
 

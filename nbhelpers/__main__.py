@@ -1,6 +1,6 @@
 """`python -m nbhelpers` is the command `nbhelpers`."""
 
-from nbhelpers.cli import main
+from nbhelpers.cli.app import main
 
 if __name__ == "__main__":
     main()

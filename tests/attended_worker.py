@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nbhelpers.nodes import attend
+from nbhelpers.runs.nodes import attend
 
 if __name__ == "__main__":
     if os.environ.get("ATTENDED") == "real":

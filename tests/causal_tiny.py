@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbhelpers.models.causal import CausalBase
-from nbhelpers.models.causal_text import TextTable
+from nbhelpers.jobs.models.causal import CausalBase
+from nbhelpers.jobs.models.causal_batches import TextTable
 
 VOCAB, END, PAD = 300, 2, 0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbhelpers.batching import split_batch
 from nbhelpers.jobs.context import RunContext
+from nbhelpers.plan import split_batch
 
 
 def make_context(**given: Any) -> RunContext:

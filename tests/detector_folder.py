@@ -9,7 +9,7 @@ from typing import Any
 
 from detector_on_disk import write_detector
 
-from nbhelpers.samples.styles import load_style_rows
+from nbhelpers.data.samples.styles import load_style_rows
 
 STEP = "step-00000200"
 SEQ_LEN, WORDS, SIZE = 60, 300, 16
@@ -18,7 +18,7 @@ SEQ_LEN, WORDS, SIZE = 60, 300, 16
 @cache
 def tokenizer() -> Any:
     """A tokenizer of a few words, trained on the sample."""
-    from nbhelpers.models.inputs import ROBERTA_TOKENS, train_bpe
+    from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, train_bpe
 
     texts = [row["code"] for row in load_style_rows()[:60]]
     return train_bpe(texts, WORDS, special_tokens=ROBERTA_TOKENS, collapse=False)
@@ -50,8 +50,8 @@ def make_detector(
     import torch
     from safetensors.torch import save_file
 
-    from nbhelpers.models.detector import HEADS, DetectorModel
-    from nbhelpers.models.encoders import new_encoder
+    from nbhelpers.jobs.models.detector import HEADS, DetectorModel
+    from nbhelpers.jobs.models.encoders import new_encoder
 
     folder.mkdir(parents=True)
     torch.manual_seed(0)

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nbhelpers.detector_edits import Edited, edit_scores
-from nbhelpers.detector_metrics import choose_operating_point, score_detection
-from nbhelpers.detector_slices import slice_scores
+from nbhelpers.metrics.detection import choose_operating_point, score_detection
+from nbhelpers.metrics.slices import Edited, edit_scores, slice_scores
 
 MIB = 2**20
 SETTINGS = {

@@ -19,13 +19,13 @@ from accelerate import Accelerator
 from safetensors.torch import save_file
 from training_probe import encoder
 
-from nbhelpers.batching import split_batch
-from nbhelpers.data.detection import CodeRow
+from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.jobs.detector import parameter_groups
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
-from nbhelpers.models.detector import DetectorModel
-from nbhelpers.models.inputs import TokenTable
+from nbhelpers.jobs.models.detector import DetectorModel
+from nbhelpers.jobs.models.inputs import TokenTable
+from nbhelpers.plan import split_batch
 
 LANGUAGES = ("python", "java")
 

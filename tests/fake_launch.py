@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbhelpers import processes
-from nbhelpers.launch import launch
-from nbhelpers.runs import Run
+from nbhelpers.common import processes
+from nbhelpers.runs.run import Run
+from nbhelpers.runs.starting import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {

@@ -8,8 +8,8 @@ import sys
 import time
 from typing import Any
 
-from nbhelpers.ledger import CONTEXT, MemoryLine
-from nbhelpers.memory import MemoryBudget
+from nbhelpers.budget.formulas import CONTEXT, MemoryLine
+from nbhelpers.budget.memory import MemoryBudget
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.17.0", "accelerate": "1.15.0"}
 VERSIONS |= {"peft": "0.21.0", "trl": "0.29.1", "bitsandbytes": "0.50.0"}
@@ -46,10 +46,10 @@ def synthetic(preset: Any, plan: Any, hardware: Any = None) -> MemoryBudget:
 
 
 def simulate(*, preset: Any, plan: Any, hardware: Any) -> dict[str, Any]:
-    """Answer as `nbhelpers.simulate.child` does, or fail as a seed asks."""
-    from nbhelpers.batching import BatchPlan
+    """Answer as `nbhelpers.jobs.simulated.child` does, or fail as a seed asks."""
     from nbhelpers.errors import ConfigError
-    from nbhelpers.presets import Preset
+    from nbhelpers.plan import BatchPlan
+    from nbhelpers.presets.preset import Preset
 
     asked = Preset.from_dict(preset)
     if asked.settings.seed == KILLED:

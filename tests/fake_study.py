@@ -15,13 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from nbhelpers import study as studies
-from nbhelpers.events import EventWriter
-from nbhelpers.hardware import Hardware
-from nbhelpers.presets import Draft, Preset, build_preset
-from nbhelpers.runs import Run, write_json
-from nbhelpers.study import StudyResult, plan_study, run_study
-from nbhelpers.supervise import die_with_parent
+from nbhelpers.common.processes import die_with_parent
+from nbhelpers.hardware.detection import Hardware
+from nbhelpers.presets.preset import Draft, Preset, build_preset
+from nbhelpers.runs import studies
+from nbhelpers.runs.events import EventWriter
+from nbhelpers.runs.run import Run, write_json
+from nbhelpers.runs.studies import run_study
+from nbhelpers.runs.study_plan import plan_study
+from nbhelpers.runs.study_results import StudyResult
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {

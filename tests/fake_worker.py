@@ -18,9 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from nbhelpers.events import EventWriter
-from nbhelpers.runs import Run, redirect_output, write_json
-from nbhelpers.supervise import die_with_parent
+from nbhelpers.common.processes import die_with_parent
+from nbhelpers.runs.events import EventWriter
+from nbhelpers.runs.run import Run, redirect_output, write_json
 
 STEPS, STEP_S = 400, 0.05
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.code_metrics import score_generations, score_tasks
+from nbhelpers.metrics.generation import score_generations, score_tasks
 
 MIB = 2**20
 SETTINGS = {

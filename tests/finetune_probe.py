@@ -18,14 +18,13 @@ import torch
 from causal_tiny import VOCAB, tiny_base, tiny_table
 from contexts import make_context
 
-from nbhelpers.batching import split_batch
 from nbhelpers.jobs.finetune_evaluate import _answers, _Question
 from nbhelpers.jobs.finetune_task import AdapterTask, learning, prepare
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState
-from nbhelpers.models.causal import Adapted, add_adapter
-from nbhelpers.models.four_bits import keep_as_stored, quantise
-from nbhelpers.schema import FinetuneSettings
-from nbhelpers.trained import _NEUTRAL
+from nbhelpers.jobs.models.causal import Adapted, add_adapter, keep_as_stored, quantise
+from nbhelpers.plan import split_batch
+from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.use.trained import _NEUTRAL
 
 SAMPLES = 17  # with a global batch of 8, the last step of an epoch has one
 SETTINGS = {

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import nbhelpers as nb
-from nbhelpers.events import EventWriter
-from nbhelpers.launch import run_record, write_record
-from nbhelpers.runs import Run, write_json
+from nbhelpers.runs.events import EventWriter
+from nbhelpers.runs.run import Run, write_json
+from nbhelpers.runs.starting import run_record, write_record
 
 TINY: dict[str, Any] = {
     "pretrain_steps": 0,

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.launcher import NodeLauncher, prepare_nodes
-from nbhelpers.launcher_slurm import SlurmOptions
+from nbhelpers.runs.launcher import NodeLauncher, SlurmOptions, prepare_nodes
 
 
 def prepare(folder: Path, preset: str = "h100", **changes: Any) -> NodeLauncher:

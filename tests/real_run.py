@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import nbhelpers as nb
-from nbhelpers.events import tail
-from nbhelpers.runs import Run
+from nbhelpers.runs.events import tail
+from nbhelpers.runs.run import Run
 
 TINY: dict[str, Any] = {
     "pretrain_steps": 0,

@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.report import Report, report
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.writing import report
 
 
 def changed(finished: Path, tmp_path: Path, **changes: Any) -> Report:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nbhelpers.metrics import score_pairs
-from nbhelpers.predictions import PredictionWriter
+from nbhelpers.metrics.pairs import score_pairs
+from nbhelpers.metrics.predictions import PredictionWriter
 
 MIB = 2**20
 SETTINGS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.jobs import sandbox
+from nbhelpers.jobs.sandbox import running
 
 MIB = 2**20
 TIGHT = {"timeout_s": 1.5, "memory_bytes": 256 * MIB, "output_bytes": MIB, "file_bytes": 4 * MIB}
@@ -29,8 +29,8 @@ def workplace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert left == [], "a program's folder was left behind"
 
 
-def bare(source: str, **limits: float) -> sandbox.Outcome:
+def bare(source: str, **limits: float) -> running.Outcome:
     """Run with the filter of system calls alone, as where neither user nor Landlock help."""
     without = ("user", "landlock", "namespaces")
-    reply = sandbox._run(source, {**TIGHT, **limits}, threading.Event(), without)
-    return sandbox._outcome(reply)
+    reply = running._run(source, {**TIGHT, **limits}, threading.Event(), without)
+    return running._outcome(reply)

@@ -9,9 +9,10 @@ from typing import Any
 from fake_study import make_preset, no_gpu
 from finetune_on_disk import RIGHT, WRONG, generation, result, scored, write_finetune
 
-from nbhelpers.runs import Run, write_json
-from nbhelpers.study import StudyResult, plan_study
-from nbhelpers.study_folder import StudyFolder
+from nbhelpers.runs.run import Run, write_json
+from nbhelpers.runs.studies import StudyFolder
+from nbhelpers.runs.study_plan import plan_study
+from nbhelpers.runs.study_results import StudyResult
 
 TASKS = ("humaneval", "mbpp")
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from nbhelpers.access import check_access
-from nbhelpers.config import load_preset
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.use.hub import check_access
 from tests.local_hub import LocalHub
 
 PROBE = """
 import json, os, sys
-from nbhelpers.access import check_access
-from nbhelpers.config import load_preset
+from nbhelpers.use.hub import check_access
+from nbhelpers.presets.loading import load_preset
 from nbhelpers.errors import ConfigError
-from nbhelpers.models.weights import find_weights
+from nbhelpers.jobs.models.weights import find_weights
 for name in json.loads(sys.argv[1]):
     found = []
     preset = load_preset("finetune", "t4", overrides={"model": name})
@@ -49,7 +49,7 @@ for name in json.loads(sys.argv[1]):
 def test_a_model_that_needs_no_hub_asks_none(
     changes: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.access._ask", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("nbhelpers.use.hub._ask", lambda *_: pytest.fail("the hub was asked"))
     found = check_access(load_preset("finetune", "smoke", overrides=changes))
     assert why in found.why and found.model in repr(found) and "no token" in found._repr_html_()
 
@@ -65,8 +65,8 @@ def test_a_token_of_the_platform_reaches_the_runs_and_is_not_shown(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setenv("HF_TOKEN", "")
-    monkeypatch.setattr("nbhelpers.access.find_token", lambda: "hf_secret")
-    monkeypatch.setattr("nbhelpers.access._ask", lambda *told: asked.append(told))
+    monkeypatch.setattr("nbhelpers.use.hub.find_token", lambda: "hf_secret")
+    monkeypatch.setattr("nbhelpers.use.hub._ask", lambda *told: asked.append(told))
     found = check_access(load_preset("finetune", "t4"))
     assert asked == [("google/gemma-2-2b", None, "hf_secret")]
     assert os.environ["HF_TOKEN"] == "hf_secret"

@@ -10,16 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from nbhelpers.batching import (
-    BatchPlan,
-    plan_batch,
-    scaling_table,
-    split_batch,
-    valid_choices,
-)
-from nbhelpers.config import load_preset
 from nbhelpers.errors import ConfigError, HardwareError
-from nbhelpers.hardware import plan_hardware
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import BatchPlan, plan_batch, scaling_table, split_batch, valid_choices
+from nbhelpers.presets.loading import load_preset
 
 GRID = [(g, d, w) for g in (1, 6, 16, 48, 63, 64) for d in (1, 3, 8, 16, 64) for w in range(1, 9)]
 

@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 from fake_simulator import GIB, VERSIONS, synthetic
 
-from nbhelpers import budgets, budgets_store
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import find_budget, predict_memory, simulate_budget
-from nbhelpers.budgets_interpolate import interpolate
-from nbhelpers.budgets_key import budget_key, unlisted_names
-from nbhelpers.budgets_store import Point, installed_versions, version_note
-from nbhelpers.config import load_preset
+from nbhelpers.budget import predict, store
+from nbhelpers.budget.memory import MemoryBudget, require_fit
+from nbhelpers.budget.predict import find_budget, predict_memory, simulate_budget
+from nbhelpers.budget.store import (
+    Point,
+    budget_key,
+    installed_versions,
+    interpolate,
+    unlisted_names,
+    version_note,
+)
 from nbhelpers.errors import BudgetError, HardwareError
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.job_specs import JOBS
-from nbhelpers.memory import MemoryBudget, require_fit
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.loading import load_preset
 
 A100 = "a100-40gb"
 
@@ -35,9 +40,9 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return synthetic(preset, plan)
 
     monkeypatch.setenv("NBHELPERS_BUDGETS", str(tmp_path))
-    monkeypatch.setattr(budgets_store, "shipped", lambda job: {})
-    monkeypatch.setattr(budgets_store, "installed_versions", lambda: VERSIONS)
-    monkeypatch.setattr(budgets, "simulated", simulated)
+    monkeypatch.setattr(store, "shipped", lambda job: {})
+    monkeypatch.setattr(store, "installed_versions", lambda: VERSIONS)
+    monkeypatch.setattr(predict, "simulated", simulated)
     return asked
 
 
@@ -126,10 +131,10 @@ def test_tight_is_less_than_ten_per_cent_above_what_is_reserved() -> None:
     budget = synthetic(*run)  # 22 GiB reserved, 1 GiB of context
     for size, verdict in ((25.3, "fits"), (25.1, "tight"), (22.9, "does not fit")):
         card = replace(run[2].gpu, memory_total_bytes=int(size * GIB))
-        judged = budgets.judge(budget, run[0].settings, replace(run[2], gpus=(card,)))
+        judged = predict.judge(budget, run[0].settings, replace(run[2], gpus=(card,)))
         assert judged.verdict == verdict
     unsure = replace(budget, opaque=("odd",))
-    assert budgets.judge(unsure, run[0].settings, run[2]).verdict == "unknown"
+    assert predict.judge(unsure, run[0].settings, run[2]).verdict == "unknown"
 
 
 @pytest.mark.parametrize("held_gib", [0.0, 2.0])
@@ -143,7 +148,7 @@ def test_without_reserved_bytes_adapters_are_judged_alike_on_free_and_on_used_ca
     needed = int(factor * budget.allocated_bytes + context + held_gib * GIB)
     for size, verdict in ((needed + 9, "fits"), (needed - 9, "tight")):
         gpu = replace(run[2].gpu, memory_total_bytes=size)
-        judged = budgets.judge(
+        judged = predict.judge(
             budget, run[0].settings, replace(run[2], gpus=(gpu,)), held_bytes=int(held_gib * GIB)
         )
         assert judged.verdict == verdict
@@ -161,12 +166,12 @@ def test_another_version_is_labelled_and_the_right_one_is_preferred(
     run = run_of("clones", "base")
     simulate_budget(*run)
     here = VERSIONS | {"torch": "2.13.0+cpu", "transformers": "5.24.0"}
-    monkeypatch.setattr(budgets_store, "installed_versions", lambda: here)
+    monkeypatch.setattr(store, "installed_versions", lambda: here)
     label = "made with torch 2.11, transformers 5.17; here 2.13, 5.24"
     assert find_budget(*run).notes[0] == label
-    assert not budgets.is_exact(find_budget(*run), "clones")
+    assert not predict.is_exact(find_budget(*run), "clones")
     monkeypatch.setattr(
-        budgets, "simulated", lambda *a, **k: replace(synthetic(*run), versions=here)
+        predict, "simulated", lambda *a, **k: replace(synthetic(*run), versions=here)
     )
     simulate_budget(*run)
     assert find_budget(*run).notes == () and find_budget(*run).versions == here
@@ -279,7 +284,7 @@ def test_without_a_gpu_there_is_nothing_to_simulate() -> None:
 def test_a_budget_of_a_table_is_read_with_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of("clones", "base")
     key, budget = budget_key(*run), synthetic(*run[:2])
-    plain = budgets_store.packed(budget)
+    plain = store.packed(budget)
     plain["lines"] = [[i, size, 4] for i, (_, size, _) in enumerate(plain["lines"])]
     plain["phases"] = []
     facts = {"batch": key.batch, "seq_len": key.seq_len, "budget": plain}
@@ -289,6 +294,6 @@ def test_a_budget_of_a_table_is_read_with_its_texts(monkeypatch: pytest.MonkeyPa
         "cards": {A100: "sm80"},
         "budgets": {"sm80": {key.family: {key.name: facts}}},
     }
-    monkeypatch.setattr(budgets_store, "shipped", lambda job: table)
+    monkeypatch.setattr(store, "shipped", lambda job: table)
     assert find_budget(*run).lines == budget.lines
     assert predict_memory(*run_of("clones", "base", gpu="h100")).source == "ledger"

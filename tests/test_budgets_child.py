@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from nbhelpers import budgets_child, budgets_refresh
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets_child import Simulator
-from nbhelpers.config import load_preset
+from nbhelpers.budget import refresh
+from nbhelpers.budget import simulator as budgets_child
+from nbhelpers.budget.simulator import Simulator
+from nbhelpers.common.processes import start_time
 from nbhelpers.errors import ConfigError, Killed, LaunchError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.processes import start_time
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import load_preset
 
 pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parent
@@ -68,7 +69,7 @@ def test_an_error_is_told_and_the_process_stays_a_death_is_told_and_another_star
 def test_what_takes_too_long_is_ended(
     simulator: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.use_child.CANCEL_S", 0.2)
+    monkeypatch.setattr("nbhelpers.common.child.CANCEL_S", 0.2)
     pid = pid_of(ask(simulator))
     with pytest.raises(Killed, match=r"longer than 0\.3 s"):
         ask(simulator, seed=14, timeout_s=0.3)
@@ -94,14 +95,14 @@ def test_without_torch_the_error_says_what_to_install_and_what_works_without(
     assert "pip install torch" in error.value.fix and "ledger" in error.value.fix
     hardware = plan_hardware("t4")
     preset = load_preset("clones", "t4", hardware=hardware)
-    assert not budgets_refresh.refresh_later(preset, plan_batch(preset, hardware), hardware)
+    assert not refresh.refresh_later(preset, plan_batch(preset, hardware), hardware)
 
 
 PARENT = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 from test_budgets_child import ask, pid_of
-from nbhelpers.budgets_child import Simulator
+from nbhelpers.budget.simulator import Simulator
 print(pid_of(ask(Simulator("fake_simulator"))), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from fake_simulator import VERSIONS, synthetic
 
-from nbhelpers import budgets, budgets_refresh, budgets_store, cli
-from nbhelpers.config import load_preset
+from nbhelpers.budget import predict, refresh, store
+from nbhelpers.cli import app
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError
+from nbhelpers.presets.loading import load_preset
 
 SEED = ("--job", "finetune", "--preset", "seed-a100", "--gpu", "t4", "-o", "seq_len=512")
 
@@ -25,19 +26,17 @@ def later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """An empty cache, a simulation whose sums are known, and nothing left running."""
     left: list[str] = []
     monkeypatch.setenv("NBHELPERS_BUDGETS", str(tmp_path))
-    monkeypatch.setattr(budgets_store, "shipped", lambda job: {})
-    monkeypatch.setattr(budgets_store, "installed_versions", lambda: VERSIONS)
-    monkeypatch.setattr(budgets, "simulated", lambda p, plan, h, **_: synthetic(p, plan))
-    monkeypatch.setattr(
-        budgets_refresh, "refresh_later", lambda p, plan, h: left.append(p.name) or True
-    )
+    monkeypatch.setattr(store, "shipped", lambda job: {})
+    monkeypatch.setattr(store, "installed_versions", lambda: VERSIONS)
+    monkeypatch.setattr(predict, "simulated", lambda p, plan, h, **_: synthetic(p, plan))
+    monkeypatch.setattr(refresh, "refresh_later", lambda p, plan, h: left.append(p.name) or True)
     return left
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["nbhelpers", "budget", *arguments])
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -128,13 +127,13 @@ def test_a_budget_of_other_versions_is_shown_labelled_and_simulated_anew(
 ) -> None:
     run(monkeypatch, *SEED, "--exact")
     here = VERSIONS | {"torch": "2.13.0"}
-    monkeypatch.setattr(budgets_store, "installed_versions", lambda: here)
+    monkeypatch.setattr(store, "installed_versions", lambda: here)
     capsys.readouterr()
     assert run(monkeypatch, *SEED) == BudgetError.exit_code and later == ["seed-a100"]
     out, err = capsys.readouterr()
     assert "made with torch 2.11; here 2.13" in out and "simulated anew" in err
     anew = lambda p, plan, h, **_: replace(synthetic(p, plan), versions=here)  # noqa: E731
-    monkeypatch.setattr(budgets, "simulated", anew)
+    monkeypatch.setattr(predict, "simulated", anew)
     run(monkeypatch, *SEED, "--exact")
     run(monkeypatch, *SEED)
     assert "made with" not in capsys.readouterr().out and later == ["seed-a100"]
@@ -179,7 +178,7 @@ def test_the_method_is_an_override(
 
 def test_the_command_imports_neither_torch_nor_pandas() -> None:
     code = (
-        "import sys; from nbhelpers import cli; sys.argv = ['nbhelpers', 'budget', '--gpu', 't4'];"
+        "import sys; from nbhelpers.cli import app; sys.argv = ['nbhelpers', 'budget', '--gpu', 't4'];"
         "import atexit; atexit.register(lambda: print(sorted({'torch', 'pandas', 'numpy',"
         " 'ipywidgets', 'matplotlib'} & set(sys.modules)), file=sys.stderr)); cli.main()"
     )

@@ -20,11 +20,11 @@ from budget_build import TimeIsUp, build  # noqa: E402
 from budget_tables import JOBS, SAMPLES, cases, has_same_libraries, problems, stale  # noqa: E402
 from fake_simulator import VERSIONS, synthetic  # noqa: E402
 
-from nbhelpers import budgets_store  # noqa: E402
-from nbhelpers.batching import BatchPlan  # noqa: E402
-from nbhelpers.budgets import find_budget  # noqa: E402
-from nbhelpers.hardware import Hardware  # noqa: E402
-from nbhelpers.memory import MemoryBudget  # noqa: E402
+from nbhelpers.budget import store  # noqa: E402
+from nbhelpers.budget.memory import MemoryBudget  # noqa: E402
+from nbhelpers.budget.predict import find_budget  # noqa: E402
+from nbhelpers.hardware.detection import Hardware  # noqa: E402
+from nbhelpers.plan import BatchPlan  # noqa: E402
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -59,9 +59,9 @@ class Stub:
 def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty folder of tables, an empty cache, two presets, and stubs that simulate."""
     folder = tmp_path / "tables"
-    for module in (budget_build, budgets_store):
+    for module in (budget_build, store):
         monkeypatch.setattr(module, "TABLES", folder)
-    monkeypatch.setattr(budgets_store, "installed_versions", lambda: VERSIONS)
+    monkeypatch.setattr(store, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(budget_tables, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(budget_cases, "list_presets", lambda job: ["smoke", "t4"])
     monkeypatch.setattr(budget_build, "require_libraries", lambda: None)
@@ -70,9 +70,9 @@ def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(Stub, "factor", 1.0)
     monkeypatch.setattr(Stub, "asked", 0)
     monkeypatch.setenv("NBHELPERS_BUDGETS", str(tmp_path / "cache"))
-    budgets_store.shipped.cache_clear()
+    store.shipped.cache_clear()
     yield folder
-    budgets_store.shipped.cache_clear()
+    store.shipped.cache_clear()
 
 
 def smoke_on(card: str) -> tuple:
@@ -85,12 +85,12 @@ def test_a_table_answers_for_its_presets_whatever_the_code_is_now(
 ) -> None:
     assert build(["clones"], workers=2, stages=1, presets=["smoke"]) == 0
     assert "== presets: 15 of 15" in capsys.readouterr().out and Stub.asked == 15
-    budgets_store.shipped.cache_clear()
-    monkeypatch.setattr(budgets_store, "code_stamp", lambda: "other code")
+    store.shipped.cache_clear()
+    monkeypatch.setattr(store, "code_stamp", lambda: "other code")
     assert find_budget(*smoke_on("t4")).total_bytes == synthetic(*smoke_on("t4")[:2]).total_bytes
     assert find_budget(*smoke_on("h200")).notes == ()
     others = VERSIONS | {"torch": "9.1.0"}
-    monkeypatch.setattr(budgets_store, "installed_versions", lambda: others)
+    monkeypatch.setattr(store, "installed_versions", lambda: others)
     assert find_budget(*smoke_on("h200")).notes[0].endswith("here 9.1")
     (missing,) = {text.partition(": ")[2] for text in problems("clones")}
     assert missing == "its budget is missing"
@@ -108,11 +108,11 @@ def test_when_the_time_is_over_what_was_done_is_written_and_the_rest_is_named(
         return ask(self, *args, **options)
 
     monkeypatch.setattr(Stub, "ask", until_over)
-    budgets_store.shipped.cache_clear()
+    store.shipped.cache_clear()
     assert build(["clones"], workers=1, stages=1, presets=["t4"]) == 10
     out = capsys.readouterr().out
     assert "NOT DONE presets: clones/t4 on b200" in out and "10 tasks not done" in out
-    budgets_store.shipped.cache_clear()
+    store.shipped.cache_clear()
     found = {text.partition(" on ")[0] for text in problems("clones")}
     assert "clones/smoke" not in found and "clones/t4" in found  # the older ones stay
     assert not any(text.startswith("clones/t4 on t4") for text in problems("clones"))
@@ -122,7 +122,7 @@ def test_a_shipped_budget_that_a_simulation_contradicts_is_told(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(["clones"], workers=1, stages=1, presets=["smoke"])
-    budgets_store.shipped.cache_clear()
+    store.shipped.cache_clear()
     sample = [("clones", "smoke", "t4")]
     assert list(stale(sample)) == []
     monkeypatch.setattr(Stub, "factor", 1.01)

@@ -13,16 +13,23 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nbhelpers import calibration, cli
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import on_this_machine
-from nbhelpers.config import load_preset
+from nbhelpers.budget import prediction_log
+from nbhelpers.budget.formulas import CONTEXT, CUDA_CONTEXT_BYTES
+from nbhelpers.budget.memory import (
+    EARLIER,
+    OTHERS,
+    MemoryBudget,
+    held_memory,
+    ledger_budget,
+    require_fit,
+)
+from nbhelpers.budget.predict import on_this_machine
+from nbhelpers.cli import app as cli
 from nbhelpers.errors import BudgetError, ConfigError
-from nbhelpers.gpus import GIB, GpuProcess
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.ledger import CONTEXT, CUDA_CONTEXT_BYTES
-from nbhelpers.memory import MemoryBudget, ledger_budget, require_fit
-from nbhelpers.memory_held import EARLIER, OTHERS, held_memory
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.hardware.gpus import GIB, GpuProcess
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import load_preset
 
 
 @pytest.fixture(autouse=True)
@@ -49,28 +56,28 @@ RECORD = {"hardware": {"driver_version": "580", "gpus": [{"key": "t4", "name": "
 
 
 def test_a_run_is_told_once_and_its_repetition_again():
-    assert calibration.append(result(), RECORD)
-    assert not calibration.append(result(), RECORD)
-    assert calibration.append(result(ended=2.0), RECORD)
-    first, second = calibration.read_log()
+    assert prediction_log.append(result(), RECORD)
+    assert not prediction_log.append(result(), RECORD)
+    assert prediction_log.append(result(ended=2.0), RECORD)
+    first, second = prediction_log.read_log()
     assert (first["finished_at"], second["finished_at"]) == (1.0, 2.0)
     assert (first["gpu"], first["driver"], first["versions"]) == ("t4", "580", {"torch": "2.11.0"})
 
 
 def test_broken_lines_cost_only_themselves(cache):
-    calibration.append(result("a"), RECORD)
-    with calibration.log_path().open("ab") as file:
+    prediction_log.append(result("a"), RECORD)
+    with prediction_log.log_path().open("ab") as file:
         file.write(b'{"run_id": "torn", "finis')
-    assert calibration.append(result("b", ended=2.0), RECORD)
-    with calibration.log_path().open("ab") as file:
+    assert prediction_log.append(result("b", ended=2.0), RECORD)
+    with prediction_log.log_path().open("ab") as file:
         file.write(b'[1]\n{"run_id": 5, "finished_at": 3}\n\xff\xfe\n' + b"[" * 9999 + b"\n")
-    assert [line["run_id"] for line in calibration.read_log()] == ["a", "b"]
+    assert [line["run_id"] for line in prediction_log.read_log()] == ["a", "b"]
 
 
 def _write_many(name: str, folder: str) -> None:
     os.environ["NBHELPERS_CACHE"] = folder
     for ended in range(30):
-        calibration.append(result(name, ended=float(ended)), RECORD)
+        prediction_log.append(result(name, ended=float(ended)), RECORD)
 
 
 def test_two_runs_may_end_at_once(cache):
@@ -80,22 +87,22 @@ def test_two_runs_may_end_at_once(cache):
         writer.start()
     for writer in writers:
         writer.join()
-    assert len(calibration.read_log()) == 60
-    assert all(json.loads(line) for line in calibration.log_path().read_text().splitlines())
+    assert len(prediction_log.read_log()) == 60
+    assert all(json.loads(line) for line in prediction_log.log_path().read_text().splitlines())
 
 
 def test_a_cache_that_cannot_be_written_costs_a_line_not_the_run(monkeypatch):
     monkeypatch.setenv("NBHELPERS_CACHE", os.devnull)
-    assert not calibration.append(result(), RECORD)
-    assert calibration.read_log() == [] == calibration.summary()
+    assert not prediction_log.append(result(), RECORD)
+    assert prediction_log.read_log() == [] == prediction_log.summary()
 
 
 def test_the_summary_tells_errors_by_job_card_and_source():
     for ended, predicted in enumerate((102, 104, 90)):
-        calibration.append(result(ended=float(ended), predicted=predicted), RECORD)
-    calibration.append(result("x", source="simulation"), RECORD)
-    calibration.append(result("y", error_percent=None), RECORD)
-    first, second = calibration.summary()
+        prediction_log.append(result(ended=float(ended), predicted=predicted), RECORD)
+    prediction_log.append(result("x", source="simulation"), RECORD)
+    prediction_log.append(result("y", error_percent=None), RECORD)
+    first, second = prediction_log.summary()
     assert (first["job"], first["gpu"], first["source"], first["runs"]) == (
         "clones",
         "t4",
@@ -106,7 +113,7 @@ def test_the_summary_tells_errors_by_job_card_and_source():
     assert (first["lowest_percent"], first["highest_percent"]) == (-10.0, 4.0)
     assert first["corrected"] == pytest.approx(100 / 102)
     assert second["source"] == "simulation"
-    data = calibration.plot_data()
+    data = prediction_log.plot_data()
     assert {len(values) for values in data.values()} == {5}
     assert data["measured_mib"][0] == 1024
 
@@ -129,19 +136,19 @@ def context_of(budget: MemoryBudget) -> int:
 def test_the_context_that_was_measured_here_is_used_here_and_in_no_plan():
     left = {"context_bytes": 300 << 20}
     before = budget_of(here())
-    calibration.append(result(left_over=left), RECORD)
+    prediction_log.append(result(left_over=left), RECORD)
     after = budget_of(here())
     assert context_of(before) == CUDA_CONTEXT_BYTES and context_of(after) == 300 << 20
     assert after.allocated_bytes == before.allocated_bytes
     assert context_of(budget_of(plan_hardware("t4"))) == CUDA_CONTEXT_BYTES
-    assert calibration.measured_context("t4", world_size=2) is None
-    assert calibration.measured_context("h100") is None is calibration.measured_context(None)
+    assert prediction_log.measured_context("t4", world_size=2) is None
+    assert prediction_log.measured_context("h100") is None is prediction_log.measured_context(None)
 
 
 def test_earlier_errors_are_shown_and_change_no_number():
     before = budget_of(here())
     for ended in range(3):
-        calibration.append(result(ended=float(ended), predicted=150), RECORD)
+        prediction_log.append(result(ended=float(ended), predicted=150), RECORD)
     after = budget_of(here())
     assert (after.lines, after.total_bytes, after.verdict) == (
         before.lines,
@@ -207,7 +214,7 @@ def test_a_simulated_budget_is_judged_by_what_is_free_here():
 def test_the_command_shows_the_log_and_draws_it(tmp_path, command):
     run = CliRunner()
     assert "empty" in run.invoke(cli.app, command).output
-    calibration.append(result(), RECORD)
+    prediction_log.append(result(), RECORD)
     shown = run.invoke(cli.app, [*command, "--plot", str(tmp_path / "log.png")]).output
     assert "+3.0 %" in shown and "not corrected" in shown
     assert (tmp_path / "log.png").stat().st_size > 1000

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nbhelpers.models.causal_batches import supervised
-from nbhelpers.models.causal_forward import plain_loss
-from nbhelpers.models.causal_loss import chunk_size, cross_entropy_sum
-from nbhelpers.models.causal_text import IGNORED
+from nbhelpers.jobs.models.causal_batches import IGNORED, supervised
+from nbhelpers.jobs.models.causal_forward import chunk_size, cross_entropy_sum, plain_loss
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported
 

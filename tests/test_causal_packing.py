@@ -11,10 +11,14 @@ from causal_tiny import PAD, VOCAB, tiny_base, tiny_gemma, tiny_table
 from contexts import make_context
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from nbhelpers.models.causal import add_adapter
-from nbhelpers.models.causal_attention import BLOCK_LISTS, choose_attention, masks
-from nbhelpers.models.causal_batches import Layout, make_batch, supervised
-from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.jobs.models.causal import add_adapter
+from nbhelpers.jobs.models.causal_batches import Layout, make_batch, supervised
+from nbhelpers.jobs.models.causal_forward import (
+    BLOCK_LISTS,
+    TrainingForward,
+    choose_attention,
+    masks,
+)
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported
 
@@ -116,7 +120,7 @@ def test_the_model_is_itself_again_after_training():
     with forward.active():
         pass
     assert "forward" not in vars(model)
-    from nbhelpers.models.causal_forward import generating
+    from nbhelpers.jobs.models.causal_forward import generating
 
     with generating(model, "eager"):
         torch.testing.assert_close(model(ids).logits, before)
@@ -246,8 +250,8 @@ def test_the_kernel_follows_family_and_device():
 
 
 def test_the_proof_fails_where_the_cap_is_dropped(monkeypatch: pytest.MonkeyPatch):
-    from nbhelpers.jobs.parity import prove
-    from nbhelpers.models import causal_attention
+    from nbhelpers.jobs.equivalence import prove
+    from nbhelpers.jobs.models import causal_forward as causal_attention
 
     base = tiny_base(scale=SCALE)
     adapted = SimpleNamespace(base=base, model=base.model, bare=base.model)

@@ -13,7 +13,8 @@ import pytest
 import typer.main
 from safetensors.numpy import save_file
 
-from nbhelpers import cli, cli_text
+from nbhelpers.cli import app as cli
+from nbhelpers.cli import options as cli_text
 from nbhelpers.errors import BudgetError, ConfigError, LaunchError, NbhelpersError, OutOfMemory
 
 README = Path(__file__).parent.parent / "README.md"
@@ -238,7 +239,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         calls.append({"preset": arguments[0], **named})
         return _FakeRun()
 
-    monkeypatch.setattr("nbhelpers.launch.launch", fake)
+    monkeypatch.setattr("nbhelpers.runs.starting.launch", fake)
     return calls
 
 
@@ -268,14 +269,14 @@ def test_num_gpus_of_train_is_the_setting_of_that_name(
 def test_ctrl_c_while_watching_ends_with_130(
     monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
+    monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
     assert _run(monkeypatch, "train", "clones", "--preset", "smoke") == cli.INTERRUPTED
 
 
 def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
     monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
+    monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
     weights = tmp_path / "model.safetensors"
     save_file({"w": np.zeros(1, dtype=np.float32)}, weights)
     named = ("--checkpoint", str(weights), "--preset", "smoke", "--data", "smoke")
@@ -288,7 +289,7 @@ def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
 def test_evaluate_of_a_run_uses_the_preset_that_it_was_made_with(
     monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    from nbhelpers.config import load_preset
+    from nbhelpers.presets.loading import load_preset
 
     made = load_preset("clones", "smoke", overrides={"seq_len": 64})
     run = tmp_path / "clones-y"
@@ -296,7 +297,7 @@ def test_evaluate_of_a_run_uses_the_preset_that_it_was_made_with(
     saved.mkdir(parents=True)
     (saved / "manifest.json").write_text("{}")
     (run / "run.json").write_text(json.dumps({"run_id": "clones-y", "preset": made.to_dict()}))
-    monkeypatch.setattr("nbhelpers.follow.follow", lambda run: None)
+    monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
     arguments = ("evaluate", "clones", "--run", "clones-y", "--run-dir", str(tmp_path))
     assert _run(monkeypatch, *arguments) == cli.INTERRUPTED
     assert launched[0]["preset"].settings.seq_len == 64
@@ -311,7 +312,7 @@ def test_evaluate_refuses_a_run_without_a_checkpoint_before_the_launch(
     tmp_path: Path,
     status: str,
 ) -> None:
-    from nbhelpers.runs import Run
+    from nbhelpers.runs.run import Run
 
     (tmp_path / "clones-y").mkdir()
     (tmp_path / "clones-y" / "run.json").write_text('{"command": "nbhelpers train clones"}')

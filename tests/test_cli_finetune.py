@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from fake_study import no_gpu
 
-from nbhelpers import cli
+from nbhelpers.cli import app
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError
-from nbhelpers.use_results import ExportResult, MergeResult
+from nbhelpers.use.model import ExportResult, MergeResult
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Run the command line in this process and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["nbhelpers", *arguments])
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -35,7 +35,7 @@ def test_a_preset_for_a_gpu_is_refused_where_there_is_none(
     if (command, preset) == (("budget", "finetune"), "t4"):
         pytest.skip("its precision is auto, so its memory can be told for a CPU")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nbhelpers.hardware.detect_hardware", no_gpu)
+    monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
     assert _run(monkeypatch, *command, "--preset", preset) == HardwareError.exit_code
     said = capsys.readouterr()
     assert said.err.count(f"The preset {preset} is for the GPU t4; there is no GPU here") == 1
@@ -45,7 +45,7 @@ def test_a_preset_for_a_gpu_is_refused_where_there_is_none(
 def test_a_typed_fp16_without_a_gpu_is_what_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nbhelpers.hardware.detect_hardware", no_gpu)
+    monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
     options = ("--preset", "t4", "-o", "precision=fp16")
     assert _run(monkeypatch, "budget", "finetune", *options) == ConfigError.exit_code
     assert "precision=fp16 was asked for" in capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_export_lists_its_files_and_the_next_step(
 ) -> None:
     files = ("README.md", "adapter_model.safetensors")
     made = ExportResult(path=tmp_path / "out", files=files, url=None)
-    monkeypatch.setattr("nbhelpers.use.export", lambda run, out, **options: made)
+    monkeypatch.setattr("nbhelpers.use.model.export", lambda run, out, **options: made)
     assert _run(monkeypatch, "export", "finetune-x", str(tmp_path / "out")) == 0
     said = capsys.readouterr().out
     assert all(f"  {name}\n" in said for name in files)

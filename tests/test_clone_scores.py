@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from contexts import make_context
 
-from nbhelpers import report_words
 from nbhelpers.data import ClonePairs
-from nbhelpers.jobs import clone_scores
-from nbhelpers.metrics import best_threshold
-from nbhelpers.predictions import PredictionWriter, Sink, read_predictions
-from nbhelpers.runs import Run
+from nbhelpers.jobs import clones
+from nbhelpers.metrics.pairs import best_threshold
+from nbhelpers.metrics.predictions import PredictionWriter, Sink, read_predictions
+from nbhelpers.reports import text
+from nbhelpers.runs.run import Run
 
 IDS = [f"id {n}" for n in range(40)]
 
@@ -54,9 +54,7 @@ def data(**splits: ClonePairs) -> Any:
 
 def predict(folder: Path, found: Any, **options: Any) -> tuple[Task, Any, dict[str, Any]]:
     task = Task(folder)
-    predicted, threshold = clone_scores._predict(
-        make_context(run=Run(folder), **options), found, task
-    )
+    predicted, threshold = clones._predict(make_context(run=Run(folder), **options), found, task)
     return task, predicted, threshold
 
 
@@ -86,7 +84,7 @@ def test_every_pair_of_every_test_split_stands_once_and_in_file_order(tmp_path: 
 def test_without_valid_the_threshold_is_a_half_and_said_to_be(tmp_path: Path) -> None:
     context = make_context(run=Run(tmp_path))
     found = data(test=pairs(1, 120))
-    _, threshold = clone_scores._predict(context, found, Task(tmp_path))
+    _, threshold = clones._predict(context, found, Task(tmp_path))
     assert threshold == {"value": 0.5, "chosen_on": "nothing", "criterion": "fixed"}
     assert context.warnings == ["There are no valid pairs: the threshold is 0.5, not a chosen one."]
 
@@ -106,7 +104,7 @@ def test_a_failure_while_scoring_leaves_no_predictions(tmp_path: Path) -> None:
             return super().predict(pairs, *args)
 
     with pytest.raises(MemoryError):
-        clone_scores._predict(make_context(run=Run(tmp_path)), found, Fails(tmp_path))
+        clones._predict(make_context(run=Run(tmp_path)), found, Fails(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,7 +112,7 @@ def test_a_sink_writes_each_chunk_at_once(tmp_path: Path) -> None:
     found = data(test=pairs(1, 5000))
     given = np.linspace(0, 1, 5000, dtype=np.float32)
     with PredictionWriter(tmp_path / "predictions.jsonl") as writer:
-        sink = clone_scores.prediction_sink(writer, found, "test", 0.25)
+        sink = clones.prediction_sink(writer, found, "test", 0.25)
         sizes = []
         for start in range(0, 5000, 1000):
             sink(start, given[start : start + 1000], given[start : start + 1000])
@@ -128,12 +126,12 @@ def test_a_sink_writes_each_chunk_at_once(tmp_path: Path) -> None:
 def test_the_result_says_what_became_of_the_data_flow() -> None:
     settings = SimpleNamespace(data_flow_length=128, grammar_compat="checkpoint")
     table = SimpleNamespace(node_offsets=np.array([0, 3, 3, 9]))
-    found = clone_scores._data_flow(settings, table)
+    found = clones._data_flow(settings, table)
     assert found["mean_nodes"] == 3.0 and found["functions_without_nodes"] == 1
     facts = SimpleNamespace(get=lambda *keys: found if keys == ("model", "data_flow") else None)
-    told = report_words._data_flow(facts)
+    told = text._data_flow(facts)
     assert told == (
         "3 nodes per function on average, 1 functions without any; room for 128; checkpoint grammar"
     )
     settings.data_flow_length = None
-    assert clone_scores._data_flow(settings, table) is None
+    assert clones._data_flow(settings, table) is None

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbhelpers.code_compare import (
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.compare import (
     METRIC_NAMES,
     compare_over_seeds,
     compare_runs,
     holm,
     why_not_comparable,
 )
-from nbhelpers.code_metrics import code_bleu
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.generation import code_bleu
 
 Rows = list[dict[str, Any]]
 HOW = {"metric": "pass@1", "baseline": "a", "seed": 0, "resamples": 400}

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.data.code_edits import EDITS, edited
 from nbhelpers.data.edit_java import reformat_java
-from nbhelpers.data.edit_lexer import BY_LINE, LANGUAGES, lex
+from nbhelpers.data.edit_layout import BY_LINE, LANGUAGES, draw_of, draw_style, lex
 from nbhelpers.data.edit_python import reformat_python
-from nbhelpers.data.edit_styles import draw_of, draw_style
 from nbhelpers.data.edit_tree import parse_clean
+from nbhelpers.data.edits import EDITS, edited
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 MODULES = ("bisect", "heapq", "fnmatch", "sched", "string", "queue", "copy", "chunk", "textwrap")

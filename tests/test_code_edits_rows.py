@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.data import edit_corpus
-from nbhelpers.data.code_edits import EDITS, MAX_CHARACTERS, edit_rows, edited
-from nbhelpers.data.edit_lexer import LANGUAGES
+from nbhelpers.data import edits
+from nbhelpers.data.edit_layout import LANGUAGES
+from nbhelpers.data.edits import EDITS, MAX_CHARACTERS, edit_rows, edited
 from nbhelpers.errors import ConfigError
 
 SHOP = """price = 2
@@ -66,7 +66,7 @@ def test_rows_come_in_order_and_from_the_cache(tmp_path, monkeypatch):
     assert edit_rows(codes, languages, "rename", report=lambda *done: seen.append(done)) == expected
     assert seen == [(0, 3), (3, 3)]
     with monkeypatch.context() as patch:
-        patch.setattr(edit_corpus, "_edit", None)  # whatever is edited again fails
+        patch.setattr(edits, "_edit", None)  # whatever is edited again fails
         assert edit_rows(codes, languages, "rename") == expected
         with pytest.raises(TypeError):
             edit_rows(codes, languages, "rename", seed=1)
@@ -77,7 +77,7 @@ def test_rows_come_in_order_and_from_the_cache(tmp_path, monkeypatch):
 
 def test_several_processes_give_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path))
-    monkeypatch.setattr(edit_corpus, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(edits, "CHUNK_CHARACTERS", 100)
     codes = [f"def f{i}(a):\n    return a\nf{i}({i})\n" for i in range(20)] + ["\ud800"]
     expected = [edited(code, "python", "rename_reformat", seed=5) for code in codes]
     found = edit_rows(codes, ["python"] * 21, "rename_reformat", seed=5, processes=2)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from nbhelpers import code_counts, code_metrics
-from nbhelpers.code_metrics import (
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics import generation
+from nbhelpers.metrics.generation import (
     GENERATION_METRICS,
     TASK_METRICS,
     code_bleu,
@@ -25,9 +26,7 @@ from nbhelpers.code_metrics import (
     syntax_errors,
     wilson,
 )
-from nbhelpers.code_syntax import EMPTY, NUL, SURROGATE, TOO_DEEP
-from nbhelpers.code_tokens import code_tokens
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.python_code import EMPTY, NUL, SURROGATE, TOO_DEEP, code_tokens
 
 WORDS = ["x", "y", "total", "1", "2", "+", "*", "if", "return", "(", ")", "=", ":", "'a b'"]
 
@@ -101,8 +100,8 @@ def test_bleu_and_chrf_are_sacrebleus(seed: int) -> None:
     assert code_chrf(answers, references) == pytest.approx(
         chrf.corpus_score(answers, [references]).score, abs=1e-9
     )
-    assert code_metrics.bleu_signature() == f"{bleu.get_signature()}|pretok:nb-python-1"
-    assert code_metrics.chrf_signature() == str(chrf.get_signature())
+    assert generation.bleu_signature() == f"{bleu.get_signature()}|pretok:nb-python-1"
+    assert generation.chrf_signature() == str(chrf.get_signature())
 
 
 @pytest.mark.parametrize(
@@ -122,10 +121,10 @@ def test_the_formula_over_sums_is_sacrebleus_in_its_corners(
 ) -> None:
     bleu, chrf = BLEU(tokenize="none", force=True), CHRF()
     rows = np.array(bleu._extract_corpus_statistics(made, [wanted]), dtype=float)
-    found = code_counts.bleu_scores(rows.sum(axis=0)[None, :])[0]
+    found = generation.bleu_scores(rows.sum(axis=0)[None, :])[0]
     assert found == pytest.approx(bleu.corpus_score(made, [wanted]).score, abs=1e-9)
     rows = np.array(chrf._extract_corpus_statistics(made, [wanted]), dtype=float)
-    found = code_counts.chrf_scores(rows.sum(axis=0)[None, :], beta=2)[0]
+    found = generation.chrf_scores(rows.sum(axis=0)[None, :], beta=2)[0]
     assert found == pytest.approx(chrf.corpus_score(made, [wanted]).score, abs=1e-9)
 
 
@@ -238,13 +237,11 @@ def test_one_row_has_scores_but_no_bootstrap_interval() -> None:
 
 
 def test_a_resampled_bleu_is_the_bleu_of_the_resampled_texts() -> None:
-    rows = code_metrics.Generated(rows_of(30, seed=3))
+    rows = generation.Generated(rows_of(30, seed=3))
     for metric, score in (("bleu", code_bleu), ("chrf", code_chrf)):
         counts = rows.counts(metric)
-        (sums,) = code_counts.resampled_sums([counts.rows], resamples=4, seed=9)
-        for drawn, found in zip(
-            code_counts.drawn_counts(30, 4, 9), counts.score(sums), strict=True
-        ):
+        (sums,) = generation.resampled_sums([counts.rows], resamples=4, seed=9)
+        for drawn, found in zip(generation.drawn_counts(30, 4, 9), counts.score(sums), strict=True):
             chosen = [at for at in range(30) for _ in range(int(drawn[at]))]
             made = [rows.rows[at]["answer"] for at in chosen]
             wanted = [rows.rows[at]["reference"] for at in chosen]
@@ -259,12 +256,12 @@ def test_the_interval_of_a_mean_is_about_two_standard_errors() -> None:
 
 
 def test_a_thousand_resamples_of_500_rows_take_less_than_two_seconds() -> None:
-    rows = code_metrics.Generated(rows_of(500, seed=7))
+    rows = generation.Generated(rows_of(500, seed=7))
     counts = [rows.counts(metric) for metric in ("bleu", "chrf")]
     start = time.perf_counter()
     for each in counts:
-        (sums,) = code_counts.resampled_sums([each.rows], resamples=1000, seed=0)
-        code_metrics.interval(each.score(sums))
+        (sums,) = generation.resampled_sums([each.rows], resamples=1000, seed=0)
+        generation.interval(each.score(sums))
     assert time.perf_counter() - start < 2
 
 

@@ -14,17 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.code_syntax import (
+from nbhelpers.metrics.python_code import (
+    DEDENT,
     EMPTY,
+    INDENT,
+    LINE_END,
     MAX_CODE_CHARS,
     NO_STATEMENT,
     NUL,
     SURROGATE,
     TOO_DEEP,
     TOO_LONG,
+    code_tokens,
     syntax_errors_of,
 )
-from nbhelpers.code_tokens import DEDENT, INDENT, LINE_END, code_tokens
 
 # Tokens.
 

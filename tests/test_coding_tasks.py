@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from nbhelpers.data import coding_tasks
-from nbhelpers.data.coding_questions import called_name, mbpp_question
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks, program
+from nbhelpers.data.instruction_rows import called_name, mbpp_question
 from nbhelpers.data.problems import KINDS
 from nbhelpers.errors import ConfigError, DataError
 

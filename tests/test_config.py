@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers import config
-from nbhelpers.checks import yaml_number
-from nbhelpers.config import Preset, list_presets, load_preset, read_yaml
+from nbhelpers.common.yaml_files import read_yaml
 from nbhelpers.errors import ConfigError
+from nbhelpers.presets import loading
+from nbhelpers.presets.checks import yaml_number
+from nbhelpers.presets.loading import list_presets, load_preset
+from nbhelpers.presets.preset import Preset
 
-SHIPPED = sorted((config.configs_dir() / "clones").glob("*.yaml"))
+SHIPPED = sorted((loading.configs_dir() / "clones").glob("*.yaml"))
 CODEGPT = "microsoft/CodeGPT-small-java-adaptedGPT2"
 
 
@@ -148,7 +150,7 @@ def test_a_preset_says_where_a_value_came_from():
     preset = load_preset("clones", "l4", overrides={"learning_rate": 2.5e-4})
     assert preset.provenance["seq_len"] == "configs/clones/base.yaml"
     assert preset.provenance["per_device_train_batch_size"] == "configs/clones/l4.yaml"
-    assert preset.provenance["eval_steps"] == "nbhelpers/schema.py (default)"
+    assert preset.provenance["eval_steps"] == "nbhelpers/presets/schema.py (default)"
     sentence = preset.where("learning_rate")
     assert "0.00025" in sentence and "overrides" in sentence and "5e-05" in sentence
     assert "configs/clones/l4.yaml" in preset.where("per_device_train_batch_size")

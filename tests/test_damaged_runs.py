@@ -17,18 +17,18 @@ from run_on_disk import write_run
 from study_on_disk import write_study
 from typer.testing import CliRunner
 
-from nbhelpers.cli import app
+from nbhelpers.cli.app import app
+from nbhelpers.common.result_files import Result
 from nbhelpers.errors import ConfigError, DataError, NbhelpersError
-from nbhelpers.events import read_events
-from nbhelpers.plots import save_plots
-from nbhelpers.progress import Progress
-from nbhelpers.report import make_tables, report
-from nbhelpers.report_facts import read_facts
-from nbhelpers.report_html import body
-from nbhelpers.report_words import as_text
-from nbhelpers.result_files import Result
-from nbhelpers.runs import STATUSES, Run, list_runs
-from nbhelpers.study import open_study
+from nbhelpers.reports.facts import read_facts
+from nbhelpers.reports.figures import save_plots
+from nbhelpers.reports.html import body
+from nbhelpers.reports.text import as_text
+from nbhelpers.reports.writing import make_tables, report
+from nbhelpers.runs.events import read_events
+from nbhelpers.runs.progress import Progress
+from nbhelpers.runs.run import STATUSES, Run, list_runs
+from nbhelpers.runs.studies import open_study
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nbhelpers.data import load_clone_data
-from nbhelpers.data.bigclonebench import diagnose_pair, parse_function
+from nbhelpers.data.pair_sources import diagnose_pair, parse_function
 from nbhelpers.data.problems import EXAMPLES_SHOWN, KINDS
 from nbhelpers.errors import ConfigError, DataError
 from tests.clone_folder import (

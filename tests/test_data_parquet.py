@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nbhelpers.data import load_clone_data
-from nbhelpers.data.parquet import split_of
+from nbhelpers.data.pair_sources import split_of
 from nbhelpers.data.problems import KINDS
 from nbhelpers.errors import DataError
 

@@ -9,7 +9,8 @@ import pickle
 
 import pytest
 
-from nbhelpers.data.dataflow import DataFlow, Edge, extract_dataflow
+from nbhelpers.data.dataflow import extract_dataflow
+from nbhelpers.data.dataflow_program import DataFlow, Edge
 from nbhelpers.errors import ConfigError, DataFlowUnavailable
 
 
@@ -328,13 +329,13 @@ def test_an_unknown_grammar_compat_lists_the_known() -> None:
 
 
 def test_a_missing_grammar_says_what_to_install(monkeypatch) -> None:
-    from nbhelpers.data import dataflow_tree
+    from nbhelpers.data import syntax
 
-    dataflow_tree.grammar.cache_clear()
-    monkeypatch.setitem(dataflow_tree.PACKAGES, "java", "tree-sitter-absent")
+    syntax.grammar.cache_clear()
+    monkeypatch.setitem(syntax.PACKAGES, "java", "tree-sitter-absent")
     with pytest.raises(DataFlowUnavailable, match="pip install -U tree-sitter tree-sitter-absent"):
         extract_dataflow("int f();", "java")
-    dataflow_tree.grammar.cache_clear()
+    syntax.grammar.cache_clear()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

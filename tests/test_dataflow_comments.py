@@ -13,7 +13,7 @@ import tokenize
 
 import pytest
 
-from nbhelpers.data.comments import remove_comments, stripped_lines
+from nbhelpers.data.syntax import remove_comments, stripped_lines
 
 
 @pytest.mark.parametrize(

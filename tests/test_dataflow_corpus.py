@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.data import dataflow_corpus
-from nbhelpers.data.dataflow import FlowTable, extract_corpus, extract_dataflow
-from nbhelpers.data.dataflow_cache import FlowCache
-from nbhelpers.data.dataflow_table import make_table
+from nbhelpers.data import dataflow as dataflow_corpus
+from nbhelpers.data.dataflow import (
+    FlowCache,
+    FlowTable,
+    extract_corpus,
+    extract_dataflow,
+    make_table,
+)
 from nbhelpers.errors import ConfigError, DataError, DataFlowUnavailable
 
 pytestmark = pytest.mark.slow
@@ -66,9 +70,9 @@ def test_a_function_without_a_graph_has_its_reason() -> None:
 
 
 def test_a_graph_too_large_leaves_the_tokens(monkeypatch) -> None:
-    from nbhelpers.data import dataflow_run
+    from nbhelpers.data import dataflow_program
 
-    monkeypatch.setattr(dataflow_run, "MAX_EDGES", 3)
+    monkeypatch.setattr(dataflow_program, "MAX_EDGES", 3)
     table = extract_corpus([CODES[0], CODES[1]], "java")
     assert table[0].edges and not table[1].edges and len(table[1].tokens) == 28
     assert list(table.problems) == [1] and "more than" in table.problems[1]
@@ -221,7 +225,7 @@ def test_a_small_corpus_starts_no_process(monkeypatch) -> None:
 
 SCRIPT = """
 import json, sys
-from nbhelpers.data import dataflow_corpus
+from nbhelpers.data import dataflow
 from nbhelpers.data.dataflow import extract_corpus
 dataflow_corpus.CHUNK_CHARACTERS = 1000
 codes = json.loads(sys.stdin.read())
@@ -263,7 +267,7 @@ def test_the_main_module_of_the_parent_is_not_run_again(tmp_path: Path, root: Pa
 
 
 def test_a_child_that_dies_is_an_error_with_its_last_words(monkeypatch) -> None:
-    from nbhelpers.data import dataflow_processes
+    from nbhelpers.data import dataflow as dataflow_processes
 
     monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 1000)
     monkeypatch.setattr(
@@ -274,7 +278,7 @@ def test_a_child_that_dies_is_an_error_with_its_last_words(monkeypatch) -> None:
 
 
 def test_an_interrupt_leaves_no_child_behind(monkeypatch) -> None:
-    from nbhelpers.data import dataflow_processes
+    from nbhelpers.data import dataflow as dataflow_processes
 
     started = []
     monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 1000)

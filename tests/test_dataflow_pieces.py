@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nbhelpers.data.dataflow import Edge, extract_dataflow
+from nbhelpers.data.dataflow import extract_dataflow
+from nbhelpers.data.dataflow_program import Edge
 
 # Pieces that parse only inside a class, an annotation type or an enum.
 WRAPPED = {

@@ -11,7 +11,8 @@ import time
 import pytest
 from dataflow_reference import reference_edges
 
-from nbhelpers.data.dataflow import DataFlow, Edge, extract_dataflow
+from nbhelpers.data.dataflow import extract_dataflow
+from nbhelpers.data.dataflow_program import DataFlow, Edge
 from nbhelpers.errors import DataFlowUnavailable
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nbhelpers.runs import Run, list_runs
+from nbhelpers.runs.run import Run, list_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = "notebooks/03_find_clones.ipynb"

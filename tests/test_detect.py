@@ -13,17 +13,16 @@ import pytest
 from fake_detector import program, write_run
 from typer.testing import CliRunner
 
-from nbhelpers import detect_process
-from nbhelpers.cli import app
-from nbhelpers.detect import Detector, load_detector
-from nbhelpers.detect_calls import Scored
-from nbhelpers.detect_evidence import EditLogits, evidence_of
-from nbhelpers.detect_facts import detector_facts
-from nbhelpers.detect_files import code_file
-from nbhelpers.detector_notice import NO_EVIDENCE
+from nbhelpers.cli.app import app
+from nbhelpers.data.samples.styles import SAMPLE_NOTE
 from nbhelpers.errors import ConfigError, DataError, NonFinite, RequirementMissed
-from nbhelpers.samples.styles import SAMPLE_NOTE
-from nbhelpers.trained_detector import find_detector
+from nbhelpers.use import detector as detect_process
+from nbhelpers.use.calls import Scored
+from nbhelpers.use.code_files import code_file
+from nbhelpers.use.detector import Detector, load_detector
+from nbhelpers.use.facts import NO_EVIDENCE, detector_facts
+from nbhelpers.use.sheets import EditLogits, evidence_of
+from nbhelpers.use.trained import find_detector
 
 NEED = 59  # programs that promise 5 %
 

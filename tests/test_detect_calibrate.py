@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from fake_detector import write_run
 
-from nbhelpers.detect_calibrate import (
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.use.calibrate import (
     Calibration,
     allowed_above,
     fix_threshold,
     load_calibration,
     require_same_model,
 )
-from nbhelpers.detect_facts import DetectorFacts, detector_facts
-from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.trained_detector import find_detector
+from nbhelpers.use.facts import DetectorFacts, detector_facts
+from nbhelpers.use.trained import find_detector
 
 COUNTS = {"n_files": 0, "n_duplicates": 0, "left_out": {"binary": 1}}
 

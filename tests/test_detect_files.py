@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.detect_files import (
+from nbhelpers.errors import ConfigError
+from nbhelpers.use.code_files import (
     MAX_BYTES,
     CodeFile,
     Entry,
@@ -18,7 +19,6 @@ from nbhelpers.detect_files import (
     read_file,
     shown,
 )
-from nbhelpers.errors import ConfigError
 
 
 def read_all(folder: Path) -> tuple[dict[str, CodeFile], dict[str, Skipped]]:

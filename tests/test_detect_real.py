@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PROGRAMS = ["def f(a):\n    return a + 1\n", "", "class A { int x; }\n" * 40, "</s> x\n"]
 ASK = """
 import json, sys
-from nbhelpers.detect import load_detector
+from nbhelpers.use.detector import load_detector
 codes, run, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 with load_detector(run, device="cpu", batch_size=2) as detector:
     scored = detector.scorer._asked(codes)
@@ -32,8 +32,8 @@ print(json.dumps(told))
 
 
 def test_scores_lengths_vectors_and_sheets_of_a_tiny_model(tmp_path: Path) -> None:
-    from nbhelpers.data.code_edits import EDITS
-    from nbhelpers.jobs.detector_model import load_detector
+    from nbhelpers.data.edits import EDITS
+    from nbhelpers.jobs.load_detector import load_detector
 
     run = make_run(tmp_path / "detector-tiny")
     folder = tmp_path / "in"

@@ -9,11 +9,16 @@ import pytest
 from fake_detector import program
 from scipy.sparse import csr_matrix
 
-from nbhelpers import detect_pairs
-from nbhelpers.detect_pairs import best_pairs, floor_vectors
-from nbhelpers.detect_similar import read_members
-from nbhelpers.detect_starter import MIN_FILES, given_runs, strip
 from nbhelpers.errors import DataError
+from nbhelpers.use import similar
+from nbhelpers.use.similar import (
+    MIN_FILES,
+    best_pairs,
+    floor_vectors,
+    given_runs,
+    read_members,
+    strip,
+)
 
 
 def units(n: int, seed: int, size: int = 8) -> np.ndarray:
@@ -25,7 +30,7 @@ def units(n: int, seed: int, size: int = 8) -> np.ndarray:
 def test_blocks_find_what_all_pairs_at_once_find(
     monkeypatch: pytest.MonkeyPatch, split_at: int | None
 ) -> None:
-    monkeypatch.setattr(detect_pairs, "BLOCK", 5)
+    monkeypatch.setattr(similar, "BLOCK", 5)
     ours, plain = units(23, 0), units(23, 1)
     all_ours, all_plain = ours @ ours.T, plain @ plain.T
     pairs = [(i, j) for i in range(23) for j in range(i + 1, 23)]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nbhelpers.audit import Audit, audit
-from nbhelpers.cli import app
+from nbhelpers.cli.app import app
+from nbhelpers.data.samples.styles import load_style_rows
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.samples.styles import load_style_rows
+from nbhelpers.reports.audit import Audit, audit
 
 pytestmark = pytest.mark.slow
 Rows = list[dict[str, Any]]

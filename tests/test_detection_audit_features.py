@@ -8,10 +8,8 @@ import time
 
 import pytest
 
-from nbhelpers.data.audit_features import aucs
-from nbhelpers.data.audit_rows import rows_of
-from nbhelpers.data.audit_templates import template_facts
-from nbhelpers.data.audit_text import statements, units
+from nbhelpers.data.audit_rules import aucs, template_facts
+from nbhelpers.data.audit_text import rows_of, statements, units
 from nbhelpers.data.layout_features import FEATURES, UNKNOWN_SHARE, layout_features
 
 ODD = ["", "\n", "\r\r\n", "\0", "\ufeff", "\ud800x", "=" * 50, "'''", "/*" * 40, "\t \t", "é" * 9]

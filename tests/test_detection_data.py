@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nbhelpers.data.detection import load_detection_data, read_rows
-from nbhelpers.data.detection_words import language_of, task_id
+from nbhelpers.data.languages import language_of, task_id
 from nbhelpers.data.problems import ProblemLog
 from nbhelpers.errors import ConfigError, DataError
 from tests.detection_on_disk import both_classes, load, program, record, write_rows

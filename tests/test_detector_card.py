@@ -9,9 +9,10 @@ import pytest
 from detector_on_disk import result
 from huggingface_hub import ModelCard
 
-from nbhelpers.jobs.detector_card import NO_EVIDENCE, detector_card
-from nbhelpers.jobs.detector_public import public_result
-from nbhelpers.result_files import Result
+from nbhelpers.common.result_files import Result
+from nbhelpers.jobs.detector_cards import detector_card
+from nbhelpers.jobs.public import public_result
+from nbhelpers.use.facts import NO_EVIDENCE
 
 DETECTOR = {"objective": "both", "pooling": "mean", "canonical": "text", "seq_len": 512}
 DETECTOR |= {"projection_size": 256, "heads": ["classifier", "projector"]}

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from detector_folder import STEP, make_detector, make_run
 
-from nbhelpers import cli, use
-from nbhelpers.detect_facts import detector_facts
+from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
-from nbhelpers.trained import Trained
-from nbhelpers.trained_detector import find_detector, is_detector
+from nbhelpers.use import model
+from nbhelpers.use.facts import detector_facts
+from nbhelpers.use.trained import Trained, find_detector, is_detector
 
 pytestmark = pytest.mark.slow
 CODES = ["def f(x):\n    return x\n", "", "int main() { return 0; }\n" * 20]
@@ -41,7 +41,7 @@ def export(run: Path, out: Path, **options: Any) -> dict[str, Any]:
 
 
 def scores(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    from nbhelpers.jobs.detector_model import load_detector
+    from nbhelpers.jobs.load_detector import load_detector
 
     return load_detector(folder).score(CODES, batch_size=2)
 
@@ -74,7 +74,7 @@ def test_it_holds_weights_texts_and_nothing_of_this_machine(run: Path, out: Path
 
 
 def test_a_local_data_set_and_model_keep_their_folders_to_themselves(tmp_path: Path) -> None:
-    from nbhelpers.jobs.detector_public import public_result
+    from nbhelpers.jobs.public import public_result
 
     secret = str(tmp_path / "secret" / "rows.jsonl")
     result = {"settings": {"data": secret, "model": secret, "seed": 3}, "data": {"source": secret}}
@@ -180,16 +180,16 @@ class InProcess:
 def test_the_shell_exports_a_detector_by_its_job(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(use, "Child", InProcess)
+    monkeypatch.setattr(model, "Child", InProcess)
     line = ["nbhelpers", "export", run.name, str(tmp_path / "x"), "--run-dir", str(run.parent)]
     monkeypatch.setattr("sys.argv", line)
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        app.main()
     told = capsys.readouterr().out
     assert end.value.code in (0, None) and "safetensors: largest difference" in told
     assert f"nbhelpers detect --model {tmp_path / 'x'} FILE_OR_FOLDER" in told
     with pytest.raises(ConfigError, match="lies in the run's folder"):
-        use.export(run, run / "checkpoints" / "x")
+        model.export(run, run / "checkpoints" / "x")
 
 
 def test_a_graph_needs_a_detector_and_the_packages(
@@ -200,7 +200,7 @@ def test_a_graph_needs_a_detector_and_the_packages(
         adapter=tmp_path,
     )
     with pytest.raises(ConfigError, match="onnx is for detectors"):
-        use.require_exportable(adapter, onnx=True)
+        model.require_exportable(adapter, onnx=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs onnx, onnxscript, onnxruntime") as error:
         export(run, tmp_path / "x", onnx=True)

@@ -13,7 +13,7 @@ import pytest
 from detector_folder import STEP, make_detector, make_run
 
 from nbhelpers.errors import RequirementMissed
-from nbhelpers.trained_detector import find_detector
+from nbhelpers.use.trained import find_detector
 
 for name in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(name, reason="optional: pip install onnx onnxscript onnxruntime")
@@ -28,8 +28,8 @@ CODES = ["print('<s></s>')\n", "x\r\n\ty = 1  \n", "def f(value):\n    return va
 def test_every_family_becomes_a_graph_that_agrees(
     tmp_path: Path, family: str, pooling: str, objective: str
 ) -> None:
-    from nbhelpers.jobs.detector_model import load_detector
-    from nbhelpers.jobs.detector_onnx import graph_scores, write_example, write_graph
+    from nbhelpers.jobs.load_detector import load_detector
+    from nbhelpers.jobs.onnx import graph_scores, write_example, write_graph
 
     folder = make_detector(tmp_path / family, family, pooling=pooling, objective=objective)
     expected = load_detector(folder).score(CODES)
@@ -47,7 +47,7 @@ def test_every_family_becomes_a_graph_that_agrees(
 
 def test_an_exported_folder_scores_files_without_torch_and_nbhelpers(tmp_path: Path) -> None:
     from nbhelpers.jobs import detector_agreement, detector_export
-    from nbhelpers.jobs.detector_model import load_detector
+    from nbhelpers.jobs.load_detector import load_detector
 
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
     done = detector_export.export_detector(find_detector(run), out=out, onnx=True)
@@ -83,9 +83,7 @@ def test_an_exported_folder_scores_files_without_torch_and_nbhelpers(tmp_path: P
     np.testing.assert_allclose([each["p_ai"] for each in told], p_ai, atol=2e-5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(detector_agreement, "ONNX_LIMIT", graph["logit"] / 2)
-        patch.setattr(
-            "nbhelpers.jobs.detector_onnx.write_graph", lambda loaded, part: _reuse(out, part)
-        )
+        patch.setattr("nbhelpers.jobs.onnx.write_graph", lambda loaded, part: _reuse(out, part))
         with pytest.raises(RequirementMissed, match="ONNX does not agree"):
             detector_export.export_detector(find_detector(run), out=tmp_path / "b", onnx=True)
     assert not any(path.name.startswith("b") for path in tmp_path.iterdir())

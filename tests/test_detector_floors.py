@@ -11,11 +11,11 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import roc_auc_score
 
-from nbhelpers import detector_floors
 from nbhelpers.data.layout_features import layout_features
-from nbhelpers.detector_floors import FLOORS, fit_floors
-from nbhelpers.detector_ngrams import NgramVectors
 from nbhelpers.errors import DataError
+from nbhelpers.metrics import baselines
+from nbhelpers.metrics.baselines import FLOORS, fit_floors
+from nbhelpers.metrics.ngrams import NgramVectors
 
 DATA = Path(os.environ.get("NBHELPERS_DATA", "/nowhere")) / "detector" / "paired.jsonl"
 TEXTS = ["for i in x:\n\ty", "for j in y:\n\tx", "abc", "", "a", "é = 'ü'", "é = 1"]
@@ -93,16 +93,16 @@ def test_floors_are_frozen_at_the_rate_of_the_model() -> None:
 
 
 def test_more_rows_than_the_strength_is_chosen_on_are_all_fitted(monkeypatch) -> None:
-    monkeypatch.setattr(detector_floors, "MAX_CHOICE_ROWS", 40)
+    monkeypatch.setattr(baselines, "MAX_CHOICE_ROWS", 40)
     train, valid, test = programs(1, 300), programs(2, 60), programs(3, 20)
     found = []
     for limit in (300, 300, 40):
-        monkeypatch.setattr(detector_floors, "MAX_TRAIN_ROWS", limit)
-        floors = detector_floors._fit_tfidf(train[0], labels(train), valid[0], labels(valid), 0)
+        monkeypatch.setattr(baselines, "MAX_TRAIN_ROWS", limit)
+        floors = baselines._fit_tfidf(train[0], labels(train), valid[0], labels(valid), 0)
         found.append(floors[0](test[0]))
     assert (found[0] == found[1]).all() and (found[0] != found[2]).any()
-    monkeypatch.setattr(detector_floors, "MAX_CHOICE_ROWS", 300)
-    once, _ = detector_floors._fit_tfidf(train[0], labels(train), valid[0], labels(valid), 0)
+    monkeypatch.setattr(baselines, "MAX_CHOICE_ROWS", 300)
+    once, _ = baselines._fit_tfidf(train[0], labels(train), valid[0], labels(valid), 0)
     assert np.corrcoef(once(test[0]), found[0])[0, 1] > 0.99  # the same rows, as strong or not
 
 

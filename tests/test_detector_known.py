@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from contexts import make_context
 
-from nbhelpers.config import load_preset
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.detector_known import data_arguments, require_alike, without_known
-from nbhelpers.jobs.detector_model import read_facts
+from nbhelpers.jobs.detector_inputs import data_arguments, require_alike, without_known
+from nbhelpers.jobs.load_detector import read_facts
+from nbhelpers.presets.loading import load_preset
 
 TOLD = {"data": "smoke", "data_revision": None, "objective": "both", "languages": [], "seed": 3}
 TOLD |= {"on_bad_rows": "stop", "canonical": "text", "split": "auto", "split_seed": 0}

@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from nbhelpers.detector_calibration import calibration_error, equal_bins, reliability
-from nbhelpers.detector_metrics import (
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.detection import (
     METRICS,
     OperatingPoint,
+    TprAtFpr,
+    calibration_error,
     choose_operating_point,
+    equal_bins,
     precision_at,
+    reliability,
     resampled_sums,
     score_detection,
+    task_groups,
 )
-from nbhelpers.detector_rows import task_groups
-from nbhelpers.detector_tpr import TprAtFpr
-from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.resampling import drawn_counts
+from nbhelpers.metrics.resampling import drawn_counts
 
 OPTIONS = {"prevalences": [0.5, 0.05], "resamples": 120, "seed": 3}
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from nbhelpers.detector_edits import Edited, edit_scores
-from nbhelpers.detector_metrics import choose_operating_point, score_detection
-from nbhelpers.detector_slices import lines_of, slice_scores
 from nbhelpers.errors import DataError
+from nbhelpers.metrics.detection import choose_operating_point, score_detection
+from nbhelpers.metrics.slices import Edited, edit_scores, lines_of, slice_scores
 
 DRAW = {"resamples": 100, "seed": 1}
 

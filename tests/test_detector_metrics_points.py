@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binomtest
 
-from nbhelpers.detector_calibration import (
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.detection import (
     MAX_SCALED_LOGIT,
     MAX_TEMPERATURE,
-    fit_temperature,
-    probabilities,
-)
-from nbhelpers.detector_metrics import (
     OperatingPoint,
     choose_operating_point,
     clopper_pearson,
+    fit_temperature,
     humans_needed,
+    probabilities,
     promised_fpr,
+    threshold_at_fpr,
 )
-from nbhelpers.detector_points import threshold_at_fpr
-from nbhelpers.errors import ConfigError, DataError
 
 
 def chosen(y, z, target_fpr: float = 0.01, target_miss_rate: float = 0.05) -> OperatingPoint:

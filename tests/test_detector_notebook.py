@@ -14,9 +14,9 @@ import nbformat
 import papermill
 import pytest
 
+from nbhelpers.data.samples.styles import load_style_rows
 from nbhelpers.errors import DataError
-from nbhelpers.runs import Run, list_runs
-from nbhelpers.samples.styles import load_style_rows
+from nbhelpers.runs.run import Run, list_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "02_detect_ai_code.ipynb"

@@ -16,18 +16,17 @@ from detector_probe import make_trainer
 from fake_detector import write_run
 from test_detector_training import config
 
-from nbhelpers.data.detection import CodeRow
-from nbhelpers.detect_facts import detector_facts
-from nbhelpers.detector_metrics import choose_operating_point, score_detection
-from nbhelpers.detector_slices import slice_scores
-from nbhelpers.jobs.detector_card import detector_card
-from nbhelpers.jobs.detector_further import left_out_said, new_rows
-from nbhelpers.jobs.detector_inputs import Inputs, only_changed
+from nbhelpers.data.detection_rows import CodeRow
+from nbhelpers.jobs.detector_cards import detector_card
+from nbhelpers.jobs.detector_inputs import Inputs, left_out_said, new_rows, only_changed
 from nbhelpers.jobs.detector_scores import _model_facts, _phases, frozen_point
 from nbhelpers.jobs.loop import TrainState
-from nbhelpers.models.inputs import TokenTable
-from nbhelpers.report_detector_words import calibration_said
-from nbhelpers.trained_detector import find_detector
+from nbhelpers.jobs.models.inputs import TokenTable
+from nbhelpers.metrics.detection import choose_operating_point, score_detection
+from nbhelpers.metrics.slices import slice_scores
+from nbhelpers.reports.detector_tables import calibration_said
+from nbhelpers.use.facts import detector_facts
+from nbhelpers.use.trained import find_detector
 
 LONG = (
     "def total(prices, rates):\n    found = 0\n    for price in prices:\n        found += price\n"

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import predict_memory
-from nbhelpers.config import configs_dir, list_presets, load_preset, parameter_overrides
-from nbhelpers.config_yaml import read_yaml
+from nbhelpers.budget.predict import predict_memory
+from nbhelpers.common.yaml_files import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import Hardware, plan_hardware
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import list_presets, load_preset, parameter_overrides
 
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))
 FITTED = [name for name in list_presets("detector") if name != "smoke"]

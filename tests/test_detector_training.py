@@ -18,7 +18,7 @@ from detector_probe import main as play_probe
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.jobs.detector_task import number_tasks, task_order
-from nbhelpers.models.contrastive import anchors, cached_gradient, contrastive_losses
+from nbhelpers.jobs.models.contrastive import anchors, cached_gradient, contrastive_losses
 
 PROBE = Path(__file__).with_name("detector_probe.py")
 SETTINGS = {
@@ -251,9 +251,9 @@ def test_made_up_inputs_have_forms_that_cannot_be_edited():
 def test_compiled_blocks_are_used_only_when_their_gradients_are_the_plain_ones(
     monkeypatch: pytest.MonkeyPatch, factor: float, is_on: bool
 ):
-    from nbhelpers.jobs.detector_compile import CompiledTask
-    from nbhelpers.models import detector
-    from nbhelpers.models.packed import PLAIN, BlockMath
+    from nbhelpers.jobs.detector import CompiledTask
+    from nbhelpers.jobs.models import detector
+    from nbhelpers.jobs.models.encoding import PLAIN, BlockMath
 
     bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
     monkeypatch.setattr(detector, "compiled_math", lambda: bent)
@@ -278,9 +278,9 @@ def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, An
     from dataclasses import replace
 
     import nbhelpers as nb
-    from nbhelpers.models.detector_build import build_detector
-    from nbhelpers.models.encoders import smoke_tokenizer
-    from nbhelpers.shapes import SMOKE_GRAPH, find_shape
+    from nbhelpers.budget.shapes import SMOKE_GRAPH, find_shape
+    from nbhelpers.jobs.models.detector import build_detector
+    from nbhelpers.jobs.models.encoders import smoke_tokenizer
 
     settings = nb.load_preset("detector", "smoke", overrides=changes).settings
     found = smoke_tokenizer(SMOKE_GRAPH, ["def f(x):\n    return x + 1\n"] * 3)
@@ -290,7 +290,7 @@ def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, An
 
 
 def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks():
-    from nbhelpers.jobs.detector_compile import largest_difference
+    from nbhelpers.jobs.detector import largest_difference
 
     draw = torch.Generator().manual_seed(0)
     one = {"weight": torch.randn(64, 64, generator=draw)}

@@ -11,11 +11,12 @@ import pytest
 import typer.main
 
 import nbhelpers
-from nbhelpers import cli, errors, load_preset
-from nbhelpers.cli import app
-from nbhelpers.job_specs import CLONES, JOBS
+from nbhelpers import errors, load_preset
+from nbhelpers.cli import app as cli
+from nbhelpers.cli.app import app
 from nbhelpers.legacy import passed_options, recipe_of
-from nbhelpers.parameters import parse_assignments
+from nbhelpers.presets.jobs import CLONES, JOBS
+from nbhelpers.presets.parameters import parse_assignments
 from tests.legacy_scripts import PARSE, script, write
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.events import EventWriter, last_events, merge, read_events, tail
+from nbhelpers.runs.events import EventWriter, last_events, merge, read_events, tail
 
 
 def test_an_event_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_ranks_and_launcher_are_merged_by_time(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_mix_their_lines(tmp_path: Path) -> None:
     code = (
-        "import sys; from nbhelpers.events import EventWriter\n"
+        "import sys; from nbhelpers.runs.events import EventWriter\n"
         "w = EventWriter(sys.argv[1], 0)\n"
         "for i in range(300): w.write('step', who=sys.argv[2], text='x' * 500)"
     )

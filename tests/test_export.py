@@ -14,14 +14,13 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from trained_on_disk import STEP, make_adapter, make_base, point_to, settings, write_run
 
-from nbhelpers import cli
+from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
-from nbhelpers.jobs import merge as merging
-from nbhelpers.jobs.export import export_adapter
-from nbhelpers.jobs.merge import merge_adapter
-from nbhelpers.runs import Run
-from nbhelpers.trained import Trained, find_trained
-from nbhelpers.use import export, merge
+from nbhelpers.jobs import export as merging
+from nbhelpers.jobs.export import export_adapter, merge_adapter
+from nbhelpers.runs.run import Run
+from nbhelpers.use.model import export, merge
+from nbhelpers.use.trained import Trained, find_trained
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +173,7 @@ def test_a_tied_model_stays_tied_in_16_bits(base: Path, lora: Trained, tmp_path:
     from safetensors import safe_open
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from nbhelpers.jobs.adapters import load_trained
+    from nbhelpers.jobs.load import load_trained
 
     tied = AutoModelForCausalLM.from_pretrained(base)
     tied.config.tie_word_embeddings = True
@@ -185,7 +184,7 @@ def test_a_tied_model_stays_tied_in_16_bits(base: Path, lora: Trained, tmp_path:
         lora.to_dict() | {"settings": settings(str(tmp_path / "tied")).model_dump()}
     )
     loaded = load_trained(given, device=torch.device("cpu"), quantised=False, precision="bf16")
-    size = merging._write(loaded, "alpaca", tmp_path / "part", tmp_path / "out")
+    size = merging._write_merged(loaded, "alpaca", tmp_path / "part", tmp_path / "out")
     with safe_open(tmp_path / "part" / "model.safetensors", "pt") as file:
         names = set(file.keys())
         assert file.get_tensor("model.embed_tokens.weight").dtype == torch.bfloat16
@@ -361,5 +360,5 @@ def test_the_notebook_and_the_shell_reach_both(
     line = ["nbhelpers", "export", str(lora.run), str(tmp_path / "b"), "--push-to", "me/mine"]
     monkeypatch.setattr(sys, "argv", line)
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        app.main()
     assert end.value.code == 2 and "needs a token" in capsys.readouterr().err

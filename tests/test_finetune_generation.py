@@ -12,7 +12,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from nbhelpers.errors import ConfigError, Stopped
 from nbhelpers.jobs.generate import Answer, _answer, generate_answers
-from nbhelpers.models.causal_text import prompt_ids, stop_tokens
+from nbhelpers.jobs.models.causal_batches import prompt_ids, stop_tokens
 
 pytestmark = [
     pytest.mark.slow,

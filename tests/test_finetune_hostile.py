@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from nbhelpers.config import load_preset
 from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.study import Study, plan_study
-from nbhelpers.study_adapters import parse_adapters, parse_seeds, parse_variants
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.presets.adapters import parse_adapters, parse_seeds, parse_variants
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.runs.study_plan import Study, plan_study
 
 ANSWER = "def add_numbers(a, b):\n    return a + b\n"
 

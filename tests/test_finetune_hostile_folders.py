@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from trained_on_disk import STEP, point_to, settings, write_adapter_files, write_run
 
-from nbhelpers.code_metrics import score_generations, score_tasks
-from nbhelpers.config import load_preset
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.jobs import drafts
-from nbhelpers.study import Study, open_study, plan_study
-from nbhelpers.study_folder import StudyFolder
-from nbhelpers.trained import Trained, find_trained
-from nbhelpers.trained_place import place_for
-from nbhelpers.use import export, load, merge
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.jobs import public
+from nbhelpers.metrics.generation import score_generations, score_tasks
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.runs.studies import StudyFolder, open_study
+from nbhelpers.runs.study_plan import Study, plan_study
+from nbhelpers.use.model import export, load, merge
+from nbhelpers.use.trained import Trained, find_trained, place_for
 
 
 def planned(adapters: Any, tmp_path: Path, **changes: Any) -> Study:
@@ -194,7 +193,7 @@ def _with_model(trained: Trained, base: Path) -> dict[str, Any]:
 def test_a_place_that_cannot_be_is_told_before_any_process(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.use.Child", None)  # calling it would be another error
+    monkeypatch.setattr("nbhelpers.use.model.Child", None)  # calling it would be another error
     file = tmp_path / "file"
     file.write_text("mine")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -224,12 +223,12 @@ def test_only_a_draft_of_ours_is_removed(tmp_path: Path) -> None:
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("three years")
     with pytest.raises(ConfigError, match="something else lies there"):
-        drafts.require_ours(theirs)
+        public.require_ours(theirs)
     (tmp_path / "link.part").symlink_to(theirs)
     with pytest.raises(ConfigError, match="something else lies there"):
-        drafts.require_ours(tmp_path / "link.part")
-    drafts.start(tmp_path / "own.part")
+        public.require_ours(tmp_path / "link.part")
+    public.start(tmp_path / "own.part")
     (tmp_path / "own.part" / "half").write_text("of a model")
-    drafts.start(drafts.require_ours(tmp_path / "own.part"))
+    public.start(public.require_ours(tmp_path / "own.part"))
     assert not (tmp_path / "own.part" / "half").exists()
     assert (theirs / "thesis.txt").read_text() == "three years"

@@ -11,7 +11,7 @@ import pytest
 from trained_on_disk import STEP, point_to, settings, write_adapter_files, write_run
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.trained import Trained, find_trained
+from nbhelpers.use.trained import Trained, find_trained
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def odd_copy(model: Path, folder: Path, name: str, change: Any) -> Any:
     ],
 )
 def test_a_configuration_that_cannot_be_is_told(gemma: Path, tmp_path: Path, change: Any) -> None:
-    from nbhelpers.models.causal import load_base, load_tokenizer
+    from nbhelpers.jobs.models.causal import load_base, load_tokenizer
 
     used = odd_copy(gemma, tmp_path, "config.json", change)
     used = used.model_copy(update={"random_weights": True})
@@ -70,7 +70,7 @@ def test_a_configuration_that_cannot_be_is_told(gemma: Path, tmp_path: Path, cha
     "change", ["[]", "5", "{}", {"tokenizer_class": 5}, {"model_max_length": "x"}, {"eos_token": 5}]
 )
 def test_a_tokenizer_that_cannot_be_used_is_told(gemma: Path, tmp_path: Path, change: Any) -> None:
-    from nbhelpers.models.causal import load_tokenizer
+    from nbhelpers.jobs.models.causal import load_tokenizer
 
     with pytest.raises(ConfigError, match=r"The tokenizer of .* cannot be read: \S"):
         load_tokenizer(odd_copy(gemma, tmp_path, "tokenizer_config.json", change))
@@ -79,7 +79,7 @@ def test_a_tokenizer_that_cannot_be_used_is_told(gemma: Path, tmp_path: Path, ch
 def test_weights_that_are_not_there_are_not_made_up(gemma: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from nbhelpers.models.causal import load_base
+    from nbhelpers.jobs.models.causal import load_base
 
     used = odd_copy(gemma, tmp_path, "config.json", {})
     file = tmp_path / "model" / "model.safetensors"
@@ -101,7 +101,7 @@ def test_a_mark_in_an_answer_is_text_and_ends_nothing(gemma: Path) -> None:
     from transformers import AutoTokenizer
 
     from nbhelpers.data.instructions import Sample
-    from nbhelpers.models.causal_text import tokenise_samples
+    from nbhelpers.jobs.models.causal_batches import tokenise_samples
 
     words = AutoTokenizer.from_pretrained(gemma)
     texts = ["split('<eos>')", "a <bos> b <pad>", "return a + b"]
@@ -117,7 +117,7 @@ def test_a_mark_in_an_answer_is_text_and_ends_nothing(gemma: Path) -> None:
 
 
 def test_torn_generations_do_not_stop_a_merge(trained: Trained) -> None:
-    from nbhelpers.jobs.merge import _generated
+    from nbhelpers.jobs.export import _generated
 
     good = len(_generated(trained))
     file = trained.run / "generations.jsonl"

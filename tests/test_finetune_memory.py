@@ -8,12 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from nbhelpers.batching import plan_batch, split_batch
-from nbhelpers.config import load_preset
-from nbhelpers.errors import BudgetError, ConfigError
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.ledger import GIB
-from nbhelpers.ledger_finetune import (
+from nbhelpers.budget.formulas import (
+    GIB,
     LOGIT_CHUNK_BYTES,
     CausalExtent,
     choose_compile,
@@ -21,14 +17,12 @@ from nbhelpers.ledger_finetune import (
     finetune_ledger,
     longest_extent,
 )
-from nbhelpers.memory import MemoryBudget, ledger_budget, require_fit
-from nbhelpers.shapes_causal import (
-    GEMMA_2_2B,
-    PROJECTIONS,
-    SMOKE_CAUSAL,
-    SMOLLM2_135M,
-    CausalShape,
-)
+from nbhelpers.budget.memory import MemoryBudget, ledger_budget, require_fit
+from nbhelpers.budget.shapes import GEMMA_2_2B, PROJECTIONS, SMOKE_CAUSAL, SMOLLM2_135M, CausalShape
+from nbhelpers.errors import BudgetError, ConfigError
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.plan import plan_batch, split_batch
+from nbhelpers.presets.loading import load_preset
 
 TINY_GEMMA = CausalShape(
     family="gemma2",
@@ -355,16 +349,16 @@ def test_without_a_gpu_the_lines_are_bytes_of_main_memory():
 
 
 def test_the_ledger_counts_the_chunks_that_the_worker_makes():
-    from nbhelpers.models import causal_loss
+    from nbhelpers.jobs.models import causal_forward
 
-    assert LOGIT_CHUNK_BYTES == causal_loss.CHUNK_BYTES
+    assert LOGIT_CHUNK_BYTES == causal_forward.CHUNK_BYTES
 
 
 @pytest.mark.parametrize("family", ["gemma2", "llama"])
 def test_the_kernel_of_a_cpu_is_the_one_that_the_worker_chooses(family):
     import torch
 
-    from nbhelpers.models.causal_attention import choose_attention
+    from nbhelpers.jobs.models.causal_forward import choose_attention
 
     shape = SMOKE_CAUSAL if family == "gemma2" else LLAMA
     settings = load_preset("finetune", "base").settings

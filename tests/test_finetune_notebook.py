@@ -15,8 +15,9 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from nbhelpers.errors import OutOfMemory, RequirementMissed
-from nbhelpers.runs import Run, list_runs
-from nbhelpers.study import StudyResult, list_studies, open_study
+from nbhelpers.runs.run import Run, list_runs
+from nbhelpers.runs.studies import list_studies, open_study
+from nbhelpers.runs.study_results import StudyResult
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "01_finetune_gemma.ipynb"

@@ -8,18 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from nbhelpers.batching import plan_batch, split_batch
-from nbhelpers.budgets import predict_memory
-from nbhelpers.config import configs_dir, list_presets, load_preset, parameter_overrides
-from nbhelpers.config_yaml import read_yaml
+from nbhelpers.budget.disk import needs, preflight
+from nbhelpers.budget.memory import ledger_budget
+from nbhelpers.budget.predict import predict_memory
+from nbhelpers.budget.shapes import GEMMA_2_2B, PROJECTIONS, find_shape
+from nbhelpers.budget.time import steps_of
+from nbhelpers.common.yaml_files import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.job_specs import JOBS
-from nbhelpers.memory import ledger_budget
-from nbhelpers.preflight import needs, preflight
-from nbhelpers.shapes import find_shape
-from nbhelpers.shapes_causal import GEMMA_2_2B, PROJECTIONS
-from nbhelpers.timing_phases import steps_of
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.plan import plan_batch, split_batch
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.loading import list_presets, load_preset, parameter_overrides
 
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))
 SEEDS = [n for n in list_presets("finetune") if n.startswith("seed-")]

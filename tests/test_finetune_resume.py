@@ -21,7 +21,7 @@ from nbhelpers.errors import Killed, Stopped
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import finetune
 from nbhelpers.jobs.loop import Trainer
-from nbhelpers.runs import Run
+from nbhelpers.runs.run import Run
 from tests.real_run import finish, kill_rank, wait_for_step
 
 pytestmark = [

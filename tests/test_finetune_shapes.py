@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.config import load_preset
-from nbhelpers.ledger import GIB
-from nbhelpers.ledger_finetune import weight_bytes
-from nbhelpers.shapes import find_shape
-from nbhelpers.shapes_causal import (
+from nbhelpers.budget.formulas import GIB, weight_bytes
+from nbhelpers.budget.shapes import (
     GEMMA_2_2B,
     PROJECTIONS,
     SMOKE_CAUSAL,
     SMOLLM2_135M,
     CausalShape,
+    find_shape,
 )
+from nbhelpers.presets.loading import load_preset
 
 LLAMA = CausalShape(
     family="llama",

@@ -18,13 +18,12 @@ import pytest
 import torch
 from causal_tiny import tiny_table
 
-from nbhelpers.batching import split_batch
 from nbhelpers.data.instructions import Sample
 from nbhelpers.errors import NonFinite
 from nbhelpers.jobs.finetune_task import AdapterTask, prepare
+from nbhelpers.jobs.models.causal_batches import make_batch, supervised, tokenise_samples
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at
-from nbhelpers.models.causal_batches import make_batch, supervised
-from nbhelpers.models.causal_text import tokenise_samples
+from nbhelpers.plan import split_batch
 
 pytestmark = [
     pytest.mark.slow,

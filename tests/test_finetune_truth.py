@@ -23,23 +23,24 @@ from finetune_on_disk import generations, result, write_finetune
 from finetune_runs import STEPS, prepare, work_here
 from study_on_disk import write_study
 
-from nbhelpers.code_metrics import score_generations
-from nbhelpers.config import load_preset
+from nbhelpers.budget.time_model import training_rows
 from nbhelpers.data.coding_tasks import CodingTask, solution
 from nbhelpers.errors import Stopped
-from nbhelpers.events import phase_seconds, read_events
-from nbhelpers.hardware import known_gpus, plan_hardware
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.hardware.gpus import known_gpus
+from nbhelpers.jobs.equivalence import prove
 from nbhelpers.jobs.finetune_evaluate import _throughput
 from nbhelpers.jobs.finetune_task import AdapterTask
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import Clock, GpuWatch, told_energy
-from nbhelpers.jobs.parity import prove
-from nbhelpers.models import causal_attention
-from nbhelpers.report_finetune_base import unlike
-from nbhelpers.report_study_words import doubts
-from nbhelpers.runs import write_json
-from nbhelpers.study import open_study
-from nbhelpers.timing_work import training_rows
+from nbhelpers.jobs.models import causal_forward
+from nbhelpers.metrics.generation import score_generations
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.reports.finetune_tables import unlike
+from nbhelpers.reports.study import doubts
+from nbhelpers.runs.events import phase_seconds, read_events
+from nbhelpers.runs.run import write_json
+from nbhelpers.runs.studies import open_study
 
 pytestmark = [
     pytest.mark.slow,
@@ -138,7 +139,7 @@ def test_a_kernel_that_drops_the_cap_is_found_out_however_small_the_scores_are(
 ):
     base = tiny_base(scale=scale, dtype=dtype)
     adapted = SimpleNamespace(base=base, model=base.model, bare=base.model)
-    real = causal_attention.flex_attention_forward
+    real = causal_forward.flex_attention_forward
 
     def proof() -> dict[str, Any]:
         return prove(adapted, tiny_table(), kernel="flex", dtype=dtype, packed=True)
@@ -146,7 +147,7 @@ def test_a_kernel_that_drops_the_cap_is_found_out_however_small_the_scores_are(
     good = proof()
     assert good["passed"] and good["from_capped"] < good["from_uncapped"] / 5
     monkeypatch.setattr(
-        causal_attention,
+        causal_forward,
         "flex_attention_forward",
         lambda *args, softcap=None, **options: real(*args, softcap=None, **options),
     )
@@ -242,9 +243,9 @@ def test_a_study_says_which_runs_answer_on_a_base_in_4_bits(tmp_path: Path):
 
 
 def test_a_report_says_that_a_quantised_run_is_compared_with_a_base_that_is_not(tmp_path: Path):
-    from nbhelpers.report_facts import read_facts
-    from nbhelpers.report_finetune import cautions
-    from nbhelpers.runs import Run
+    from nbhelpers.reports.facts import read_facts
+    from nbhelpers.reports.finetune import cautions
+    from nbhelpers.runs.run import Run
 
     rows = generations()
     for name in ("base", "qlora-r16"):

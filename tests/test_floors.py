@@ -10,13 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nbhelpers.floors as floors_module
 import numpy as np
 import pytest
 
-import nbhelpers.floors as floors_module
 from nbhelpers.errors import DataError
-from nbhelpers.floors import TfidfClassifier, identifier_overlap, score_floors
-from nbhelpers.metrics import best_threshold, binary_scores
+from nbhelpers.metrics.baselines import TfidfClassifier, identifier_overlap, score_floors
+from nbhelpers.metrics.pairs import best_threshold, binary_scores
 
 TASKS = ("sum total number", "file stream buffer", "url socket host", "list sort swap")
 

@@ -12,8 +12,7 @@ import fake_launch
 import pytest
 from fake_launch import launch_fake, wait_for, wait_for_event
 
-from nbhelpers import processes
-from nbhelpers import progress as shown
+from nbhelpers.common import processes
 from nbhelpers.errors import (
     DataError,
     JobFailed,
@@ -23,10 +22,11 @@ from nbhelpers.errors import (
     OutOfMemory,
     Stopped,
 )
-from nbhelpers.events import EventWriter
-from nbhelpers.follow import follow, outcome
-from nbhelpers.progress import LogView, NotebookView, Progress, TerminalView, choose_view
-from nbhelpers.runs import Run, end_leftovers, list_runs, write_json
+from nbhelpers.runs import progress as shown
+from nbhelpers.runs.events import EventWriter
+from nbhelpers.runs.following import follow, outcome
+from nbhelpers.runs.progress import LogView, NotebookView, Progress, TerminalView, choose_view
+from nbhelpers.runs.run import Run, end_leftovers, list_runs, write_json
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_interrupt_ends_the_following_only(runs: Path, monkeypatch) -> None:
         calls.append(seconds)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nbhelpers.follow.time.sleep", interrupt)
+    monkeypatch.setattr("nbhelpers.runs.following.time.sleep", interrupt)
     result, text = follow_quickly(run)
     monkeypatch.undo()
     assert result is None and calls and run.status == "running"
@@ -334,7 +334,7 @@ def test_a_run_is_followed_in_a_real_kernel(runs: Path, tmp_path: Path) -> None:
     lines = [
         "import sys",
         f"sys.path[:0] = [{str(fake_launch.ROOT)!r}, {str(fake_launch.ROOT / 'tests')!r}]",
-        "import pathlib, fake_launch; from nbhelpers.follow import follow",
+        "import pathlib, fake_launch; from nbhelpers.runs.following import follow",
         f"follow(fake_launch.launch_fake(pathlib.Path({str(runs)!r})))",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("\n".join(lines))])

@@ -48,7 +48,7 @@ data = load_clone_data(str(folder), require=("test",))
 pairs = data.splits["test"]
 step("read")
 
-from nbhelpers.metrics import best_threshold, is_positive, score_pairs
+from nbhelpers.metrics.pairs import best_threshold, score_pairs; from nbhelpers.metrics.ranking import is_positive
 logit = rng.normal(size=len(pairs)) + 4.0 * pairs.label - 2.0
 p, q = (1 / (1 + np.exp(-logit - rng.normal(size=len(pairs)) / 9)) for _ in range(2))
 p, q = p.astype(np.float32), q.astype(np.float32)
@@ -57,7 +57,7 @@ scores = score_pairs(pairs.left, pairs.right, pairs.label, p, q, threshold, seen
                      priors={"natural": 0.137}, bootstrap_samples=200, seed=3)
 step("score")
 
-from nbhelpers.predictions import PredictionWriter
+from nbhelpers.metrics.predictions import PredictionWriter
 ids = data.ids
 with PredictionWriter(run / "predictions.jsonl") as writer:
     for start in range(0, len(p), 8192):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import find_gpu, known_gpus
-from nbhelpers.hardware import plan_hardware
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.hardware.gpus import find_gpu, known_gpus
 
 EXPECTED = {
     *("t4", "v100-16gb", "v100-32gb", "l4", "a10g", "a100-40gb", "a100-80gb", "rtx6000ada"),

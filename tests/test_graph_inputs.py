@@ -9,9 +9,14 @@ import pytest
 import torch
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.models.encoding import graph_bias, graph_positions, graph_sees
-from nbhelpers.models.graph_inputs import GraphTable, code_room, graph_table
-from nbhelpers.models.inputs import ROBERTA_TOKENS, train_bpe
+from nbhelpers.jobs.models.encoding import graph_bias, graph_positions, graph_sees
+from nbhelpers.jobs.models.inputs import (
+    ROBERTA_TOKENS,
+    GraphTable,
+    code_room,
+    graph_table,
+    train_bpe,
+)
 
 WORDS = ["int", "f", "(", "a", ")", "{", "return", "+", "1", ";", "}", "someLongName", "<s>", "é"]
 

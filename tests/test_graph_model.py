@@ -15,10 +15,10 @@ from transformers import RobertaConfig, RobertaForSequenceClassification, Robert
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import clones
-from nbhelpers.jobs.pairs import PairTask, load_weights
-from nbhelpers.models.clones import CloneModel
-from nbhelpers.models.encoding import graph_positions, graph_sees
-from nbhelpers.models.inputs import ROBERTA_TOKENS, TokenTable, train_bpe
+from nbhelpers.jobs.clones import PairTask, load_weights
+from nbhelpers.jobs.models.clones import CloneModel
+from nbhelpers.jobs.models.encoding import graph_positions, graph_sees
+from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, TokenTable, train_bpe
 
 HIDDEN = 32
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from nvml_double import ERRORS, MIB, FakeGpu, FakeNvml
 
-from nbhelpers import gpus, machine
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import Gpu, Hardware, detect_hardware, plan_hardware, utilisation
+from nbhelpers.hardware import gpus, machine
+from nbhelpers.hardware.detection import Hardware, detect_hardware, plan_hardware, utilisation
+from nbhelpers.hardware.gpus import Gpu
 
 T4 = {"name": "Tesla T4", "capability": (7, 5), "total": 15360 * MIB, "free": 15000 * MIB}
 ADA = {
@@ -347,7 +348,7 @@ def test_utilisation_reads_by_index_and_by_uuid_and_leaves_out_what_is_gone(driv
 
 def test_detection_loads_no_heavy_module() -> None:
     code = (
-        "import sys; from nbhelpers.hardware import detect_hardware, plan_hardware;"
+        "import sys; from nbhelpers.hardware.detection import detect_hardware, plan_hardware;"
         "repr(detect_hardware()); plan_hardware('t4')._repr_html_();"
         "print([m for m in ('torch', 'numpy', 'pandas', 'pydantic') if m in sys.modules])"
     )

@@ -23,10 +23,10 @@ from nbhelpers.errors import (
     OutOfMemory,
     RequirementMissed,
 )
-from nbhelpers.headless import check_notebook, default_output, run_notebook
-from nbhelpers.parameters import Overrides, check_parameters, parse_assignments, parse_value
-from nbhelpers.requirements import parse_requirements, require_scores
-from nbhelpers.results import RunResult
+from nbhelpers.notebook.headless import check_notebook, default_output, run_notebook
+from nbhelpers.presets.parameters import Overrides, check_parameters, parse_assignments, parse_value
+from nbhelpers.runs.run import RunResult
+from nbhelpers.runs.thresholds import parse_requirements, require_scores
 
 ROOT = Path(__file__).resolve().parent.parent
 CLONES = ROOT / "notebooks" / "03_find_clones.ipynb"
@@ -318,7 +318,7 @@ def test_the_time_limit_ends_the_whole_notebook(tmp_path: Path) -> None:
 def test_a_cell_that_ignores_interrupts_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.headless.CELL_PATIENCE_S", 1.0)
+    monkeypatch.setattr("nbhelpers.notebook.headless.CELL_PATIENCE_S", 1.0)
     deaf = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
     with pytest.raises(Killed):
         run_notebook(_notebook(tmp_path, deaf), output=tmp_path / "x.ipynb", timeout_s=3)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from nbhelpers.errors import ConfigError, RequirementMissed
-from nbhelpers.headless import check_notebook
-from nbhelpers.parameters import check_parameters
-from nbhelpers.requirements import parse_requirements, require_scores
+from nbhelpers.notebook.headless import check_notebook
+from nbhelpers.presets.parameters import check_parameters
+from nbhelpers.runs.thresholds import parse_requirements, require_scores
 
 ROOT = Path(__file__).resolve().parent.parent
 FINETUNE = ROOT / "notebooks" / "01_finetune_gemma.ipynb"

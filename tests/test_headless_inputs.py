@@ -12,8 +12,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from nbhelpers.errors import ConfigError, JobFailed
-from nbhelpers.headless import check_notebook, run_notebook
-from nbhelpers.requirements import parse_requirements
+from nbhelpers.notebook.headless import check_notebook, run_notebook
+from nbhelpers.runs.thresholds import parse_requirements
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 JOB = {"nbhelpers": {"job": "clones"}}

@@ -48,7 +48,9 @@ def test_the_package_exports_few_names() -> None:
     assert len(nb.__all__) <= MAX_EXPORTS
 
 
-@pytest.mark.parametrize("first", ["import nbhelpers.launch", "import nbhelpers.report", "pass"])
+@pytest.mark.parametrize(
+    "first", ["import nbhelpers.runs.starting", "import nbhelpers.reports.writing", "pass"]
+)
 def test_a_function_stays_callable_after_its_module_was_imported(first: str) -> None:
     code = (
         f"{first}\nimport inspect, json, nbhelpers as nb\n"
@@ -73,9 +75,13 @@ def test_layers_and_lengths_hold_in_the_whole_checkout() -> None:
         ("hardware.py", "import torch\n", "worker side"),
         ("hardware.py", "def f():\n    import transformers\n", "worker side"),
         ("batching.py", "import numpy\n", "inside the function"),
-        ("batching.py", "from nbhelpers.launch import launch\n", "must not import launch"),
-        ("metrics.py", "def f():\n    from nbhelpers import config\n", "must not import config"),
-        ("jobs/loop.py", "from nbhelpers.report_html import body\n", "must not import report"),
+        ("batching.py", "from nbhelpers.runs.starting import launch\n", "must not import launch"),
+        (
+            "metrics.py",
+            "def f():\n    from nbhelpers.presets import loading\n",
+            "must not import config",
+        ),
+        ("jobs/loop.py", "from nbhelpers.reports.html import body\n", "must not import report"),
         ("runs.py", "import yaml\n", "config alone"),
         ("novelty.py", "", "no row"),
     ],
@@ -96,7 +102,7 @@ def test_the_walk_allows_heavy_imports_inside_functions_and_for_typing(tmp_path:
     path.parent.mkdir()
     path.write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas\n"
-        "def f():\n    import matplotlib\n    from nbhelpers.runs import Run\n"
+        "def f():\n    import matplotlib\n    from nbhelpers.runs.run import Run\n"
     )
     assert lint_code.layer_problems(path, tmp_path / "nbhelpers") == []
 

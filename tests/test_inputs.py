@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.models import inputs
-from nbhelpers.models.inputs import tokenise, train_bpe
+from nbhelpers.jobs.models import inputs
+from nbhelpers.jobs.models.inputs import tokenise, train_bpe
 
 TEXTS = ["int f(int a) { return a + 1; }", "int  f(int a)\n{\treturn a + 1; }", "void g() { }"]
 

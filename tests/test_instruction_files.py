@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nbhelpers.data import (
-    instruction_files,
-    instruction_rows,
-)
+from nbhelpers.data import instruction_files, instruction_rows
 from nbhelpers.data.problems import KINDS
 from tests.instruction_rows import FORMS, ROWS, WRITERS, lines, load, told, write
 

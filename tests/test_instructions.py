@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from nbhelpers.data import (
-    instruction_overlap,
-    load_instructions,
-)
+from nbhelpers.data import instructions, load_instructions
 from nbhelpers.errors import ConfigError
 from tests.instruction_rows import ROWS, ids, lines, load, told, write, write_csv, write_parquet
 
@@ -167,7 +164,7 @@ def test_many_train_rows_are_compared_in_blocks_with_one_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = load(folder_with_duplicates(tmp_path)).problems["duplicates"]
-    monkeypatch.setattr(instruction_overlap, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(instructions, "ROWS_AT_ONCE", 5)
     blocks = load(tmp_path).problems["duplicates"]
     assert blocks["within_train"] == {"equal": 1, "near": None}
     assert {**blocks, "within_train": whole["within_train"]} == whole

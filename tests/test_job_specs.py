@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 import nbhelpers as nb
+from nbhelpers.budget.memory import UNKNOWN
+from nbhelpers.budget.time import predict_time
 from nbhelpers.errors import ConfigError, RequirementMissed
-from nbhelpers.job_specs import JOBS, spec_of
-from nbhelpers.memory import UNKNOWN
-from nbhelpers.targets import parse_requirement
-from nbhelpers.timing import predict_time
+from nbhelpers.presets.jobs import JOBS, spec_of
+from nbhelpers.presets.targets import parse_requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY = ROOT / "tests" / "toy_job"
@@ -112,7 +112,7 @@ METRICS = {
         },
         """
 from finetune_on_disk import generations, result, scored, write_finetune
-from nbhelpers.jobs.model_card import _scores
+from nbhelpers.jobs.cards import _scores
 data = result(**scored(generations()))
 write_finetune(folder, data=data)
 card = "\\n".join(_scores(data["scores"]["test"]))
@@ -133,8 +133,8 @@ assert "| length_ratio |" in card, card
         """
 import numpy as np
 from detector_on_disk import result, write_detector
-from nbhelpers.detector_metrics import choose_operating_point, score_detection
-from nbhelpers.jobs.detector_card_parts import split_table
+from nbhelpers.metrics.detection import choose_operating_point, score_detection
+from nbhelpers.jobs.detector_cards import split_table
 y = np.array([0, 1] * 60)
 z = np.random.default_rng(0).normal(size=120) + y
 point = choose_operating_point(y, z, target_fpr=0.1, target_miss_rate=0.1)
@@ -153,8 +153,8 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 {made}
 import nbhelpers as nb
-from nbhelpers.job_specs import JOBS
-from nbhelpers.targets import available, parse_requirement
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.targets import available, parse_requirement
 assert data["scores"]["test"]["metrics"]["length_ratio"] > 0
 report = nb.report(folder, show=False)
 assert "length_ratio" in set(report.tables["scores"]["metric"])

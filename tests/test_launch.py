@@ -17,11 +17,11 @@ import fake_launch
 import pytest
 from fake_launch import Hardware, launch_fake, survivors, wait_for, wait_for_event
 
-from nbhelpers import launch as launching
-from nbhelpers import processes
+from nbhelpers.common import processes
 from nbhelpers.errors import BudgetError, ConfigError, DataError, HardwareError, LaunchError
-from nbhelpers.machine import find_owner
-from nbhelpers.runs import Run, end_leftovers, list_runs, open_run
+from nbhelpers.hardware.machine import find_owner
+from nbhelpers.runs import starting as launching
+from nbhelpers.runs.run import Run, end_leftovers, list_runs, open_run
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
 
@@ -104,7 +104,7 @@ def test_a_run_outlives_the_process_that_launched_it(runs: Path, mode) -> None:
     launcher.wait()
     seen = len(run.events())
     wait_for(lambda: len(run.events()) > seen + 3)
-    code = f"from nbhelpers.runs import open_run; print(open_run({str(run.path)!r}).stop(10))"
+    code = f"from nbhelpers.runs.run import open_run; print(open_run({str(run.path)!r}).stop(10))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert other.stdout.strip() == "stopped", other.stderr
     wait_for(lambda: not survivors(run))
@@ -194,7 +194,7 @@ def test_an_owner_that_is_gone_already_is_an_error(runs: Path) -> None:
 
 @linux
 def test_a_headless_runner_above_a_process_is_its_owner(tmp_path: Path, runs: Path) -> None:
-    code = "from nbhelpers.machine import find_owner; print(find_owner())"
+    code = "from nbhelpers.hardware.machine import find_owner; print(find_owner())"
     script = tmp_path / "papermill"
     child = f"subprocess.run([sys.executable, '-c', {code!r}])"
     script.write_text(f"import os, subprocess, sys; print(os.getpid(), flush=True); {child}")
@@ -279,7 +279,7 @@ def test_a_folder_that_cannot_be_written_is_explained(
     def fail(path: Path, data: dict) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr("nbhelpers.json_models.write_json", fail)
+    monkeypatch.setattr("nbhelpers.common.json_models.write_json", fail)
     with pytest.raises(LaunchError, match=words) as caught:
         launch_fake(runs)
     assert "run_dir" in caught.value.fix
@@ -332,7 +332,7 @@ def test_what_does_not_fit_is_not_started_unless_forced(runs: Path, monkeypatch)
     def require_fit(budget: Budget) -> None:
         raise BudgetError("too large", fix="halve the batch")
 
-    memory = pytest.importorskip("nbhelpers.memory")
+    memory = pytest.importorskip("nbhelpers.budget.memory")
     monkeypatch.setattr(memory, "require_fit", require_fit)
     with pytest.raises(BudgetError):
         launch_fake(runs, budget=Budget())

@@ -9,7 +9,7 @@ import pytest
 
 import nbhelpers as nb
 from nbhelpers.errors import BudgetError, HardwareError
-from nbhelpers.hardware import Hardware
+from nbhelpers.hardware.detection import Hardware
 
 GIB = 2**30
 

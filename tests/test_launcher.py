@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 import nbhelpers as nb
-from nbhelpers.batching import BatchPlan
+from nbhelpers.common.processes import FOREIGN_NAMES
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.launcher import plan_nodes
-from nbhelpers.launcher_slurm import SlurmOptions
-from nbhelpers.workers import FOREIGN_NAMES
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import BatchPlan
+from nbhelpers.runs.launcher import SlurmOptions, plan_nodes
 from tests.node_cluster import prepare, words_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +116,7 @@ def test_the_run_is_the_one_that_a_single_node_would_make(tmp_path):
 
 def test_a_running_run_is_not_prepared_again(tmp_path, monkeypatch):
     run = prepare(tmp_path).run
-    monkeypatch.setattr("nbhelpers.runs.Run.status", "running")
+    monkeypatch.setattr("nbhelpers.runs.run.Run.status", "running")
     with pytest.raises(LaunchError, match="is running"):
         prepare(tmp_path)
     assert run.record_path.exists()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.cli_jobs import show_launcher
+from nbhelpers.cli.flow import show_launcher
+from nbhelpers.common.files import write_json
 from nbhelpers.errors import ConfigError
-from nbhelpers.files import write_json
-from nbhelpers.launcher_slurm import SlurmOptions
+from nbhelpers.runs.launcher import SlurmOptions
 from tests.node_cluster import Cluster, prepare, words_of
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers import cli
-from nbhelpers.config import list_presets
+from nbhelpers.cli import app
 from nbhelpers.legacy import patch_script
+from nbhelpers.presets.loading import list_presets
 from tests.legacy_scripts import script, write
 
 # A clone script with every known fault, written for this test; `# n` counts the marked lines.
@@ -182,7 +182,7 @@ def test_a_save_by_every_process_is_a_fault(tmp_path: Path) -> None:
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     monkeypatch.setattr(sys, "argv", ["nbhelpers", *map(str, arguments)])
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         return int(end.code or 0)
     return 0

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers import cli, hardware
+from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError
+from nbhelpers.hardware import detection
 from nbhelpers.legacy import RECIPES, make_launcher, passed_options, script_facts
 from tests.legacy_scripts import write
 from tests.test_legacy_faults import FAULTY
@@ -209,7 +210,7 @@ def test_the_header_says_whether_the_script_is_repaired(tmp_path: Path) -> None:
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     monkeypatch.setattr(sys, "argv", ["nbhelpers", "legacy-launcher", *map(str, arguments)])
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -218,8 +219,8 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_the_command_prints_a_launcher_for_the_gpus_that_are_here(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = hardware.plan_hardware("rtx6000ada", 2)
-    monkeypatch.setattr(hardware, "detect_hardware", lambda: here)
+    here = detection.plan_hardware("rtx6000ada", 2)
+    monkeypatch.setattr(detection, "detect_hardware", lambda: here)
     assert _run(monkeypatch) == 0
     told = capsys.readouterr()
     assert told.out.startswith("#!/usr/bin/env bash\n")
@@ -232,8 +233,8 @@ def test_without_a_gpu_the_number_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    bare = hardware._hardware("linux", reason="no driver")
-    monkeypatch.setattr(hardware, "detect_hardware", lambda: bare)
+    bare = detection._hardware("linux", reason="no driver")
+    monkeypatch.setattr(detection, "detect_hardware", lambda: bare)
     assert _run(monkeypatch) == 3
     assert "--num-gpus N" in capsys.readouterr().err
 

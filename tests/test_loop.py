@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from nbhelpers.batching import split_batch
 from nbhelpers.errors import NonFinite, Stopped
 from nbhelpers.jobs.loop import Hooks, PlainTask, Trainer, TrainState
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
+from nbhelpers.plan import split_batch
 
 SETTINGS = {
     "seed": 1,

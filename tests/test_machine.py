@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from nbhelpers import machine
+from nbhelpers.hardware import machine
 
 GIB = 2**30
 NO_LIMIT_V1 = str(2**63 - 4096)
@@ -169,8 +169,8 @@ def test_a_runner_above_a_process_hides_the_widget_without_its_variable(
     tmp_path: Path, runner: str, shown: str
 ) -> None:
     code = (
-        "import IPython.display as d; from nbhelpers.hardware import plan_hardware\n"
-        "from nbhelpers.widgets import pick_preset; seen = []\n"
+        "import IPython.display as d; from nbhelpers.hardware.detection import plan_hardware\n"
+        "from nbhelpers.notebook.picker import pick_preset; seen = []\n"
         "d.display = lambda what, **_: seen.append(what)\n"
         "pick_preset('clones', plan_hardware('t4'))._ipython_display_()\n"
         "print('widget' if any('widget' in key for key in seen[0]) else 'figure')"

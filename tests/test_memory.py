@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.batching import BatchPlan, plan_batch, split_batch
-from nbhelpers.config import configs_dir, list_presets, load_preset, read_yaml
+from nbhelpers.budget.formulas import GIB, BatchExtent, MemoryLine, ledger
+from nbhelpers.budget.memory import MemoryBudget, compare, ledger_budget, require_fit
+from nbhelpers.budget.shapes import Shape, find_shape
+from nbhelpers.common.yaml_files import configs_dir, read_yaml
+from nbhelpers.data.samples import load_functions
 from nbhelpers.errors import BudgetError, ConfigError
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.ledger import GIB, BatchExtent, MemoryLine, ledger
-from nbhelpers.memory import MemoryBudget, compare, ledger_budget, require_fit
-from nbhelpers.presets import Preset
-from nbhelpers.samples import load_functions
-from nbhelpers.shapes import Shape, find_shape
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.plan import BatchPlan, plan_batch, split_batch
+from nbhelpers.presets.loading import list_presets, load_preset
+from nbhelpers.presets.preset import Preset
 
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))
 FITTED = [n for n in list_presets("clones") if not n.startswith("seed-") and n != "smoke"]
@@ -289,7 +290,7 @@ def test_memory_that_others_hold_is_named():
 
 
 def test_the_smoke_shape_is_the_one_that_the_worker_builds():
-    from nbhelpers.models.encoders import build_clone_model, build_tokenizer
+    from nbhelpers.jobs.models.encoders import build_clone_model, build_tokenizer
 
     settings = load_preset("clones", "smoke").settings.model_copy(update={"pretrain_steps": 0})
     texts = [function.code for function in load_functions()]

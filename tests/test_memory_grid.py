@@ -14,7 +14,7 @@ from benchmarks import memory_cases
 from benchmarks.memory_compare import confusion, joined
 from benchmarks.memory_grid import borders, verdict_under
 from benchmarks.memory_trace import differences, peak
-from nbhelpers.memory import DOES_NOT_FIT, FITS, TIGHT
+from nbhelpers.budget.memory import DOES_NOT_FIT, FITS, TIGHT
 
 pytestmark = pytest.mark.slow
 GIB = 2**30

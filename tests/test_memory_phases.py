@@ -16,21 +16,30 @@ from contexts import make_context
 from run_on_disk import MIB, result, split_scores, write_run
 from test_loop import Line, make
 
-from nbhelpers import hardware as hardware_module
-from nbhelpers.gpus import GIB, GpuProcess
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.jobs import measure, measure_context, measure_snapshot, worker
+from nbhelpers.budget.formulas import MemoryLine
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.hardware import detection as hardware_module
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.hardware.gpus import GIB, GpuProcess
+from nbhelpers.jobs import measure, worker
+from nbhelpers.jobs import measure as measure_context
+from nbhelpers.jobs import measure_phases as measure_snapshot
 from nbhelpers.jobs.loop import TrainState
-from nbhelpers.jobs.measure import HERE, MemoryMeter
-from nbhelpers.jobs.measure_context import CardMemory
-from nbhelpers.jobs.measure_phases import EVENT, PhasePeaks, PhaseTimer, phase_rows, told_phases
-from nbhelpers.jobs.measure_run import OF_BUDGET, OF_DATA, memory_facts
-from nbhelpers.jobs.measure_snapshot import StepRecorder, at_peak
-from nbhelpers.ledger import MemoryLine
-from nbhelpers.memory import MemoryBudget
-from nbhelpers.report_facts import read_facts
-from nbhelpers.report_memory import memory_notes
-from nbhelpers.report_tables import all_tables
+from nbhelpers.jobs.measure import HERE, CardMemory, MemoryMeter
+from nbhelpers.jobs.measure_phases import (
+    EVENT,
+    OF_BUDGET,
+    OF_DATA,
+    PhasePeaks,
+    PhaseTimer,
+    StepRecorder,
+    at_peak,
+    memory_facts,
+    phase_rows,
+    told_phases,
+)
+from nbhelpers.reports.facts import read_facts
+from nbhelpers.reports.tables import all_tables, memory_notes
 
 pytestmark = pytest.mark.slow  # a figure is drawn, and an optimizer is loaded
 
@@ -361,6 +370,6 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
     only = read_facts(write_run(tmp_path / "only", data=data))
     assert "measured only" in memory_notes(only)[0]
     assert "+10.0 % (forward)" in said and OF_BUDGET in said and "memory_snapshot.json" in said
-    from nbhelpers.plots_memory import phases_figure
+    from nbhelpers.reports.figures import phases_figure
 
     assert phases_figure(facts).axes and phases_figure(old) is None

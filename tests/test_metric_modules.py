@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nbhelpers import code_metrics
 from nbhelpers.errors import ConfigError
+from nbhelpers.metrics import generation
 
 pytestmark = pytest.mark.slow  # importing evaluate loads torch
 
@@ -38,18 +38,18 @@ def wanted() -> dict[str, dict[str, Any]]:
     stored = [text.replace("\ud800", "\0") for text in ANSWERS]
     return {
         "syntax_accuracy": {
-            "syntax_accuracy": code_metrics.syntax_accuracy(ANSWERS),
-            "syntax_errors": code_metrics.syntax_errors(stored),
+            "syntax_accuracy": generation.syntax_accuracy(ANSWERS),
+            "syntax_errors": generation.syntax_errors(stored),
         },
         "code_bleu": {
-            "bleu": code_metrics.code_bleu(ANSWERS, REFERENCES),
-            "bleu_signature": code_metrics.bleu_signature(),
+            "bleu": generation.code_bleu(ANSWERS, REFERENCES),
+            "bleu_signature": generation.bleu_signature(),
         },
         "code_chrf": {
-            "chrf": code_metrics.code_chrf(stored, REFERENCES),
-            "chrf_signature": code_metrics.chrf_signature(),
+            "chrf": generation.code_chrf(stored, REFERENCES),
+            "chrf_signature": generation.chrf_signature(),
         },
-        "exact_match": {"exact_match": code_metrics.exact_match(ANSWERS, REFERENCES)},
+        "exact_match": {"exact_match": generation.exact_match(ANSWERS, REFERENCES)},
         "pass_at_1": {"pass@1": 0.5},
     }
 

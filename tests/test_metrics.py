@@ -11,16 +11,16 @@ import pytest
 from sklearn import metrics as sk
 
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
-from nbhelpers.metrics import (
+from nbhelpers.metrics.pairs import (
     METRICS,
     at_prior,
     best_threshold,
     binary_scores,
     bootstrap_over_functions,
-    is_positive,
     score_pairs,
 )
-from nbhelpers.targets import available, check_targets, lookup, parse_requirement
+from nbhelpers.metrics.ranking import is_positive
+from nbhelpers.presets.targets import available, check_targets, lookup, parse_requirement
 
 
 def sample(seed: int, n: int = 300, *, decimals: int = 8) -> tuple[np.ndarray, np.ndarray]:

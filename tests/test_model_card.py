@@ -9,9 +9,9 @@ import pytest
 from huggingface_hub import ModelCard
 from trained_on_disk import result, settings
 
-from nbhelpers.jobs.model_card import model_card
+from nbhelpers.jobs.cards import model_card
 from nbhelpers.jobs.public import is_public, public_settings, without_paths
-from nbhelpers.trained import RAW, Trained
+from nbhelpers.use.trained import RAW, Trained
 
 HUB_DATA = "iamtarun/python_code_instructions_18k_alpaca"
 MERGE = {"precision": "bf16", "positions": 500, "samples": 20, "held_out": True, "top1": 0.9931}

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import predict_memory
-from nbhelpers.catalog import POSITIONS
-from nbhelpers.config import Preset, configs_dir, list_presets, load_preset, parameter_overrides
-from nbhelpers.config_yaml import read_yaml
+from nbhelpers.budget.predict import predict_memory
+from nbhelpers.budget.shapes import SMOKE_MODELS, find_shape
+from nbhelpers.common.yaml_files import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.job_specs import CLONES
-from nbhelpers.parameters import check_parameters
-from nbhelpers.shapes import SMOKE_MODELS, find_shape
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.catalog import POSITIONS
+from nbhelpers.presets.jobs import CLONES
+from nbhelpers.presets.loading import list_presets, load_preset, parameter_overrides
+from nbhelpers.presets.parameters import check_parameters
+from nbhelpers.presets.preset import Preset
 
 GRAPH, TEXT = "microsoft/graphcodebert-base", "microsoft/codebert-base"
 GPUS = sorted(read_yaml(configs_dir() / "gpus.yaml"))

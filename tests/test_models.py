@@ -13,10 +13,10 @@ from transformers import GPT2Config, GPT2Model
 
 from nbhelpers.data.pairs import ClonePairs
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.jobs.pairs import PairTask, load_weights
-from nbhelpers.models.clones import CloneModel
-from nbhelpers.models.inputs import TokenTable, length_buckets
-from nbhelpers.models.weights import read_state_dict
+from nbhelpers.jobs.clones import PairTask, load_weights
+from nbhelpers.jobs.models.clones import CloneModel
+from nbhelpers.jobs.models.inputs import TokenTable, length_buckets
+from nbhelpers.jobs.models.weights import read_state_dict
 
 BLOCK, VOCAB = 24, 60
 

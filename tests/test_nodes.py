@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from nbhelpers import processes
-from nbhelpers.claims import claim_path, claims_of_launch, lost_ranks, read_claim
+from nbhelpers.common import processes
+from nbhelpers.common.files import write_json
 from nbhelpers.errors import JobFailed, Killed, LaunchError, Stopped
-from nbhelpers.events import EventWriter
-from nbhelpers.files import write_json
-from nbhelpers.follow import follow
-from nbhelpers.nodes import Attendance, attend
-from nbhelpers.runs import Run, open_run
+from nbhelpers.runs.events import EventWriter
+from nbhelpers.runs.following import follow
+from nbhelpers.runs.nodes import Attendance, attend
+from nbhelpers.runs.ranks import claim_path, claims_of_launch, lost_ranks, read_claim
+from nbhelpers.runs.run import Run, open_run
 from tests.fake_launch import ROOT, launch_fake, wait_for, wait_for_event
 
 pytestmark = pytest.mark.slow
@@ -213,7 +213,7 @@ def test_rank_0_says_which_node_has_not_come(tmp_path: Path) -> None:
 def test_a_lost_connection_is_explained_by_the_rank_that_said_nothing(
     tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.follow.LAST_WORDS_S", 0.1)
+    monkeypatch.setattr("nbhelpers.runs.following.LAST_WORDS_S", 0.1)
     run = prepare(tmp_path)
     write_json(claim_path(run.path, 1), claim_of_another_host() | {"started_at": time.time()})
     attendance = Attendance(run, 0)
@@ -308,7 +308,7 @@ def test_a_full_disk_at_the_end_does_not_hide_the_exit_code(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     def work(folder: str) -> int:
-        monkeypatch.setattr("nbhelpers.nodes.write_json", refuse)
+        monkeypatch.setattr("nbhelpers.runs.nodes.write_json", refuse)
         return 12
 
     assert attend(run.path, work) == 12

@@ -124,7 +124,7 @@ def test_the_address_is_the_same_in_every_file_that_carries_it(root: Path) -> No
 def test_make_repo_writes_the_owner_into_badges_and_install_cells(
     tmp_path: Path, root: Path
 ) -> None:
-    for name in ("nbhelpers/bootstrap.py", "nbhelpers/__init__.py", "README.md"):
+    for name in ("nbhelpers/notebook/environment.py", "nbhelpers/__init__.py", "README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text((root / name).read_text())
     (tmp_path / "notebooks").mkdir()

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbhelpers.data import bigclonebench
-from nbhelpers.data.pair_columns import PlainIds
+from nbhelpers.data import pair_sources
+from nbhelpers.data.pair_sources import PlainIds
 from nbhelpers.data.pairs import FunctionTable
 from nbhelpers.data.problems import ProblemLog
 from tests.clone_folder import FUNCTIONS
@@ -47,7 +47,7 @@ def parsed(folder: Path) -> tuple[list[list[int]], str]:
     table = FunctionTable(log, rows_are_functions=True)
     for id_, text in FUNCTIONS.items():
         table.add(id_, text, "data.jsonl", 1)
-    split = bigclonebench._read_pairs(folder / "test.txt", table, log)
+    split = pair_sources._read_pairs(folder / "test.txt", table, log)
     assert split is not None
     pairs = split.pairs
     lines = [split.place(row)[1] for row in range(len(pairs))]
@@ -62,13 +62,13 @@ def test_blocks_of_any_size_read_what_single_lines_read(
 ) -> None:
     lines = plain_lines(60, 3)
     (tmp_path / "test.txt").write_bytes(b"".join([*lines[:40], odd, *lines[40:]]))
-    monkeypatch.setattr(bigclonebench, "BLOCK_BYTES", block)
+    monkeypatch.setattr(pair_sources, "BLOCK_BYTES", block)
     found = parsed(tmp_path)
     monkeypatch.setattr(PlainIds, "parse", lambda *_: None)  # line by line
     assert parsed(tmp_path) == found
 
 
 def test_plain_pairs_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bigclonebench._PairLines, "parse", lambda *_: pytest.fail("line by line"))
+    monkeypatch.setattr(pair_sources._PairLines, "parse", lambda *_: pytest.fail("line by line"))
     (tmp_path / "test.txt").write_bytes(b"".join(plain_lines(60, 4)).rstrip(b"\n"))
     assert len(parsed(tmp_path)[0][0]) == 60

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers import processes
-from nbhelpers.checks import source_problems
-from nbhelpers.cli_text import typed_path
-from nbhelpers.config import list_presets, load_preset
+from nbhelpers.cli.options import typed_path
+from nbhelpers.common import processes
+from nbhelpers.common.files import absence, expanded, kind_of
 from nbhelpers.data import load_clone_data
 from nbhelpers.errors import ConfigError, DataError, NbhelpersError
-from nbhelpers.identity import folder_stamp
-from nbhelpers.parameters import check_values
-from nbhelpers.paths import absence, expanded, kind_of
-from nbhelpers.report import report
-from nbhelpers.runs import list_runs, open_run
+from nbhelpers.presets.checks import source_problems
+from nbhelpers.presets.loading import list_presets, load_preset
+from nbhelpers.presets.parameters import check_values
+from nbhelpers.reports.writing import report
+from nbhelpers.runs.identity import folder_stamp
+from nbhelpers.runs.run import list_runs, open_run
 
 LONG = "x" * 5000
 ODD = ["a\0b", "~no-such-user/x", LONG, f"/tmp/{LONG}/x"]
@@ -90,8 +90,8 @@ def test_a_folder_of_presets_that_is_a_file_says_so(tmp_path: Path, monkeypatch)
 CLOSED = """
 import sys
 from nbhelpers.errors import ConfigError
-from nbhelpers.checks import source_problems
-from nbhelpers.runs import list_runs, open_run
+from nbhelpers.presets.checks import source_problems
+from nbhelpers.runs.run import list_runs, open_run
 folder = sys.argv[1]
 print(source_problems("clones", {"data": folder + "/data"}, {})[0].text)
 for ask in (lambda: list_runs(folder), lambda: open_run(folder + "/run")):

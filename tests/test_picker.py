@@ -18,14 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from nbhelpers.config import load_preset
 from nbhelpers.errors import ConfigError, HardwareError, JobFailed, NbhelpersError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.parameters import check_values, parse_overrides
-from nbhelpers.picker import PresetPicker
-from nbhelpers.picker_box import PickerBox
-from nbhelpers.picker_watch import Latest
-from nbhelpers.widgets import pick_preset
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.notebook.picker import Latest, PickerBox, PresetPicker, pick_preset
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.presets.parameters import check_values, parse_overrides
 
 pytestmark = pytest.mark.slow
 EXACT = 5 * 2**30  # what a simulation finds in these tests
@@ -40,15 +37,15 @@ def bars() -> None:
 @pytest.fixture(autouse=True)
 def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is simulated unless a test says what comes out, and nothing drawn unless it asks."""
-    monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", lambda: ["torch"])
+    monkeypatch.setattr("nbhelpers.notebook.choice.missing_libraries", lambda: ["torch"])
     if "bars" not in request.fixturenames:
-        monkeypatch.setattr("nbhelpers.plots_budget.budget_bars", lambda _: None)
+        monkeypatch.setattr("nbhelpers.reports.figures_budget.budget_bars", lambda _: None)
 
 
 def simulated(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any]) -> None:
     """Let the process beside this one answer so."""
-    monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", list)
-    monkeypatch.setattr("nbhelpers.picker_budget.simulate_budget", answer)
+    monkeypatch.setattr("nbhelpers.notebook.choice.missing_libraries", list)
+    monkeypatch.setattr("nbhelpers.notebook.choice.simulate_budget", answer)
     for module in ("picker_budget", "picker_text"):  # whatever the package's tables hold
         monkeypatch.setattr(f"nbhelpers.{module}.is_exact", lambda b, _: b.total_bytes == EXACT)
 
@@ -293,8 +290,8 @@ def test_only_the_newest_choice_is_simulated_to_its_end() -> None:
 def test_a_rerun_of_the_cell_keeps_the_choice_until_a_parameter_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nbhelpers.picker.is_notebook", lambda: True)
-    monkeypatch.setattr("nbhelpers.picker._KEPT", {})
+    monkeypatch.setattr("nbhelpers.notebook.picker.is_notebook", lambda: True)
+    monkeypatch.setattr("nbhelpers.notebook.picker._KEPT", {})
     PickerBox(pick_preset("clones", T4)).controls["preset"].value = "h100"
     assert pick_preset("clones", T4).preset == "h100"
     assert pick_preset("clones", T4, overrides={"seed": 1}).preset == "auto"

@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
-from nbhelpers.headless import run_notebook
-from nbhelpers.job_specs import JOBS
-from nbhelpers.picker_lines import BUDGET_NOTEBOOK, DECLARED_BUDGET
+from nbhelpers.notebook.equal_lines import BUDGET_NOTEBOOK, DECLARED_BUDGET
+from nbhelpers.notebook.headless import run_notebook
+from nbhelpers.presets.jobs import JOBS
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_PRESET = {"preset", "adapters", "more_settings", "run_dir"}

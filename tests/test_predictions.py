@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nbhelpers.errors import DataError
-from nbhelpers.metrics import binary_scores
-from nbhelpers.predictions import (
+from nbhelpers.metrics.pairs import binary_scores
+from nbhelpers.metrics.predictions import (
     FIELDS,
     PredictionWriter,
     evaluate_predictions,

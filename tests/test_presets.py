@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.config import list_presets, load_preset, parameter_overrides
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import Gpu, Hardware, plan_hardware
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.hardware.gpus import Gpu
+from nbhelpers.presets.loading import list_presets, load_preset, parameter_overrides
 
 CODEGPT = "microsoft/CodeGPT-small-java-adaptedGPT2"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nbhelpers.progress import Progress
+from nbhelpers.runs.progress import Progress
 
 
 def shown(*events: dict[str, Any]) -> str:
@@ -66,9 +66,9 @@ def test_a_count_says_what_it_counts(name: str, line: str) -> None:
 def test_following_knows_the_job_of_the_run(tmp_path: Any) -> None:
     import io
 
-    from nbhelpers.follow import _Watch
-    from nbhelpers.progress import LogView
-    from nbhelpers.runs import Run, write_json
+    from nbhelpers.runs.following import _Watch
+    from nbhelpers.runs.progress import LogView
+    from nbhelpers.runs.run import Run, write_json
 
     write_json(tmp_path / "run.json", {"job": "finetune"})
     assert _Watch(Run(tmp_path), LogView(io.StringIO()), 1.0).progress.job == "finetune"

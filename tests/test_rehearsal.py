@@ -13,9 +13,9 @@ from causal_tiny import PAD, tiny_base, tiny_table
 from contexts import make_context
 
 from nbhelpers.jobs import finetune_task
-from nbhelpers.jobs.rehearsal import rehearse
-from nbhelpers.models.causal_batches import make_batch
-from nbhelpers.models.causal_forward import TrainingForward
+from nbhelpers.jobs.equivalence import rehearse
+from nbhelpers.jobs.models.causal_batches import make_batch
+from nbhelpers.jobs.models.causal_forward import TrainingForward
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported
 

@@ -12,12 +12,13 @@ import pytest
 from report_page import PageText, changed, seen
 from run_on_disk import MIB, floors, write_events, write_run
 
-from nbhelpers.config import list_presets
+from nbhelpers.common.formatting import GIB
 from nbhelpers.errors import ConfigError
-from nbhelpers.formatting import GIB
-from nbhelpers.job_specs import CLONES
-from nbhelpers.report import Report, report
-from nbhelpers.report_facts import read_facts
+from nbhelpers.presets.jobs import CLONES
+from nbhelpers.presets.loading import list_presets
+from nbhelpers.reports.facts import read_facts
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.writing import report
 
 pytestmark = pytest.mark.slow  # pages are written and plots drawn
 
@@ -208,7 +209,7 @@ def test_an_evaluation_names_its_checkpoint_not_random_weights(
 
 def bars(folder: Path) -> dict[str, float]:
     """Return the length of each bar of the memory figure, in MiB or GiB."""
-    from nbhelpers.plots import memory_figure
+    from nbhelpers.reports.figures import memory_figure
 
     (axis,) = memory_figure(read_facts(folder)).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
@@ -287,7 +288,7 @@ def test_what_nobody_measured_of_the_legacy_script_says_so(made: Report) -> None
 
 @pytest.mark.skipif("seed-legacy" not in list_presets("clones"), reason="preset not there")
 def test_the_legacy_side_comes_from_its_preset(made: Report) -> None:
-    from nbhelpers.config import load_preset
+    from nbhelpers.presets.loading import load_preset
 
     settings = load_preset("clones", "seed-legacy").settings
     legacy = made.tables["legacy"].set_index("what").iloc[:, 0]
@@ -357,10 +358,10 @@ def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_a_result_without_any_one_part_still_makes_a_report(
     finished: Path, tmp_path: Path, missing: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nbhelpers import report_legacy
-    from nbhelpers.report import make_tables
-    from nbhelpers.report_html import body
-    from nbhelpers.report_words import as_text
+    from nbhelpers.reports import legacy as report_legacy
+    from nbhelpers.reports.html import body
+    from nbhelpers.reports.text import as_text
+    from nbhelpers.reports.writing import make_tables
 
     monkeypatch.setattr(report_legacy, "_legacy_settings", dict)
     text = (finished / "result.json").read_text()

@@ -12,16 +12,21 @@ from detector_on_disk import predictions, result, similarity, write_detector
 from report_page import PageText, seen
 
 from nbhelpers.errors import DataError
-from nbhelpers.plots_detector import edits_figure, loss_figure, read_scored, roc_figure
-from nbhelpers.progress import Progress
-from nbhelpers.report import Report, make_tables, report
-from nbhelpers.report_detector import alarms, cautions, details, headline, verdicts
-from nbhelpers.report_detector_words import means_said
-from nbhelpers.report_facts import RunFacts, read_facts
-from nbhelpers.report_html import body
-from nbhelpers.report_words import as_text
-from nbhelpers.results import RunResult
-from nbhelpers.runs import Run, list_runs
+from nbhelpers.reports.detector import alarms, cautions, details, headline, verdicts
+from nbhelpers.reports.detector_tables import means_said
+from nbhelpers.reports.facts import RunFacts, read_facts
+from nbhelpers.reports.figures_jobs import (
+    detector_loss_figure,
+    edits_figure,
+    read_scored,
+    roc_figure,
+)
+from nbhelpers.reports.html import body
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.text import as_text
+from nbhelpers.reports.writing import make_tables, report
+from nbhelpers.runs.progress import Progress
+from nbhelpers.runs.run import Run, RunResult, list_runs
 
 pytestmark = pytest.mark.slow  # a page is written and plots are drawn
 
@@ -270,15 +275,15 @@ def test_a_run_that_failed_says_how_far_it_came(tmp_path: Path) -> None:
     text = as_text(facts, make_tables(facts), "x")
     assert text.startswith("No scores yet: the run is ") and "at optimizer step 58 of 200" in text
     assert "DataError: bad" in text and "Fix: mend it" in text
-    assert loss_figure(facts) is not None
+    assert detector_loss_figure(facts) is not None
 
 
 def test_the_two_losses_are_drawn_apart_and_one_alone_where_there_is_one() -> None:
-    figure = loss_figure(facts_of())
+    figure = detector_loss_figure(facts_of())
     labels = [axis.get_ylabel() for axis in figure.axes]
     assert labels == ["classification loss (nats)", "contrastive loss (nats)", "score on valid"]
     training = result()["training"] | {"history": [{"step": 1, "loss": 2.0}], "evals": []}
-    (axis,) = loss_figure(facts_of(training=training)).axes
+    (axis,) = detector_loss_figure(facts_of(training=training)).axes
     assert axis.get_ylabel() == "loss (nats)"
 
 

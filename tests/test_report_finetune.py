@@ -20,15 +20,14 @@ from finetune_on_disk import (
 from report_page import PageText, seen
 
 from nbhelpers.errors import DataError
-from nbhelpers.report import Report, make_tables, report
-from nbhelpers.report_facts import read_facts
-from nbhelpers.report_finetune import cautions, headline, verdicts
-from nbhelpers.report_finetune_base import base_table
-from nbhelpers.report_finetune_samples import chosen, samples_section
-from nbhelpers.report_html import body
-from nbhelpers.report_words import as_text
-from nbhelpers.results import RunResult
-from nbhelpers.runs import list_runs
+from nbhelpers.reports.facts import read_facts
+from nbhelpers.reports.finetune import cautions, headline, verdicts
+from nbhelpers.reports.finetune_tables import base_table, chosen, samples_section
+from nbhelpers.reports.html import body
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.text import as_text
+from nbhelpers.reports.writing import make_tables, report
+from nbhelpers.runs.run import RunResult, list_runs
 
 pytestmark = pytest.mark.slow
 NO_BASE = (

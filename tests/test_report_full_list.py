@@ -10,7 +10,8 @@ import pytest
 from report_page import changed, seen
 from run_on_disk import write_run
 
-from nbhelpers.report import Report, report
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.writing import report
 
 pytestmark = pytest.mark.slow
 

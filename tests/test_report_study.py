@@ -13,12 +13,11 @@ from report_page import PageText, seen
 from study_on_disk import write_study
 
 from nbhelpers.errors import ConfigError, OutOfMemory
-from nbhelpers.report import Report, report
-from nbhelpers.report_study import report_study
-from nbhelpers.report_study_pairs import Pair, pairs_of
-from nbhelpers.report_study_words import cheapest, headline
-from nbhelpers.study import open_study
-from nbhelpers.study_table import StudyResult
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.study import Pair, cheapest, headline, pairs_of, report_study
+from nbhelpers.reports.writing import report
+from nbhelpers.runs.studies import open_study
+from nbhelpers.runs.study_results import StudyResult
 
 pytestmark = pytest.mark.slow
 GOOD = {"base": 0.2, "r8": 0.6, "r16": 0.62, "r32": 0.97}

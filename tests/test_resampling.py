@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_metrics import complete_pairs, sample
 
-from nbhelpers import resampling
-from nbhelpers.metrics import bootstrap_over_functions, compare_scorers
-from nbhelpers.ranking import Ranking
+from nbhelpers.metrics import resampling
+from nbhelpers.metrics.pairs import bootstrap_over_functions, compare_scorers
+from nbhelpers.metrics.ranking import Ranking
 
 
 @pytest.mark.parametrize("threads", [1, 2])

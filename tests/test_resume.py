@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 import nbhelpers as nb
 from nbhelpers.data import load_clone_data
 from nbhelpers.errors import Killed, Stopped
-from nbhelpers.predictions import read_predictions
-from nbhelpers.presets import Preset
-from nbhelpers.runs import Run
+from nbhelpers.metrics.predictions import read_predictions
+from nbhelpers.presets.preset import Preset
+from nbhelpers.runs.run import Run
 from tests.real_run import finish, kill_rank, last_optimizer, last_weights, start, wait_for_step
 
 pytestmark = pytest.mark.slow

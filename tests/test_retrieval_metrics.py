@@ -11,11 +11,19 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from nbhelpers import retrieval_metrics
 from nbhelpers.errors import DataError
-from nbhelpers.retrieval_floors import TfidfSimilarity, similarity_text
-from nbhelpers.retrieval_metrics import rank_queries, retrieval, retrieval_table
-from nbhelpers.retrieval_pairs import Pairs, cosines, hard_pairs, pair_scores, pair_threshold
+from nbhelpers.metrics import retrieval as retrieval_metrics
+from nbhelpers.metrics.ngrams import TfidfSimilarity, similarity_text
+from nbhelpers.metrics.retrieval import (
+    Pairs,
+    cosines,
+    hard_pairs,
+    pair_scores,
+    pair_threshold,
+    rank_queries,
+    retrieval,
+    retrieval_table,
+)
 
 DATA = Path(os.environ.get("NBHELPERS_DATA", "/nowhere")) / "detector" / "rosetta_2021_human.jsonl"
 DRAW = {"resamples": 200, "seed": 1}

@@ -11,17 +11,11 @@ from typing import Any
 
 import pytest
 
-from nbhelpers import identity, processes
+from nbhelpers.common import processes
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.events import EventWriter
-from nbhelpers.runs import (
-    HEARTBEAT_LIMIT_S,
-    Run,
-    RunResult,
-    list_runs,
-    open_run,
-    write_json,
-)
+from nbhelpers.runs import identity
+from nbhelpers.runs.events import EventWriter
+from nbhelpers.runs.run import HEARTBEAT_LIMIT_S, Run, RunResult, list_runs, open_run, write_json
 
 DEAD = {"pid": 2**22 + 1, "start_time": "1"}  # above Linux's largest pid
 
@@ -164,7 +158,7 @@ def test_the_log_tail_is_of_the_latest_launch(tmp_path: Path) -> None:
 def test_output_of_c_code_and_children_goes_to_the_rank_log(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     code = (
-        "import os, sys; from nbhelpers.runs import redirect_output\n"
+        "import os, sys; from nbhelpers.runs.run import redirect_output\n"
         "redirect_output(sys.argv[1], 3); print('python'); os.write(2, b'c code\\n')\n"
         "os.system('echo child')"
     )

@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 
 from nbhelpers.data.near_duplicates import ShingleIndex
-from nbhelpers.samples.instruction_kinds import KINDS, OPENERS
-from nbhelpers.samples.instructions import (
+from nbhelpers.data.samples.instructions import (
+    KINDS,
+    OPENERS,
     ROWS_PER_KIND,
     SAMPLE_NOTE,
     load_instruction_rows,

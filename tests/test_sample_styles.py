@@ -15,16 +15,17 @@ from itertools import combinations
 import pytest
 
 from nbhelpers.data.near_duplicates import shingles
-from nbhelpers.samples.styles import (
+from nbhelpers.data.samples.styles import (
     LANGUAGES,
+    NAMES,
     SAMPLE_NOTE,
     SPLIT_TASKS,
+    STYLES,
     VARIANTS,
     load_style_rows,
     load_tasks,
     write_style_files,
 )
-from nbhelpers.samples.styles_write import NAMES, STYLES
 
 ROWS = load_style_rows()
 TASKS = {task.name.replace(" ", "-"): task for task in load_tasks()}

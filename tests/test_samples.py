@@ -9,8 +9,7 @@ from itertools import combinations
 
 import pytest
 
-from nbhelpers.errors import DataError
-from nbhelpers.samples import (
+from nbhelpers.data.samples import (
     FAMILY_SIZES,
     GROUPS,
     HARD_ONE_IN,
@@ -25,7 +24,8 @@ from nbhelpers.samples import (
     sample_pairs,
     split_functions,
 )
-from nbhelpers.samples.renaming import POOL, declared_names, rename
+from nbhelpers.data.samples.renaming import POOL, declared_names, rename
+from nbhelpers.errors import DataError
 
 SPLITS = ("train", "valid", "test", "test_unseen")
 METHODS = {method.id: method for method in load_methods()}

@@ -18,12 +18,12 @@ import sandbox_bench
 from sandbox_bench import MIB, TIGHT
 
 from nbhelpers.errors import ConfigError, Stopped
-from nbhelpers.jobs import sandbox, sandbox_host
-from nbhelpers.jobs.sandbox import run_program, run_programs
+from nbhelpers.jobs.sandbox import host, running
+from nbhelpers.jobs.sandbox.running import run_program, run_programs
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sandbox.unusable() is not None, reason="no sandbox on this system"),
+    pytest.mark.skipif(running.unusable() is not None, reason="no sandbox on this system"),
 ]
 
 
@@ -205,7 +205,7 @@ def test_when_its_worker_or_supervisor_is_killed_the_program_ends(
 ) -> None:
     before = set(living())
     code = (
-        "import tempfile; from nbhelpers.jobs.sandbox import run_program\n"
+        "import tempfile; from nbhelpers.jobs.sandbox.running import run_program\n"
         f"tempfile.tempdir = {str(workplace)!r}\n"
         "print(run_program('while True: pass', timeout_s=30).status)"
     )
@@ -237,7 +237,7 @@ def test_small_programs_take_little_time() -> None:
 
 def test_what_set_order_gives_is_the_same_each_time() -> None:
     source = "print(list({'a', 'b', 'c', 'd', 'e'}), flush=True)"
-    heads = {sandbox._run(source, dict(TIGHT), threading.Event())["head"] for _ in range(3)}
+    heads = {running._run(source, dict(TIGHT), threading.Event())["head"] for _ in range(3)}
     assert len(heads) == 1
 
 
@@ -249,16 +249,16 @@ def test_wrong_limits_are_refused() -> None:
 
 
 def test_describe_tells_what_was_tried() -> None:
-    facts = sandbox.describe()
+    facts = running.describe()
     assert facts["usable"] and facts["reason"] == ""
-    assert set(sandbox_host.ESSENTIAL) <= set(facts["held"])
+    assert set(host.ESSENTIAL) <= set(facts["held"])
     assert "fault of the operating system" in facts["warning"]
     json.dumps(facts)
 
 
 def test_the_probe_notices_what_a_missing_fence_lets_through() -> None:
-    tried = json.loads(sandbox._probe(("landlock", "user", "namespaces"))["head"])
+    tried = json.loads(running._probe(("landlock", "user", "namespaces"))["head"])
     open_doors = {name for name, done in tried.items() if done}
-    assert sandbox_host.READ_PUBLIC in open_doors
-    assert sandbox_host.SEE_ENVIRONMENTS in open_doors or os.geteuid() == 0
-    assert not open_doors & set(sandbox_host.ESSENTIAL)
+    assert host.READ_PUBLIC in open_doors
+    assert host.SEE_ENVIRONMENTS in open_doors or os.geteuid() == 0
+    assert not open_doors & set(host.ESSENTIAL)

@@ -16,12 +16,12 @@ import pytest
 import sandbox_bench
 from sandbox_bench import MIB, SECRET, TIGHT, bare
 
-from nbhelpers.jobs import sandbox, sandbox_host, sandbox_seccomp
-from nbhelpers.jobs.sandbox import run_program
+from nbhelpers.jobs.sandbox import host, running, seccomp
+from nbhelpers.jobs.sandbox.running import run_program
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sandbox.unusable() is not None, reason="no sandbox on this system"),
+    pytest.mark.skipif(running.unusable() is not None, reason="no sandbox on this system"),
 ]
 
 
@@ -106,9 +106,9 @@ def test_each_forbidden_call_is_refused(run, workplace: Path) -> None:
 
 
 def test_every_call_that_is_not_listed_is_refused_by_number() -> None:
-    tables = (sandbox_seccomp._ALLOWED, sandbox_seccomp._CHECKED)
+    tables = (seccomp._ALLOWED, seccomp._CHECKED)
     machine = os.uname().machine
-    listed = {n for t in tables for n in sandbox_seccomp.numbers(t, machine).values()}
+    listed = {n for t in tables for n in seccomp.numbers(t, machine).values()}
     listed |= {335, 336} if machine == "x86_64" else set()  # probes: kill whoever calls them
     source = f"""
 import ctypes
@@ -221,7 +221,7 @@ SPIES = {
     ),
     "users": "assert hidden('/etc/passwd') and hidden('/etc/shadow')",
     "a way up": "import os\nos.chdir('..')\nassert hidden('other/a') and hidden('target')",
-    "the package": f"assert hidden({sandbox.__file__!r})",
+    "the package": f"assert hidden({running.__file__!r})",
 }
 FOUND = """
 def hidden(path):
@@ -234,7 +234,7 @@ def hidden(path):
 
 
 @pytest.mark.skipif(
-    not sandbox.describe()["facts"].get("landlock"), reason="this kernel has no Landlock"
+    not running.describe()["facts"].get("landlock"), reason="this kernel has no Landlock"
 )
 @pytest.mark.parametrize("name", SPIES)
 def test_a_program_sees_nothing_of_others(name: str, workplace: Path) -> None:
@@ -247,13 +247,13 @@ def test_a_program_sees_nothing_of_others(name: str, workplace: Path) -> None:
 
 
 @pytest.mark.skipif(
-    not sandbox.describe()["facts"].get("user"), reason="the user cannot be changed here"
+    not running.describe()["facts"].get("user"), reason="the user cannot be changed here"
 )
 def test_without_landlock_it_is_the_other_user_who_cannot_see_an_environment() -> None:
     places = ["self", "{os.getppid()}", str(os.getpid())]
     tests = [f"assert hidden(f'/proc/{place}/environ')\n" for place in places]
     source = FOUND + "import os\n" + "".join(tests) + "assert not hidden('/etc/passwd')"
-    reply = sandbox._run(source, dict(TIGHT), threading.Event(), ("landlock", "namespaces"))
+    reply = running._run(source, dict(TIGHT), threading.Event(), ("landlock", "namespaces"))
     assert reply["status"] == "passed", reply
     assert reply["applied"]["user"] > 60_000 and not reply["applied"]["folder_writable"]
 
@@ -311,7 +311,7 @@ for call in (lambda: a.connect({str(workplace / "door")!r}), lambda: a.sendto(b"
 
 COMMON_USER = """
 import json, sys, threading
-from nbhelpers.jobs import sandbox
+from nbhelpers.jobs.sandbox import running
 limits = {limits!r}
 replies = []
 for without in ((), ("landlock",), ("namespaces",), ("landlock", "namespaces")):
@@ -342,7 +342,7 @@ def test_a_common_user_is_protected_too_and_the_standard_library_is_enough(workp
     package = workplace / "nbhelpers" / "jobs"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
-    source = Path(sandbox.__file__).parent
+    source = Path(running.__file__).parent
     for path in [source.parent / "errors.py", source / "__init__.py", *source.glob("sandbox*.py")]:
         shutil.copy(path, package if path.parent == source else package.parent)
     user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
@@ -357,21 +357,21 @@ def test_a_common_user_is_protected_too_and_the_standard_library_is_enough(workp
     assert not {"torch", "numpy", "pydantic"} & set(modules)
     for without, tried, write, applied in replies:
         open_doors = {name for name, could in tried.items() if could}
-        assert not open_doors & set(sandbox_host.ESSENTIAL), (without, tried)
+        assert not open_doors & set(host.ESSENTIAL), (without, tried)
         assert applied["user"] is None
         assert write == ("passed" if applied["landlock"] else "error")
         if applied["landlock"]:
             assert open_doors == set()
         elif applied["namespaces"]:
-            assert sandbox_host.SEE_ENVIRONMENTS not in open_doors
+            assert host.SEE_ENVIRONMENTS not in open_doors
 
 
 def test_a_worker_hides_its_environment_where_nothing_else_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    facts = {**sandbox.describe(), "passed": [sandbox_host.SEE_ENVIRONMENTS]}
-    monkeypatch.setattr(sandbox, "describe", lambda: facts)
-    before = sandbox._prctl(3)
-    with sandbox._ready():
-        assert sandbox._prctl(3) == 0
-    assert sandbox._prctl(3) == before == 1
+    facts = {**running.describe(), "passed": [host.SEE_ENVIRONMENTS]}
+    monkeypatch.setattr(running, "describe", lambda: facts)
+    before = running._prctl(3)
+    with running._ready():
+        assert running._prctl(3) == 0
+    assert running._prctl(3) == before == 1

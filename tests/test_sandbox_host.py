@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nbhelpers.errors import ConfigError, LaunchError
-from nbhelpers.jobs import sandbox, sandbox_host, sandbox_seccomp
-from nbhelpers.jobs.sandbox import run_program
+from nbhelpers.jobs.sandbox import host, running, seccomp
+from nbhelpers.jobs.sandbox.running import run_program
 
 
 @pytest.mark.parametrize(
@@ -40,53 +40,53 @@ def test_containers_are_known_by_their_marks(
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(text[3:]) if text.startswith("-> ") else path.write_text(text)
-    found = sandbox_host.container(tmp_path, environ)
+    found = host.container(tmp_path, environ)
     assert found == expected or (expected and found and found.startswith(expected))
 
 
 def test_the_policy_decides_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"usable": True, "reason": "", "container": None, "warning": "Not protected: this."}
-    monkeypatch.setattr(sandbox, "describe", lambda: facts)
-    monkeypatch.setattr(sandbox_host, "sharing", lambda: None)
-    assert sandbox.may_run("never")[0] is False
-    allowed, why = sandbox.may_run("in_container")
+    monkeypatch.setattr(running, "describe", lambda: facts)
+    monkeypatch.setattr(host, "sharing", lambda: None)
+    assert running.may_run("never")[0] is False
+    allowed, why = running.may_run("in_container")
     assert not allowed and "no sign of a container" in why and "run_generated_code=anywhere" in why
-    assert sandbox.may_run("anywhere") == (
+    assert running.may_run("anywhere") == (
         True,
         "run_generated_code is anywhere. Not protected: this.",
     )
     facts["container"] = "Docker (/.dockerenv exists)"
-    assert sandbox.may_run("in_container")[0] is True
+    assert running.may_run("in_container")[0] is True
     with pytest.raises(ConfigError, match="sometimes"):
-        sandbox.may_run("sometimes")
+        running.may_run("sometimes")
 
 
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
 def test_where_there_is_no_sandbox_no_policy_runs_a_program(
     monkeypatch: pytest.MonkeyPatch, platform: str
 ) -> None:
-    monkeypatch.setattr(sandbox.sys, "platform", platform)
-    sandbox.describe.cache_clear()
+    monkeypatch.setattr(running.sys, "platform", platform)
+    running.describe.cache_clear()
     try:
-        assert sandbox.describe()["usable"] is False
+        assert running.describe()["usable"] is False
         for policy in ("in_container", "anywhere"):
-            allowed, why = sandbox.may_run(policy)
+            allowed, why = running.may_run(policy)
             assert not allowed and platform in why
         with pytest.raises(LaunchError, match=platform) as caught:
             run_program("x = 1")
         assert "run_generated_code=never" in caught.value.fix
     finally:
-        sandbox.describe.cache_clear()
+        running.describe.cache_clear()
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_list_of_calls_holds_nothing_that_reaches_out(machine: str) -> None:
-    listed = sandbox_seccomp.numbers(sandbox_seccomp._ALLOWED, machine)
-    checked = sandbox_seccomp.numbers(sandbox_seccomp._CHECKED, machine)
+    listed = seccomp.numbers(seccomp._ALLOWED, machine)
+    checked = seccomp.numbers(seccomp._CHECKED, machine)
     assert len(set(listed.values()) | set(checked.values())) == len(listed) + len(checked)
     out = {"fork", "vfork", "execve", "execveat", "socket", "connect", "bind", "sendmsg", "ptrace"}
     out |= {"prctl", "setuid", "unshare", "setns", "mount", "bpf", "keyctl", "unlinkat", "renameat"}
     out |= {"io_uring_setup", "process_vm_readv", "pidfd_open", "tkill", "rt_sigqueueinfo", "chmod"}
     assert not out & (set(listed) | set(checked))
     assert {"read", "write", "futex", "mmap", "exit_group"} <= set(listed)
-    assert len(sandbox_seccomp.build_filter(machine, 7, writable=True)) < 4096 * 8
+    assert len(seccomp.build_filter(machine, 7, writable=True)) < 4096 * 8

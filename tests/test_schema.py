@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.job_specs import JOBS
+from nbhelpers.presets.jobs import JOBS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nbhelpers"
 # These only name, check or list fields; reading one there is not using it.

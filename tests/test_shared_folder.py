@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from contexts import make_context
 
-from nbhelpers.cache import save_in_cache
-from nbhelpers.hardware import plan_hardware
+from nbhelpers.common.files import save_in_cache
+from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import training
 from tests.shared_view_probe import DELAY_S, save

@@ -11,7 +11,7 @@ import random
 import pytest
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import Gpu, known_gpus
+from nbhelpers.hardware.gpus import Gpu, known_gpus
 from nbhelpers.simulate.allocator import CachingAllocator, SimulatedOutOfMemory
 from nbhelpers.simulate.cards import describe_card, find_card
 

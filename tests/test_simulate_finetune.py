@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("peft")
 
-from nbhelpers.batching import plan_batch
-from nbhelpers.config import load_preset
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.simulate.jobs_finetune import simulate_finetune
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.jobs.simulated.finetune import simulate_finetune
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import load_preset
 
 pytestmark = pytest.mark.slow
 GIB = 2**30

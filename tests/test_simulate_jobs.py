@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from nbhelpers.batching import plan_batch
-from nbhelpers.config import load_preset
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.shapes import find_shape
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.memory import MemoryBudget
-from nbhelpers.shapes import find_shape
-from nbhelpers.simulate.jobs import simulate_settings
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.jobs.simulated.jobs import simulate_settings
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import load_preset
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nbhelpers.budget.memory import FITS, UNSURE
 from nbhelpers.errors import ConfigError
-from nbhelpers.memory import FITS, UNSURE
 from nbhelpers.simulate import simulate_step
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nbhelpers.budget.memory import DOES_NOT_FIT, FITS, TIGHT, UNSURE
 from nbhelpers.errors import ConfigError
-from nbhelpers.memory import DOES_NOT_FIT, FITS, TIGHT, UNSURE
 from nbhelpers.simulate import simulate_step
 
 MIB = 1 << 20

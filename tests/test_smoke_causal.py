@@ -15,7 +15,7 @@ SEED = 7
 @pytest.fixture
 def smoke(tmp_path, monkeypatch):
     monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path))
-    from nbhelpers.models import smoke_causal
+    from nbhelpers.jobs.models import smoke_causal
 
     return smoke_causal
 

@@ -12,26 +12,23 @@ from typing import Any
 import pytest
 from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
 
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import predict_memory
-from nbhelpers.config import load_preset
+from nbhelpers.budget.predict import predict_memory
+from nbhelpers.budget.speeds import shipped_rows
+from nbhelpers.budget.time import predict_time
+from nbhelpers.budget.time_model import MEASURED, SAMPLE_ROWS, SCALED, training_rows
 from nbhelpers.errors import BudgetError, ConfigError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.parameters import parse_assignments
-from nbhelpers.presets import Preset
-from nbhelpers.report_facts import read_facts
-from nbhelpers.report_time import predicted_time
-from nbhelpers.results import RunResult
-from nbhelpers.runs import Run, write_json
-from nbhelpers.speeds import shipped_rows
-from nbhelpers.study import open_study
-from nbhelpers.study_adapters import VARIED, parse_adapters, parse_seeds
-from nbhelpers.study_elsewhere import OTHERS, estimate_elsewhere
-from nbhelpers.study_folder import StudyFolder
-from nbhelpers.study_plan import Study, plan_study
-from nbhelpers.study_time import TimeEstimate, total_time
-from nbhelpers.timing import MEASURED, SCALED, predict_time
-from nbhelpers.timing_work import SAMPLE_ROWS, training_rows
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.adapters import VARIED, parse_adapters, parse_seeds
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.presets.parameters import parse_assignments
+from nbhelpers.presets.preset import Preset
+from nbhelpers.reports.facts import read_facts
+from nbhelpers.reports.study import OTHERS, estimate_elsewhere
+from nbhelpers.reports.tables import predicted_time
+from nbhelpers.runs.run import Run, RunResult, write_json
+from nbhelpers.runs.studies import StudyFolder, open_study
+from nbhelpers.runs.study_plan import Study, TimeEstimate, plan_study, total_time
 
 ALL = ["base", "r8", "r16", "r32", "qlora-r16"]
 
@@ -234,7 +231,7 @@ def test_what_is_not_known_is_not_made_up(tmp_path: Path, changes: dict, words: 
 
 
 def test_the_rows_of_the_sample_are_counted_right() -> None:
-    from nbhelpers.samples.instructions import load_instruction_rows
+    from nbhelpers.data.samples.instructions import load_instruction_rows
 
     assert len(load_instruction_rows()["train"]) == SAMPLE_ROWS
     assert training_rows(make_preset(max_train_samples=50).settings) == 50

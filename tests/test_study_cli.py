@@ -12,9 +12,9 @@ import pytest
 from fake_launch import wait_for_event
 from fake_study import make_preset, no_gpu
 
-from nbhelpers import cli
+from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, OutOfMemory, Stopped
-from nbhelpers.runs import end_leftovers, list_runs
+from nbhelpers.runs.run import end_leftovers, list_runs
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         assert (job, name) == ("finetune", "smoke")
         return make_preset(**overrides)
 
-    monkeypatch.setattr("nbhelpers.config.load_preset", load)
-    monkeypatch.setattr("nbhelpers.hardware.detect_hardware", no_gpu)
+    monkeypatch.setattr("nbhelpers.presets.loading.load_preset", load)
+    monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
     yield tmp_path / "runs"
     for run in list_runs(tmp_path / "runs"):
         end_leftovers(run)
@@ -41,7 +41,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["nbhelpers", *arguments])
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -123,7 +123,7 @@ def test_stop_takes_a_study_and_its_stopped_run_has_the_code_of_one(
     runs: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setenv("FAKE_SLOW", "base")
-    monkeypatch.setattr("nbhelpers.study.follow", lambda run, **options: None)
+    monkeypatch.setattr("nbhelpers.runs.studies.follow", lambda run, **options: None)
     options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
     assert command(monkeypatch, *options) == 130
     (folder,) = runs.glob("study-*")
@@ -137,6 +137,6 @@ def test_stop_takes_a_study_and_its_stopped_run_has_the_code_of_one(
 
 def test_an_interrupted_study_has_the_shells_exit_code(runs: Path, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_SLOW", "base")
-    monkeypatch.setattr("nbhelpers.study.follow", lambda run, **options: None)
+    monkeypatch.setattr("nbhelpers.runs.studies.follow", lambda run, **options: None)
     options = ("study", "--preset", "smoke", "--adapters", "r8", "--run-dir", str(runs))
     assert command(monkeypatch, *options) == 130

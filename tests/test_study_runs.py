@@ -20,7 +20,6 @@ from fake_launch import wait_for, wait_for_event
 from fake_study import make_preset, no_gpu, run_quickly
 from nvml_double import MIB, FakeGpu, FakeNvml
 
-from nbhelpers import study as studies
 from nbhelpers.errors import (
     BudgetError,
     ConfigError,
@@ -30,10 +29,12 @@ from nbhelpers.errors import (
     OutOfMemory,
     Stopped,
 )
-from nbhelpers.hardware import detect_hardware, plan_hardware
-from nbhelpers.launch import launch
-from nbhelpers.runs import Run, end_leftovers, list_runs, write_json
-from nbhelpers.study import list_studies, open_study, plan_study, run_study
+from nbhelpers.hardware.detection import detect_hardware, plan_hardware
+from nbhelpers.runs import studies
+from nbhelpers.runs.run import Run, end_leftovers, list_runs, write_json
+from nbhelpers.runs.starting import launch
+from nbhelpers.runs.studies import list_studies, open_study, run_study
+from nbhelpers.runs.study_plan import plan_study
 
 pytestmark = pytest.mark.slow
 

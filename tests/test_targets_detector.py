@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from detector_on_disk import result
 
-from nbhelpers.checks import cross_problems
-from nbhelpers.detector_metrics import METRICS
 from nbhelpers.errors import ConfigError, RequirementMissed
-from nbhelpers.metric_registry import DETECTOR_SCORES
-from nbhelpers.requirements import parse_requirements
-from nbhelpers.targets import available, check_targets, lookup, parse_requirement
+from nbhelpers.metrics.detection import METRICS
+from nbhelpers.metrics.registry import DETECTOR_SCORES
+from nbhelpers.presets.checks import cross_problems
+from nbhelpers.presets.targets import available, check_targets, lookup, parse_requirement
+from nbhelpers.runs.thresholds import parse_requirements
 
 
 def test_the_names_are_those_that_are_measured() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from finetune_on_disk import result
 
-from nbhelpers.checks import cross_problems
 from nbhelpers.errors import ConfigError, RequirementMissed
-from nbhelpers.metric_registry import FINETUNE_SCORES
-from nbhelpers.requirements import parse_requirements
-from nbhelpers.targets import available, check_targets, lookup, parse_requirement
+from nbhelpers.metrics.registry import FINETUNE_SCORES
+from nbhelpers.presets.checks import cross_problems
+from nbhelpers.presets.targets import available, check_targets, lookup, parse_requirement
+from nbhelpers.runs.thresholds import parse_requirements
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from nbhelpers.data.answers import parses
 from nbhelpers.data.instructions import Sample
 from nbhelpers.data.templates import (
     Row,
     coloured,
-    extract_code,
     render,
     render_question,
     resolve_template,
     show_template,
 )
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.answers import extract_code, parses
 
 FUNCTION = "def f(x):\n    return x\n"
 CHAT = (

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import nbhelpers as nb
-from nbhelpers import speeds
+from nbhelpers.budget import speeds
+from nbhelpers.budget.reference_times import seed_times
+from nbhelpers.budget.speeds import SpeedRow, shipped_rows
+from nbhelpers.budget.time import COMPILE_S, TimeBudget, compare_time, predict_time, steps_of
+from nbhelpers.budget.time_model import ESTIMATE, MEASURED, SCALED
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import known_gpus
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.speeds import SpeedRow, shipped_rows
-from nbhelpers.timing import ESTIMATE, MEASURED, SCALED, TimeBudget, compare_time, predict_time
-from nbhelpers.timing_phases import COMPILE_S, steps_of
-from nbhelpers.timing_seeds import seed_times
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.hardware.gpus import known_gpus
 
 H100 = plan_hardware("h100")
 

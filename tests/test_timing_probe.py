@@ -11,16 +11,17 @@ import pytest
 from contexts import make_context
 
 import nbhelpers as nb
-from nbhelpers import speeds
+from nbhelpers.budget import speeds
+from nbhelpers.budget.time import predict_time
+from nbhelpers.budget.time_model import MEASURED
 from nbhelpers.errors import ConfigError
-from nbhelpers.events import Event
-from nbhelpers.launch import launch
-from nbhelpers.progress import Progress
-from nbhelpers.report_facts import RunFacts
-from nbhelpers.report_time import time_said, time_table
-from nbhelpers.runs import Run
-from nbhelpers.timing import MEASURED, predict_time
-from nbhelpers.timing_probe import probe
+from nbhelpers.reports.facts import RunFacts
+from nbhelpers.reports.tables import time_said, time_table
+from nbhelpers.runs.events import Event
+from nbhelpers.runs.probe import probe
+from nbhelpers.runs.progress import Progress
+from nbhelpers.runs.run import Run
+from nbhelpers.runs.starting import launch
 
 pytestmark = pytest.mark.slow
 TINY = {"seq_len": 96, "global_batch_size": 16, "per_device_train_batch_size": 8}

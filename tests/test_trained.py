@@ -9,8 +9,8 @@ import pytest
 from trained_on_disk import STEP, point_to, settings, write_adapter_files, write_run
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.tokens import find_token
-from nbhelpers.trained import RAW, Trained, find_trained, require_adapter
+from nbhelpers.use.hub import find_token
+from nbhelpers.use.trained import RAW, Trained, find_trained, require_adapter
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import nbhelpers as nb
+from nbhelpers.common.processes import free_port
 from nbhelpers.errors import NbhelpersError
-from nbhelpers.launcher import NodeLauncher, prepare_nodes
-from nbhelpers.launcher_slurm import SlurmOptions
-from nbhelpers.runs import Run
-from nbhelpers.workers import free_port
+from nbhelpers.runs.launcher import NodeLauncher, SlurmOptions, prepare_nodes
+from nbhelpers.runs.run import Run
 from tests.node_cluster import SCONTROL, Cluster, prepare
 from tests.real_run import TINY, finish, start, wait_for_step
 

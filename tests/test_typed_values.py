@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from nbhelpers import cli_text
-from nbhelpers.batching import plan_batch
-from nbhelpers.budgets import predict_memory
-from nbhelpers.config import load_preset
+from nbhelpers.budget.predict import predict_memory
+from nbhelpers.cli import options
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.parameters import check_parameters, parse_value
-from nbhelpers.presets import divisors
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.presets.parameters import check_parameters, parse_value
+from nbhelpers.presets.preset import divisors
 
 CELL = 'preset = "auto"  # @param {type:"string"}\nseed = None  # @param {type:"raw"}\n'
 
@@ -124,14 +124,14 @@ def test_a_kernel_without_parameters_says_to_run_their_cell(namespace: dict[str,
 
 def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    cli_text.plain_output(stream)
+    options.plain_output(stream)
     stream.write("hardware → preset")
     stream.flush()
     assert stream.buffer.getvalue() == b"hardware ? preset"
 
 
 def test_what_the_system_refuses_ends_a_command_without_a_traceback() -> None:
-    error = cli_text.of_the_system(PermissionError(13, "Permission denied", "/no/place"))
+    error = options.of_the_system(PermissionError(13, "Permission denied", "/no/place"))
     assert error.exit_code == 1 and "/no/place: Permission denied" in error.message and error.fix
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from trained_on_disk import STEP, make_adapter, make_base, point_to, settings, write_run
 
+from nbhelpers.common.processes import start_time
 from nbhelpers.errors import ConfigError, DataError, HardwareError, Killed
-from nbhelpers.processes import start_time
-from nbhelpers.use import LoadedModel, load
+from nbhelpers.use.model import LoadedModel, load
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def attach(base: Path):
     """Put an adapter on the base in this process."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from nbhelpers.jobs.adapters import attach
+    from nbhelpers.jobs.load import attach
 
     def put(folder: Path) -> object:
         plain = AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager")
@@ -237,8 +237,8 @@ def test_some_zero_b_are_counted_not_refused(attach, base: Path, tmp_path: Path)
 def test_a_qlora_run_is_loaded_in_4_bits(base: Path, run: Path) -> None:
     import torch
 
-    from nbhelpers.jobs.adapters import load_trained
-    from nbhelpers.trained import Trained, find_trained
+    from nbhelpers.jobs.load import load_trained
+    from nbhelpers.use.trained import Trained, find_trained
 
     known = find_trained(run)
     four = Trained.from_dict(
@@ -263,7 +263,7 @@ def test_a_gpu_that_is_not_there_is_named(run: Path) -> None:
 
 @pytest.mark.gpu
 def test_closing_gives_the_gpu_all_its_memory_back(run: Path) -> None:
-    from nbhelpers.hardware import detect_hardware
+    from nbhelpers.hardware.detection import detect_hardware
 
     def free_mib() -> float:
         gpu = detect_hardware().gpu
@@ -279,7 +279,7 @@ def test_closing_gives_the_gpu_all_its_memory_back(run: Path) -> None:
 
 COMMAND = """
 import sys
-from nbhelpers import cli
+from nbhelpers.cli import app
 try:
     cli.main()
 finally:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers import use_child
+from nbhelpers.common import child as use_child
+from nbhelpers.common.child import Child
+from nbhelpers.common.processes import start_time
 from nbhelpers.errors import DataError, JobFailed, Killed, OutOfMemory
-from nbhelpers.processes import start_time
-from nbhelpers.use_child import Child
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_forgotten_one_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STARTER = """
 import os, sys, time
-from nbhelpers.use_child import Child
+from nbhelpers.common.child import Child
 child = Child(use_gpu=False, module="fake_serve")
 child.call("wait", seconds=0)
 if os.fork() == 0:  # a fork that lives on and holds the pipe open

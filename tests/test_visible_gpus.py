@@ -8,10 +8,9 @@ import sys
 import pytest
 from nvml_double import MIB, FakeGpu, FakeNvml
 
-from nbhelpers.gpus import Gpu
-from nbhelpers.hardware import Hardware, detect_hardware
-from nbhelpers.nvml import Device
-from nbhelpers.visible import select_visible
+from nbhelpers.hardware.detection import Hardware, detect_hardware, select_visible
+from nbhelpers.hardware.gpus import Gpu
+from nbhelpers.hardware.nvml import Device
 
 UUIDS = ("GPU-8932f937-d72c", "GPU-8932aaaa-1111", "GPU-10000000-2222")
 

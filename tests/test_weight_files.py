@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from nbhelpers.cli_jobs import start_evaluation
+from nbhelpers.cli.flow import start_evaluation
 from nbhelpers.errors import DataError
-from nbhelpers.models.weights import read_state_dict
-from nbhelpers.weight_files import require_weights, weights_file
+from nbhelpers.jobs.models.weights import read_state_dict
+from nbhelpers.use.weight_files import require_weights, weights_file
 
 STATE = OrderedDict(
     {"encoder.wte.weight": torch.ones(3, 2), "classifier.dense.bias": torch.ones(2)}
@@ -158,5 +158,5 @@ def test_a_bad_checkpoint_stops_before_anything_is_started(tmp_path: Path) -> No
 
 
 def test_nothing_of_this_needs_torch() -> None:
-    code = "import sys, nbhelpers.weight_files; sys.exit('torch' in sys.modules)"
+    code = "import sys, nbhelpers.use.weight_files; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

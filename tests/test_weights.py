@@ -14,10 +14,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaMode
 
 from nbhelpers import load_preset
 from nbhelpers.errors import ConfigError
-from nbhelpers.models import weights
-from nbhelpers.models.encoders import build_clone_model, build_tokenizer
-from nbhelpers.models.inputs import ROBERTA_TOKENS, train_bpe
-from nbhelpers.models.weights import find_weights
+from nbhelpers.jobs.models import weights
+from nbhelpers.jobs.models.encoders import build_clone_model, build_tokenizer
+from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, train_bpe
+from nbhelpers.jobs.models.weights import find_weights
 from tests.local_hub import LocalHub
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,8 +82,8 @@ def test_what_is_neither_folder_nor_hub_id_is_refused_at_once(name):
 
 HUB_SCRIPT = """
 import json, sys
-from nbhelpers.config import load_preset
-from nbhelpers.models.encoders import build_clone_model, build_tokenizer
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.jobs.models.encoders import build_clone_model, build_tokenizer
 settings = load_preset("clones", "smoke").override(model="some/codegpt", seq_len=64).settings
 found = build_tokenizer(settings, [])
 model = build_clone_model(settings, found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import plan_hardware
-from nbhelpers.widgets import pick_preset
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.notebook.picker import pick_preset
 
 
 def test_the_picker_starts_from_the_preset_for_this_hardware() -> None:
@@ -40,7 +40,7 @@ def test_a_headless_run_shows_text_and_a_figure_instead_of_a_widget(
 ) -> None:
     shown: list[object] = []
     monkeypatch.setattr("IPython.display.display", lambda what, **_: shown.append(what))
-    monkeypatch.setattr("nbhelpers.picker_budget.missing_libraries", lambda: ["torch"])
+    monkeypatch.setattr("nbhelpers.notebook.choice.missing_libraries", lambda: ["torch"])
     if is_headless:
         monkeypatch.setenv("NBHELPERS_OWNER_PID", "1")
     pick_preset("clones", plan_hardware("t4"))._ipython_display_()

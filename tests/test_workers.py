@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers import locks, processes, workers
+from nbhelpers.common import files, processes
+from nbhelpers.common import processes as workers
 from nbhelpers.errors import LaunchError
 
 
@@ -21,16 +22,16 @@ def test_without_flock_a_lock_still_keeps_others_out(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOTSUP, "no locks here")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    second = locks.locked(tmp_path / ".lock", timeout_s=0.1)
+    second = files.locked(tmp_path / ".lock", timeout_s=0.1)
     with (
-        locks.locked(tmp_path / ".lock"),
+        files.locked(tmp_path / ".lock"),
         pytest.raises(LaunchError, match="Another launch"),
         second,
     ):
         pytest.fail("held twice")
-    with locks.locked(tmp_path / ".lock", timeout_s=0.1):
+    with files.locked(tmp_path / ".lock", timeout_s=0.1):
         os.utime(tmp_path / ".lock.held", (1, 1))  # left behind by a machine that went away
-        with locks.locked(tmp_path / ".lock", timeout_s=0.1):
+        with files.locked(tmp_path / ".lock", timeout_s=0.1):
             pass
 
 
@@ -120,7 +121,7 @@ def test_a_child_imports_this_package_and_nothing_from_its_folder(tmp_path: Path
 
 WATCHED = """
 import os, sys, time
-from nbhelpers import processes
+from nbhelpers.common import processes
 processes._prctl = lambda *_: False
 assert processes.die_with_parent()
 sys.stdout.write("ready\\n"); sys.stdout.flush()

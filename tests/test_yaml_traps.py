@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.config import load_preset, read_yaml
+from nbhelpers.common.yaml_files import read_yaml
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware import plan_hardware
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.presets.loading import load_preset
 
 
 def write(folder: Path, text: str, name: str = "mine.yaml") -> str:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.presets import Preset
-from nbhelpers.schema import FinetuneSettings
-from nbhelpers.trained import _NEUTRAL
+from nbhelpers.presets.preset import Preset
+from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.use.trained import _NEUTRAL
 
 STEP = "step-00000008"
 WORDS = ["Write a function that adds two numbers.", "def add(a, b):\n    return a + b\n"]

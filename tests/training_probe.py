@@ -17,13 +17,12 @@ from accelerate import Accelerator
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2Model, RobertaConfig, RobertaModel
 
-from nbhelpers.batching import split_batch
 from nbhelpers.data.pairs import ClonePairs
+from nbhelpers.jobs.clones import PairTask
 from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
-from nbhelpers.jobs.pairs import PairTask
-from nbhelpers.models.clones import CloneModel
-from nbhelpers.models.graph_inputs import GraphTable
-from nbhelpers.models.inputs import TokenTable
+from nbhelpers.jobs.models.clones import CloneModel
+from nbhelpers.jobs.models.inputs import GraphTable, TokenTable
+from nbhelpers.plan import split_batch
 
 
 def made_up_table(functions: int, seed: int = 0) -> TokenTable:

@@ -17,15 +17,16 @@ from typing import Any
 
 from budget_cases import Case, card_groups, cases, grid_corners, today
 
-from nbhelpers.batching import BatchPlan
-from nbhelpers.budgets import judge
-from nbhelpers.budgets_advice import advise
-from nbhelpers.budgets_child import Simulator, require_libraries
-from nbhelpers.budgets_key import Key, budget_key
-from nbhelpers.budgets_search import Search, State
-from nbhelpers.budgets_store import (
+from nbhelpers.budget.formulas import GIB
+from nbhelpers.budget.memory import DOES_NOT_FIT, TIGHT, MemoryBudget
+from nbhelpers.budget.predict import judge
+from nbhelpers.budget.search import Search, State, advise
+from nbhelpers.budget.simulator import Simulator, require_libraries
+from nbhelpers.budget.store import (
     SCHEMA,
     TABLES,
+    Key,
+    budget_key,
     keep,
     packed,
     public,
@@ -33,11 +34,10 @@ from nbhelpers.budgets_store import (
     simulated_here,
 )
 from nbhelpers.errors import Killed, NbhelpersError
-from nbhelpers.gpus import known_gpus
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.ledger import GIB
-from nbhelpers.memory import DOES_NOT_FIT, TIGHT, MemoryBudget
-from nbhelpers.presets import Preset
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.hardware.gpus import known_gpus
+from nbhelpers.plan import BatchPlan
+from nbhelpers.presets.preset import Preset
 
 TIMEOUT_S = 900.0
 MOST_REQUESTS = 60  # of one child: libraries may hold on to what they made
@@ -276,7 +276,7 @@ def _write(builder: Builder, job: str, found: list[Case], *, is_whole: bool) -> 
 def as_table(
     job: str, groups: dict[str, str], fresh: dict[At, MemoryBudget], found: list[Case]
 ) -> dict[str, Any]:
-    """Return the plain table: see `nbhelpers.budgets_store.shipped`."""
+    """Return the plain table: see `nbhelpers.budget.store.shipped`."""
     strings: dict[str, int] = {}
     budgets: dict[str, dict[str, dict[str, Any]]] = {}
     made = [{n: public(v) for n, v in budget.versions.items()} for budget in fresh.values()]

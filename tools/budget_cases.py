@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from nbhelpers.batching import BatchPlan, plan_batch
-from nbhelpers.budgets_key import budget_key
-from nbhelpers.budgets_search import even_sizes
-from nbhelpers.config import list_presets, load_preset
+from nbhelpers.budget.search import even_sizes
+from nbhelpers.budget.shapes import find_shape
+from nbhelpers.budget.store import budget_key
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import known_gpus
-from nbhelpers.hardware import Hardware, plan_hardware
-from nbhelpers.presets import Preset
-from nbhelpers.shapes import find_shape
+from nbhelpers.hardware.detection import Hardware, plan_hardware
+from nbhelpers.hardware.gpus import known_gpus
+from nbhelpers.plan import BatchPlan, plan_batch
+from nbhelpers.presets.loading import list_presets, load_preset
+from nbhelpers.presets.preset import Preset
 from nbhelpers.simulate.cards import find_card
 
 SIZE_ONLY = {"name", "memory_total_bytes", "is_exact", "context_source"}

@@ -19,12 +19,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 from budget_build import build  # noqa: E402
 from budget_cases import Case, cases, today  # noqa: E402
 
-from nbhelpers.budgets_child import Simulator, has_libraries  # noqa: E402
-from nbhelpers.budgets_key import budget_key  # noqa: E402
-from nbhelpers.budgets_store import installed_versions, of_the_package, public, shipped  # noqa: E402
+from nbhelpers.budget.memory import MemoryBudget  # noqa: E402
+from nbhelpers.budget.simulator import Simulator, has_libraries  # noqa: E402
+from nbhelpers.budget.store import (  # noqa: E402
+    budget_key,  # noqa: E402
+    installed_versions,
+    of_the_package,
+    public,
+    shipped,
+)
 from nbhelpers.errors import NbhelpersError  # noqa: E402
-from nbhelpers.job_specs import JOBS  # noqa: E402
-from nbhelpers.memory import MemoryBudget  # noqa: E402
+from nbhelpers.presets.jobs import JOBS  # noqa: E402
 
 SAMPLES = (("clones", "smoke", "t4"), ("detector", "smoke", "h100"))  # a second each
 SAMPLE_LIBRARIES = ("torch", "transformers")

@@ -1,4 +1,4 @@
-"""Write the repository's address from nbhelpers/bootstrap.py into badges and install cells.
+"""Write the repository's address from nbhelpers/notebook/environment.py into badges and install cells.
 
 python tools/repository.py set --owner NAME [--name REPOSITORY]
 python tools/repository.py check
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HOME = "nbhelpers/bootstrap.py"
+HOME = "nbhelpers/notebook/environment.py"
 ADDRESS = re.compile(
     r"(?P<host>https://github\.com/|colab\.research\.google\.com/github/)"
     r"(?P<owner>[\w.-]+)/(?P<name>[\w-]+)(?P<tag>@v[\w.]+)?"

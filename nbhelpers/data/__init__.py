@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .instructions import InstructionData, Sample, load_instructions
-from .pairs import MAIN_SPLITS, CloneData, ClonePairs
-from .problems import Problems
-from .sources import load_clone_data
+from nbhelpers.data.instructions import InstructionData, Sample, load_instructions
+from nbhelpers.data.pair_sources import load_clone_data
+from nbhelpers.data.pairs import MAIN_SPLITS, CloneData, ClonePairs
+from nbhelpers.data.problems import Problems
 
 __all__ = [
     "MAIN_SPLITS",

@@ -10,7 +10,7 @@ import functools
 import re
 import unicodedata
 
-from ..errors import ConfigError
+from nbhelpers.errors import ConfigError
 
 FORMS = ("raw", "text", "flat")
 MARKS, WORDS = "+marks", "+words"  # behind a form: see `marked` and `worded`

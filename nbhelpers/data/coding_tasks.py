@@ -14,16 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, DataError
-from .answers import extract_code, parses
-from .bigclonebench import Fault
-from .coding_questions import HUMANEVAL_QUESTION, called_name, mbpp_question
-from .instruction_files import read_records
-from .instruction_rows import named, plain_text
-from .instruction_sources import Files, find_files, split_name
-from .instruction_splits import MBPP_RANGES, mbpp_split
-from .problems import Policy, ProblemLog
-from .templates import AS_WRITTEN, render_question
+from nbhelpers.data.instruction_files import Files, find_files, read_records, split_name
+from nbhelpers.data.instruction_rows import (
+    HUMANEVAL_QUESTION,
+    called_name,
+    mbpp_question,
+    named,
+    plain_text,
+)
+from nbhelpers.data.instructions import MBPP_RANGES, mbpp_split
+from nbhelpers.data.pair_sources import Fault
+from nbhelpers.data.problems import Policy, ProblemLog
+from nbhelpers.data.templates import AS_WRITTEN, render_question
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.answers import extract_code, parses
 
 Ask = Callable[[str, str], str]  # instruction, input -> prompt
 
@@ -101,7 +105,7 @@ def load_tasks(
 
 def _sample(ask: Ask) -> list[CodingTask]:
     """The test rows of the bundled sample, with the assertions that come with them."""
-    from ..samples.instructions import sample_tasks
+    from nbhelpers.data.samples.instructions import sample_tasks
 
     return [
         CodingTask(

@@ -13,17 +13,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, DataError
-from ..tables import left
-from .detection_draw import draw_train
-from .detection_groups import components, distinct_rows, split_place
-from .detection_hold_out import hold_out_rows, hold_out_values, wanted_rows
-from .detection_rows import CodeRow, labels_read
-from .detection_sources import RawRows, missing, read_source
-from .detection_splits import Pool, make_pool, overlap_of, split_rows
-from .detection_words import language_of
-from .problems import Policy, ProblemLog
-from .sources import check_choice
+from nbhelpers.common.display import left
+from nbhelpers.data.detection_rows import CodeRow, labels_read
+from nbhelpers.data.detection_sources import RawRows, missing, read_source
+from nbhelpers.data.detection_splits import (
+    Pool,
+    components,
+    distinct_rows,
+    draw_train,
+    hold_out_rows,
+    hold_out_values,
+    make_pool,
+    overlap_of,
+    split_place,
+    split_rows,
+    wanted_rows,
+)
+from nbhelpers.data.languages import language_of
+from nbhelpers.data.pair_sources import check_choice
+from nbhelpers.data.problems import Policy, ProblemLog
+from nbhelpers.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np

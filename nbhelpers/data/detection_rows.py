@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .bigclonebench import shorten
-from .detection_words import (
+from nbhelpers.data.languages import (
     AI,
     COLUMNS,
     HUMAN,
@@ -19,7 +18,8 @@ from .detection_words import (
     split_word,
     task_id,
 )
-from .problems import ProblemLog
+from nbhelpers.data.pair_sources import shorten
+from nbhelpers.data.problems import ProblemLog
 
 # A longer one is a table of data or a bundle, no program that a person wrote; its near-duplicates
 # and its edits alone would take longer than those of a whole course.

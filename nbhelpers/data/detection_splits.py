@@ -2,21 +2,367 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import contextlib
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import DataError
-from .detection_draw import draw_splits
-from .detection_groups import NearRows, Relations, components, largest, relations, split_place
-from .detection_rows import CodeRow
-from .problems import ProblemLog
+from nbhelpers.common.files import cache_dir, save_in_cache
+from nbhelpers.data.canonical import canonical
+from nbhelpers.data.detection_rows import CodeRow
+from nbhelpers.data.languages import AI, HUMAN, language_of
+from nbhelpers.data.near_duplicates import SHINGLE_TOKENS, THRESHOLD, ShingleIndex
+from nbhelpers.data.problems import ProblemLog
+from nbhelpers.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     Splits = dict[str, NDArray[np.int64]]
+
+
+# ------------------------------------------------------------------------------------------------
+# Draws whole groups of rows into splits, so that labels, languages and sources stay in proportion.
+#
+# A draw follows from the texts of a group and a seed: rows more or less leave the order of the
+# other
+# groups as it is.
+
+
+ROOM = 1.15  # a split may become this much larger than asked for
+Stratum = tuple[str, ...]
+
+
+def group_order(
+    rows: Sequence[CodeRow], groups: NDArray[np.int64], seed: int
+) -> dict[int, list[int]]:
+    """Rows of each group, the groups in an order that follows from their texts and the seed."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups.tolist()):
+        members[group].append(at)
+    keys = {group: min(_key(rows[at], seed) for at in found) for group, found in members.items()}
+    return {group: members[group] for group in sorted(members, key=lambda g: (keys[g], g))}
+
+
+def _key(row: CodeRow, seed: int) -> bytes:
+    text = f"{seed}\0{row.label}\0{row.task}\0{row.code}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def draw_splits(
+    rows: Sequence[CodeRow],
+    groups: NDArray[np.int64],
+    shares: dict[str, float],
+    seed: int,
+) -> dict[str, list[int]]:
+    """Deal groups to splits, each to the one that lacks such rows most.
+
+    Large groups go first; one that would overfill a split goes to another.
+
+    Args:
+        rows: All rows to be dealt.
+        groups: Group of each row.
+        shares: Share of the rows for each split but "train", which gets the rest.
+        seed: Of the order of the groups.
+    """
+    shares = {"train": 1 - sum(shares.values()), **shares}
+    strata = [_strata(row) for row in rows]
+    total = Counter(stratum for found in strata for stratum in found)
+    filled = {name: Counter[Stratum]() for name in shares}
+    sizes = dict.fromkeys(shares, 0)
+    done: dict[str, list[int]] = {name: [] for name in shares}
+    ordered = group_order(rows, groups, seed)
+    for found in sorted(ordered.values(), key=lambda one: -len(one).bit_length()):
+        counts = Counter(stratum for at in found for stratum in strata[at])
+
+        def lack(name: str, counts: Counter[Stratum] = counts) -> float:
+            return sum(
+                n * max(-1.0, 1 - filled[name][stratum] / (shares[name] * total[stratum]))
+                for stratum, n in counts.items()
+            )
+
+        free = [
+            name
+            for name, size in sizes.items()
+            if name == "train"
+            or size + len(found) <= ROOM * shares[name] * len(rows)
+            or (not size and len(found) <= 2 * shares[name] * len(rows) + 1)
+        ]
+        chosen = max(free, key=lack)  # the first of equals: train
+        filled[chosen].update(counts)
+        sizes[chosen] += len(found)
+        done[chosen] += found
+    return {name: sorted(found) for name, found in done.items()}
+
+
+def _strata(row: CodeRow) -> tuple[Stratum, ...]:
+    """A row counts on its own, by label, and by label, language and source: rare strata stay."""
+    return (), (str(row.label),), (str(row.label), row.language, row.source)
+
+
+def draw_train(
+    rows: Sequence[CodeRow],
+    groups: NDArray[np.int64],
+    *,
+    fraction: float,
+    max_samples: int | None,
+    seed: int,
+) -> list[int]:
+    """Numbers of the rows of whole groups up to a share of the rows and an upper limit.
+
+    Languages and sources stay in proportion as far as whole groups allow; a group that does not fit
+    is passed over.
+    """
+    wanted = max(1, int(len(rows) * fraction + 1e-9))
+    wanted = min(wanted, max_samples or wanted)
+    if wanted >= len(rows):
+        return list(range(len(rows)))
+    share = wanted / len(rows)
+    room = {kind: share * n for kind, n in Counter(_kind(row) for row in rows).items()}
+    groups_left = list(group_order(rows, groups, seed).values())
+    drawn: list[int] = []
+    for is_in_proportion in (True, False):  # first each kind its part, then what still fits
+        passed_over = []
+        for found in groups_left:
+            kinds = Counter(_kind(rows[at]) for at in found)
+            is_due = all(n <= room[kind] for kind, n in kinds.items()) or not is_in_proportion
+            if is_due and len(drawn) + len(found) <= wanted:
+                drawn += found
+                room |= {kind: room[kind] - n for kind, n in kinds.items()}
+            else:
+                passed_over.append(found)
+        groups_left = passed_over
+    return sorted(drawn)
+
+
+def _kind(row: CodeRow) -> Stratum:
+    return row.language, row.source
+
+
+# ------------------------------------------------------------------------------------------------
+# Which rows of code belong together: one text, near-duplicates, one task, one author.
+#
+# Rows are known by their text in canonical form, so that neither their order nor their place in a
+# file decides what is drawn.
+
+
+EVALUATED_FIRST = {"test": 0, "valid": 1, "train": 2}  # which copy of a repeated row is kept
+NEAR_FORMAT = 1  # of the cached files
+
+
+class Distinct(NamedTuple):
+    """Rows with the repeats left out: numbers of those kept, their texts, and what was left out."""
+
+    kept: list[int]
+    texts: list[str]
+    n_same: int
+    n_conflicts: int
+
+
+def digest(text: str) -> bytes:
+    """Name of a text, also of one that cannot be stored."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def distinct_rows(
+    rows: Sequence[CodeRow],
+    given: Sequence[str],
+    form: str,
+    log: ProblemLog,
+    *,
+    labelled: bool = True,
+) -> Distinct:
+    """One row of each text in canonical form, in file order.
+
+    The copy in test is kept before one in valid and that before one in train. A text with both
+    labels teaches nothing and is left out altogether, where labels count. One that the canonical
+    form leaves nothing of is a problem.
+    """
+    members: dict[bytes, list[int]] = {}
+    texts: dict[int, str] = {}
+    for at, row in enumerate(rows):
+        text = canonical(row.code, form)
+        if not text.strip():
+            log.add("empty_code", *split_place(row.place), f"nothing is left in the form {form}")
+            continue
+        same = members.setdefault(digest(text), [])
+        same.append(at)
+        if len(same) == 1:
+            texts[at] = text
+    kept, n_same, n_conflicts = [], 0, 0
+    for same in members.values():
+        if labelled and len({rows[at].label for at in same} - {None}) > 1:
+            n_conflicts += len(same)
+            _tell(log, "both_classes", rows, same, len(same))
+            continue
+        best = min(same, key=lambda at: (EVALUATED_FIRST.get(given[at], 3), at))
+        texts[best] = texts[same[0]]
+        kept.append(best)
+        if len(same) > 1:
+            n_same += len(same) - 1
+            _tell(log, "same_code", rows, [at for at in same if at != best] + [best], len(same) - 1)
+    kept.sort()
+    return Distinct(kept, [texts[at] for at in kept], n_same, n_conflicts)
+
+
+def _tell(log: ProblemLog, kind: str, rows: Sequence[CodeRow], same: list[int], n: int) -> None:
+    log.add(kind, *split_place(rows[same[0]].place), f"as {rows[same[-1]].place}", n=n)
+
+
+def split_place(place: str) -> tuple[str, int | None]:
+    """File and line of a place; a code file has no line.
+
+    >>> split_place("a/b.jsonl:12"), split_place("a.py")
+    (('a/b.jsonl', 12), ('a.py', None))
+    """
+    file, _, line = place.rpartition(":")
+    return (file, int(line)) if file and line.isdigit() else (place, None)
+
+
+class NearRows:
+    """Near-duplicates among texts, looked for once: the answers are kept in the user's cache.
+
+    Source: `near_duplicates` (exact Jaccard similarity of token shingles, at its threshold).
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        digests = [digest(text) for text in texts]
+        # By content, so that another order of the rows gives the same stars.
+        self._order = sorted(range(len(texts)), key=digests.__getitem__)
+        head = f"{NEAR_FORMAT} {THRESHOLD} {SHINGLE_TOKENS}\n".encode()
+        self._key = hashlib.sha256(head + b"".join(digests)).hexdigest()
+        self._index: ShingleIndex | None = None
+
+    def stars(self) -> NDArray[np.int64]:
+        """For each text the one that it resembles, itself where there is none before it.
+
+        Two texts that resemble a third need not resemble each other, and a text may resemble two
+        that stand for themselves: `like` finds those that stars leave apart.
+        """
+        import numpy as np
+
+        def search() -> NDArray[np.int64]:
+            found = np.arange(len(self.texts))
+            for match in self._ready().repeats(self._order):
+                found[match.row] = match.of
+            return found
+
+        return self._cached("stars", b"", search, len(self.texts))
+
+    def like(self, rows: NDArray[np.int64], references: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each row a reference that it resembles, or -1."""
+        import numpy as np
+
+        def search() -> NDArray[np.int64]:
+            at = {int(row): n for n, row in enumerate(rows)}
+            found = np.full(len(rows), -1)
+            for match in self._ready().matches(at, map(int, references)):
+                found[at[match.row]] = match.of
+            return found
+
+        if not len(rows) or not len(references):
+            return np.full(len(rows), -1)
+        asked = rows.astype("<i8").tobytes() + b"|" + references.astype("<i8").tobytes()
+        return self._cached("like", asked, search, len(rows))
+
+    def _ready(self) -> ShingleIndex:
+        if self._index is None:
+            self._index = ShingleIndex(self.texts)
+        return self._index
+
+    def _cached(self, what: str, asked: bytes, search: object, size: int) -> NDArray[np.int64]:
+        import numpy as np
+
+        name = hashlib.sha256(f"{what} {self._key} ".encode() + asked).hexdigest()[:40]
+        path = cache_dir() / "near_rows" / f"{name}.npy"
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            known = np.load(path, allow_pickle=False)
+            if known.shape == (size,) and known.dtype == np.int64 and _in_range(known, self.texts):
+                return known
+        found = search()  # type: ignore[operator]
+        save_in_cache(path, lambda part: _save(part, found))
+        return found
+
+
+def _in_range(known: NDArray[np.int64], texts: Sequence[str]) -> bool:
+    return not len(known) or (int(known.min()) >= -1 and int(known.max()) < len(texts))
+
+
+def _save(path: Path, numbers: NDArray[np.int64]) -> None:
+    import numpy as np
+
+    with path.open("wb") as stream:
+        np.save(stream, numbers)
+
+
+class Relations(NamedTuple):
+    """What ties rows together: per relation a number for each row, -1 where it has none."""
+
+    task: NDArray[np.int64]
+    author: NDArray[np.int64]
+    code: NDArray[np.int64]  # near-duplicates, as stars
+
+
+def relations(rows: Sequence[CodeRow], near: NearRows) -> Relations:
+    """Relations of distinct rows.
+
+    An author counts where human or unlabelled code has that author: the model that is named as the
+    author of AI code ties its rows to nothing.
+    """
+    people = {row.author.casefold() for row in rows if row.label != "ai"}
+    return Relations(
+        task=_numbers(row.task for row in rows),
+        author=_numbers(a if (a := row.author.casefold()) in people else "" for row in rows),
+        code=near.stars(),
+    )
+
+
+def _numbers(words: Iterable[str]) -> NDArray[np.int64]:
+    import numpy as np
+
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(w, len(known)) if w else -1 for w in words], dtype=np.int64)
+
+
+def components(n: int, tied: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Number of the connected component of each of n rows: equal numbers >= 0 tie rows together.
+
+    >>> import numpy as np
+    >>> components(4, [np.array([0, 0, 1, -1]), np.array([-1, 5, 5, -1])]).tolist()
+    [0, 0, 0, 3]
+    """
+    import numpy as np
+
+    parent = list(range(n))
+
+    def root(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
+        return at
+
+    for numbers in tied:
+        first: dict[int, int] = {}
+        for at, number in enumerate(numbers.tolist()):
+            if number >= 0:
+                one, other = root(first.setdefault(number, at)), root(at)
+                parent[max(one, other)] = min(one, other)
+    return np.array([root(at) for at in range(n)], dtype=np.int64)
+
+
+def largest(groups: NDArray[np.int64]) -> tuple[int, int]:
+    """Size of the largest group and one of its rows."""
+    group, size = Counter(groups.tolist()).most_common(1)[0]
+    return size, group
+
+
+# ------------------------------------------------------------------------------------------------
+# Splits of detection rows that share no task, no author and no code, and proof of it.
+
 
 NAMES = ("train", "valid", "test")
 # Ties that hold rows together, the weakest is given up first where one group would hold nearly all.
@@ -270,3 +616,149 @@ def overlap_of(pool: Pool, splits: Splits) -> dict[str, dict[str, int]]:
         assert not any(counts.values()), f"{one} and {other} share rows: {counts}"
         found[f"{one}/{other}"] = counts
     return found
+
+
+# ------------------------------------------------------------------------------------------------
+# Leave one source, generator or language out: its rows are tested apart and never trained on.
+
+
+FIELDS = ("source", "generator", "language")
+# Where leaving out the tasks of the held rows would take more of train than this, the held rows
+# are cut to the tasks of test instead.
+MOST_LOST = 0.5
+
+
+def hold_out_values(rows: Iterable[CodeRow]) -> list[str]:
+    """Every `hold_out` that leaves rows to train on: `source=...`, `generator=...`, `language=...`.
+
+    Generators are those of AI rows.
+    """
+    found: dict[str, set[str]] = {field: set() for field in FIELDS}
+    for row in rows:
+        for field in FIELDS:
+            value = getattr(row, field)
+            if value and (field != "generator" or row.label == AI):
+                found[field].add(value)
+    return [
+        f"{field}={value}"
+        for field in FIELDS
+        if len(found[field]) > 1
+        for value in sorted(found[field])
+    ]
+
+
+def wanted_rows(rows: Sequence[CodeRow], hold_out: str) -> set[int]:
+    """Numbers of the rows that `hold_out` names.
+
+    Raises:
+        ConfigError: It is not of that form, or no row has that value.
+    """
+    field, is_there, value = str(hold_out).partition("=")
+    field, value = field.strip().lower(), value.strip()
+    choices = hold_out_values(rows)
+    if field not in FIELDS or not is_there or not value:
+        raise ConfigError(
+            f"hold_out={hold_out!r} is none of source=NAME, generator=NAME, language=NAME.",
+            fix=f"write one of {', '.join(choices[:12]) or 'these with a name of the data'}.",
+        )
+    asked = language_of(value) if field == "language" else value.casefold()
+    found = {
+        at
+        for at, row in enumerate(rows)
+        if getattr(row, field).casefold() == asked and (field != "generator" or row.label == AI)
+    }
+    if not found:
+        raise ConfigError(
+            f"hold_out={hold_out!r}: no row has this {field}.",
+            fix=f"write one of {', '.join(choices[:12])}."
+            if choices
+            else "leave it out: the data has one source, one generator and one language at most.",
+        )
+    return found
+
+
+def hold_out_rows(pool: Pool, splits: Splits, hold_out: str) -> tuple[Splits, dict[str, Any]]:
+    """Move the rows that `hold_out` names into a split "held_out".
+
+    Rows of train and valid that share a task, an author or like code with them are left out. Where
+    that would take more than half of train (the same tasks in every language, say), the held rows
+    are those of test alone. For a generator the human rows of test that are like its own in source
+    and language go into held_out too (they stay in test), so that both classes are there.
+
+    Raises:
+        ConfigError: No row is so named.
+        DataError: Nothing would be left to train on or to hold out.
+    """
+    import numpy as np
+
+    wanted = wanted_rows(pool.rows, hold_out)
+    parts = {
+        name: [_pick(found, wanted, is_in=False), _pick(found, wanted, is_in=True)]
+        for name, found in splits.items()
+    }
+    rest: Splits = {name: left for name, (left, _) in parts.items()}
+    every = np.sort(np.concatenate([moved for _, moved in parts.values()]))
+    made, told = _without(pool, rest, every)
+    told["rows_of"] = "all splits"
+    if not _is_enough(pool, rest, made):
+        held = parts["test"][1]
+        made, told = _without(pool, rest, held)
+        told |= {"rows_of": "test", "dropped": len(every) - len(held)}
+    held = made["held_out"]
+    if not len(held) or not _is_enough(pool, rest, made):
+        raise DataError(
+            f"hold_out={hold_out} cannot be held out: its tasks are those of the rows to train on, "
+            f"and test has {len(parts['test'][1]):,} of its {len(every):,} rows.",
+            fix="hold out another value, or give data with tasks of its own for each.",
+        )
+    if hold_out.strip().lower().startswith("generator"):
+        humans = _humans_like(pool, made["test"], held)
+        made["held_out"] = np.sort(np.concatenate([held, humans]))
+        told["humans_of_test"] = len(humans)
+    _tell_hold_out(pool, made, told, hold_out)
+    return made, told | {"hold_out": hold_out, "held_out": len(made["held_out"])}
+
+
+def _pick(found: NDArray[np.int64], wanted: set[int], *, is_in: bool) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.array([at for at in found.tolist() if (at in wanted) == is_in], dtype=np.int64)
+
+
+def _without(pool: Pool, rest: Splits, held: NDArray[np.int64]) -> tuple[Splits, dict[str, Any]]:
+    made, told = dict(rest), {}
+    for name in ("train", "valid"):
+        bad = shared_rows(pool, rest[name], held)
+        made[name] = _pick(rest[name], set(bad), is_in=False)
+        if bad:
+            told[name] = tell_shared(pool, bad, name, quiet=True)
+    return made | {"held_out": held}, {"left_out": told}
+
+
+def _is_enough(pool: Pool, before: Splits, after: Splits) -> bool:
+    for name in ("train", "valid"):
+        if len(after[name]) < (1 - MOST_LOST) * len(before[name]) or not len(after[name]):
+            return False
+        if pool.labelled and len(pool.labels(after[name])) < len(pool.labels(before[name])):
+            return False
+    return True
+
+
+def _humans_like(pool: Pool, test: NDArray[np.int64], held: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Human rows of test in the sources and languages of the held rows, else all human rows."""
+    import numpy as np
+
+    humans = [at for at in test.tolist() if pool.rows[at].label == HUMAN]
+    kinds = {(pool.rows[at].source, pool.rows[at].language) for at in held.tolist()}
+    like = [at for at in humans if (pool.rows[at].source, pool.rows[at].language) in kinds]
+    return np.array(like or humans, dtype=np.int64)
+
+
+def _tell_hold_out(pool: Pool, made: Splits, told: dict[str, Any], hold_out: str) -> None:
+    held = made["held_out"]
+    left_out = {name: found["rows"] for name, found in told["left_out"].items()}
+    detail = f"{hold_out}, rows of {told['rows_of']}"
+    if left_out:
+        said = ", ".join(f"{n:,} of {name}" for name, n in left_out.items())
+        detail += f"; left out as they share tasks, authors or code: {said}"
+    pool.log.add("hold_out", *split_place(pool.rows[int(held[0])].place), detail, n=len(held))

@@ -11,10 +11,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .edit_lines import Item, bracketed, join, wrapped
-from .edit_styles import Style
-from .edit_tree import COMMENTS, Syntax
-from .edit_words import words
+from nbhelpers.data.edit_layout import Item, Style, bracketed, join, wrapped
+from nbhelpers.data.edit_tree import COMMENTS, Syntax, words
 
 _CLAUSES = words(
     "elif_clause else_clause except_clause except_group_clause finally_clause case_clause"

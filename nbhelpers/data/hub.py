@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..errors import DataError
-from ..hub_errors import Asked, explain_refusal, is_unreachable, network_errors
-from .problems import ProblemLog
+from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
+from nbhelpers.data.problems import ProblemLog
+from nbhelpers.errors import DataError
 
 REQUEST_TIMEOUT_S = 10.0
 # Files of the two forms; `test_*` are further splits.

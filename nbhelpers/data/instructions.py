@@ -4,18 +4,367 @@ from __future__ import annotations
 
 import hashlib
 import html
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError, DataError
-from ..tables import left
-from .instruction_overlap import compare_splits
-from .instruction_rows import PlacedRow
-from .instruction_sources import read_source
-from .instruction_splits import hold_out, limit_train, official_splits
-from .problems import Policy, ProblemLog
-from .sources import check_choice
-from .templates import AS_WRITTEN, render, resolve_template
+from nbhelpers.common.display import left
+from nbhelpers.data.instruction_files import read_source
+from nbhelpers.data.instruction_rows import PlacedRow
+from nbhelpers.data.near_duplicates import THRESHOLD, Match, ShingleIndex
+from nbhelpers.data.pair_sources import check_choice
+from nbhelpers.data.problems import Policy, ProblemLog
+from nbhelpers.data.templates import AS_WRITTEN, render, resolve_template
+from nbhelpers.errors import ConfigError, DataError
+
+# ------------------------------------------------------------------------------------------------
+# Which rows train and which are held out.
+#
+# Draws follow from the text of a row and a seed, not from its place: a row more or less, or another
+# order, leaves the rest of a draw as it is. The held-out rows depend on `split_seed` alone.
+
+
+Splits = dict[str, list[PlacedRow]]
+
+# task_id of MBPP, both ends included. Source: github.com/google-research/google-research, mbpp,
+# README ("Evaluation Details").
+MBPP_RANGES = {"prompt": (1, 10), "test": (11, 510), "valid": (511, 600), "train": (601, 974)}
+
+
+def one_line(text: str) -> str:
+    """A text with runs of white space taken as one blank."""
+    return " ".join(text.split())
+
+
+def question_key(placed: PlacedRow) -> str:
+    """What two rows of one question share."""
+    return one_line(placed.row.question)
+
+
+def row_key(placed: PlacedRow) -> str:
+    """What two equal rows share."""
+    return f"{question_key(placed)}\0{one_line(placed.row.answer)}"
+
+
+def _draw_key(seed: int, text: str) -> bytes:
+    return hashlib.sha256(f"{seed}\0{text}".encode()).digest()
+
+
+def official_splits(splits: Splits, log: ProblemLog) -> Splits:
+    """MBPP in one file, sorted by its authors' ranges of task_id; other data as it is.
+
+    The 10 problems for prompts are left out. Held-out rows drawn at random would train on problems
+    that pass@1 is measured on.
+    """
+    rows = splits.get("train", [])
+    if len(splits) != 1 or not rows or any(placed.task_id is None for placed in rows):
+        return splits
+    found: Splits = {name: [] for name in ("train", "valid", "test", "prompt")}
+    for placed in rows:
+        name = mbpp_split(placed.task_id)
+        if name is None:
+            return splits
+        found[name].append(placed)
+    if not all(found[name] for name in ("train", "valid", "test")):
+        return splits
+    n_prompt = len(found.pop("prompt"))
+    detail = ", ".join(f"{name} {len(part)}" for name, part in found.items())
+    file = rows[0].file
+    log.add(
+        "official_splits", file, None, f"{detail}; {n_prompt} for prompts left out", n=len(rows)
+    )
+    return found
+
+
+def mbpp_split(task_id: int | None) -> str | None:
+    """Split of an MBPP problem.
+
+    >>> mbpp_split(11), mbpp_split(510), mbpp_split(974), mbpp_split(975)
+    ('test', 'test', 'train', None)
+    """
+    ranges = MBPP_RANGES.items()
+    return next((n for n, (low, high) in ranges if task_id and low <= task_id <= high), None)
+
+
+def hold_out(
+    splits: Splits, *, valid_samples: int, eval_samples: int, split_seed: int, log: ProblemLog
+) -> Splits:
+    """Splits with a validation and a test part, held out of train where the data has none.
+
+    Rows of one question stay on one side. An evaluation split of the data itself is cut to the
+    number asked for.
+
+    Args:
+        splits: With at least "train".
+        valid_samples: Rows of "valid" at most.
+        eval_samples: Rows of "test" at most.
+        split_seed: Of both draws.
+        log: Gets notes on what was done.
+
+    Raises:
+        DataError: Too few rows; the error says what fits.
+    """
+    wanted = {"test": eval_samples, "valid": valid_samples}
+    missing = {name: n for name, n in wanted.items() if name not in splits}
+    train = splits["train"]
+    if missing and len(train) < sum(missing.values()) + 1:
+        raise _too_few(len(train), missing)
+    done = {
+        name: _cut(splits[name], n, name, split_seed, log)
+        for name, n in wanted.items()
+        if name in splits
+    }
+    left = train
+    for name, n in missing.items():
+        done[name], left = _take(left, n, split_seed, name)
+        log.add("held_out", train[0].file, None, f"{len(done[name])} for {name}", n=len(done[name]))
+        if len(done[name]) < n:
+            log.add(
+                "short_split",
+                name,
+                None,
+                f"{len(done[name])} of {n}: equal questions stay together",
+            )
+    if not left or not all(done.values()):
+        raise _too_alike(train, missing)
+    return {"train": left, "valid": done["valid"], "test": done["test"]}
+
+
+def _take(
+    rows: list[PlacedRow], n: int, seed: int, name: str
+) -> tuple[list[PlacedRow], list[PlacedRow]]:
+    """Draw whole groups of one question until n rows are drawn; both parts keep their order."""
+    keys = [question_key(placed) for placed in rows]
+    sizes = Counter(keys)
+    chosen: set[str] = set()
+    room = n
+    for key in sorted(sizes, key=lambda key: _draw_key(seed, f"{name}\0{key}")):
+        if sizes[key] <= room:
+            chosen.add(key)
+            room -= sizes[key]
+        if not room:
+            break
+    taken = [placed for placed, key in zip(rows, keys, strict=True) if key in chosen]
+    return taken, [placed for placed, key in zip(rows, keys, strict=True) if key not in chosen]
+
+
+def _cut(rows: list[PlacedRow], n: int, name: str, seed: int, log: ProblemLog) -> list[PlacedRow]:
+    if len(rows) <= n:
+        if len(rows) < n:
+            log.add("short_split", name, None, f"{len(rows)} of {n}")
+        return rows
+    log.add("split_cut", rows[0].file, None, f"{name}: {n} of {len(rows):,}", n=len(rows) - n)
+    return draw(rows, n, seed)
+
+
+def draw(rows: list[PlacedRow], n: int, seed: int) -> list[PlacedRow]:
+    """Draw n rows and keep their order; a smaller draw is part of a larger one."""
+    if n >= len(rows):
+        return rows
+    met: Counter[str] = Counter()
+    order = []
+    for at, placed in enumerate(rows):
+        key = row_key(placed)
+        order.append((_draw_key(seed, f"{key}\0{met[key]}"), at))
+        met[key] += 1
+    return [rows[at] for at in sorted(at for _, at in sorted(order)[:n])]
+
+
+def _too_few(n_rows: int, missing: dict[str, int]) -> DataError:
+    names = {"valid": "valid_samples", "test": "eval_samples"}
+    asked = " and ".join(f"{names[name]}={n}" for name, n in missing.items())
+    fits = max(1, n_rows // 10)
+    parts = " and ".join(f"{names[name]}={min(n, fits)}" for name, n in missing.items())
+    is_hopeless = n_rows < len(missing) + 1
+    return DataError(
+        f"The data has {n_rows:,} training rows, too few to hold out {asked} and still train.",
+        fix="give more rows, or files of their own for validation and test."
+        if is_hopeless
+        else f"set {parts}, which fit, or give files of their own for validation and test.",
+    )
+
+
+def _too_alike(train: list[PlacedRow], missing: dict[str, int]) -> DataError:
+    """Enough rows, but too few questions to lie on both sides."""
+    sizes = Counter(question_key(placed) for placed in train)
+    names = {"valid": "valid_samples", "test": "eval_samples"}
+    asked = " and ".join(f"{names[name]}={n}" for name, n in missing.items())
+    n_questions = "1 question" if len(sizes) == 1 else f"{len(sizes):,} questions"
+    fix = "give rows with other questions, or files of their own for validation and test."
+    if len(sizes) > len(missing):
+        parts = " and ".join(
+            f"{names[name]}={max(n, max(sizes.values()))}" for name, n in missing.items()
+        )
+        fix = f"set {parts}, so that whole questions fit; or {fix}"
+    return DataError(
+        f"The {len(train):,} training rows ask {n_questions}, and rows of one question stay "
+        f"on one side: {asked} cannot be held out.",
+        fix=fix,
+    )
+
+
+def limit_train(
+    rows: list[PlacedRow], *, fraction: float, max_samples: int | None, seed: int
+) -> list[PlacedRow]:
+    """First the fraction (rounded down, at least one row), then the upper limit."""
+    wanted = max(1, int(len(rows) * fraction + 1e-9))
+    return draw(rows, min(wanted, max_samples or wanted), seed)
+
+
+# ------------------------------------------------------------------------------------------------
+# What train and evaluation rows share: equal rows, equal questions, near-duplicates.
+
+
+HELD = ("test", "valid")
+KINDS = ("equal", "same_question", "near")
+EXAMPLES_KEPT = 5
+# Train rows compared at once; a row of a hundred tokens takes about 6 kB meanwhile.
+ROWS_AT_ONCE = 100_000
+
+
+class Likeness(NamedTuple):
+    """How a train row resembles row number `of` of an evaluation split."""
+
+    kind: str
+    of: int
+    similarity: float | None  # of shingles; None where that was not what told
+
+
+def compare_splits(
+    splits: Splits, log: ProblemLog, *, remove: bool
+) -> tuple[Splits, dict[str, Any]]:
+    """Find train rows that repeat each other or an evaluation row, and remove the latter if asked.
+
+    A train row is *equal* to an evaluation row (but for white space), of the *same question*, or
+    *near* (Jaccard similarity of question and answer >= `near_duplicates.THRESHOLD`); each counts
+    once, by the first that holds.
+
+    Returns:
+        The splits, and counts per evaluation split and within train, with examples.
+
+    Raises:
+        DataError: Rows were to be removed, and none would be left.
+    """
+    train = splits["train"]
+    near, within = _near_rows(splits, log)
+    found = {name: _likenesses(train, splits[name], near[name]) for name in HELD}
+    bad = sorted(set().union(*found.values()))
+    like = {
+        name: {kind: sum(one.kind == kind for one in rows.values()) for kind in KINDS}
+        for name, rows in found.items()
+    }
+    if bad:
+        detail = ", ".join(f"{len(rows):,} like {name}" for name, rows in found.items())
+        log.add("like_evaluation", train[bad[0]].file, train[bad[0]].line, detail, n=len(bad))
+    if remove and bad:
+        log.add("removed_rows", train[0].file, None, n=len(bad))
+        train = _without(train, set(bad))
+    facts = {
+        "threshold": THRESHOLD,
+        "train_rows_like": like,
+        "train_rows_like_any": len(bad),
+        "removed": len(bad) if remove else 0,
+        "within_train": within,
+        "examples": list(_examples(splits, found)),
+    }
+    return splits | {"train": train}, facts
+
+
+def _without(train: list[PlacedRow], bad: set[int]) -> list[PlacedRow]:
+    left = [placed for at, placed in enumerate(train) if at not in bad]
+    if not left:
+        raise DataError(
+            "Every train row equals or nearly equals an evaluation row, and these were to be "
+            "removed.",
+            fix="set remove_duplicates=False, or give other evaluation rows.",
+        )
+    return left
+
+
+def _near_rows(
+    splits: Splits, log: ProblemLog
+) -> tuple[dict[str, dict[int, Match]], dict[str, int | None]]:
+    """Near-duplicates of each evaluation split by train row, and counts within train.
+
+    Train is taken in blocks, so that memory stays bounded; with more than one block, repeats within
+    train are not looked for beyond equal rows (None).
+    """
+    train, held = splits["train"], [*splits["test"], *splits["valid"]]
+    n_test, n_held = len(splits["test"]), len(held)
+    places = {"test": range(n_test), "valid": range(n_test, n_held)}
+    near: dict[str, dict[int, Match]] = {name: {} for name in HELD}
+    equal, n_near = _equal_rows(train, log), None
+    for start in range(0, len(train), ROWS_AT_ONCE):
+        block = train[start : start + ROWS_AT_ONCE]
+        index = ShingleIndex(_texts([*held, *block]))
+        for name, references in places.items():
+            for match in index.matches(range(n_held, len(index)), references):
+                at, of = match.row - n_held + start, match.of - references.start
+                near[name][at] = Match(at, of, match.similarity)
+        if len(block) == len(train):
+            rows = [n_held + at for at in range(len(train)) if at not in equal]
+            n_near = _tell_repeats(index.repeats(rows), splits, n_held, log)
+    return near, {"equal": len(equal), "near": n_near}
+
+
+def _texts(rows: Iterable[PlacedRow]) -> list[str]:
+    return [f"{placed.row.question}\n{placed.row.answer}" for placed in rows]
+
+
+def _equal_rows(train: list[PlacedRow], log: ProblemLog) -> set[int]:
+    """Rows that equal an earlier one."""
+    first: dict[str, int] = {}
+    equal = [at for at, placed in enumerate(train) if first.setdefault(row_key(placed), at) != at]
+    if equal:
+        place = train[equal[0]]
+        log.add("equal_rows", place.file, place.line, n=len(equal))
+    return set(equal)
+
+
+def _tell_repeats(repeats: list[Match], splits: Splits, n_held: int, log: ProblemLog) -> int:
+    if repeats:
+        first, train = repeats[0], splits["train"]
+        place, other = train[first.row - n_held], train[first.of - n_held]
+        detail = f"like {other.file}:{other.line}, similarity {first.similarity:.2f}"
+        log.add("near_rows", place.file, place.line, detail, n=len(repeats))
+    return len(repeats)
+
+
+def _likenesses(
+    train: list[PlacedRow], held: list[PlacedRow], near: dict[int, Match]
+) -> dict[int, Likeness]:
+    rows: dict[str, int] = {}
+    questions: dict[str, int] = {}
+    for at, placed in enumerate(held):
+        rows.setdefault(row_key(placed), at)
+        questions.setdefault(question_key(placed), at)
+    found: dict[int, Likeness] = {}
+    for at, placed in enumerate(train):
+        equal, same = rows.get(row_key(placed)), questions.get(question_key(placed))
+        if equal is not None:
+            found[at] = Likeness("equal", equal, 1.0)
+        elif same is not None:
+            found[at] = Likeness("same_question", same, None)
+        elif at in near:
+            found[at] = Likeness("near", near[at].of, round(near[at].similarity, 3))
+    return found
+
+
+def _examples(splits: Splits, found: dict[str, dict[int, Likeness]]) -> Iterator[dict[str, Any]]:
+    for name, rows in found.items():
+        for at, likeness in list(rows.items())[:EXAMPLES_KEPT]:
+            one, other = splits["train"][at], splits[name][likeness.of]
+            yield {
+                "row": f"{one.file}:{one.line}",
+                "like": f"{other.file}:{other.line}",
+                "kind": likeness.kind,
+                "similarity": likeness.similarity,
+            }
+
+
+# ------------------------------------------------------------------------------------------------
+# Instructions and their answers, ready for training: read, split, compared, put in a template.
 
 
 class Sample(NamedTuple):

@@ -1,8 +1,4 @@
-"""One report of everything found while a data set was read.
-
-A finding is *fatal* (a file that cannot be read at all), a *problem* (a row that cannot be used:
-stop, or drop exactly that row, as the user says) or a *note* (accepted, counted, told).
-"""
+"""What is wrong with rows of data: kinds, places, counts, and what is said of them."""
 
 from __future__ import annotations
 
@@ -10,9 +6,158 @@ import html
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import DataError
-from ..tables import left
-from .problem_kinds import KINDS, Weight
+from nbhelpers.common.display import left
+from nbhelpers.errors import DataError
+
+# ------------------------------------------------------------------------------------------------
+# The findings of a data set: how much each weighs, what it says and what to do about it.
+
+
+Weight = Literal["fatal", "problem", "note"]
+
+# kind -> (weight, what is so, what to do about it)
+KINDS: dict[str, tuple[Weight, str, str]] = {
+    "missing_file": ("fatal", "a file that is needed is not there", "put it there"),
+    "missing_shard": ("fatal", "a part of a split is not there", "fetch the missing parts again"),
+    "ambiguous_files": (
+        "fatal",
+        "it is not clear which files to read",
+        "keep one of them, or name its folder as the data",
+    ),
+    "unreadable_file": ("fatal", "a file cannot be read", "see the line"),
+    "wrong_encoding": ("fatal", "a file is not UTF-8", "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    "missing_column": ("fatal", "a column is not there", "rename the columns to the names asked"),
+    "empty_file": ("fatal", "a file has no rows", "write the file again"),
+    "no_rows_left": ("fatal", "no row of a split can be used", "mend the rows named here"),
+    "broken_json": ("problem", "line is not JSON", "write one JSON object a line"),
+    "not_an_object": ("problem", "line is JSON but not an object", 'write {"func": …, "idx": …}'),
+    "missing_key": ("problem", "a key is missing", 'each line needs "func" and "idx"'),
+    "wrong_type": (
+        "problem",
+        "a value has the wrong type",
+        "func is text, idx is text or a whole number",
+    ),
+    "bad_id": (
+        "problem",
+        "id cannot be used",
+        "ids are text without tabs, line ends or blanks around",
+    ),
+    "empty_function": ("problem", "function is empty", "remove it and its pairs"),
+    "bad_text": ("problem", "text cannot be stored as UTF-8", "remove the lone surrogate or NUL"),
+    "clashing_id": ("problem", "one id, different texts", "give each function an id of its own"),
+    "not_utf8": ("problem", "line is not UTF-8", "save the file as UTF-8"),
+    "nul_byte": (
+        "problem",
+        "line holds a NUL byte",
+        "remove it (UTF-16 without a mark looks like this)",
+    ),
+    "wrong_columns": ("problem", "line has not three columns", "write id1<TAB>id2<TAB>label"),
+    "bad_label": (
+        "problem",
+        "label is not 0 or 1",
+        "write 1 for a clone and 0 for none, without blanks",
+    ),
+    "unknown_id": (
+        "problem",
+        "id is not among the functions",
+        "add the function or remove the pair",
+    ),
+    "bad_function": (
+        "problem",
+        "pair names a function that cannot be used",
+        "mend the function's line",
+    ),
+    "null_value": ("problem", "row has no value in a column", "fill it or remove the row"),
+    "self_pair": ("problem", "pair of a function with itself", "remove the pair"),
+    "both_labels": ("problem", "the same pair stands with both labels", "keep the right one"),
+    "too_large": ("fatal", "a file is too large to be held in memory", "give a part of it"),
+    "unknown_columns": (
+        "fatal",
+        "no known columns",
+        "give the columns of one of these forms the names that it has",
+    ),
+    "mixed_columns": ("fatal", "rows of several forms in one data set", "write all rows alike"),
+    "answer_in_prompt": (
+        "fatal",
+        "the prompts hold their own answers",
+        "cut each prompt off before its answer, or give the columns instruction and output",
+    ),
+    "not_a_row": ("problem", "entry is JSON but not an object", "write each row as one object"),
+    "not_text": ("problem", "a value is not text", "write it as text"),
+    "empty_answer": ("problem", "row has no answer", "fill it or remove the row"),
+    "empty_question": ("problem", "row asks nothing", "fill it or remove the row"),
+    "long_text": ("problem", "a text is far too long for an example", "remove the row"),
+    "bad_turns": (
+        "problem",
+        "conversation cannot be read",
+        "each turn has role and content (or from and value): system, user, assistant",
+    ),
+    "no_call": ("problem", "test calls no function", "remove the row"),
+    "ragged_row": ("problem", "row has more or fewer cells than the header", "quote the cells"),
+    "repeated_id": ("problem", "id stands twice in a split", "give each row an id of its own"),
+    "unknown_label": (
+        "problem",
+        "label is not known",
+        "write human or ai, or 0 and 1; the name of a model goes into the column generator",
+    ),
+    "no_label": ("problem", "row has no label", "write human or ai in the column label"),
+    "no_task": ("problem", "row has no task", "name what the program solves in the column task"),
+    "empty_code": ("problem", "there is no code", "remove the row or the file"),
+    "binary_file": ("problem", "file is not text", "remove it, or save it as UTF-8"),
+    "long_code": (
+        "problem",
+        "far too long for a program that a person wrote",
+        "remove it: it is a table of data or a bundle, and a model reads its beginning only",
+    ),
+    "unreadable_code": ("problem", "a code file cannot be read", "make it readable"),
+    "answer_in_question": ("note", "rows whose question holds the whole answer", ""),
+    "columns_read": ("note", "columns understood by another name", ""),
+    "crlf_text": ("note", "texts with CR line ends, read with plain ones", ""),
+    "turns_after_answer": ("note", "turns after the last answer left out", ""),
+    "own_prompts": ("note", "rows bring their own prompts; the template is not used", ""),
+    "official_splits": ("note", "rows sorted into the data set's own splits by task_id", ""),
+    "held_out": ("note", "rows held out of the training rows", ""),
+    "split_cut": ("note", "evaluation rows beyond the number asked for, left out", ""),
+    "short_split": ("note", "a split has fewer rows than asked for", ""),
+    "equal_rows": ("note", "train rows that equal an earlier one but for white space", ""),
+    "near_rows": ("note", "train rows that nearly equal an earlier one", ""),
+    "like_evaluation": ("note", "train rows that equal or nearly equal an evaluation row", ""),
+    "removed_rows": ("note", "of these, removed from the train rows as asked", ""),
+    "int_id": ("note", "ids written as whole numbers, read as text", ""),
+    "repeated_function": ("note", "functions written again with the same id and text", ""),
+    "blank_line": ("note", "blank lines skipped", ""),
+    "byte_order_mark": ("note", "a UTF-8 byte order mark skipped", ""),
+    "crlf": ("note", "lines end in CR LF", ""),
+    "duplicate_rows": ("note", "rows that repeat an earlier row", ""),
+    "mirrored_rows": ("note", "rows that repeat an earlier pair in the other order", ""),
+    "identical_not_clones": ("note", "pairs of one text with label 0", ""),
+    "text_conflicts": ("note", "pairs of texts with both labels (under different ids)", ""),
+    "shared_ids": ("note", "functions that stand in two splits", ""),
+    "shared_pairs": ("note", "pairs that also stand in train", ""),
+    "one_label": ("note", "a split has one label only", ""),
+    "decoded": ("note", "code files that are not plain UTF-8, read in another encoding", ""),
+    "unknown_language": ("note", "languages that are not known here, kept by their own name", ""),
+    "unknown_split": ("note", "words for a split that are not known", ""),
+    "same_code": ("note", "rows with the code of another row, left out", ""),
+    "both_classes": ("note", "rows whose code stands in both classes, all left out", ""),
+    "shared": ("note", "rows left out because another split shares their task, author or code", ""),
+    "split_drawn": ("note", "splits drawn by task, author and like code", ""),
+    "split_weaker": ("note", "not all rows that belong together could stay in one split", ""),
+    "other_language": ("note", "rows in other languages than asked for", ""),
+    "hold_out": ("note", "rows held out and tested apart", ""),
+    "draw": ("note", "train rows left out by train_fraction or max_train_samples", ""),
+    "ignored_file": ("note", "files left unread", ""),
+    "ignored_revision": ("note", "a revision was asked of data that has none", ""),
+    "from_cache": ("note", "the hub was not asked; read from the local cache", ""),
+}
+
+
+# ------------------------------------------------------------------------------------------------
+# One report of everything found while a data set was read.
+#
+# A finding is *fatal* (a file that cannot be read at all), a *problem* (a row that cannot be used:
+# stop, or drop exactly that row, as the user says) or a *note* (accepted, counted, told).
+
 
 EXAMPLES_SHOWN = 20
 PLACES_SHOWN = 3  # of each kind, where rows that were left out are told in a sentence

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nbhelpers.models.causal_text import prompt_ids
+from nbhelpers.jobs.models.causal_batches import prompt_ids
 
 MAX_TEXTS = 64
 # All distributions of one model are held on the CPU as fp32: at most this many numbers (512 MiB).

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.result_files import CheckpointIndex
 from nbhelpers.errors import DataError, JobFailed
-from nbhelpers.json_models import read_raw
-from nbhelpers.result_files import CheckpointIndex
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -2,27 +2,529 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
+from nbhelpers.budget.formulas import BatchExtent, is_packed, ledger
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.dataflow import extract_corpus
-from nbhelpers.data.pairs import CloneData
-from nbhelpers.job_specs import CLONES
-from nbhelpers.jobs.clone_scores import score_splits
+from nbhelpers.data.pairs import CloneData, ClonePairs
+from nbhelpers.errors import ConfigError
+from nbhelpers.jobs import outcome
 from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.loop import seed_everything
-from nbhelpers.jobs.pairs import Inputs, PairTask, largest_batch_budget, load_weights
+from nbhelpers.jobs.loop import PlainTask, seed_everything
+from nbhelpers.jobs.models.clones import (
+    CloneModel,
+    PairBatch,
+    is_of_graph_script,
+    pair_loss_sum,
+    published_keys,
+)
+from nbhelpers.jobs.models.encoders import Tokeniser, build_clone_model, build_tokenizer
+from nbhelpers.jobs.models.inputs import (
+    Bucket,
+    GraphTable,
+    TokenTable,
+    graph_table,
+    length_buckets,
+    tokenise,
+)
+from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
+from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.jobs.smoke import pretrained_encoder
 from nbhelpers.jobs.training import Training, train_task
-from nbhelpers.models.clones import CloneModel, is_of_graph_script
-from nbhelpers.models.encoders import Tokeniser, build_clone_model, build_tokenizer
-from nbhelpers.models.graph_inputs import GraphTable, graph_table
-from nbhelpers.models.inputs import TokenTable, tokenise
-from nbhelpers.models.weights import read_state_dict
-from nbhelpers.schema import ClonesSettings
+from nbhelpers.metrics.baselines import score_floors
+from nbhelpers.metrics.pairs import best_threshold, binary_scores, score_pairs
+from nbhelpers.metrics.predictions import PredictionWriter, Sink
+from nbhelpers.metrics.ranking import is_positive
+from nbhelpers.presets.jobs import CLONES
+from nbhelpers.presets.schema import ClonesSettings
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.training import Training
+
+
+# ------------------------------------------------------------------------------------------------
+# Function pairs as a task of the training loop: batches, loss, validation, predictions.
+
+
+PAIRS_PER_CHUNK = 8192
+
+
+@dataclass(slots=True, kw_only=True)
+class Inputs:
+    """The data of one run, tokenised."""
+
+    data: CloneData
+    table: TokenTable | GraphTable
+    found: Tokeniser
+
+
+class PairTask(PlainTask):
+    """Batches, loss and validation of the pair job, as `loop.Task` wants them."""
+
+    def __init__(
+        self,
+        settings: ClonesSettings,
+        inputs: Inputs,
+        accelerator: Any,
+        model: CloneModel,
+        *,
+        gpu_tflops: float | None = None,
+    ) -> None:
+        """Prepare the train pairs; `model` is the bare model, for evaluation."""
+        self.settings, self.data, self.table = settings, inputs.data, inputs.table
+        self.accelerator, self.raw = accelerator, model
+        self.pairs = inputs.data.splits.get("train")
+        lengths = inputs.table.lengths
+        self.lengths, self.used = lengths, inputs.table.used
+        self.costs = (
+            lengths[self.pairs.left] + lengths[self.pairs.right]
+            if self.pairs is not None
+            else np.zeros(0, dtype=np.int64)
+        )
+        cuda = accelerator.device.type == "cuda"
+        is_masked = model.encoder.config.model_type != "gpt2"
+        least = min_bucket_tokens(gpu_tflops, is_masked=is_masked) if cuda else 0
+        self._bucket = {"ratio": 0.8, "min_tokens": least}
+        self._multiple = 8 if cuda else 1
+
+    def batch(self, rows: np.ndarray) -> PairBatch:
+        """Return the pairs of these rows on the device."""
+        weight = 1.0 if len(rows) else 0.0
+        # A rank without rows still runs forward and backward: gradients meet in one collective.
+        rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
+        functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
+        labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
+        buckets, place, useful, padded = self._buckets(functions)
+        return PairBatch(
+            buckets=[bucket.to(self._put) for bucket in buckets],
+            place=self._put(place),
+            labels=self._put(labels),
+            weights=torch.full((len(rows),), weight, device=self.accelerator.device),
+            useful_tokens=useful if weight else 0,
+            padded_tokens=padded,
+        )
+
+    def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
+        if self.settings.padding == "fixed":
+            return [np.arange(len(lengths))]
+        return length_buckets(lengths, **self._bucket)
+
+    def extent(self, rows: np.ndarray) -> BatchExtent:
+        """Return how large the micro-batch of these rows is when it is computed."""
+        lengths = self.lengths[np.union1d(self.pairs.left[rows], self.pairs.right[rows])]
+        return self._extent(lengths, self._groups(lengths))
+
+    def scoring_extents(self) -> tuple[BatchExtent, BatchExtent]:
+        """Return the largest batch of functions scored during training, and at its end."""
+        splits = self.data.splits
+        drawn = _fixed_draw(splits["valid"], self.settings.max_eval_pairs, self.settings.seed)
+        rest = [pairs for name, pairs in splits.items() if name != "train"]
+        return self._scored([drawn]), self._scored(rest)
+
+    def _scored(self, splits: list[ClonePairs]) -> BatchExtent:
+        used = np.unique(np.concatenate([side for p in splits for side in (p.left, p.right)]))
+        rows = 2 * self.settings.per_device_eval_batch_size
+        lengths = -np.sort(-self.lengths[used])[:rows]
+        return self._extent(lengths, [np.arange(len(lengths))])
+
+    def _extent(self, lengths: np.ndarray, groups: list[np.ndarray]) -> BatchExtent:
+        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in groups]
+        padded = sum(n * width for n, width in sizes)
+        tokens, last = padded, sizes[-1][0] * sizes[-1][1]
+        if is_packed(self.settings):
+            tokens = last = int(lengths.sum())
+        return BatchExtent(
+            tokens=tokens,
+            padded_tokens=padded,
+            squares=sum(n * width**2 for n, width in sizes),
+            last_tokens=last,
+        )
+
+    def _buckets(self, functions: np.ndarray) -> tuple[list[Bucket], Any, int, int]:
+        """Put each distinct function of the micro-batch into a bucket once."""
+        used, inverse = np.unique(functions, return_inverse=True)
+        lengths = self.lengths[used]
+        groups = self._groups(lengths)
+        buckets, padded = [], 0
+        for group in groups:
+            width = self._width(int(lengths[group].max()))
+            buckets.append(self.table.bucket(used[group], width))
+            padded += width * len(group)
+        row_of = np.empty(len(used), dtype=np.int64)
+        row_of[np.concatenate(groups)] = np.arange(len(used))
+        useful = int(self.used[used].sum())
+        return buckets, torch.from_numpy(row_of[inverse]), useful, padded
+
+    def _width(self, longest: int) -> int:
+        if self.settings.padding == "fixed":
+            return self.table.seq_len
+        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
+
+    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.accelerator.device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
+
+    def loss_sum(self, model: Any, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross-entropy of the micro-batch, also to be told."""
+        loss = pair_loss_sum(model(batch), batch)
+        return loss, loss.detach()[None]
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return scores on the (fixed draw of the) validation pairs at their best threshold."""
+        pairs = _fixed_draw(
+            self.data.splits["valid"], self.settings.max_eval_pairs, self.settings.seed
+        )
+        given, _ = self.predict(pairs)
+        threshold = best_threshold(pairs.label, given)
+        scores = binary_scores(pairs.label, given, threshold)
+        kept = ("precision", "recall", "f1", "f1_macro", "roc_auc", "pr_auc")
+        return {"threshold": threshold} | {k: scores[k] for k in kept if scores[k] is not None}
+
+    def predict(
+        self,
+        pairs: ClonePairs,
+        report: Callable[[int, int], None] = lambda done, total: None,
+        sink: Sink | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return P(clone) of each pair in file order, as given and with the functions swapped.
+
+        Each distinct function is encoded once. Every rank encodes its share of the same batches, so
+        the numbers do not depend on how many ranks there are. `sink`, where there is one, takes the
+        scores as they come.
+
+        Returns:
+            Two (pairs,) arrays, the same on every rank.
+        """
+        self.raw.eval()
+        used, inverse = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
+        with torch.no_grad():
+            states = self._encode_all(used, report)
+            left, right = inverse[: len(pairs.left)], inverse[len(pairs.left) :]
+            given, swapped = self._score(states, left, right, sink)
+        self.raw.train()
+        return given, swapped
+
+    def _encode_all(self, used: np.ndarray, report: Callable[[int, int], None]) -> torch.Tensor:
+        """Return (len(used), hidden): each rank fills its batches, the sum joins them."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        device, size = self.accelerator.device, 2 * self.settings.per_device_eval_batch_size
+        head = self.raw.classifier.out_proj
+        states = torch.zeros(len(used), head.in_features, device=device, dtype=head.weight.dtype)
+        order = np.argsort(-self.lengths[used], kind="stable")
+        starts = range(0, len(order), size)
+        for number, start in enumerate(starts):
+            if number % world != rank:
+                continue
+            rows = order[start : start + size]
+            lengths = self.lengths[used[rows]]
+            bucket = self.table.bucket(used[rows], self._width(int(lengths.max())))
+            with self.accelerator.autocast():
+                found = self.raw.encode(bucket.to(self._put))
+            states[torch.from_numpy(rows).to(device)] = found.to(states.dtype)
+            report(min(start + size, len(order)), len(order))
+        return self.accelerator.reduce(states, "sum")
+
+    def _score(
+        self, states: torch.Tensor, left: np.ndarray, right: np.ndarray, sink: Sink | None
+    ) -> np.ndarray:
+        """Return (2, pairs) P(clone), as given and swapped; each rank has one chunk of a round."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        mine = slice(rank * PAIRS_PER_CHUNK, (rank + 1) * PAIRS_PER_CHUNK)
+        parts = []
+        for start in range(0, len(left), PAIRS_PER_CHUNK * world):
+            rows = slice(start, start + PAIRS_PER_CHUNK * world)
+            both = torch.zeros(2, len(left[rows]), device=states.device, dtype=states.dtype)
+            a, b = (torch.from_numpy(side[rows][mine]).to(states.device) for side in (left, right))
+            for order, (one, two) in enumerate(((a, b), (b, a))):
+                logits = self.raw.classifier(torch.cat([states[one], states[two]], dim=1))
+                both[order, mine] = logits.softmax(-1)[:, 1]
+            parts.append(self.accelerator.reduce(both, "sum").cpu().numpy())
+            if sink is not None:
+                sink(start, *parts[-1])
+        return np.concatenate(parts, axis=1)
+
+    def describe(self, rows: np.ndarray) -> str:
+        """Name pairs by line number and ids."""
+        ids, shown = self.data.ids, rows[:16]
+        names = [
+            f"{row + 1} ({ids[self.pairs.left[row]]}, {ids[self.pairs.right[row]]})"
+            for row in shown.tolist()
+        ]
+        more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
+        return "train pairs " + ", ".join(names) + more
+
+
+def min_bucket_tokens(gpu_tflops: float | None, *, is_masked: bool) -> int:
+    """Return how many tokens a length bucket should hold, so that kernels outlast their launches.
+
+    Launching a block's kernels costs the same on every card; computing its tokens does not.
+
+    Args:
+        is_masked: Attention with a mask takes twice the time, so its padding costs more.
+
+    Source: measured on an H100 (989 TFLOP/s), where causal buckets of 8,192 tokens left it half
+    idle, and on an H200 with GraphCodeBERT's mask: 4,000 were faster than 15,800 and 1,500.
+    """
+    return int((4 if is_masked else 16) * gpu_tflops) if gpu_tflops else 4096
+
+
+def _fixed_draw(pairs: ClonePairs, limit: int | None, seed: int) -> ClonePairs:
+    """Return the same `limit` pairs at every evaluation, in file order."""
+    if limit is None or len(pairs.label) <= limit:
+        return pairs
+    rows = np.sort(np.random.default_rng(seed).choice(len(pairs.label), limit, replace=False))
+    return ClonePairs(left=pairs.left[rows], right=pairs.right[rows], label=pairs.label[rows])
+
+
+def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str) -> None:
+    """Load a checkpoint of ours, or of CodeXGLUE's or GraphCodeBERT's script.
+
+    Raises:
+        ConfigError: There is no head, or keys or shapes do not belong; the first are named.
+    """
+    own = model.state_dict()
+    state = published_keys(state, set(own))
+    if not any(key.startswith("classifier.") for key in state):
+        raise ConfigError(
+            f"{source} holds {len(state)} tensors, but no head (classifier.dense and .out_proj): "
+            "it is no trained clone detector of this kind.",
+            fix="give the file that the script saved after training, or train: give the folder of "
+            "a base model to --model",
+        )
+    raise_unlike(model, state, source)
+    model.load_state_dict(state)
+
+
+def largest_batch_budget(
+    context: RunContext, task: PairTask, windows: list[np.ndarray]
+) -> MemoryBudget | None:
+    """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
+
+    The budget before the run takes every function as long as `seq_len`; this one is what the
+    measured peak is compared with.
+    """
+    shape, s, plan = find_shape(context.settings), context.settings, context.plan
+    if shape is None or not windows:
+        return None
+    largest = largest_extent(context, task.costs, windows, task.extent)
+    extents = {"extent": largest, "scoring": task.scoring_extents()}
+    lines = ledger(s, plan, shape, precision=context.precision, **extents)
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
+
+
+def largest_extent(
+    context: RunContext,
+    costs: np.ndarray,
+    windows: list[np.ndarray],
+    extent: Callable[[np.ndarray], BatchExtent],
+) -> BatchExtent:
+    """Return the extent of this rank's largest micro-batch in some optimizer steps.
+
+    Args:
+        costs: Of every row, as `micro_batches` takes them.
+        extent: Of the rows of a micro-batch.
+    """
+    plan = context.plan
+    largest = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
+    for window in windows:
+        for rows in micro_batches(
+            window,
+            costs,
+            rank=context.rank,
+            world_size=plan.world_size,
+            per_device=plan.per_device_train_batch_size,
+        ):
+            if len(rows):
+                largest = max(largest, extent(rows), key=lambda x: (x.tokens, x.squares))
+    return largest
+
+
+# ------------------------------------------------------------------------------------------------
+# Scores of the pair job: predictions written while pairs are scored, then everything told of them.
+#
+# Valid comes first, so that its threshold is known when the first test pair is written. An
+# evaluation
+# needs test alone. With valid in the data the threshold is chosen on it (without, it is 0.5 and the
+# result says so); with train, the result also parts the pairs by what was seen in training, and the
+# floors have something to learn from.
+
+
+Predicted = dict[str, tuple[np.ndarray, np.ndarray]]  # split -> P(clone) as given and swapped
+
+
+def score_splits(
+    context: RunContext,
+    inputs: Inputs,
+    task: PairTask,
+    model: CloneModel,
+    training: Training | None,
+) -> None:
+    """Score valid and test, write predictions and the result; all ranks encode, rank 0 writes."""
+    predicted, threshold = _predict(context, inputs.data, task)
+    ranks = outcome.gather_memory(context, training)
+    if not context.is_main:
+        return
+    context.clock.phase("scores")
+    scores = _scores(context, inputs.data, predicted, threshold["value"])
+    if context.settings.floors:
+        _add_floors(context, inputs.data, predicted, threshold["value"], scores)
+    parts = {
+        "data": inputs.data.to_dict() | {"truncated_functions": inputs.table.truncated},
+        "model": _model_facts(context, inputs, model),
+        "threshold": threshold,
+        "scores": scores,
+        "throughput": _throughput(training, task),
+    }
+    outcome.write_result(context, training, ranks, parts)
+
+
+def _predict(
+    context: RunContext, data: CloneData, task: PairTask
+) -> tuple[Predicted, dict[str, Any]]:
+    """Score every split but train, valid first; lines of test pairs are written as they come."""
+    names = sorted((n for n in data.splits if n != "train"), key=lambda name: name != "valid")
+    predicted: Predicted = {}
+    threshold = _threshold(context, data, predicted) if "valid" not in names else {}
+    path, expected = context.run.predictions_path, 0
+    with PredictionWriter(path) if context.is_main else nullcontext() as writer:
+        for name in names:
+            pairs, sink = data.splits[name], None
+            if writer is not None and name.startswith("test"):
+                sink = prediction_sink(writer, data, name, threshold["value"])
+                expected += len(pairs)
+            report = context.progress(f"evaluate {name}")
+            predicted[name] = task.predict(pairs, report, sink)
+            threshold = threshold or _threshold(context, data, predicted)
+        assert writer is None or writer.n_written == expected, "a pair was left out or told twice"
+    return predicted, threshold
+
+
+def prediction_sink(
+    writer: PredictionWriter, data: CloneData, split: str, threshold: float
+) -> Sink:
+    """Return what takes the scores of a split in file order and writes a line per pair."""
+    pairs, ids = data.splits[split], data.ids
+
+    def write(start: int, given: np.ndarray, swapped: np.ndarray) -> None:
+        rows = slice(start, start + len(given))
+        writer.write_chunk(
+            split=split,
+            start=start,
+            id1=[ids[function] for function in pairs.left[rows].tolist()],
+            id2=[ids[function] for function in pairs.right[rows].tolist()],
+            label=pairs.label[rows],
+            p=given,
+            p_reversed=swapped,
+            prediction=is_positive(given, threshold),
+        )
+
+    return write
+
+
+def _threshold(context: RunContext, data: CloneData, predicted: Predicted) -> dict[str, Any]:
+    """Choose the threshold on valid; test never takes part."""
+    if "valid" in predicted:
+        value = best_threshold(data.splits["valid"].label, predicted["valid"][0])
+        return {"value": float(value), "chosen_on": "valid", "criterion": "f1"}
+    context.warn("There are no valid pairs: the threshold is 0.5, not a chosen one.")
+    return {"value": 0.5, "chosen_on": "nothing", "criterion": "fixed"}
+
+
+def _scores(
+    context: RunContext, data: CloneData, predicted: Predicted, threshold: float
+) -> dict[str, Any]:
+    s, scores = context.settings, {}
+    for name, (given, swapped) in predicted.items():
+        pairs = data.splits[name]
+        scores[name] = score_pairs(
+            pairs.left,
+            pairs.right,
+            pairs.label,
+            given,
+            swapped,
+            threshold,
+            seen=data.seen_members(name) if "train" in data.splits else None,
+            priors=dict(s.priors),
+            bootstrap_samples=s.bootstrap_samples,
+            seed=s.seed,
+        )
+    for name in sorted(scores, key=lambda name: name == "test"):  # last: what progress shows
+        context.emit("eval", step=-1, split=name, scores=scores[name]["orders"]["given"])
+    return scores
+
+
+def _add_floors(
+    context: RunContext,
+    data: CloneData,
+    predicted: Predicted,
+    threshold: float,
+    scores: dict[str, Any],
+) -> None:
+    if "train" not in data.splits or "valid" not in data.splits:
+        context.warn("The floors need train and valid pairs and were left out.")
+        return
+    context.clock.phase("floors")
+    floors = score_floors(
+        data.functions,
+        data.splits,
+        seed=context.settings.seed,
+        bootstrap_samples=context.settings.bootstrap_samples,
+        model={name: (given, threshold) for name, (given, _) in predicted.items()},
+    )
+    for name, found in floors.items():
+        scores[name]["floors"] = found
+
+
+def _model_facts(context: RunContext, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
+    weights = inputs.found.weights
+    return {
+        "name": context.settings.model,
+        "revision": weights.revision if weights else None,
+        "architecture": type(model.encoder).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "random_weights": context.settings.random_weights and context.checkpoint is None,
+        "tokenizer": inputs.found.note,
+        "seq_len": context.settings.seq_len,
+        "data_flow": _data_flow(context.settings, inputs.table),
+    }
+
+
+def _data_flow(settings: Any, table: Any) -> dict[str, Any] | None:
+    """Return what became of the data flow; None where the code is read as plain text."""
+    if settings.data_flow_length is None:
+        return None
+    nodes = np.diff(table.node_offsets)
+    return {
+        "data_flow_length": settings.data_flow_length,
+        "grammar_compat": settings.grammar_compat,
+        "mean_nodes": float(nodes.mean()) if len(nodes) else 0.0,
+        "functions_without_nodes": int((nodes == 0).sum()),
+    }
+
+
+def _throughput(training: Training | None, task: PairTask) -> dict[str, float]:
+    if training is None or not training.state.examples:
+        return {}
+    # With every function of every pair padded to seq_len, as the legacy script does.
+    fixed = float(task.costs.mean()) / (2 * task.table.seq_len)
+    return outcome.throughput(training.state) | {"fixed_padding_useful_share": fixed}
+
+
+# ------------------------------------------------------------------------------------------------
+# Clone detection on function pairs: check, build_data, build_model, train, evaluate.
+
 
 LANGUAGE = "java"  # of BigCloneBench
 HEAD = 1  # a stream of random numbers of its own

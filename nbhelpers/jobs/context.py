@@ -18,13 +18,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-from nbhelpers.batching import BatchPlan
-from nbhelpers.config import Preset
 from nbhelpers.errors import ConfigError, Stopped
-from nbhelpers.hardware import Hardware, known_gpus
-from nbhelpers.jobs.measure import Clock
-from nbhelpers.jobs.measure_context import CardMemory
-from nbhelpers.runs import Run
+from nbhelpers.hardware.detection import Hardware
+from nbhelpers.hardware.gpus import known_gpus
+from nbhelpers.jobs.measure import CardMemory, Clock
+from nbhelpers.plan import BatchPlan
+from nbhelpers.presets.preset import Preset
+from nbhelpers.runs.run import Run
 
 # Few large buckets: on short micro-steps their launches cost more than they hide.
 DDP_OPTIONS = {

@@ -2,25 +2,316 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+from nbhelpers.budget.formulas import ledger
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.shapes import find_shape
+from nbhelpers.common.files import cache_dir, save_in_cache
+from nbhelpers.jobs.clones import largest_extent
 from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.detector_budget import largest_batch_budget
-from nbhelpers.jobs.detector_compile import CompiledTask
 from nbhelpers.jobs.detector_inputs import Inputs, read_inputs
-from nbhelpers.jobs.detector_pretrain import pretrained
 from nbhelpers.jobs.detector_scores import score_run
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.jobs.loop import seed_everything
+from nbhelpers.jobs.models.detector import (
+    FACTS_FILE,
+    DetectorModel,
+    ProgramBatch,
+    build_detector,
+    facts_of,
+)
+from nbhelpers.jobs.models.encoders import new_encoder
+from nbhelpers.jobs.models.encoding import hidden_states
+from nbhelpers.jobs.models.inputs import TextBucket, TokenTable
+from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
 from nbhelpers.jobs.training import Training, train_task
-from nbhelpers.models.detector import DetectorModel
-from nbhelpers.models.detector_build import FACTS_FILE, build_detector, facts_of
-from nbhelpers.models.weights import raise_unlike, read_state_dict
-from nbhelpers.schema import DetectorSettings
+from nbhelpers.presets.schema import DetectorSettings
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.detector_inputs import Inputs
+
+
+# ------------------------------------------------------------------------------------------------
+# Random weights made useful: a masked language model on the train programs, cached.
+#
+# No label is read. What a run with pretrained weights brings along, a run without a hub has to
+# learn
+# first; with random weights alone the encoder has no idea of code.
+#
+# Source: Devlin et al. 2019, section 3.1 (15 % of the tokens, of which 80 % are masked, 10 % are
+# random and 10 % stay).
+
+
+RECIPE = 1  # of the cache; raise it when the objective changes
+HIDDEN_SHARE, WARMUP_SHARE = 0.15, 0.06
+LARGE, SMALL = 3e-4, 3e-3  # peak rates: of models with at least 512 hidden units, and of others
+BATCH_TOKENS = {"cuda": 32_768, "cpu": 2_048}
+SORTED_BATCHES = 16  # so many batches are drawn at once and sorted by length: little is padded
+
+
+def pretrained(context: RunContext, inputs: Inputs, config: Any) -> Any:
+    """Return an encoder after `pretrain_steps` masked-language-model steps, in fp32 on the CPU."""
+    from safetensors.torch import load_file, save_file
+
+    s, device = context.settings, context.accelerator.device
+    rows = _distinct(inputs)
+    path = cache_dir() / "detector" / f"{_key(context, inputs.table, rows, config)}.safetensors"
+    encoder = new_encoder(config)
+    if path.is_file():
+        encoder.load_state_dict(load_file(path))
+        return encoder
+    context.clock.phase("pretrain")
+    report = context.progress("pretrain")
+    for done, loss in enumerate(_steps(context, encoder.to(device), inputs.table, rows), 1):
+        report(done, s.pretrain_steps)
+        if done in (1, s.pretrain_steps):
+            context.emit("pretrain", step=done, loss=float(loss))
+    encoder.to("cpu").eval()
+    if context.is_main:
+        tensors = {k: v.contiguous() for k, v in encoder.state_dict().items()}
+        save_in_cache(path, lambda part: save_file(tensors, part))
+    context.clock.phase("model")
+    return encoder
+
+
+def _distinct(inputs: Inputs) -> np.ndarray:
+    """Return table rows of the train programs, in every form that training may read."""
+    train = inputs.rows[inputs.data.splits["train"]]
+    found = np.concatenate([train, *inputs.forms.values()])
+    return np.unique(found[found >= 0])
+
+
+def _key(context: RunContext, table: TokenTable, rows: np.ndarray, config: Any) -> str:
+    s = context.settings
+    device = context.accelerator.device.type
+    facts = [RECIPE, s.pretrain_steps, s.seed, table.seq_len, device, torch.__version__]
+    digest = hashlib.sha256(f"{config.to_json_string()}{json.dumps(facts)}".encode())
+    for row in rows:
+        digest.update(table.ids[table.offsets[row] : table.offsets[row + 1]].tobytes() + b";")
+    return digest.hexdigest()[:32]
+
+
+def _steps(
+    context: RunContext, encoder: Any, table: TokenTable, rows: np.ndarray
+) -> Iterator[Tensor]:
+    """Train; yield the loss of each step, on the device."""
+    s, device = context.settings, context.accelerator.device
+    torch.manual_seed(s.seed)
+    encoder.train()
+    head = MaskedHead(encoder.config.hidden_size).to(device)
+    peak = LARGE if encoder.config.hidden_size >= 512 else SMALL
+    parameters = [*encoder.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=peak, weight_decay=0.01, betas=(0.9, 0.98))
+    batches = _batches(table.lengths[rows], BATCH_TOKENS[device.type], s.seed)
+    warmup = max(1, int(WARMUP_SHARE * s.pretrain_steps))
+    for step in range(s.pretrain_steps):
+        picked = rows[next(batches)]
+        rate = min(1.0, (step + 1) / warmup) * (1 - step / s.pretrain_steps)
+        for group in optimizer.param_groups:
+            group["lr"] = peak * rate
+        width = int(table.lengths[picked].max())
+        bucket = table.bucket(picked, width).to(lambda x: x.to(device, non_blocking=True))
+        with context.accelerator.autocast():
+            loss = _loss(encoder, head, bucket)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+class MaskedHead(torch.nn.Module):
+    """From states to states of words; the words' table is the encoder's."""
+
+    def __init__(self, hidden: int) -> None:
+        """Make it for states of size `hidden`."""
+        super().__init__()
+        self.dense = torch.nn.Linear(hidden, hidden)
+        self.norm = torch.nn.LayerNorm(hidden)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map (n, hidden) to (n, hidden)."""
+        return self.norm(torch.nn.functional.gelu(self.dense(states)))
+
+
+def _loss(encoder: Any, head: MaskedHead, bucket: TextBucket) -> Tensor:
+    ids = bucket.ids
+    column = torch.arange(ids.shape[1], device=ids.device)
+    inside = (column > 0) & (column < bucket.last[:, None])
+    draw = torch.rand(ids.shape, device=ids.device)
+    hidden = inside & (draw < HIDDEN_SHARE)
+    mask_id = encoder.config.eos_token_id if encoder.config.eos_token_id is not None else 0
+    vocab = encoder.config.vocab_size
+    other = torch.randint(vocab, ids.shape, device=ids.device)
+    seen = torch.where(hidden & (draw < 0.8 * HIDDEN_SHARE), mask_id, ids)
+    seen = torch.where(hidden & (draw >= 0.9 * HIDDEN_SHARE), other, seen)
+    masked = TextBucket(ids=seen, last=bucket.last, slots=bucket.slots)
+    states = head(hidden_states(encoder, masked)[hidden])
+    table = encoder.get_input_embeddings().weight
+    return cross_entropy((states @ table.T.to(states.dtype)).float(), ids[hidden])
+
+
+def _batches(lengths: np.ndarray, tokens: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield positions into `lengths`: as many rows of like length as hold so many tokens."""
+    draw = np.random.default_rng(seed)
+    while True:
+        order = draw.permutation(len(lengths))
+        rows = max(1, SORTED_BATCHES * tokens // max(1, int(lengths.mean())))
+        batches: list[np.ndarray] = []
+        for start in range(0, len(order), rows):
+            group = order[start : start + rows]
+            group = group[np.argsort(-lengths[group], kind="stable")]
+            first = 0
+            while first < len(group):
+                count = max(1, tokens // int(lengths[group[first]]))
+                batches.append(group[first : first + count])
+                first += count
+        for number in draw.permutation(len(batches)):
+            yield batches[number]
+
+
+# ------------------------------------------------------------------------------------------------
+# The memory of the largest micro-batch of a detector run, now that the lengths are known.
+
+
+def largest_batch_budget(
+    context: RunContext, task: DetectorTask, windows: list[np.ndarray]
+) -> MemoryBudget | None:
+    """Return the ledger of this rank's largest micro-batch; None where the sizes are not known."""
+    s, plan, shape = context.settings, context.plan, find_shape(context.settings)
+    if shape is None or not windows:
+        return None
+    forms, batches = task.forms.reshape(-1), task.batches
+    largest = largest_extent(context, task.costs, windows, lambda rows: batches.extent(forms[rows]))
+    scored = np.argsort(-batches.lengths[task.inputs.rows])[: s.per_device_eval_batch_size]
+    scoring = batches.extent(task.inputs.rows[scored])
+    lines = ledger(
+        s, plan, shape, precision=context.precision, extent=largest, scoring=(scoring, scoring)
+    )
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
+
+
+# ------------------------------------------------------------------------------------------------
+# The detector's task with compiled encoder blocks, proven against the plain ones before use.
+
+
+PROOF_ROWS = 16
+NOISE = 0.01  # of the norm of all gradients: below it a tensor's own is rounding
+TOLERANCE = {"bf16": 0.05, "fp16": 0.02, "no": 1e-4}  # see `largest_difference`
+
+
+class CompiledTask(DetectorTask):
+    """Compiles after the unfreeze, when the first batch has shown equal gradients.
+
+    A frozen encoder is never compiled, so no graph can hold parameters that do not learn.
+    """
+
+    _proof: dict[str, Any] | None = None
+    _counted_from = 0
+    tell: Callable[[dict[str, Any]], None] | None = None  # is given the proof
+
+    def start_epoch(self, epoch: int) -> bool:
+        """Also compile, or fall back, when the encoder begins to learn."""
+        changed = super().start_epoch(epoch)
+        if not self.raw.is_frozen and self._proof is None:
+            self._proof = self._prove()
+            if self.tell is not None:
+                self.tell(self._proof)
+        return changed
+
+    def _prove(self) -> dict[str, Any]:
+        """Return how far gradients of compiled and plain blocks differ on a few programs."""
+        if self.device.type != "cuda" and self.settings.compile_layers != "on":
+            return {"is_on": False}
+        self.raw.to(self.device)
+        rows = np.argsort(self.costs[: self.examples], kind="stable")
+        rows = rows[np.linspace(0, len(rows) - 1, min(PROOF_ROWS, len(rows))).astype(int)]
+        began = time.perf_counter()
+        batch = self._proof_batch(rows)
+        try:
+            plain, compiled = (self._gradients(batch, is_on) for is_on in (False, True))
+        except Exception as error:  # whatever a compiler raises: the run goes on without it
+            self.raw.compile_blocks(False)
+            return {"is_on": False, "reason": f"{type(error).__name__}: {str(error)[:300]}"}
+        worst = largest_difference(plain, compiled)
+        limit = TOLERANCE[self.accelerator.mixed_precision]
+        is_on = worst <= limit
+        self.raw.compile_blocks(is_on)
+        self._counted_from = graphs()
+        found = {"is_on": is_on, "largest_difference": worst, "tolerance": limit}
+        return found | {"parameters": len(plain), "took_s": time.perf_counter() - began}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.accelerator.device
+
+    def _proof_batch(self, rows: np.ndarray) -> ProgramBatch:
+        labels = np.arange(len(rows)) % 2
+        return self.batches.make(
+            self.forms[0, rows], labels=labels, weights=np.ones(len(rows)), positions=rows
+        )
+
+    def _gradients(self, batch: ProgramBatch, is_on: bool) -> dict[str, torch.Tensor]:
+        """Return the encoder's gradients of a sum of squares, without dropout."""
+        model = self.raw
+        model.compile_blocks(is_on)
+        was_training = model.training
+        model.eval()  # the two forms draw their dropout in different orders
+        model.zero_grad()
+        with self.accelerator.autocast():
+            states = model.states(batch.buckets)
+        weight = torch.linspace(-1.0, 1.0, states.shape[1], device=states.device)
+        (states.float() * weight).sum(1).tanh().sum().backward()
+        found = {
+            name: p.grad.detach().float().clone()
+            for name, p in model.encoder.named_parameters()
+            if p.grad is not None
+        }
+        model.zero_grad()
+        model.train(was_training)
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """Return what became of the compiling, for the result."""
+        proof = self._proof or {"is_on": False, "reason": "the encoder stayed frozen"}
+        recompiles = max(0, graphs() - self._counted_from) if proof["is_on"] else 0
+        return {"is_on": proof["is_on"], "recompiles": recompiles, "self_test": proof}
+
+
+def graphs() -> int:
+    """Return how many graphs have been compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"].get("unique_graphs", 0))
+
+
+def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Return the largest norm of a tensor's difference, over its norm and a part of the whole's.
+
+    A key's bias shifts all scores of a row alike, so its gradient is nothing but rounding: measured
+    by itself it would always differ.
+    """
+    whole = torch.stack([x.norm() for x in one.values()]).norm()
+    gaps = [(one[n] - other[n]).norm() / (one[n].norm() + NOISE * whole) for n in one]
+    return float(torch.stack(gaps).max())
+
+
+# ------------------------------------------------------------------------------------------------
+# Detection of AI-written code and similarity: check, build_data, build_model, train, evaluate.
+
 
 HEAD = 1  # a stream of random numbers of its own
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbhelpers.common.json_models import read_lines
+from nbhelpers.common.result_files import DetectorPrediction, Record
 from nbhelpers.data.hub import is_repo_id
+from nbhelpers.data.samples.styles import load_style_rows
 from nbhelpers.errors import NbhelpersError, RequirementMissed
-from nbhelpers.json_models import read_lines
-from nbhelpers.result_files import DetectorPrediction, Record
-from nbhelpers.samples.styles import load_style_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,29 +11,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.common.files import read_json, write_json
+from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.result_files import DetectorFile, Result
 from nbhelpers.errors import DataError
-from nbhelpers.files import read_json, write_json
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import detector_agreement as agree
-from nbhelpers.jobs import drafts
-from nbhelpers.jobs.detector_card import write_card
-from nbhelpers.jobs.detector_model import Loaded, load_detector
-from nbhelpers.jobs.detector_public import (
+from nbhelpers.jobs import public
+from nbhelpers.jobs.cards import CARD
+from nbhelpers.jobs.detector_cards import write_card
+from nbhelpers.jobs.export import TOKENIZER_FILES, digest, push, require_place, require_push
+from nbhelpers.jobs.load_detector import Loaded, load_detector
+from nbhelpers.jobs.outcome import library_versions
+from nbhelpers.jobs.public import (
     CALIBRATION,
     copy_calibration,
+    public_detector_settings,
     public_result,
-    public_settings,
     scrub_names,
     scrubbed,
 )
-from nbhelpers.jobs.export import TOKENIZER_FILES, digest, push, require_place, require_push
-from nbhelpers.jobs.model_card import CARD
-from nbhelpers.jobs.outcome import library_versions
-from nbhelpers.json_models import read_raw
-from nbhelpers.result_files import DetectorFile, Result
-from nbhelpers.results import RESULT_NAME
-from nbhelpers.trained import FACTS_NAME
-from nbhelpers.trained_detector import FACTS_FILE, TrainedDetector
+from nbhelpers.runs.run import RESULT_NAME
+from nbhelpers.use.trained import FACTS_FILE, FACTS_NAME, TrainedDetector
 
 KIND = "detector"
 WEIGHTS = "model.safetensors"
@@ -71,17 +70,17 @@ def export_detector(
     if push_to is not None:
         require_push(push_to, token)
     if onnx:
-        from nbhelpers.jobs.detector_onnx import require_onnx
+        from nbhelpers.jobs.onnx import require_onnx
 
         require_onnx()
     require_place(out, trained.name, kind=KIND)
     if (trained.folder / ck.MANIFEST).is_file() and (problem := ck.verify(trained.folder)):
         raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
-    part = drafts.require_ours(out.with_name(f"{out.name}.part"))
-    drafts.start(part)
+    part = public.require_ours(out.with_name(f"{out.name}.part"))
+    public.start(part)
     try:
         told = _write(trained, part, onnx=onnx, push_to=push_to, report=report)
-        drafts.open_up(part)
+        public.open_up(part)
         if out.exists():
             shutil.rmtree(out)  # an earlier export of ours, with no file of anybody else
         part.replace(out)
@@ -117,7 +116,7 @@ def _write(
     facts = {
         "name": trained.name,
         "repo_id": push_to,
-        "settings": public_settings(settings),
+        "settings": public_detector_settings(settings),
         "detector": read_raw(DetectorFile, part / FACTS_FILE),
         "point": result.get("operating_point"),
         "calibration": read_json(part / CALIBRATION),
@@ -184,7 +183,7 @@ def _onnx(
     copy: Loaded, part: Path, codes: tuple[str, ...], expected: agree.Scores
 ) -> agree.Agreement:
     """Write the graph and run it on every batch; each has to say what the trained model said."""
-    from nbhelpers.jobs.detector_onnx import graph_scores, write_example, write_graph
+    from nbhelpers.jobs.onnx import graph_scores, write_example, write_graph
 
     write_graph(copy, part)
     write_example(copy, part)

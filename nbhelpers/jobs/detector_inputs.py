@@ -1,27 +1,222 @@
-"""The programs of a detector run as token ids: rows, their edited forms, and further data."""
+"""The programs of a detector run as token ids: rows, their edited variants, further data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.result_files import DetectorFile, Record
+from nbhelpers.data.audit import audit
 from nbhelpers.data.canonical import canonical
-from nbhelpers.data.code_edits import EDITS, edit_rows
-from nbhelpers.data.detection import CodeRow, DetectionData, load_detection_data, read_rows
-from nbhelpers.data.detection_audit import audit
-from nbhelpers.errors import DataError
+from nbhelpers.data.detection import DetectionData, load_detection_data, read_rows
+from nbhelpers.data.detection_rows import CodeRow
+from nbhelpers.data.detection_splits import NearRows
+from nbhelpers.data.edits import EDITS, edit_rows
+from nbhelpers.data.languages import language_of
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.detector_further import left_out_said, new_rows
-from nbhelpers.jobs.detector_known import MODEL, data_arguments, require_alike, without_known
-from nbhelpers.models.detector_build import build_detector_tokenizer, reading_form
-from nbhelpers.models.encoders import Tokeniser
-from nbhelpers.models.inputs import TokenTable, tokenise
+from nbhelpers.jobs.models.detector import FACTS_FILE, build_detector_tokenizer, reading_form
+from nbhelpers.jobs.models.encoders import Tokeniser
+from nbhelpers.jobs.models.inputs import TokenTable, tokenise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from nbhelpers.presets.schema import DetectorSettings
+
+
+# ------------------------------------------------------------------------------------------------
+# Further programs for a trained detector: only those that its training cannot have known.
+
+
+REASONS = {
+    "other_language": "in other languages",
+    "not_human": "not human",
+    "repeated": "repeated",
+    "same_code": "known from train or valid",
+    "task": "of a task of train or valid",
+    "author": "by an author of train or valid",
+    "near_code": "like a program of train or valid",
+}
+
+
+def new_rows(
+    rows: Sequence[CodeRow],
+    known: Sequence[CodeRow],
+    *,
+    languages: Sequence[str] = (),
+    only_humans: bool = False,
+) -> tuple[list[CodeRow], dict[str, int]]:
+    """Return the rows that are new beside the known ones, and how many are left out by reason.
+
+    A row that shares its task with train is no test of retrieval, and one that is like a known
+    program, or by a known person, is not unseen. Valid counts as known: the threshold and the best
+    checkpoint were chosen on it.
+
+    Args:
+        rows: In their order; of equal texts the first stays.
+        known: Rows of train and valid.
+        languages: Keep the rows in these; none: all.
+        only_humans: Leave out AI code, and code of the known rows' authors.
+    """
+    people = {row.author.casefold() for row in known if row.label != "ai"} - {""}
+    tasks = {row.task for row in known} - {""}
+    texts = {canonical(row.code, "flat") for row in known}
+    seen: set[str] = set()
+
+    asked = {language_of(name) for name in languages}
+
+    def reasons(row: CodeRow, text: str) -> Iterator[str]:
+        if asked and row.language not in asked:
+            yield "other_language"
+        if only_humans and row.label == "ai":
+            yield "not_human"
+        if text in seen:
+            yield "repeated"
+        if text in texts:
+            yield "same_code"
+        if row.task in tasks:
+            yield "task"
+        if only_humans and row.author.casefold() in people:
+            yield "author"
+
+    kept, left_out = [], Counter[str]()
+    for row in rows:
+        text = canonical(row.code, "flat")
+        reason = next(reasons(row, text), None)
+        if reason is None:
+            seen.add(text)
+            kept.append(row)
+        else:
+            left_out[reason] += 1
+    like = _like(kept, known)
+    left_out["near_code"] = int(like.sum())
+    kept = [row for row, is_like in zip(kept, like, strict=True) if not is_like]
+    return kept, {reason: left_out[reason] for reason in REASONS if left_out[reason]}
+
+
+def _like(rows: Sequence[CodeRow], known: Sequence[CodeRow]) -> np.ndarray:
+    """Return (rows,) whether each resembles a known one."""
+    texts = [canonical(row.code, "text") for row in (*known, *rows)]
+    places = np.arange(len(texts))
+    return NearRows(texts).like(places[len(known) :], places[: len(known)]) >= 0
+
+
+def left_out_said(left_out: dict[str, int]) -> str:
+    """Write how many rows are left out, and why.
+
+    >>> left_out_said({"task": 2, "near_code": 1})
+    '2 of a task of train or valid, 1 like a program of train or valid'
+    """
+    return ", ".join(f"{n:,} {REASONS[reason]}" for reason, n in left_out.items())
+
+
+# ------------------------------------------------------------------------------------------------
+# What an evaluation must share with the training of its detector, and what it must not.
+
+
+MODEL = ("objective", "pooling", "similarity_pooling", "projection_size")
+
+
+def data_arguments(settings: DetectorSettings | Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `load_detection_data` takes, from settings or their saved form."""
+    s: Any = SimpleNamespace(**settings) if isinstance(settings, Mapping) else settings
+    return {
+        "source": s.data,
+        "revision": s.data_revision,
+        "on_bad_rows": s.on_bad_rows,
+        "canonical": s.canonical,
+        "languages": tuple(s.languages),
+        "split": s.split,
+        "split_seed": s.split_seed,
+        "valid_share": s.valid_share,
+        "test_share": s.test_share,
+        "hold_out": s.hold_out,
+        "train_fraction": s.train_fraction,
+        "max_train_samples": s.max_train_samples,
+        "seed": s.seed,
+        "labelled": s.objective != "similar",
+    }
+
+
+def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
+    """Stop where settings are not those that the checkpoint's `detector.json` tells.
+
+    Raises:
+        ConfigError: Names each.
+    """
+    if checkpoint is None:
+        return
+    told = read_raw(DetectorFile, checkpoint.parent / FACTS_FILE)
+    odd = [name for name, value in settings.items() if name in told and told[name] != value]
+    if odd:
+        raise ConfigError(
+            f"{checkpoint.parent.name} was trained with "
+            f"{', '.join(f'{name}={told[name]}' for name in odd)}, and is to be scored with "
+            f"{', '.join(f'{name}={settings[name]}' for name in odd)}.",
+            fix=" ".join(f"-o {name}={told[name]}" for name in odd),
+        )
+
+
+def without_known(context: RunContext, data: DetectionData) -> DetectionData:
+    """Return the data of an evaluation without test rows that its detector was trained on.
+
+    Other splits of the same data, or other data that share rows with them, put programs of the
+    training into the test.
+
+    Raises:
+        DataError: Nothing is left, or one class.
+    """
+    if context.checkpoint is None:
+        return data
+    record = read_raw(Record, context.checkpoint.parents[2] / "run.json")
+    told = (record.get("preset") or {}).get("settings")
+    if not told or data_arguments(told) == data_arguments(context.settings):
+        return data
+    try:
+        trained = load_detection_data(**data_arguments(told))
+    except DataError as error:
+        context.warn(f"Whether the test holds programs of the training is not known: {error}")
+        return data
+    known = [trained.rows[at] for name in ("train", "valid") for at in trained.splits[name]]
+    splits = dict(data.splits)
+    for name in ("test", "held_out"):
+        if name not in splits:
+            continue
+        rows = [data.rows[at] for at in splits[name]]
+        kept, left_out = new_rows(rows, known)
+        ids = {id(row) for row in kept}
+        splits[name] = splits[name][np.array([id(row) in ids for row in rows], dtype=bool)]
+        if left_out:
+            context.warn(
+                f"{name}: {len(rows) - len(kept):,} of {len(rows):,} programs are left out: "
+                f"{left_out_said(left_out)}."
+            )
+    _require_rows(data, splits["test"], is_labelled=context.settings.objective != "similar")
+    return replace(data, splits=splits)
+
+
+def _require_rows(data: DetectionData, test: np.ndarray, *, is_labelled: bool) -> None:
+    labels = {data.rows[at].label for at in test}
+    if len(labels) < (2 if is_labelled else 1):
+        left = f"all but {next(iter(labels))} code" if labels else "every program"
+        raise DataError(
+            f"In the test split of {data.source} {left} is known to the detector from its "
+            "training.",
+            fix="leave the split as the run had it, or name data that are new to it; for people's "
+            "code alone set unseen_humans",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# The programs of a detector run as token ids: rows, their edited forms, and further data.
 
 
 ABSENT = -1  # in a list of table rows: this program has no such form

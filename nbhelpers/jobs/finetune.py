@@ -12,17 +12,17 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_evaluate import check_prompts, evaluate_all, tasks_may_run
 from nbhelpers.jobs.finetune_task import Inputs, train_adapter
-from nbhelpers.jobs.training import Training
-from nbhelpers.models.causal import (
+from nbhelpers.jobs.models.causal import (
     Adapted,
     add_adapter,
     count_parameters,
     load_base,
     load_tokenizer,
 )
-from nbhelpers.models.causal_attention import choose_attention, has_triton
-from nbhelpers.models.causal_text import TextTable, check_ends, tokenise_samples
-from nbhelpers.schema import FinetuneSettings
+from nbhelpers.jobs.models.causal_batches import TextTable, check_ends, tokenise_samples
+from nbhelpers.jobs.models.causal_forward import choose_attention, has_triton
+from nbhelpers.jobs.training import Training
+from nbhelpers.presets.schema import FinetuneSettings
 
 
 def check(settings: FinetuneSettings) -> list[str]:
@@ -150,7 +150,7 @@ def build_model(context: RunContext, inputs: Inputs) -> Adapted:
     total = count_parameters(base.model)
     model, check = base.model, None
     if context.checkpoint is not None:
-        from nbhelpers.jobs.adapters import attach
+        from nbhelpers.jobs.load import attach
 
         model, check = attach(base.model, context.checkpoint.parent, base.tokenizer)
     elif s.method != "base":

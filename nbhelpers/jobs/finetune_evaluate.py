@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
-from nbhelpers.code_metrics import score_generations, score_tasks
 from nbhelpers.data.coding_tasks import program
-from nbhelpers.jobs import outcome, sandbox
-from nbhelpers.jobs.adapters import require_context
+from nbhelpers.jobs import outcome
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.generate import Answer, generate_answers
+from nbhelpers.jobs.load import require_context
 from nbhelpers.jobs.measure import MemoryMeter
-from nbhelpers.models.causal_text import coloured_parts, prompt_ids, stop_tokens
+from nbhelpers.jobs.models.causal_batches import coloured_parts, prompt_ids, stop_tokens
+from nbhelpers.jobs.sandbox import running
+from nbhelpers.metrics.generation import score_generations, score_tasks
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.finetune_task import Inputs
+    from nbhelpers.jobs.models.causal import Adapted
     from nbhelpers.jobs.training import Training
-    from nbhelpers.models.causal import Adapted
-    from nbhelpers.schema import FinetuneSettings
+    from nbhelpers.presets.schema import FinetuneSettings
 
 # A LoRA step: no gradients of the frozen weights; recomputation is not counted.
 FLOPS_PER_PARAMETER = 4
@@ -41,8 +42,8 @@ class _Question:
 
 def tasks_may_run(settings: FinetuneSettings) -> tuple[bool, str]:
     """Say whether generated programs may be run here, and why."""
-    problem = sandbox.unusable()
-    return (False, problem) if problem else sandbox.may_run(settings.run_generated_code)
+    problem = running.unusable()
+    return (False, problem) if problem else running.may_run(settings.run_generated_code)
 
 
 def evaluate_all(
@@ -68,7 +69,7 @@ def evaluate_all(
         "scores": _scores(context, rows, adapted),
         "throughput": _throughput(context, adapted, training),
         "energy": training.energy if training else None,
-        "sandbox": sandbox.describe() if inputs.tasks else None,
+        "sandbox": running.describe() if inputs.tasks else None,
     }
     outcome.write_result(context, training, ranks, parts)
 
@@ -157,7 +158,7 @@ def _run_programs(context: RunContext, inputs: Inputs, rows: list[dict[str, Any]
         return
     context.clock.phase("run programs")
     sources = [program(tasks[row["split"], row["id"]], row["answer"]) for row in asked]
-    ends = sandbox.run_programs(
+    ends = running.run_programs(
         sources, report=context.progress("run programs"), stop=context.wants_stop
     )
     for row, end in zip(asked, ends, strict=True):

@@ -15,26 +15,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nbhelpers.batching import BatchPlan
+from nbhelpers.budget.formulas import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data.coding_tasks import CodingTask
 from nbhelpers.data.instructions import InstructionData
 from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.equivalence import is_out_of_memory, prove, reason, rehearse
 from nbhelpers.jobs.loop import PlainTask
-from nbhelpers.jobs.parity import prove
-from nbhelpers.jobs.rehearsal import is_out_of_memory, reason, rehearse
+from nbhelpers.jobs.models.causal import DTYPES, Adapted
+from nbhelpers.jobs.models.causal_batches import (
+    MicroBatch,
+    TextTable,
+    make_batch,
+    padded_width,
+    row_multiple,
+)
+from nbhelpers.jobs.models.causal_forward import TrainingForward, has_triton
 from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.jobs.training import SavedWeights, Training, train_task
-from nbhelpers.ledger_finetune import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
-from nbhelpers.memory import MemoryBudget
-from nbhelpers.models.causal import DTYPES, Adapted
-from nbhelpers.models.causal_attention import has_triton
-from nbhelpers.models.causal_batches import MicroBatch, make_batch, padded_width, row_multiple
-from nbhelpers.models.causal_forward import TrainingForward
-from nbhelpers.models.causal_text import TextTable
-from nbhelpers.shapes import find_shape
+from nbhelpers.plan import BatchPlan
 
 if TYPE_CHECKING:
-    from nbhelpers.schema import FinetuneSettings
+    from nbhelpers.presets.schema import FinetuneSettings
 
 FIRST_SCALE = 2.0**10  # of fp16's loss: at PyTorch's 2^16 the first steps of Gemma are all skipped
 ROOM_SHARE = 0.8  # of the card, for a short run without compiling

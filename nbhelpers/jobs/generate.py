@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from nbhelpers.data.templates import render_question, resolve_template
-from nbhelpers.jobs.adapters import Loaded, require_context
-from nbhelpers.models.causal_forward import generating, generation_kernel
-from nbhelpers.models.causal_text import prompt_ids, stop_tokens
+from nbhelpers.jobs.load import Loaded, require_context
+from nbhelpers.jobs.models.causal_batches import prompt_ids, stop_tokens
+from nbhelpers.jobs.models.causal_forward import generating, generation_kernel
 
 
 class Answer(NamedTuple):

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from nbhelpers.batching import BatchPlan
 from nbhelpers.errors import NonFinite, Stopped
 from nbhelpers.jobs.measure_phases import PhaseTimer
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
-from nbhelpers.schema import Settings
+from nbhelpers.plan import BatchPlan
+from nbhelpers.presets.schema import Settings
 
 
 class Task(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -9,14 +10,72 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.measure_context import CardMemory
+from nbhelpers.budget.memory import held_memory
+from nbhelpers.hardware.detection import detect_hardware
+from nbhelpers.hardware.gpus import Gpu
+
+# ------------------------------------------------------------------------------------------------
+# What a GPU holds beside the tensors of a run: CUDA's context, and what others left there.
+
+
+# A context below or above that is a sign that others took or freed memory in between.
+CONTEXT_RANGE = (64 << 20, 6 << 30)
+
+
+class CardMemory:
+    """The GPU of this rank, read by NVML before CUDA starts and when the first steps are made.
+
+    The context grows as kernels are loaded, and NCCL takes its part with the first collective, so
+    it is read after steps, not at the start.
+    """
+
+    def __init__(self, index: int, *, notebook_pid: int | None = None) -> None:
+        """Read the card; make no context.
+
+        Args:
+            index: Of the GPUs that this process sees.
+            notebook_pid: The process that launched the run: what it holds is left from its cells.
+        """
+        self.index, self.context_bytes = index, None
+        self._before = self._read()
+        self.held = None
+        if self._before is not None:
+            self.held = held_memory(self._before, notebook_pid=notebook_pid or -1)
+
+    def _read(self) -> Gpu | None:
+        gpus = detect_hardware().gpus
+        found = gpus[self.index] if self.index < len(gpus) else None
+        return found if found is not None and found.memory_total_bytes else None
+
+    def read(self, device: torch.device) -> None:
+        """Measure the context now, which this process must have."""
+        now = self._read()
+        if now is None or self._before is None:
+            return
+        own = [p.memory_bytes for p in now.processes if p.pid == os.getpid() and p.memory_bytes]
+        used = own[0] if own else self._before.memory_free_bytes - now.memory_free_bytes
+        size = used - torch.cuda.memory_reserved(device)
+        if CONTEXT_RANGE[0] <= size <= CONTEXT_RANGE[1]:
+            self.context_bytes = size
+
+    def facts(self) -> dict[str, Any]:
+        """Return this card's part of a rank's line in `result.json`."""
+        found: dict[str, Any] = {"context_bytes": self.context_bytes}
+        if self.held is not None:
+            found["other_processes_bytes"] = self.held.other_processes_bytes
+            found["earlier_bytes"] = self.held.earlier_bytes
+        return found
+
+
+# ------------------------------------------------------------------------------------------------
+# What a run really used: memory of tensors, the allocator's peak, the process, the GPUs.
+
 
 # What a phase of a run is called where memory is told.
 MEMORY_PHASES = {"model": "load", "evaluate": "evaluation"}
@@ -247,7 +306,7 @@ class GpuWatch:
             self._thread.join(timeout=5)
 
     def _watch(self) -> None:
-        from nbhelpers.hardware import utilisation
+        from nbhelpers.hardware.detection import utilisation
 
         while not self._end.wait(self.every_s):
             readings = utilisation(self.indices)

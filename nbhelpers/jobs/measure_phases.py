@@ -1,25 +1,202 @@
-"""Peak memory and seconds by phase: load, forward, backward, optimizer, evaluation.
-
-Seconds are taken of every step. Peaks are taken of few steps: each reading of the allocator costs
-some microseconds, and resets its peak, so `MemoryMeter` keeps the true one.
-"""
+"""Peak memory and seconds by phase, what was alive at the peak, and their lines in a result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from nbhelpers.jobs.measure import HERE
+from nbhelpers.budget.formulas import CONTEXT
+from nbhelpers.budget.memory import MemoryBudget, compare, ledger_budget
+from nbhelpers.jobs.checkpoint import write_json
+from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.measure import HERE, MemoryMeter
 
-if TYPE_CHECKING:
-    from nbhelpers.jobs.measure import MemoryMeter
-    from nbhelpers.jobs.measure_snapshot import StepRecorder
+# ------------------------------------------------------------------------------------------------
+# What was alive at the memory peak of one step, kept where the prediction was off.
+#
+# The step is recorded by PyTorch's allocator. Its own dump is a pickle, which no reader should have
+# to trust, so what matters is written as JSON: the sizes that were alive, where they were made, and
+# the curve of the step.
+
+
+TOLERANCE_PERCENT = 3.0
+MOST_EVENTS = 200_000  # that the allocator keeps of one step, the newest
+MOST_SIZES, MOST_POINTS, MOST_IN_RESULT = 300, 2000, 12
+NO_FRAME = "before the step"
+FREED = ("free_completed", "free")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """Blocks of one size that were alive at the peak, made at one place."""
+
+    size_bytes: int
+    count: int
+    made_at: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, with the sum."""
+        sizes = {"size_bytes": self.size_bytes, "count": self.count}
+        return sizes | {"total_bytes": self.size_bytes * self.count, "made_at": self.made_at}
+
+
+class StepRecorder:
+    """Records one step of a GPU and keeps what it saw if the prediction was off."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        path: Path,
+        predicted_bytes: int,
+        tell: Callable[[dict[str, Any]], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Record on this device.
+
+        Args:
+            path: The JSON file of this rank.
+            predicted_bytes: Of the largest step, which the recorded one should be.
+            tell: Takes the part that goes into `result.json`.
+        """
+        self.device, self.path, self.predicted_bytes = device, path, predicted_bytes
+        self.tell, self.warn = tell, warn
+        self._step: int | None = None
+
+    def start(self, step: int) -> None:
+        """Begin to record; an allocator without a history is left alone."""
+        try:
+            torch.cuda.memory._record_memory_history(
+                enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+            )
+        except (AttributeError, RuntimeError, TypeError) as error:
+            self.warn(f"The memory of a step cannot be recorded here: {error}.")
+            return
+        self._step = step
+
+    def stop(self, measured_bytes: int) -> None:
+        """End the record; keep it if the prediction is off by more than 3 %."""
+        if self._step is None:
+            return
+        step, self._step = self._step, None
+        error = 100 * (self.predicted_bytes - measured_bytes) / max(1, measured_bytes)
+        try:
+            if abs(error) > TOLERANCE_PERCENT:
+                found = torch.cuda.memory._snapshot(self.device)
+                self._keep(found, step=step, measured_bytes=measured_bytes, error=error)
+        except (OSError, RuntimeError, KeyError) as problem:
+            self.warn(f"The record of a step's memory could not be kept: {problem}.")
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    def _keep(
+        self, snapshot: Mapping[str, Any], *, step: int, measured_bytes: int, error: float
+    ) -> None:
+        index = self.device.index or 0
+        events = snapshot["device_traces"][index]
+        blocks = [
+            (block["address"], block.get("requested_size") or block["size"])
+            for segment in snapshot["segments"]
+            if segment.get("device", 0) == index
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
+        ]
+        alive, curve = at_peak(events, blocks)
+        rows = [each.to_dict() for each in alive[:MOST_SIZES]]
+        told = {"file": self.path.name, "step": step + 1, "measured_bytes": measured_bytes}
+        told |= {"predicted_bytes": self.predicted_bytes, "error_percent": error}
+        whole = told | {"schema": 1, "torch": torch.__version__, "events": len(events)}
+        write_json(self.path, whole | {"alive": rows, "curve": thin(curve)})
+        self.tell(told | {"alive": rows[:MOST_IN_RESULT]})
+
+
+def at_peak(
+    events: Sequence[Mapping[str, Any]], at_end: Iterable[tuple[int, int]]
+) -> tuple[list[Alive], list[tuple[int, int]]]:
+    """Return what was alive at the peak, most bytes first, and the curve (microseconds, bytes).
+
+    The events are gone through from their end, where what is alive is known: the beginning may
+    have been cut off.
+
+    Args:
+        events: `action`, `addr`, `size`, perhaps `frames` and `time_us`, as the allocator tells.
+        at_end: Address and bytes of the blocks that are alive after the last event.
+    """
+    alive = dict(at_end)
+    now = peak = sum(alive.values())
+    at, curve = len(events), []
+    for index in range(len(events) - 1, -1, -1):
+        event = events[index]
+        curve.append((int(event.get("time_us", 0)), now))
+        if event["action"] == "alloc":
+            now -= alive.pop(event["addr"], 0)
+        elif event["action"] in FREED:
+            alive[event["addr"]] = event["size"]
+            now += event["size"]
+        if now > peak:
+            peak, at = now, index
+    return _grouped(events, dict(alive), at), curve[::-1]
+
+
+def _grouped(events: Sequence[Mapping[str, Any]], alive: dict[int, int], at: int) -> list[Alive]:
+    """Go forward from what was alive before the first event up to event `at`."""
+    made: dict[int, str] = {}
+    for event in events[:at]:
+        if event["action"] == "alloc":
+            alive[event["addr"]] = event["size"]
+            made[event["addr"]] = place(event.get("frames") or ())
+        elif event["action"] in FREED:
+            alive.pop(event["addr"], None)
+            made.pop(event["addr"], None)
+    counts = Counter((size, made.get(addr, NO_FRAME)) for addr, size in alive.items())
+    found = [Alive(size_bytes=s, count=n, made_at=where) for (s, where), n in counts.items()]
+    return sorted(found, key=lambda each: -each.size_bytes * each.count)
+
+
+def place(frames: Iterable[Mapping[str, Any]]) -> str:
+    """Return the innermost Python line that is no part of PyTorch, with two parts of its path.
+
+    >>> place([{"filename": "/x/torch/nn/linear.py", "line": 1, "name": "f"},
+    ...        {"filename": "/y/models/gemma/mlp.py", "line": 7, "name": "forward"}])
+    'gemma/mlp.py:7 forward'
+    """
+    found = ""
+    for frame in frames:
+        parts = str(frame.get("filename", "")).replace("\\", "/").split("/")
+        if not parts[-1].endswith(".py"):
+            continue
+        found = f"{'/'.join(parts[-2:])}:{frame.get('line')} {frame.get('name')}"
+        if "torch" not in parts:
+            return found
+    return found or "the backward pass, or code without Python lines"
+
+
+def thin(curve: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return at most `MOST_POINTS` points, in each stretch the highest.
+
+    >>> thin([(0, 1), (1, 5)])
+    [(0, 1), (1, 5)]
+    """
+    width = -(-len(curve) // MOST_POINTS) or 1
+    stretches = (curve[i : i + width] for i in range(0, len(curve), width))
+    return [max(stretch, key=lambda point: point[1]) for stretch in stretches]
+
+
+# ------------------------------------------------------------------------------------------------
+# Peak memory and seconds by phase: load, forward, backward, optimizer, evaluation.
+#
+# Seconds are taken of every step. Peaks are taken of few steps: each reading of the allocator costs
+# some microseconds, and resets its peak, so `MemoryMeter` keeps the true one.
+
 
 PHASES = ("load", "forward", "backward", "optimizer", "evaluation")
 FIRST_STEPS = 2  # the first makes the optimizer's state, the second has it all
@@ -193,3 +370,140 @@ def phase_rows(
         row = {"phase": name, "predicted_bytes": guess, "measured_bytes": size}
         rows.append(row | {"error_percent": error})
     return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# A run's measuring of memory put together: from its context to its lines in `result.json`.
+
+
+SNAPSHOT = "memory_snapshot"  # of rank 0, with .json; those of others have their number too
+SNAPSHOT_EVENT = "memory_snapshot"
+SAME_SHARE = 0.01  # by which two batches may differ in the ledger and be called the same
+OF_DATA, OF_BUDGET = "the largest batch of the data", "the longest possible batch"
+LEFT_OVER = ("other_processes_bytes", "earlier_bytes", "context_bytes")
+
+
+def meter_of(context: RunContext, *, is_resumed: bool, load_bytes: int = 0) -> MemoryMeter:
+    """Return the meter of a training: it knows what loading took, and earlier attempts.
+
+    Args:
+        load_bytes: The allocator's peak when the model was built; 0: it was built on the CPU.
+        is_resumed: The optimizer's state came with the model, so this loading is another one.
+    """
+    device = context.accelerator.device
+    loaded = {}
+    if device.type == "cuda" and not is_resumed:  # nothing but the model was on the device so far
+        loaded["load"] = load_bytes or torch.cuda.max_memory_allocated(device)
+    meter = MemoryMeter(device, card=context.card, phases=loaded)
+    for name, size in told_phases(context.earlier, meter.where).items():
+        meter.note(name, size)
+    kept = [event for event in context.earlier if event.get("type") == SNAPSHOT_EVENT]
+    meter.snapshot = kept[-1].get("snapshot") if kept else None
+    return meter
+
+
+def settle_budget(context: RunContext, found: MemoryBudget | None) -> MemoryBudget | None:
+    """Return what the measured peak is compared with, and write it as an event.
+
+    The simulation of before the run is of the longest possible batch. Where the data's largest one
+    is as long, it stands in the place of the ledger.
+
+    Args:
+        found: The ledger of the data's largest batch.
+    """
+    told = _told_budget(context)
+    if told is not None and told.source == "simulation" and found is not None:
+        longest = ledger_budget(context.preset, context.plan, context.hardware).allocated_bytes
+        found = told if abs(found.allocated_bytes / longest - 1) < SAME_SHARE else found
+    if found is not None:
+        context.emit("memory", predicted_bytes=found.allocated_bytes)
+    return found
+
+
+def peaks_of(
+    context: RunContext, meter: MemoryMeter, watched: Iterable[int], budget: MemoryBudget | None
+) -> PhasePeaks:
+    """Return what measures the phases of a training in the steps that are watched.
+
+    Args:
+        budget: From `settle_budget`.
+    """
+    recorder, predicted = None, _predicted_bytes(budget or _told_budget(context))
+    if meter.device.type == "cuda" and predicted:
+        rank = context.rank
+
+        def tell(found: dict[str, Any]) -> None:
+            meter.snapshot = found
+            context.emit_rank(SNAPSHOT_EVENT, snapshot=found)
+
+        recorder = StepRecorder(
+            meter.device,
+            path=context.run.path / f"{SNAPSHOT}{f'-rank{rank}' if rank else ''}.json",
+            predicted_bytes=predicted,
+            tell=tell,
+            warn=context.warn,
+        )
+    return PhasePeaks(meter, watched=watched, tell=context.emit_rank, recorder=recorder)
+
+
+def _told_budget(context: RunContext) -> MemoryBudget | None:
+    """Return the budget before the run; none of an evaluation, whose budget is of training."""
+    if context.is_evaluation or not context.facts.get("budget"):
+        return None
+    return MemoryBudget.from_dict(context.facts["budget"])
+
+
+def _predicted_bytes(budget: MemoryBudget | None) -> int | None:
+    """Return the peak that training is predicted to have."""
+    if budget is None:
+        return None
+    of_training = [x.size_bytes for x in budget.phases if x.name not in ("load", "evaluation")]
+    return max(of_training, default=budget.allocated_bytes) or None
+
+
+def memory_facts(
+    context: RunContext, ranks: list[dict[str, Any]], budget: MemoryBudget | None
+) -> dict[str, Any]:
+    """Return `memory` of `result.json`: the prediction beside the worst rank's peak.
+
+    `budget` is that of the data's largest batch, from `settle_budget`; None: nothing was trained.
+    `phases` and `reserved` are compared with the simulation of the data's largest batch, or else
+    of the budget before the run, which is of the longest possible batch: `basis` says which.
+    """
+    measured = max(line["peak_allocated_bytes"] for line in ranks) or None
+    cuda = context.accelerator.device.type == "cuda"
+    by_phase = [line.pop("phases", {}) for line in ranks]
+    snapshots = [line.pop("snapshot", None) for line in ranks]
+    told = budget if budget is not None and budget.phases else _told_budget(context)
+    phases = {line.name: line.size_bytes for line in told.phases} if told else {}
+    facts: dict[str, Any] = {
+        "device": context.accelerator.device.type,
+        "what": "allocator peak" if cuda else "live tensor bytes",
+        "per_rank": ranks,
+        "source": budget.source if budget is not None else None,
+        "phases": phase_rows(phases, by_phase),
+        "basis": (OF_DATA if told is budget else OF_BUDGET) if phases else None,
+        "reserved": _reserved(told, ranks),
+        "left_over": left_over(ranks),
+        "snapshot": next(filter(None, snapshots), None),
+    }
+    if budget is None:
+        return facts | {"predicted_bytes": None, "measured_bytes": measured, "error_percent": None}
+    lines = [asdict(line) for line in budget.lines if line.name != CONTEXT]
+    return facts | {"predicted_lines": lines} | compare(budget, measured)
+
+
+def _reserved(told: MemoryBudget | None, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    measured = max(line["peak_reserved_bytes"] for line in ranks) or None
+    predicted = told.reserved_bytes if told is not None else None
+    error = 100 * (predicted - measured) / measured if predicted and measured else None
+    return {"predicted_bytes": predicted, "measured_bytes": measured, "error_percent": error}
+
+
+def left_over(ranks: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
+    """Return what the cards held beside the tensors of the run: of each kind the largest."""
+    found = {}
+    for name in LEFT_OVER:
+        known = [line[name] for line in ranks if line.get(name) is not None]
+        found[name] = max(known, default=None)
+    return found

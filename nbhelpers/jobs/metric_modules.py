@@ -18,9 +18,9 @@ from typing import Any
 import datasets
 import evaluate
 
-from nbhelpers import code_metrics
+from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError
-from nbhelpers.suggest import did_you_mean
+from nbhelpers.metrics import generation
 
 TEXTS = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
 INPUTS = (*TEXTS, "outcomes")  # what any of these metrics may be given
@@ -142,8 +142,8 @@ class SyntaxAccuracy(CodeMetric):
     def score(self, predictions: list[str]) -> dict[str, Any]:
         """See `code_metrics.syntax_accuracy`."""
         return {
-            "syntax_accuracy": code_metrics.syntax_accuracy(predictions),
-            "syntax_errors": code_metrics.syntax_errors(predictions),
+            "syntax_accuracy": generation.syntax_accuracy(predictions),
+            "syntax_errors": generation.syntax_errors(predictions),
         }
 
 
@@ -156,8 +156,8 @@ class CodeBleu(CodeMetric):
     def score(self, predictions: list[str], references: list[str | None]) -> dict[str, Any]:
         """See `code_metrics.code_bleu`."""
         return {
-            "bleu": code_metrics.code_bleu(predictions, references),
-            "bleu_signature": code_metrics.bleu_signature(),
+            "bleu": generation.code_bleu(predictions, references),
+            "bleu_signature": generation.bleu_signature(),
         }
 
 
@@ -170,8 +170,8 @@ class CodeChrf(CodeMetric):
     def score(self, predictions: list[str], references: list[str | None]) -> dict[str, Any]:
         """See `code_metrics.code_chrf`."""
         return {
-            "chrf": code_metrics.code_chrf(predictions, references),
-            "chrf_signature": code_metrics.chrf_signature(),
+            "chrf": generation.code_chrf(predictions, references),
+            "chrf_signature": generation.chrf_signature(),
         }
 
 
@@ -183,7 +183,7 @@ class ExactMatch(CodeMetric):
 
     def score(self, predictions: list[str], references: list[str | None]) -> dict[str, Any]:
         """See `code_metrics.exact_match`."""
-        return {"exact_match": code_metrics.exact_match(predictions, references)}
+        return {"exact_match": generation.exact_match(predictions, references)}
 
 
 class PassAt1(CodeMetric):
@@ -194,7 +194,7 @@ class PassAt1(CodeMetric):
 
     def score(self, outcomes: list[str | None]) -> dict[str, Any]:
         """See `code_metrics.pass_at_1`."""
-        return {"pass@1": code_metrics.pass_at_1(outcomes)}
+        return {"pass@1": generation.pass_at_1(outcomes)}
 
 
 MODULES: dict[str, type[CodeMetric]] = {

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from nbhelpers import calibration, speeds
+from nbhelpers.budget import prediction_log, speeds
+from nbhelpers.budget.memory import MemoryBudget, compare
+from nbhelpers.common.result_files import Result
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.events import read_events
-from nbhelpers.job_specs import JOBS
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import MemoryMeter, peak_rss_bytes
-from nbhelpers.jobs.measure_run import memory_facts
+from nbhelpers.jobs.measure_phases import memory_facts
 from nbhelpers.jobs.probe import rate_of
 from nbhelpers.jobs.training import Training
-from nbhelpers.memory import MemoryBudget, compare
-from nbhelpers.result_files import Result
-from nbhelpers.schema import Settings
-from nbhelpers.weight_files import weights_file
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.schema import Settings
+from nbhelpers.runs.events import read_events
+from nbhelpers.use.weight_files import weights_file
 
 ADAPTER = "adapter_model.safetensors"
 VERSIONS = (
@@ -142,7 +142,7 @@ def write_result(
         "timing": context.clock.result(),
     }
     written = Result.write(context.run.result_path, result | parts)
-    calibration.append(written.raw, facts)
+    prediction_log.append(written.raw, facts)
     speeds.remember(facts, written.raw)
     context.accelerator.end_training()
     context.emit_rank("end")

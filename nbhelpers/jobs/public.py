@@ -1,18 +1,71 @@
-"""What may leave this machine: names of the hub, no paths of local folders."""
+"""What may leave this machine, and folders that are written aside and renamed when whole."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.catalog import SAMPLES
+from nbhelpers.common.files import read_json, write_json
+from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.result_files import CalibrationFile
 from nbhelpers.data.hub import is_repo_id
-from nbhelpers.files import read_json, write_json
-from nbhelpers.job_specs import FINETUNE
-from nbhelpers.schema import FinetuneSettings
-from nbhelpers.trained import ADAPTER_CONFIG
+from nbhelpers.errors import ConfigError
+from nbhelpers.presets.catalog import SAMPLES
+from nbhelpers.presets.jobs import DETECTOR, FINETUNE
+from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.use.trained import ADAPTER_CONFIG, FACTS_NAME, TrainedDetector
+
+# ------------------------------------------------------------------------------------------------
+# Folders that are written aside and renamed when they are whole; one of somebody else is kept.
+
+
+DRAFT = "draft"
+_KINDS = (DRAFT, "merged", "adapter", "detector")
+
+
+def require_ours(folder: Path) -> Path:
+    """Return a folder that may be replaced: an empty place, or a draft that was left behind.
+
+    Raises:
+        ConfigError: Something else lies there.
+    """
+    is_link = folder.is_symlink()
+    if not is_link and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        return folder
+    told = {} if is_link else read_json(folder / FACTS_NAME) or {}
+    if told.get("kind") not in _KINDS:
+        raise ConfigError(
+            f"{folder} is needed for a while, and something else lies there.",
+            fix=f"move {folder.name} away, or name another folder to write",
+        )
+    return folder
+
+
+def start(folder: Path) -> None:
+    """Make a draft's folder anew, marked as one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(folder / FACTS_NAME, {"schema": 1, "kind": DRAFT})
+
+
+def open_up(folder: Path) -> None:
+    """Give the files of a finished folder the mode of its facts: what the umask makes of new files.
+
+    `safetensors` (seen with 0.8) makes its files readable for their owner alone.
+    """
+    mode = (folder / FACTS_NAME).stat().st_mode & 0o666
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+
+# ------------------------------------------------------------------------------------------------
+# What may leave this machine: names of the hub, no paths of local folders.
+
 
 LOCAL = "local"
 _NAMES = (*FINETUNE.models.embedded, *FINETUNE.models.packaged, *SAMPLES, "humaneval", "mbpp")
@@ -77,3 +130,106 @@ def scrub(folder: Path, settings: FinetuneSettings) -> None:
             data["revision"] = settings.model_revision if is_named else None
         if json.dumps(data) != before:
             write_json(path, data)
+
+
+# ------------------------------------------------------------------------------------------------
+# What of a detector's run may leave this machine: figures and names of the hub, no local paths.
+
+
+CALIBRATION = "calibration.json"
+_KEPT = ("run_id", "job", "mode", "preset", "precision", "seed", "command", "git_commit")
+_KEPT += ("finished_at", "versions", "model", "operating_point", "scores", "similarity")
+_KEPT += ("throughput", "inference", "warnings")
+_OF_DATA = ("source", "revision", "licence", "fingerprint", "note", "canonical", "splits")
+_OF_DATA += ("overlap", "truncated", "further")
+_OF_AUDIT = ("verdict", "reasons", "warnings")
+_SOURCES = ("data", "unseen_humans", "retrieval_data", "model")
+
+
+def hub_name(source: Any) -> str | None:
+    """Return the hub id that a model or a data set stands for; None where others cannot get it.
+
+    >>> hub_name("codebert"), hub_name("smoke"), hub_name("/home/me/rows.jsonl")
+    ('microsoft/codebert-base', None, None)
+    """
+    if not isinstance(source, str):
+        return None
+    source = DETECTOR.models.aliases.get(source, source)
+    return source if is_on_hub(source) else None
+
+
+def public_name(source: Any) -> str:
+    """Return how a model or a data set is called in public.
+
+    >>> public_name("smoke"), public_name("/home/me/rows.jsonl"), public_name(None)
+    ('smoke', 'a local copy named rows.jsonl', 'not recorded')
+    """
+    if not source:
+        return "not recorded"
+    if source in (*SAMPLES, *DETECTOR.models.embedded, *DETECTOR.models.packaged):
+        return source
+    return hub_name(source) or f"a local copy named {Path(source).name}"
+
+
+def public_detector_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which local files and folders have no name."""
+    found = dict(settings)
+    for name in _SOURCES:
+        value = found.get(name)
+        if value and public_name(value).startswith("a local copy"):
+            found[name] = LOCAL
+    return scrubbed(found)
+
+
+def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of `result.json` that belongs to the model; no programs, no people's names.
+
+    What `nbhelpers detect` reads of a run is kept under the same names.
+    """
+    found = {name: result[name] for name in _KEPT if result.get(name) is not None}
+    found["settings"] = public_detector_settings(result.get("settings") or {})
+    found["data"] = _picked(result.get("data"), _OF_DATA)
+    found["audit"] = _picked(result.get("audit"), _OF_AUDIT)
+    if "source" in found["data"]:
+        found["data"]["source"] = public_name(found["data"]["source"])
+    if found.get("model"):
+        found["model"] = {**found["model"], "name": public_name(found["model"].get("name"))}
+    return scrubbed(found)
+
+
+def _picked(data: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: data[name] for name in names if name in (data or {})}
+
+
+def scrubbed(value: Any) -> Any:
+    """Return a JSON value whose texts hold no paths.
+
+    >>> scrubbed({"note": ["read /home/me/rows.jsonl", 3]})
+    {'note': ['read rows.jsonl', 3]}
+    """
+    if isinstance(value, Mapping):
+        return {name: scrubbed(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [scrubbed(each) for each in value]
+    return without_paths(value) if isinstance(value, str) else value
+
+
+def scrub_names(folder: Path) -> None:
+    """Take out the places of the model that libraries note in their files."""
+    for name in ("config.json", "tokenizer_config.json"):
+        data = read_json(folder / name)
+        if data is not None and {"_name_or_path", "name_or_path"} & set(data):
+            kept = {k: v for k, v in data.items() if k not in ("_name_or_path", "name_or_path")}
+            write_json(folder / name, kept)
+
+
+def copy_calibration(trained: TrainedDetector, part: Path) -> dict[str, Any] | None:
+    """Write the calibration of a run beside its model, where there is one; return it."""
+    home = trained.scored or trained.folder
+    told = read_raw(CalibrationFile, home / CALIBRATION)
+    if not told:
+        return None
+    if not (source := told.get("source")) or public_name(source).startswith("a local copy"):
+        told["source"] = "known-human code of the one who exported this"
+    write_json(part / CALIBRATION, scrubbed(told))
+    return told

@@ -15,7 +15,7 @@ from nbhelpers.errors import OutOfMemory, Stopped
 from nbhelpers.jobs.serve import Line, serve
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.detector_model import Loaded
+    from nbhelpers.jobs.load_detector import Loaded
 
 PART = 512  # programs whose tokens are held at once
 HEAD_CHARACTERS, HEAD_CHARACTERS_PER_TOKEN = 64_000, 32
@@ -26,8 +26,8 @@ def operations(line: Line) -> dict[str, Callable[..., dict[str, Any]]]:
     held: dict[str, Loaded] = {}
 
     def load(folder: str, device: str) -> dict[str, Any]:
-        from nbhelpers.jobs.adapters import choose_device
-        from nbhelpers.jobs.detector_model import load_detector
+        from nbhelpers.jobs.load import choose_device
+        from nbhelpers.jobs.load_detector import load_detector
 
         used = choose_device(device)
         held["model"] = load_detector(Path(folder), device=used)
@@ -43,7 +43,7 @@ def operations(line: Line) -> dict[str, Callable[..., dict[str, Any]]]:
 def _export(line: Line) -> Callable[..., dict[str, Any]]:
     def export(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
         from nbhelpers.jobs.detector_export import export_detector
-        from nbhelpers.trained_detector import TrainedDetector
+        from nbhelpers.use.trained import TrainedDetector
 
         options["out"] = Path(options["out"])
         given = TrainedDetector.from_dict(trained)

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from nbhelpers.common.files import cache_dir, save_in_cache
 from nbhelpers.errors import DataError
-from nbhelpers.models.buckets import Bucket, TextBucket
-from nbhelpers.models.encoders import encoder_class
-from nbhelpers.models.encoding import hidden_states
-from nbhelpers.models.graph_inputs import GraphTable
-from nbhelpers.models.inputs import TokenTable, cache_dir, save_in_cache
+from nbhelpers.jobs.models.encoders import encoder_class
+from nbhelpers.jobs.models.encoding import hidden_states
+from nbhelpers.jobs.models.inputs import Bucket, GraphTable, TextBucket, TokenTable
 
 BATCH, LEARNING_RATE, WARMUP_STEPS = 8, 3e-3, 20
 HIDDEN_SHARE = 0.15  # of the tokens that RoBERTa must guess

@@ -12,17 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbhelpers.hardware import detect_hardware
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.hardware.detection import detect_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
-from nbhelpers.jobs.measure_phases import PhaseTimer, steps_to_watch
-from nbhelpers.jobs.measure_run import meter_of, peaks_of, settle_budget
+from nbhelpers.jobs.measure_phases import (
+    PhaseTimer,
+    meter_of,
+    peaks_of,
+    settle_budget,
+    steps_to_watch,
+)
+from nbhelpers.jobs.models.weights import read_state_dict
 from nbhelpers.jobs.probe import ProbedSteps, probed_steps
 from nbhelpers.jobs.track import emitter
-from nbhelpers.memory import MemoryBudget
-from nbhelpers.models.weights import read_state_dict
 
 COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
 

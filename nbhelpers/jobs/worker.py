@@ -20,20 +20,20 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.batching import BatchPlan
-from nbhelpers.config import Preset
+from nbhelpers.common.processes import die_with_parent
 from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError, OutOfMemory, Stopped
-from nbhelpers.events import EventWriter, phase_seconds, read_events
-from nbhelpers.hardware import Hardware
-from nbhelpers.job_specs import JOBS
+from nbhelpers.hardware.detection import Hardware
 from nbhelpers.jobs.checkpoint import read_index
-from nbhelpers.nodes import attend
-from nbhelpers.runs import Run, redirect_output
-from nbhelpers.supervise import die_with_parent
+from nbhelpers.plan import BatchPlan
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.preset import Preset
+from nbhelpers.runs.events import EventWriter, phase_seconds, read_events
+from nbhelpers.runs.nodes import attend
+from nbhelpers.runs.run import Run, redirect_output
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.context import RunContext
-    from nbhelpers.jobs.measure_context import CardMemory
+    from nbhelpers.jobs.measure import CardMemory
 
 BEGAN = time.perf_counter()  # imports of the libraries take longer than a small run
 
@@ -183,7 +183,7 @@ def _check_gpu(precision: str, launched_by: int | None) -> CardMemory:
     """Return what this rank's GPU holds before CUDA starts, which must do for the run."""
     import torch
 
-    from nbhelpers.jobs.measure_context import CardMemory
+    from nbhelpers.jobs.measure import CardMemory
 
     found = torch.cuda.device_count()
     local = int(os.environ.get("LOCAL_RANK", "0"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .launcher import (
+from nbhelpers.legacy.launcher import (
     RECIPES,
     Launcher,
     Recipe,
@@ -12,9 +12,9 @@ from .launcher import (
     recipe_of,
     script_facts,
 )
-from .patch import patch_script
-from .result import ScriptPatch, patch_text
-from .write import write_launcher
+from nbhelpers.legacy.patch import patch_script
+from nbhelpers.legacy.result import ScriptPatch, patch_text
+from nbhelpers.legacy.write import write_launcher
 
 __all__ = [
     "RECIPES",

@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbhelpers.batching import BatchPlan, split_batch, valid_choices
+from nbhelpers.common.files import is_file
 from nbhelpers.errors import ConfigError
-from nbhelpers.paths import is_file
-
-from .faults import never_saved
-from .patch import patch_script
-from .result import ALREADY, train_command
-from .source import read_script
-from .syntax import last_name
+from nbhelpers.legacy.faults import never_saved
+from nbhelpers.legacy.patch import patch_script
+from nbhelpers.legacy.result import ALREADY, train_command
+from nbhelpers.legacy.source import last_name, read_script
+from nbhelpers.plan import BatchPlan, split_batch, valid_choices
 
 GLOBAL_BATCH, EPOCHS, SAVE_STEPS = 64, 2, 500
 SAMPLE_PAIRS = 90_102  # the 10 % of the training pairs that the scripts draw

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .faults import Fault
-from .guards import Kept
-from .source import Script
-from .syntax import last_name
+from nbhelpers.legacy.faults import Fault, Kept
+from nbhelpers.legacy.source import Script, last_name
 
 WOULD, DONE, ALREADY = "would patch", "patched", "already patched"
 USUAL_WEIGHTS = "checkpoint-best-f1/model.bin"

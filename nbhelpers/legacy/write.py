@@ -10,8 +10,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from nbhelpers.common.files import absence, kind_of
 from nbhelpers.errors import ConfigError
-from nbhelpers.paths import absence, kind_of
 
 
 def resolve_target(path: Path) -> Path:

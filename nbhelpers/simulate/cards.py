@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import GIB, Gpu, GpuSpec, find_gpu, known_gpus
+from nbhelpers.hardware.gpus import GIB, Gpu, GpuSpec, find_gpu, known_gpus
 
 NATIVE_BF16 = 80
 # Source: "Streaming multiprocessors" in NVIDIA's whitepapers and datasheets of each GPU; the driver

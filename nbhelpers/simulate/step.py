@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from nbhelpers.budget.formulas import CONTEXT, MemoryLine
+from nbhelpers.budget.memory import QLORA_SAFETY_FACTOR, SAFETY_FACTOR, MemoryBudget, verdict_of
 from nbhelpers.errors import ConfigError
-from nbhelpers.gpus import Gpu
-from nbhelpers.ledger import CONTEXT, MemoryLine
-from nbhelpers.memory import QLORA_SAFETY_FACTOR, SAFETY_FACTOR, MemoryBudget, verdict_of
+from nbhelpers.hardware.gpus import Gpu
 from nbhelpers.simulate.cards import Card, find_card
-from nbhelpers.simulate.devices import CUDA
 from nbhelpers.simulate.distributed import fake_distributed
 from nbhelpers.simulate.fake_cuda import fake_cuda
-from nbhelpers.simulate.masquerade import Masquerade, transparent_python
+from nbhelpers.simulate.masquerade import CUDA, Masquerade, transparent_python
 from nbhelpers.simulate.patches import patched_torch
 from nbhelpers.simulate.state import (
     ADAPTERS,

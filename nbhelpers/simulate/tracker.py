@@ -11,10 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbhelpers.simulate import kernels, matmul_workspace
-from nbhelpers.simulate.absorbing import ABSORBING, settled
 from nbhelpers.simulate.data_dependent import DATA_DEPENDENT, run_data_dependent
-from nbhelpers.simulate.filled import FILLED, filled_values
-from nbhelpers.simulate.shadow import Shadows
+from nbhelpers.simulate.shadow import ABSORBING, FILLED, Shadows, filled_values, settled
 from nbhelpers.simulate.shortcuts import SLOW, shortcut
 from nbhelpers.simulate.state import (
     ACTIVATIONS,

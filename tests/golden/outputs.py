@@ -140,7 +140,7 @@ def call(where: Place, *words: str) -> dict[str, Any]:
 
 def call_raw(where: Place, *words: str) -> dict[str, Any]:
     """Run a command in this process; return exit code, stdout and stderr as they are."""
-    from nbhelpers.cli import main
+    from nbhelpers.cli.app import main
 
     out, err, argv, code = io.StringIO(), io.StringIO(), sys.argv, 0
     sys.argv = ["nbhelpers", *(word.replace("@ROOT@", str(where.root)) for word in words)]

@@ -203,7 +203,7 @@ def launched_id(job: str, settings: dict[str, Any]) -> str:
 
     The one deep import of the golden tests: no command tells an id without writing a folder.
     """
-    from nbhelpers.identity import run_id
+    from nbhelpers.runs.identity import run_id
 
     return run_id(job, settings)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbhelpers.report_html import cost, origin
-from nbhelpers.report_page import section, table_of
-from nbhelpers.report_tables import (
+from nbhelpers.presets.targets import scores_of
+from nbhelpers.reports.html import cost, origin
+from nbhelpers.reports.page import section, table_of
+from nbhelpers.reports.tables import (
     memory_table,
     metrics_table,
     settings_table,
     timing_table,
     training_table,
 )
-from nbhelpers.targets import scores_of
 
 
 def headline(facts: Any) -> str:

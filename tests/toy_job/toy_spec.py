@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from nbhelpers.catalog import JobModels
-from nbhelpers.job_specs import JOBS, JobSpec
-from nbhelpers.metric_registry import Metric, Scores
-from nbhelpers.schema import Positive, Settings
+from nbhelpers.metrics.registry import Metric, Scores
+from nbhelpers.presets.catalog import JobModels
+from nbhelpers.presets.jobs import JOBS, JobSpec
+from nbhelpers.presets.schema import Positive, Settings
 
 
 class ToySettings(Settings):

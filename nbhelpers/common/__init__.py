@@ -1,0 +1,1 @@
+"""What every folder uses: files, processes, display, errors of the hub."""

@@ -1,0 +1,284 @@
+"""Paths, JSON files, the cache folder and a lock: what stands between us and the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from uuid import uuid4
+
+from nbhelpers.errors import ConfigError, LaunchError, NbhelpersError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+
+# ------------------------------------------------------------------------------------------------
+# Paths that a person typed: asked about without a crash, whatever they hold.
+#
+# `pathlib` raises OSError for a name too long or a folder that may not be searched, ValueError for
+# a
+# NUL and RuntimeError for an unknown `~name`. Here these are answers, or one typed error.
+
+
+def expanded(path: str | os.PathLike[str], name: str = "the path") -> Path:
+    """Return a path with `~` resolved; `name` is how the error calls it.
+
+    >>> expanded("runs").as_posix()
+    'runs'
+
+    Raises:
+        ConfigError: It is no path at all, holds a NUL, or names a user that is not there.
+    """
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or "\0" in text:
+        raise ConfigError(f"{name} is {path!r}, which is no path.", fix="give a path as text")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{name} is {text!r}, and the home folder in it is unknown.",
+            fix="write the whole path, without ~",
+        ) from error
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """Say what is at a path: "file", "folder", "other", "forbidden", or "" for nothing.
+
+    Links are followed; a loop of them is nothing. "forbidden": a folder above may not be searched.
+
+    >>> kind_of("/"), kind_of("/no/such/place"), kind_of("x" * 5000), kind_of("a\\0b")
+    ('folder', '', '', '')
+    """
+    try:
+        mode = expanded(path).stat().st_mode
+    except PermissionError:
+        return "forbidden"
+    except (OSError, ValueError, ConfigError):
+        return ""
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
+def absence(path: str | os.PathLike[str]) -> str:
+    """Say why there is nothing to use at a path, as the end of a sentence.
+
+    >>> absence("/no/such/place")
+    'does not exist'
+    """
+    kind = kind_of(path)
+    found = {"": "does not exist", "folder": "is a folder", "file": "is a file"}
+    return found.get(kind, "cannot be looked at" if kind == "forbidden" else "is no plain file")
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is there that can be asked about."""
+    return kind_of(path) == "folder"
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file is there that can be asked about."""
+    return kind_of(path) == "file"
+
+
+# ------------------------------------------------------------------------------------------------
+# JSON files that are replaced in one step, and frozen dataclasses that were saved in them.
+
+
+T = TypeVar("T")
+
+
+LARGEST = 1e300  # no number here is larger, and a larger integer cannot become a float
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a finite number; truth values are none.
+
+    >>> is_number(3), is_number(True), is_number("3"), is_number(float("nan")), is_number(10**400)
+    (True, False, False, False, False)
+    """
+    return type(value) in (int, float) and -LARGEST < value < LARGEST
+
+
+def read_json(path: str | Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None when none can be read."""
+    try:
+        return parsed(Path(path).read_bytes())
+    except OSError:
+        return None
+
+
+def parsed(text: bytes | str) -> dict[str, Any] | None:
+    """The object that a JSON text holds, NaN and infinity as None; None where it holds none.
+
+    >>> parsed(b'{"loss": NaN}'), parsed(b'{"loss": 0.'), parsed(b"[]")
+    ({'loss': None}, None, None)
+    """
+    try:
+        data = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def write_json(path: str | Path, data: dict[str, Any]) -> None:
+    """Replace a JSON file in one step: readers see the old or the new one, never a part."""
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(data, indent=1, default=str) + "\n")
+            file.flush()
+            with contextlib.suppress(OSError):  # some mounted drives have no fsync
+                os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def rebuilt(
+    kind: type[T],
+    data: Mapping[str, Any],
+    what: str,
+    *,
+    ignore_unknown: bool = False,
+    error: type[NbhelpersError] = ConfigError,
+    fix: str = "use the version of nbhelpers that wrote it (`versions` in run.json)",
+) -> T:
+    """Return the dataclass whose fields were saved as plain values; lists become tuples.
+
+    Args:
+        kind: The dataclass.
+        data: Its fields.
+        what: How an error calls it.
+        ignore_unknown: Leave out fields that the dataclass does not have.
+        error: The class of the error.
+        fix: What to do about it.
+
+    Raises:
+        ConfigError: A field is missing, unknown or of a wrong type; names it.
+    """
+    from pydantic import ValidationError
+
+    unknown = sorted(set(data) - {field.name for field in fields(kind)})
+    try:
+        if unknown and not ignore_unknown:
+            raise error(f"A saved {what} has the unknown field {unknown[0]}.", fix=fix)
+        return _adapter(kind).validate_python(data)
+    except ValidationError as wrong:
+        raise error(f"A saved {what} cannot be used: {fault(wrong)}.", fix=fix) from wrong
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def fault(error: ValidationError) -> str:
+    """Return the first field that a model refuses: what it should be, and what it is."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    wanted = first["msg"].removeprefix("Input ").partition(" or instance of")[0]
+    value = repr(first["input"])
+    return f"{place}: {wanted}, is {value if len(value) <= 60 else value[:57] + '...'}"
+
+
+# ------------------------------------------------------------------------------------------------
+# The folder for what can be made again, and how files get into it.
+#
+# Nothing here may be missed when it is lost: a cache that cannot be read or written is only slower.
+
+
+def cache_dir() -> Path:
+    """Return the folder for what can be made again: `NBHELPERS_CACHE`, else the user's cache."""
+    base = os.environ.get("NBHELPERS_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nbhelpers"
+
+
+def save_in_cache(path: Path, write: Callable[[Path], None]) -> None:
+    """Have `write` fill a file and rename it into place; a cache that fails is only slower."""
+    # Not the process id: nodes that share a home may have equal ones.
+    part = path.with_name(f"{path.stem}.{uuid4().hex}.part{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------
+# A lock between processes that also works where `flock` does not, such as a mounted drive.
+
+
+_UNSUPPORTED = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
+STALE_S = 120.0
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, timeout_s: float = 90.0) -> Iterator[None]:
+    """Hold the lock file `path`; the end of the process frees it.
+
+    Where the file system has no locks, a second file made in one step stands for the lock; one
+    that is older than two minutes was left behind and is taken over.
+
+    Raises:
+        LaunchError: another process holds the lock for too long.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    substitute = path.with_name(path.name + ".held")
+    deadline = time.monotonic() + timeout_s
+    used = None
+    try:
+        while used is None:
+            used = _try_flock(descriptor)
+            if used == "unsupported":
+                used = _try_create(substitute)
+            if used is None and time.monotonic() > deadline:
+                fix = f"Wait for the other launch, or delete {substitute} when there is none."
+                raise LaunchError(f"Another launch has held {path} for {timeout_s:g} s.", fix=fix)
+            if used is None:
+                time.sleep(0.05)
+        yield
+    finally:
+        if used == "created":
+            substitute.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _try_flock(descriptor: int) -> str | None:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return "unsupported" if error.errno in _UNSUPPORTED else None
+    return "locked"
+
+
+def _try_create(path: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > STALE_S:
+            path.unlink()
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return None
+    return "created"

@@ -1,0 +1,223 @@
+"""JSON files as pydantic models: a damaged file is one `DataError` that names file and field.
+
+Keys that a model does not name are kept as they are. A null stands for a value that is undefined
+or was not measured; so does NaN.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from nbhelpers.common.files import fault, is_number, write_json
+from nbhelpers.errors import DataError
+
+AGAIN = "copy the whole folder again"
+
+
+def _string(value: Any) -> Any:
+    """Accept any text: one of a model may hold lone surrogates, which pydantic refuses."""
+    if isinstance(value, str):
+        return value
+    raise PydanticCustomError("text", "should be a text")
+
+
+def _text(value: Any) -> Any:
+    return None if value is None else _string(value)
+
+
+def _number(value: Any) -> Any:
+    if value is None or is_number(value):
+        return value
+    raise PydanticCustomError("number", "should be a number")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool) or is_number(value):
+        return value
+    raise PydanticCustomError("plain", "should be a text, a number, true or false")
+
+
+def numbers_check(count: int) -> Any:
+    """Return what checks that a value is so many numbers, each of which may be null."""
+
+    def check(value: Any) -> Any:
+        is_list = isinstance(value, list | tuple) and len(value) == count
+        if value is None or (is_list and all(each is None or is_number(each) for each in value)):
+            return value
+        raise PydanticCustomError("numbers", f"should be {count} numbers")
+
+    return check
+
+
+def null_as_mapping(value: Any) -> Any:
+    """Return an empty mapping for null."""
+    return {} if value is None else value
+
+
+def null_as_list(value: Any) -> Any:
+    """Return an empty list for null."""
+    return [] if value is None else value
+
+
+Number = Annotated[float | None, PlainValidator(_number)]
+Whole = Annotated[int | None, Field(strict=True, ge=-(2**63), lt=2**63)]
+String = Annotated[str, PlainValidator(_string)]
+Text = Annotated[str | None, PlainValidator(_text)]
+Plain = Annotated[str | bool | float | None, PlainValidator(_plain)]
+Interval = Annotated[list[float | None] | None, PlainValidator(numbers_check(2))]
+Lead = Annotated[list[float | None] | None, PlainValidator(numbers_check(3))]  # value, low, high
+
+
+Inner = Annotated[dict[str, Number], BeforeValidator(null_as_mapping)]  # as a value of `maps`
+
+
+def maps(kind: Any) -> Any:
+    """Return the type of a mapping of names to parts; null is an empty one."""
+    return Annotated[dict[str, kind], BeforeValidator(null_as_mapping), Field(default_factory=dict)]
+
+
+def lists(kind: Any) -> Any:
+    """Return the type of a list of parts; null is an empty one."""
+    return Annotated[list[kind], BeforeValidator(null_as_list), Field(default_factory=list)]
+
+
+Mapping = maps(Any)
+Numbers = maps(Number)
+Plains = maps(Plain)
+TextMapping = maps(String)
+Intervals = maps(Interval)
+Texts = lists(String)
+
+
+class Part(BaseModel):
+    """A part of a file; keys that are not named here are kept, and nulls count as absent."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        if data is None:
+            return {}
+        is_mapping = isinstance(data, dict)
+        return {k: v for k, v in data.items() if v is not None} if is_mapping else data
+
+
+def _scalar(value: Any) -> float | str:
+    """Return a scalar of numpy or torch as a number, anything else as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+class JsonFile(Part):
+    """A JSON file; `raw` is what it holds as plain values, checked by the model."""
+
+    FIX: ClassVar[str] = AGAIN
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """What the file holds: mappings, lists, texts and numbers, NaN as None."""
+        return self._raw
+
+    @classmethod
+    def checked(cls, data: dict[str, Any], place: str | Path) -> Self:
+        """Return the file that `data` makes; `place` is how an error calls it.
+
+        Raises:
+            DataError: A field is missing or of a wrong type; names it.
+        """
+        try:
+            file = cls.model_validate(data)
+        except ValidationError as error:
+            raise DataError(f"{place}: {fault(error)}.", fix=cls.FIX) from error
+        file._raw = data
+        return file
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self | None:
+        """Return the file at a path, or None where there is none.
+
+        Raises:
+            DataError: It is damaged; names the field.
+        """
+        path = Path(path)
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}).", fix=cls.FIX) from error
+        try:
+            data = json.loads(text, parse_constant=lambda _: None)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: is no JSON ({error}).", fix=cls.FIX) from error
+        if not isinstance(data, dict):
+            raise DataError(f"{path}: should be a JSON object.", fix=cls.FIX)
+        return cls.checked(data, path)
+
+    @classmethod
+    def write(cls, path: str | Path, data: dict[str, Any]) -> Self:
+        """Check plain values and write them in one step; NaN and infinity become null.
+
+        Raises:
+            DataError: A field is missing or of a wrong type; nothing is written.
+        """
+        text = json.dumps(data, default=_scalar)
+        plain = json.loads(text, parse_constant=lambda _: None)
+        file = cls.checked(plain, path)
+        write_json(path, plain)
+        return file
+
+
+def read_lines(kind: type[Part], path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines, each checked; none where there is no file.
+
+    Raises:
+        DataError: A line is damaged; names its number and the field.
+    """
+    fix = "evaluate the run again, or remove this file: a report does without it"
+    number = 0
+    try:
+        with Path(path).open("rb") as file:
+            for line in file:
+                number += 1
+                if line.strip():
+                    row = json.loads(line, parse_constant=lambda _: None)
+                    kind.model_validate(row)
+                    yield row
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).", fix=fix) from error
+    except ValidationError as error:
+        raise DataError(f"{path}, line {number}: {fault(error)}.", fix=fix) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: is no JSON.", fix=fix) from error
+
+
+def read_raw(kind: type[JsonFile], path: str | Path) -> dict[str, Any]:
+    """Return what a file holds, checked; {} where there is none.
+
+    Raises:
+        DataError: It is damaged; names the field.
+    """
+    found = kind.read(path)
+    return {} if found is None else found.raw

@@ -1,0 +1,343 @@
+"""Processes: facts about them, ways to end them, and how a worker is started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+# ------------------------------------------------------------------------------------------------
+# Facts about processes, and ways to end them: Linux by /proc, other Unix systems by `ps`.
+#
+# A pid alone names nothing for long: it is recycled. Here a process is a pid with its start time.
+
+
+LAUNCH_VARIABLE = "NBHELPERS_LAUNCH_ID"
+SUPERVISOR_VARIABLE = "NBHELPERS_SUPERVISOR"
+WATCH_S = 0.5
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PROC = Path("/proc")
+
+
+def _stat(pid: int) -> tuple[str, int, str] | None:
+    """State, parent and start time of a process, or None when there is none."""
+    if sys.platform == "linux":
+        try:
+            text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        except OSError:
+            return None
+        fields = text.rpartition(")")[2].split()  # the name may hold spaces and brackets
+        return fields[0], int(fields[1]), fields[19]
+    return _ps_table().get(pid)
+
+
+def _ps_table() -> dict[int, tuple[str, int, str]]:
+    command = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    rows = (line.split(None, 3) for line in text.splitlines())
+    return {int(r[0]): (r[2][:1], int(r[1]), r[3].strip()) for r in rows if len(r) == 4}
+
+
+def start_time(pid: int) -> str | None:
+    """The start time of a process as the system words it; None when it is gone or a zombie."""
+    found = _stat(pid)
+    return None if found is None or found[0] in "ZX" else found[2]
+
+
+def is_alive(pid: int, started: str | None) -> bool:
+    """Whether the process that had this pid and this start time still runs."""
+    return started is not None and start_time(pid) == started
+
+
+def table() -> dict[int, tuple[str, int, str]]:
+    """State, parent and start time of every process, by pid."""
+    if sys.platform != "linux":
+        return _ps_table()
+    pids: list[int] = []
+    with contextlib.suppress(OSError):  # /proc is not mounted
+        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    return {pid: found for pid in pids if (found := _stat(pid)) is not None}
+
+
+def descendants(root: int) -> list[int]:
+    """All living processes below `root`, parents first."""
+    children: dict[int, list[int]] = {}
+    processes = table()
+    for pid, (_, parent, _) in processes.items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = [], [root]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        queue += below
+        found += [pid for pid in below if processes[pid][0] not in "ZX"]
+    return found
+
+
+def ancestors(pid: int, levels: int = 6) -> list[int]:
+    """The parents of a process, nearest first, at most `levels` of them, without process 1."""
+    found: list[int] = []
+    while len(found) < levels and (stat := _stat(pid)) is not None and stat[1] > 1:
+        pid = stat[1]
+        found.append(pid)
+    return found
+
+
+def arguments(pid: int) -> list[str]:
+    """The command line of a process; [] when it cannot be read."""
+    if sys.platform == "linux":
+        try:
+            raw = (_PROC / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            return []
+        return raw.decode(errors="replace").split("\0")[:-1]
+    command = ["ps", "-p", str(pid), "-o", "command="]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
+def of_launch(launch_id: str) -> list[int]:
+    """Processes that a launch started, wherever they hang in the tree (Linux; elsewhere [])."""
+    mark = f"{LAUNCH_VARIABLE}={launch_id}".encode()
+    found = []
+    for pid in table() if sys.platform == "linux" and launch_id else ():
+        with contextlib.suppress(OSError):
+            environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            if mark in environment and pid != os.getpid() and start_time(pid):
+                found.append(pid)
+    return found
+
+
+@functools.cache
+def machine() -> dict[str, str]:
+    """What tells this machine, this boot and this container apart; "" where unknown."""
+    boot_id = namespace = ""
+    with contextlib.suppress(OSError):
+        boot_id = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError):
+        namespace = str((_PROC / "self/ns/pid").readlink())
+    return {"host": socket.gethostname(), "boot_id": boot_id, "pid_namespace": namespace}
+
+
+def send(pids: list[int], number: int) -> None:
+    """Signal each process; the gone and the forbidden are skipped."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def end(
+    find: Callable[[], list[int]],
+    *,
+    grace_s: float = 5.0,
+    limit_s: float = 10.0,
+    reap: Callable[[], object] = lambda: None,
+) -> int:
+    """End every process that `find` names: TERM, a grace time, then KILL until none is left.
+
+    Args:
+        find: Called again and again, as processes may start children while they end.
+        grace_s: Time between TERM and KILL; 0 kills at once.
+        limit_s: How long to insist; a process in uninterruptible sleep cannot be killed.
+        reap: Collects ended children of the caller, so that they stop being zombies.
+
+    Returns:
+        How many processes were found at first.
+    """
+    first = find()
+    if first and grace_s > 0:
+        send(first, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline and find():
+        reap()
+        time.sleep(0.05)
+    deadline = time.monotonic() + limit_s
+    while (left := find()) and time.monotonic() < deadline:
+        send(left, signal.SIGKILL)
+        reap()
+        time.sleep(0.02)
+    return len(first)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(OSError, AttributeError):
+        return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
+    return False
+
+
+def adopt_orphans() -> bool:
+    """Make this process the new parent of orphans below it: none leaves its tree (Linux)."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent ends (Linux); exit when it already has."""
+    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+        os._exit(1)
+
+
+def die_with_parent() -> bool:
+    """Tie this worker's life to its parent's and to its supervisor's; every rank calls it first.
+
+    The system kills the worker with its parent (Linux). A thread looks at the parent and at the
+    supervisor twice a second, and kills the worker's own process group when either is gone.
+
+    Returns:
+        False when no supervisor started this process: then nothing is tied, and a worker that is
+        run by hand lives as its shell says.
+    """
+    pid, _, started = os.environ.get(SUPERVISOR_VARIABLE, "").partition(":")
+    if not pid.isdigit():
+        return False
+    parent = os.getppid()
+    die_with(parent)
+    watch = functools.partial(_watch, parent, int(pid), started)
+    threading.Thread(target=watch, name="nbhelpers-watch", daemon=True).start()
+    return True
+
+
+def _watch(parent: int, supervisor: int, started: str) -> None:
+    while os.getppid() == parent and is_alive(supervisor, started):
+        time.sleep(WATCH_S)
+    if os.getpgrp() == os.getpid():  # only a group of our own: never the caller's shell
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------------------
+# How a worker is started: its command, its environment, and what its launcher's log tells after.
+#
+# Only the standard library: the supervisor imports this and must start at once.
+
+
+WORKER_MODULE = "nbhelpers.jobs.worker"
+# For tests: another module in the worker's place.
+MODULE_VARIABLE = "NBHELPERS_WORKER_MODULE"
+# What another launcher around the notebook left behind would make a single process think that
+# it is one of several, or override the precision that the preset decides.
+_WORD = "[A-Za-z0-9_]+"  # for Python and for bash alike
+FOREIGN_PATTERN = (
+    f"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_{_WORD}|ROLE_{_WORD}"
+    f"|MASTER_ADDR|MASTER_PORT|NBHELPERS_SUPERVISOR|TORCHELASTIC_{_WORD}|FSDP_{_WORD}|PARALLELISM_CONFIG_{_WORD}"
+    f"|ACCELERATE_(USE_{_WORD}|MIXED_PRECISION|DYNAMO_{_WORD}|GRADIENT_{_WORD}|DEEPSPEED_{_WORD}))"
+)
+_FOREIGN = re.compile(FOREIGN_PATTERN)
+# Those of them that a launcher on another node does not set anew, by name.
+FOREIGN_NAMES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "ROLE_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED"),
+    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"),
+    *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "NBHELPERS_SUPERVISOR"),
+)
+_FAILURE = re.compile(
+    r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*"
+    r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: \d+\)",
+    re.MULTILINE,
+)
+
+
+# Threads that spin while they wait for one another crawl on cores that other programs use.
+_SOFT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
+_HARD = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+_HARD |= {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
+_ON_CPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def free_port() -> int:
+    """A TCP port that is free now; another program may take it before the worker does."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def worker_command(
+    folder: Path,
+    plan: Mapping[str, Any],
+    *,
+    python: str = sys.executable,
+    module: str = WORKER_MODULE,
+    port: int | None = None,
+) -> list[str]:
+    """The command that starts a run's worker: directly, by Accelerate, or by torchrun on CPUs.
+
+    `accelerate launch` started a single process when it was asked for two on a CPU, hence torchrun.
+    """
+    size = int(plan["world_size"])
+    start = ["-m", module, str(folder)]
+    if size == 1:
+        return [python, *start]
+    if not plan["use_gpu"]:
+        run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        return [python, *run, *start]
+    options = {"--num_processes": size, "--num_machines": 1, "--gpu_ids": "all"}
+    options |= {"--mixed_precision": "no", "--dynamo_backend": "no"}
+    options |= {"--main_process_port": port or free_port()}
+    flags = [str(word) for option in options.items() for word in option]
+    return [python, "-m", "accelerate.commands.launch", "--multi_gpu", *flags, *start]
+
+
+def worker_environment(
+    base: Mapping[str, str], plan: Mapping[str, Any], *, cpu_count: int | None = None
+) -> dict[str, str]:
+    """The environment of a worker: `base` without foreign launchers' traces, with what it needs."""
+    env = {name: value for name, value in base.items() if not _FOREIGN.fullmatch(name)}
+    threads = max(1, (cpu_count or available_cpus()) // int(plan["world_size"]))
+    env = _SOFT | {"OMP_NUM_THREADS": str(threads)} | env | _HARD
+    return with_package(env if plan["use_gpu"] else env | _ON_CPU)
+
+
+def node_environment(use_gpu: bool) -> dict[str, str]:
+    """What a line or script for another node must set: that node's environment is not known here.
+
+    Where this package is not installed, PYTHONPATH names its folder here, and nothing else.
+    """
+    return with_package(_SOFT | _HARD | ({} if use_gpu else _ON_CPU))
+
+
+def with_package(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a child imports this very package, installed or not.
+
+    PYTHONSAFEPATH keeps the working directory out of the child's import path: a user's
+    `datasets.py` beside a notebook would hide the library of that name.
+    """
+    env = dict(base, PYTHONSAFEPATH="1")
+    home = Path(__file__).resolve().parent.parent
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    if home not in installed:
+        known = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(home), *known]))
+    return env
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def first_failure(log: str) -> tuple[int, int] | None:
+    """The rank that failed first and its exit code, from torchrun's report in the launcher's log.
+
+    A rank that was killed comes before the root cause that the report names (its last entry), as
+    the others fail when they lose it. SIGTERM does not count: the launcher sends it to the rest.
+
+    >>> first_failure("  rank      : 1 (local_rank: 1)\\n  exitcode  : -9 (pid: 77) (SIGKILL)")
+    (1, -9)
+    """
+    found = [(int(match["rank"]), int(match["code"])) for match in _FAILURE.finditer(log)]
+    signalled = [item for item in found if item[1] < 0 and item[1] != -signal.SIGTERM]
+    signalled.sort(key=lambda item: item[1] != -signal.SIGKILL)
+    return next(iter(signalled or found[-1:]), None)

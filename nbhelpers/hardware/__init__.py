@@ -1,0 +1,1 @@
+"""GPUs and the machine: detected, named, measured, without CUDA."""

@@ -1,0 +1,289 @@
+"""A base model with a trained adapter on it, and the proof that the adapter does something."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nbhelpers.errors import ConfigError, DataError, HardwareError
+from nbhelpers.jobs import checkpoint as ck
+from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.use.trained import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Trained
+
+PROBE = "def add(first, second):\n    return first + second\n\n\nprint(add(1, 2))\n"
+_SHOWN = 4  # names in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCheck:
+    """What was counted after an adapter was put on its base.
+
+    `zero_b`: LoRA modules whose B is all zero; `logit_difference`: the largest absolute difference
+    of a logit with and without the adapter, on a short probe.
+    """
+
+    tensors: int
+    modules: int
+    zero_b: int
+    logit_difference: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+@dataclass(slots=True, kw_only=True)
+class Loaded:
+    """A model that can be asked. `model` is a PEFT model where there is an adapter."""
+
+    model: Any
+    tokenizer: Any
+    device: torch.device
+    precision: str
+    check: AdapterCheck | None
+    facts: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the notebook is told."""
+        check = self.check.to_dict() if self.check else None
+        cuda = self.device.type == "cuda"
+        used = torch.cuda.memory_allocated(self.device) if cuda else None
+        name = torch.cuda.get_device_name(self.device) if cuda else "cpu"
+        facts = {"device": name, "precision": self.precision, "check": check}
+        return facts | {"memory_bytes": used, "base": self.facts}
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Return the device for `auto`, `cpu` or `cuda`.
+
+    Raises:
+        HardwareError: `cuda` is wanted and torch sees none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise HardwareError(
+            f"device='cuda' is asked for, and torch {torch.__version__} sees no GPU.",
+            fix="write device='auto' or 'cpu', or check the driver and CUDA_VISIBLE_DEVICES",
+        )
+    has_gpu = wanted != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu")
+
+
+def choose_precision(settings: FinetuneSettings, device: torch.device) -> str:
+    """Return fp32 on a CPU; on a GPU what the run says, else bf16 where it is native, else fp16."""
+    if device.type == "cpu":
+        return "fp32"
+    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
+    if settings.precision != "auto" and (has_bf16 or settings.precision != "bf16"):
+        return settings.precision
+    return "bf16" if has_bf16 else "fp16"
+
+
+def _silent(text: str) -> None:
+    return
+
+
+def load_trained(
+    trained: Trained,
+    *,
+    device: torch.device,
+    quantised: bool,
+    with_adapter: bool = True,
+    precision: str | None = None,
+    report: Callable[[str], None] = _silent,
+) -> Loaded:
+    """Load a base once and put the adapter on it.
+
+    Args:
+        quantised: Load the base in 4 bits, as a QLoRA run trained on it.
+        with_adapter: Without, the base alone.
+        precision: Of the base's weights; None: by device and run.
+
+    Raises:
+        DataError: The adapter is damaged, does not belong to this base, or does nothing.
+        ConfigError: The base cannot be had.
+    """
+    from nbhelpers.jobs.models.causal import load_base
+
+    settings = _for_inference(trained.settings)
+    precision = precision or choose_precision(settings, device)
+    own = _own_tokenizer(trained.adapter) if trained.adapter is not None else None
+    base = load_base(
+        settings,
+        precision=precision,
+        device=device,
+        quantised=quantised,
+        tokenizer=own,
+        report=lambda done, total: report(f"pre-trains the base: {done} of {total} steps"),
+    )
+    model, tokenizer, check = base.model, own or base.tokenizer, None
+    if with_adapter and trained.adapter is not None:
+        model, check = attach(model, trained.adapter, tokenizer)
+    model.eval()
+    model.requires_grad_(False)
+    return Loaded(
+        model=model,
+        tokenizer=tokenizer,
+        device=device,
+        precision=precision,
+        check=check,
+        facts=dict(base.facts),
+    )
+
+
+def _for_inference(settings: FinetuneSettings) -> FinetuneSettings:
+    """Settings that load the published modules as they are: exact, and nothing is compiled."""
+    update = {"attention": "eager", "compile_layers": "off", "gradient_checkpointing": False}
+    return settings.model_copy(update=update)
+
+
+def _own_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    has_one = (folder / "tokenizer_config.json").is_file()
+    return AutoTokenizer.from_pretrained(folder) if has_one else None
+
+
+def attach(base: Any, folder: Path, tokenizer: Any) -> tuple[Any, AdapterCheck]:
+    """Put an adapter on a base; return the PEFT model and what was checked.
+
+    Raises:
+        DataError: The files are damaged, or a tensor has no place, or a place no tensor, or the
+            adapter changes nothing.
+    """
+    from peft import LoraConfig, PeftModel
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if (folder / ck.MANIFEST).is_file() and (problem := ck.verify(folder)):
+        raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
+    try:
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
+        config = LoraConfig.from_pretrained(folder)
+    except (SafetensorError, TypeError, ValueError, OSError) as error:
+        text = f"{folder} cannot be read as an adapter: {str(error).splitlines()[0][:300]}."
+        raise DataError(text, fix="copy the folder again") from error
+    wrong = [name for name, t in tensors.items() if not bool(torch.isfinite(t).all())]
+    if wrong:
+        raise DataError(
+            f"The adapter in {folder} holds NaN or infinity in {len(wrong)} tensors "
+            f"({_some(wrong)}).",
+            fix="name an earlier checkpoint",
+        )
+    config.inference_mode = True
+    try:
+        model = PeftModel(base, config)
+    except ValueError as error:
+        raise DataError(
+            f"{ADAPTER_CONFIG} in {folder} does not fit the model: {str(error)[:300]}.",
+            fix="load it on the base that it was trained on",
+        ) from error
+    loaded = _fill(model, tensors, folder)
+    return model, _checked(model, loaded, folder, tokenizer)
+
+
+def _state(model: Any) -> dict[str, Any]:
+    from peft import get_peft_model_state_dict
+
+    # "auto" would ask the hub whether the vocabulary has grown.
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
+def _fill(model: Any, tensors: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Copy the tensors of a file into the modules, each into its own, and return what lies there.
+
+    peft skips a tensor that has no place without a word: so the names are compared first, and the
+    values after.
+    """
+    from peft import set_peft_model_state_dict
+
+    places = _state(model)
+    homeless, empty = sorted(set(tensors) - set(places)), sorted(set(places) - set(tensors))
+    shared = set(tensors) & set(places)
+    misfit = sorted(name for name in shared if tensors[name].shape != places[name].shape)
+    if homeless or empty or misfit:
+        parts = (("without a place", homeless), ("missing", empty), ("of another shape", misfit))
+        told = "; ".join(f"{len(n)} {what} ({_some(n)})" for what, n in parts if n)
+        raise DataError(
+            f"The adapter in {folder} does not fit its base: of {len(tensors)} tensors in the "
+            f"file, {len(shared) - len(misfit)} have a place: {told}.",
+            fix="load it on the base that it was trained on, with the adapter_config.json that was "
+            "saved with it",
+        )
+    set_peft_model_state_dict(model, tensors)
+    loaded = _state(model)
+    changed = [
+        n for n, t in tensors.items() if not torch.equal(loaded[n].cpu(), t.to(loaded[n]).cpu())
+    ]
+    if changed:
+        raise DataError(
+            f"{len(changed)} tensors of {folder} were not loaded ({_some(changed)}).",
+            fix="update peft: it put other values there",
+        )
+    return loaded
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+
+
+def _checked(model: Any, loaded: dict[str, Any], folder: Path, tokenizer: Any) -> AdapterCheck:
+    """Raises DataError where the adapter changes nothing."""
+    second = {
+        name: t for name, t in loaded.items() if ".lora_B" in name or ".lora_embedding_B" in name
+    }
+    zero = sum(not bool(t.count_nonzero()) for t in second.values())
+    difference = 0.0 if zero == len(second) else logit_difference(model, tokenizer)
+    if difference == 0.0:
+        why = (
+            f"all {len(second)} of its B matrices are zero"
+            if zero == len(second)
+            else "the logits with and without it are equal on a probe"
+        )
+        raise DataError(
+            f"The adapter in {folder} does nothing: {why}.",
+            fix="it was saved before its first optimizer step, or is not the one that was trained: "
+            "name another checkpoint",
+        )
+    modules = len({name.rpartition(".lora_")[0] for name in loaded})
+    return AdapterCheck(
+        tensors=len(loaded), modules=modules, zero_b=zero, logit_difference=difference
+    )
+
+
+@torch.inference_mode()
+def logit_difference(model: Any, tokenizer: Any) -> float:
+    """Return the largest absolute difference of a logit that the adapter makes on the probe."""
+    was_training = model.training
+    model.eval()
+    enc = tokenizer(PROBE, return_tensors="pt", return_token_type_ids=False).to(model.device)
+    with_it = model(**enc, use_cache=False).logits.float()
+    with model.disable_adapter():
+        without = model(**enc, use_cache=False).logits.float()
+    model.train(was_training)
+    return float((with_it - without).abs().max())
+
+
+def set_token(token: str | None) -> None:
+    """Let the hub's client of this process use a token; it is in no command line and in no file."""
+    if token:
+        os.environ["HF_TOKEN"] = token
+
+
+def require_context(tokens: int, new_tokens: int, config: Any) -> None:
+    """Stop where prompt and answer exceed what the model has positions for.
+
+    Raises:
+        ConfigError: They do.
+    """
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit and tokens + new_tokens > limit:
+        raise ConfigError(
+            f"The prompt has {tokens} tokens and the answer may have {new_tokens}, more than the "
+            f"model's {limit} positions.",
+            fix=f"shorten the prompt, or set max_new_tokens to at most {max(1, limit - tokens)}",
+        )

@@ -1,0 +1,286 @@
+"""Build encoder and tokenizer: the hub's weights, a local folder, or the small `smoke` models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nbhelpers.budget.shapes import SMOKE_MODELS, Shape
+from nbhelpers.errors import ConfigError
+from nbhelpers.jobs.models.clones import CloneModel, head_dropout, set_dropout
+from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, SPECIAL_TOKENS, train_bpe
+from nbhelpers.jobs.models.weights import Weights, find_weights
+from nbhelpers.presets.schema import LARGEST, ClonesSettings, Settings
+
+NEW_TOKENIZER_VOCAB = 8000
+FAMILIES = ("gpt2", "roberta")
+ENDINGS = {"bert": "sep_token_id", "modernbert": "sep_token_id"}  # where there is no end token
+_FETCH_WEIGHTS = "fetch them again; weights and config.json must be of the same model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokeniser:
+    """A tokenizer and the model configuration that it belongs to."""
+
+    tokenizer: Any
+    config: Any
+    weights: Weights | None
+    note: str
+
+
+def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
+    """Return tokenizer and configuration; `smoke` and bare folders train a tokenizer first.
+
+    Raises:
+        ConfigError: Not an architecture that this job encodes, or seq_len exceeds its positions.
+    """
+    if settings.model in SMOKE_MODELS:
+        found = smoke_tokenizer(SMOKE_MODELS[settings.model], train_texts)
+    else:
+        found = read_tokenizer(settings, train_texts)
+    positions = code_positions(found.config)
+    if settings.seq_len > positions:
+        raise ConfigError(
+            f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
+            fix=f"set seq_len to {positions} or less",
+        )
+    if settings.data_flow_length is not None and found.config.model_type != "roberta":
+        raise ConfigError(
+            f"data_flow_length is for RoBERTa models; {settings.model} is a "
+            f"{found.config.model_type!r} model.",
+            fix="leave data_flow_length out, or use model=graphcodebert",
+        )
+    set_dropout(found.config, settings.dropout)
+    return found
+
+
+def code_positions(config: Any) -> int:
+    """Return how many tokens of code the table of positions can number."""
+    if config.model_type == "gpt2":
+        return config.n_positions
+    if config.model_type == "t5":
+        return LARGEST  # its positions are relative
+    if config.model_type in ("bert", "modernbert"):
+        return config.max_position_embeddings
+    # RoBERTa numbers tokens from the position after padding's.
+    return config.max_position_embeddings - config.pad_token_id - 1
+
+
+def smoke_tokenizer(
+    shape: Shape, train_texts: Sequence[str], *, collapse: bool = True
+) -> Tokeniser:
+    """Train a tokenizer on the texts and return it with the configuration of a small model."""
+    from transformers import GPT2Config, RobertaConfig
+
+    special = SPECIAL_TOKENS if shape.family == "gpt2" else ROBERTA_TOKENS
+    tokenizer = train_bpe(train_texts, shape.vocab, special_tokens=special, collapse=collapse)
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if shape.family == "gpt2":
+        config = GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=shape.positions,
+            n_embd=shape.hidden,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            **ends,
+        )
+    else:
+        config = RobertaConfig(
+            vocab_size=len(tokenizer),
+            max_position_embeddings=shape.positions,
+            hidden_size=shape.hidden,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            intermediate_size=shape.inner,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            pad_token_id=tokenizer.pad_token_id,
+            **ends,
+        )
+    note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
+    return Tokeniser(tokenizer=tokenizer, config=config, weights=None, note=note)
+
+
+def read_tokenizer(
+    settings: Settings,
+    train_texts: Sequence[str],
+    *,
+    families: tuple[str, ...] = FAMILIES,
+    weights: Weights | None = None,
+    collapse: bool = True,
+) -> Tokeniser:
+    """Return tokenizer and configuration of a hub id or a folder.
+
+    Args:
+        train_texts: A tokenizer is trained on them where the folder holds none and the weights are
+            random.
+        families: Values of `model_type` that the job encodes.
+        weights: Where they are, if that is known.
+        collapse: Read any white space as one blank.
+
+    Raises:
+        ConfigError: The folder holds no model of these families, or no tokenizer.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    weights = weights or find_weights(
+        settings.model, settings.model_revision, with_weights=not settings.random_weights
+    )
+    if not (weights.folder / "config.json").is_file():
+        raise ConfigError(
+            f"{settings.model} holds no config.json.", fix="give the folder of a Hugging Face model"
+        )
+    with _reading(settings.model, "config.json", "give the folder of a Hugging Face model"):
+        config = AutoConfig.from_pretrained(weights.folder)
+    if config.model_type not in families:
+        raise ConfigError(
+            f"{settings.model} is a {config.model_type!r} model; this job encodes models of the "
+            f"types {', '.join(families)}.",
+            fix="use model=graphcodebert or codebert, or a checkpoint of these types",
+        )
+    if list(weights.folder.glob("tokenizer.json")) or (weights.folder / "vocab.json").is_file():
+        with _reading(settings.model, "tokenizer", "fetch its tokenizer.json again"):
+            tokenizer = AutoTokenizer.from_pretrained(weights.folder)
+        note = f"{type(tokenizer).__name__} of {weights.name}"
+    elif settings.random_weights:
+        special = SPECIAL_TOKENS if config.model_type == "gpt2" else ROBERTA_TOKENS
+        tokenizer = train_bpe(
+            train_texts, NEW_TOKENIZER_VOCAB, special_tokens=special, collapse=collapse
+        )
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+        note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
+    else:
+        raise ConfigError(
+            f"{settings.model} holds no tokenizer.", fix="put tokenizer.json beside config.json"
+        )
+    if config.model_type == "gpt2":
+        # With a pad id, transformers looks for padding in every forward pass: a host-device sync.
+        config.pad_token_id = None
+    else:
+        _agree_on_padding(settings.model, config, tokenizer)
+    name_ends(tokenizer, config.model_type)
+    return Tokeniser(tokenizer=tokenizer, config=config, weights=weights, note=note)
+
+
+def name_ends(tokenizer: Any, family: str) -> None:
+    """Let `[CLS]` and `[SEP]` be known as the beginning and the end, as other models call them."""
+    if family in ENDINGS and tokenizer.eos_token_id is None:
+        tokenizer.bos_token, tokenizer.eos_token = tokenizer.cls_token, tokenizer.sep_token
+
+
+@contextmanager
+def _reading(model: str, part: str, fix: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes a reader raise into an error with a fix."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # tokenizers and safetensors raise bare ones of their own
+        text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        raise ConfigError(f"The {part} of {model} cannot be used: {text}", fix=fix) from error
+
+
+def _agree_on_padding(model: str, config: Any, tokenizer: Any) -> None:
+    """Take the tokenizer's padding where the configuration names none.
+
+    RoBERTa numbers positions from the one after its padding's, so two paddings would shift them.
+
+    Raises:
+        ConfigError: They name different ones, or the tokenizer none.
+    """
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if config.pad_token_id is None or config.pad_token_id != tokenizer.pad_token_id:
+        raise ConfigError(
+            f"The padding of {model} has id {config.pad_token_id} in config.json and id "
+            f"{tokenizer.pad_token_id} in the tokenizer.",
+            fix="take tokenizer and config.json from the same model; RoBERTa's padding is 1",
+        )
+
+
+def build_clone_model(
+    settings: ClonesSettings,
+    found: Tokeniser,
+    *,
+    pretrain: Callable[[Any], Any] | None = None,
+) -> CloneModel:
+    """Return the clone model in fp32: pretrained encoder, new head. Seed before you call.
+
+    Args:
+        pretrain: Given the `smoke` configuration, returns its pre-trained encoder.
+    """
+    is_smoke = settings.model in SMOKE_MODELS
+    encoder = build_encoder(
+        settings,
+        found,
+        is_random=is_smoke or settings.random_weights,
+        pretrain=pretrain if is_smoke and settings.pretrain_steps else None,
+    )
+    packed = settings.padding == "dynamic"
+    return CloneModel(encoder, dropout=head_dropout(found.config), packed=packed)
+
+
+def build_encoder(
+    settings: Settings,
+    found: Tokeniser,
+    *,
+    is_random: bool,
+    pretrain: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Return the bare encoder in fp32: pretrained, random, or what `pretrain` makes."""
+    import torch
+
+    config = found.config
+    build, options = encoder_class(config)
+    attention = "eager" if settings.attention == "eager" else "sdpa"
+    config._attn_implementation = attention
+    if attention == "sdpa" and getattr(config, "activation_function", "") == "gelu_new":
+        # The same formula in one kernel; under autocast `gelu_new` computes it in fp32, in eight.
+        config.activation_function = "gelu_pytorch_tanh"
+    if pretrain is not None:
+        encoder = pretrain(config)
+    elif is_random:
+        encoder = new_encoder(config)
+    else:
+        with _reading(settings.model, "weights", _FETCH_WEIGHTS):
+            encoder = build.from_pretrained(
+                found.weights.folder,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                **options,
+            )
+        encoder = _without_alias(encoder)
+    if settings.gradient_checkpointing:
+        encoder.gradient_checkpointing_enable({"use_reentrant": False})
+    return encoder
+
+
+def new_encoder(config: Any) -> Any:
+    """Return an encoder with random weights."""
+    build, options = encoder_class(config)
+    return _without_alias(build(config, **options))
+
+
+def _without_alias(encoder: Any) -> Any:
+    """Return T5's stack itself: around it the embedding has a second name, and is saved twice."""
+    return encoder.encoder if encoder.config.model_type == "t5" else encoder
+
+
+def encoder_class(config: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the bare encoder's class and options.
+
+    Without RoBERTa's pooler: it would never get a gradient, and DDP would wait for one.
+    """
+    import transformers
+
+    if config.model_type == "gpt2":
+        return transformers.GPT2Model, {}
+    if config.model_type == "t5":
+        return transformers.T5EncoderModel, {}
+    if config.model_type == "modernbert":
+        return transformers.ModernBertModel, {}
+    build = transformers.BertModel if config.model_type == "bert" else transformers.RobertaModel
+    return build, {"add_pooling_layer": False}

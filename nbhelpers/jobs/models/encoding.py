@@ -1,0 +1,555 @@
+"""Encoders without padding: blocks on packed tokens, and the states of many programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout as drop_out
+from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from nbhelpers.jobs.models.inputs import Bucket, GraphBucket, TextBucket
+
+# ------------------------------------------------------------------------------------------------
+# The encoder's blocks on packed tokens: no padding anywhere but inside attention.
+#
+# The modules and weights are transformers'; only the order of work differs. Linear layers, norms
+# and
+# MLPs run once over all tokens of a micro-batch; attention runs per length bucket. Weights are cast
+# to half precision block by block in one kernel, where autocast would launch one for each matrix
+# and
+# bias: on short batches the launches, not the arithmetic, are what a GPU waits for (docs/LOG.md).
+# Numbers are the same up to rounding; `tests/test_graph_model.py` compares them with the published
+# form.
+
+
+Attend = Callable[[Tensor], Tensor]  # (T, 3 * hidden) queries, keys, values -> (T, hidden)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return half precision as fp32; other dtypes stay."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def can_pack(config: Any) -> bool:
+    """Whether the blocks of this configuration are the plain ones that stand below."""
+    if config._attn_implementation != "sdpa" or getattr(config, "add_cross_attention", False):
+        return False
+    if config.model_type == "gpt2":
+        odd = config.scale_attn_by_inverse_layer_idx or config.reorder_and_upcast_attn
+        return config.scale_attn_weights and not odd
+    return config.model_type in ("roberta", "bert") and not config.is_decoder
+
+
+@dataclass(slots=True, kw_only=True)
+class Segment:
+    """One length bucket in the stream of packed tokens.
+
+    Args:
+        first: Its first token.
+        slots: (tokens,) int64: row * width + column of each of its tokens.
+        rows: Functions.
+        width: Columns of the padded form.
+        bias: What is added to the scores, (rows, 1, width, width) or one that expands to it; None:
+            causal attention, or no padding at all.
+    """
+
+    first: int
+    slots: Tensor
+    rows: int
+    width: int
+    bias: Tensor | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Ragged:
+    """Rows end to end, for kernels that need no padding: every token sees all of its own row.
+
+    Args:
+        ends: (rows + 1,) int32: 0, then the token after each row.
+        longest: An upper limit on the tokens of a row; constant, so that nothing is recompiled.
+    """
+
+    ends: Tensor
+    longest: int
+
+
+def has_ragged_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether attention can run on rows end to end: flash attention, half precision, from 8.0."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    cuda = torch.backends.cuda
+    is_there = cuda.is_flash_attention_available() and cuda.flash_sdp_enabled()
+    return is_there and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class _InDtype(torch.autograd.Function):
+    """Casts many tensors in one kernel, and their gradients back."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtypes = [x.dtype for x in tensors]
+        found = [torch.empty_like(x, dtype=dtype) for x in tensors]
+        torch._foreach_copy_(found, list(tensors))
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        found = [
+            torch.empty_like(x, dtype=dtype) for x, dtype in zip(gradients, ctx.dtypes, strict=True)
+        ]
+        torch._foreach_copy_(found, list(gradients))
+        return (None, *found)
+
+
+class _Pad(torch.autograd.Function):
+    """(T, width) to (columns, width) with zeros; keeps nothing but the places."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slots: Tensor, columns: int) -> Tensor:
+        ctx.save_for_backward(slots)
+        return x.new_zeros(columns, x.shape[1]).index_copy_(0, slots, x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        return gradient.index_select(0, *ctx.saved_tensors), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """(columns, width) to (T, width): the inverse, whose gradient needs no sums."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slots: Tensor) -> Tensor:
+        ctx.save_for_backward(slots)
+        ctx.columns = len(x)
+        return x.index_select(0, slots)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        found = gradient.new_zeros(ctx.columns, gradient.shape[1])
+        return found.index_copy_(0, *ctx.saved_tensors, gradient), None
+
+
+def _weights(modules: Sequence[nn.Module], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return weight and bias of each module in the dtype of the computation."""
+    tensors = [x for module in modules for x in (module.weight, module.bias)]
+    return tuple(tensors) if tensors[0].dtype == dtype else _InDtype.apply(dtype, *tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMath:
+    """The parts of a RoBERTa block around its attention, plain or compiled."""
+
+    before: Callable[..., Tensor]
+    after: Callable[..., Tensor]
+
+
+def run_blocks(
+    encoder: nn.Module,
+    x: Tensor,
+    segments: list[Segment] | Ragged,
+    dtype: torch.dtype,
+    *,
+    math: BlockMath | None = None,
+) -> Tensor:
+    """Return (T, hidden): the states after the last block, before GPT-2's last norm.
+
+    Args:
+        x: (T, hidden) embeddings of all tokens, in the dtype of the weights.
+        segments: Where each bucket's tokens stand, or where each row ends.
+        dtype: Of the matrix products.
+        math: What stands around RoBERTa's attention; None: as it is written below.
+    """
+    config = encoder.config
+    is_causal = config.model_type == "gpt2"
+    drop = config.attn_pdrop if is_causal else config.attention_probs_dropout_prob
+    heads, drop = config.num_attention_heads, drop if encoder.training else 0.0
+
+    def attend(qkv: Tensor) -> Tensor:
+        if isinstance(segments, Ragged):
+            return _attend_ragged(qkv, segments, heads=heads, dropout=drop)
+        return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
+
+    block = _gpt2_block if is_causal else partial(_roberta_block, math=math or PLAIN)
+    saves_memory = encoder.training and _is_checkpointing(encoder)
+    for layer in encoder.h if is_causal else encoder.encoder.layer:
+        if saves_memory:
+            x = checkpoint(block, x, layer, attend, dtype, use_reentrant=False)
+        else:
+            x = block(x, layer, attend, dtype)
+    return x
+
+
+def _is_checkpointing(encoder: nn.Module) -> bool:
+    # transformers renamed the property; remove the second when 5.17 is no longer supported.
+    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
+    return getattr(encoder, next(name for name in names if hasattr(type(encoder), name)))
+
+
+def _attend(
+    qkv: Tensor, segments: list[Segment], *, heads: int, dropout: float, is_causal: bool
+) -> Tensor:
+    parts = []
+    for s in segments:
+        own = qkv if len(segments) == 1 else qkv[s.first : s.first + len(s.slots)]
+        padded = _Pad.apply(own, s.slots, s.rows * s.width)
+        padded = padded.view(s.rows, s.width, 3, heads, -1)
+        q, k, v = padded.permute(2, 0, 3, 1, 4).unbind()  # (rows, heads, width, head size)
+        found = scaled_dot_product_attention(
+            q, k, v, attn_mask=s.bias, dropout_p=dropout, is_causal=is_causal
+        )
+        flat = found.transpose(1, 2).reshape(s.rows * s.width, -1)
+        parts.append(_Unpad.apply(flat, s.slots))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend_ragged(qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float) -> Tensor:
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    # The kernel behind scaled_dot_product_attention, which itself takes padded rows only. Nested
+    # tensors reach it too, and cost the CPU more than the kernel takes.
+    found = torch.ops.aten._flash_attention_forward(
+        q, k, v, ragged.ends, ragged.ends, ragged.longest, ragged.longest, dropout, False, False
+    )
+    return found[0].flatten(1)
+
+
+def _before(x: Tensor, qw: Tensor, qb: Tensor, kw: Tensor, kb: Tensor, vw: Tensor, vb: Tensor):
+    """(T, hidden) to (T, 3 * hidden): queries, keys and values."""
+    half = x.to(qw.dtype)
+    return torch.cat([linear(half, qw, qb), linear(half, kw, kb), linear(half, vw, vb)], dim=-1)
+
+
+def _after(
+    found: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norms: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: float,
+    eps: float,
+) -> Tensor:
+    """Return (T, hidden): the attention's output through the rest of the block."""
+    tw, tb, mw, mb, ow, ob = weights
+    aw, ab, bw, bb = norms
+    size = (x.shape[-1],)
+    x = layer_norm(drop_out(linear(found, tw, tb), p) + x, size, aw, ab, eps)
+    inner = act(linear(x.to(tw.dtype), mw, mb))
+    return layer_norm(drop_out(linear(inner, ow, ob), p) + x, size, bw, bb, eps)
+
+
+PLAIN = BlockMath(_before, _after)
+
+
+def compiled_math() -> BlockMath:
+    """Return the block's parts compiled once for any number of tokens."""
+    return BlockMath(torch.compile(_before, dynamic=True), torch.compile(_after, dynamic=True))
+
+
+def _roberta_block(
+    x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
+) -> Tensor:
+    """Post-norm block. Source: RobertaLayer and BertLayer of transformers 5."""
+    seen, told, middle, out = (
+        layer.attention.self,
+        layer.attention.output,
+        layer.intermediate,
+        layer.output,
+    )
+    modules = (seen.query, seen.key, seen.value, told.dense, middle.dense, out.dense)
+    weights = _weights(modules, dtype)
+    norm, last = told.LayerNorm, out.LayerNorm
+    p = out.dropout.p if layer.training else 0.0
+    return math.after(
+        attend(math.before(x, *weights[:6])),
+        x,
+        weights[6:],
+        (norm.weight, norm.bias, last.weight, last.bias),
+        middle.intermediate_act_fn,
+        p,
+        norm.eps,
+    )
+
+
+def _gpt2_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype) -> Tensor:
+    """Pre-norm block; its weights are (in, out). Source: GPT2Block of transformers 5."""
+    attention, mlp = layer.attn, layer.mlp
+    modules = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
+    aw, ab, pw, pb, fw, fb, ow, ob = _weights(modules, dtype)
+    qkv = torch.addmm(ab, layer.ln_1(x).to(dtype), aw)
+    x = attention.resid_dropout(torch.addmm(pb, attend(qkv), pw)) + x
+    inner = mlp.act(torch.addmm(fb, layer.ln_2(x).to(dtype), fw))
+    return mlp.dropout(torch.addmm(ob, inner, ow)) + x
+
+
+# ------------------------------------------------------------------------------------------------
+# How an encoder turns a bucket of functions into one state per function.
+#
+# Three forms: GPT-2 at the end token (CodeGPT), RoBERTa at `<s>` (CodeBERT), and RoBERTa at `<s>`
+# with data-flow nodes behind the code (GraphCodeBERT). Masks are made here, on the device.
+
+
+# What the published checkpoints were trained with. It is finite, so a row that sees nothing stays
+# a number, and it fits fp16.
+HIDDEN = -1e4
+Poolings = tuple[str | Tensor, ...]
+
+
+def encode(
+    encoder: nn.Module,
+    buckets: list[Bucket],
+    *,
+    packed: bool,
+    poolings: Poolings = ("token",),
+    math: BlockMath | None = None,
+) -> Tensor:
+    """Return (rows of all buckets, poolings * hidden): the states that stand for each function.
+
+    Args:
+        packed: Work on tokens without padding (see `packed`); else as the published modules do.
+        poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` or
+            `max` over the tokens, or (vocabulary,) weights of a mean by the tokens' ids.
+        math: Compiled parts of the packed blocks.
+    """
+    if not (packed and can_pack(encoder.config)):
+        return torch.cat([_pooled(encoder, bucket, poolings) for bucket in buckets])
+    device = buckets[0].ids.device
+    dtype = _compute_dtype(device, encoder)
+    with torch.autocast(device.type, enabled=False):
+        return _packed_states(encoder, buckets, dtype, poolings=poolings, math=math)
+
+
+def _pooled(encoder: nn.Module, bucket: Bucket, poolings: Poolings) -> Tensor:
+    states = hidden_states(encoder, bucket)
+    found = []
+    for pooling in poolings:
+        if not isinstance(pooling, str) or pooling != "token":
+            found.append(pooled(states, token_weights(bucket, pooling), pooling))
+        elif encoder.config.model_type == "gpt2":
+            found.append(states[torch.arange(bucket.rows, device=states.device), bucket.last])
+        else:
+            found.append(states[:, 0])
+    return torch.cat(found, dim=1)
+
+
+def token_weights(bucket: TextBucket, pooling: str | Tensor) -> Tensor:
+    """Return (rows, width): the weight of each token in a mean, 0 for padding."""
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    is_token = column <= bucket.last[:, None]
+    if isinstance(pooling, str):
+        return is_token.float()
+    return torch.where(is_token, pooling[bucket.ids], 0.0)
+
+
+def pooled(states: Tensor, weights: Tensor, pooling: str | Tensor) -> Tensor:
+    """(rows, width, hidden) to (rows, hidden), at least fp32: a weighted mean, or the maximum.
+
+    Args:
+        weights: (rows, width) of each token, 0 for padding; without any weight a mean is 0.
+    """
+    x = wide(states)
+    if isinstance(pooling, str) and pooling == "max":
+        return x.masked_fill((weights == 0)[..., None], float("-inf")).amax(1)
+    total = (x * weights[..., None]).sum(1)
+    return total / weights.sum(1, keepdim=True).clamp(min=1e-6)
+
+
+def _packed_states(
+    encoder: nn.Module,
+    buckets: list[Bucket],
+    dtype: torch.dtype,
+    *,
+    poolings: Poolings,
+    math: BlockMath | None,
+) -> Tensor:
+    is_causal = encoder.config.model_type == "gpt2"
+    is_text = all(isinstance(bucket, TextBucket) for bucket in buckets)
+    ragged = None
+    if is_text and not is_causal and has_ragged_kernel(buckets[0].ids.device, dtype):
+        ragged = _ragged(buckets, encoder)
+    embed = _gpt2_embeddings if is_causal else _roberta_embeddings
+    segments, found, first_tokens, first = [], [], [], 0
+    for bucket in buckets:
+        width = bucket.ids.shape[1]
+        bias = None if is_causal or ragged is not None else _bias(bucket, dtype)
+        segments.append(
+            Segment(first=first, slots=bucket.slots, rows=bucket.rows, width=width, bias=bias)
+        )
+        found.append(embed(encoder, bucket))
+        start = torch.searchsorted(
+            bucket.slots, torch.arange(bucket.rows, device=bucket.slots.device) * width
+        )
+        first_tokens.append(first + start + (bucket.last if is_causal else 0))
+        first += len(bucket.slots)
+    x = torch.cat(found) if len(found) > 1 else found[0]
+    states = run_blocks(encoder, x, ragged or segments, dtype, math=math)
+    if poolings != ("token",):
+        parts = states.split([len(bucket.slots) for bucket in buckets])
+        pairs = zip(parts, buckets, strict=True)
+        return torch.cat([_pooled_tokens(part, bucket, poolings) for part, bucket in pairs])
+    states = states.index_select(0, torch.cat(first_tokens))
+    return encoder.ln_f(states) if is_causal else states
+
+
+def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Tensor:
+    """(T, hidden) of a RoBERTa to (rows, poolings * hidden).
+
+    Sums run over the padded form, in an order that repeats bit by bit.
+    """
+    rows, width = bucket.ids.shape
+    padded = states.new_zeros(rows * width, states.shape[1]).index_copy(0, bucket.slots, states)
+    padded = padded.view(rows, width, -1)
+    found = [
+        padded[:, 0]
+        if isinstance(pooling, str) and pooling == "token"
+        else pooled(padded, token_weights(bucket, pooling), pooling)
+        for pooling in poolings
+    ]
+    return torch.cat(found, dim=1)
+
+
+def _ragged(buckets: list[TextBucket], encoder: nn.Module) -> Ragged:
+    lengths = torch.cat([bucket.last + 1 for bucket in buckets])
+    ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    return Ragged(ends=ends, longest=encoder.config.max_position_embeddings)
+
+
+def _gpt2_embeddings(encoder: nn.Module, bucket: TextBucket) -> Tensor:
+    """Return (T, hidden) of the packed tokens."""
+    column = bucket.slots % bucket.ids.shape[1]
+    words = encoder.wte(bucket.ids.flatten().index_select(0, bucket.slots))
+    return encoder.drop(words + encoder.wpe(column))
+
+
+def _roberta_embeddings(encoder: nn.Module, bucket: Bucket) -> Tensor:
+    """Return (T, hidden) of the packed tokens; a node's word is the mean of its code."""
+    table = encoder.embeddings.word_embeddings
+    pad = _before_first_position(encoder.config)
+    found = table(bucket.ids.flatten().index_select(0, bucket.slots))
+    if isinstance(bucket, GraphBucket):
+        at = torch.searchsorted(bucket.slots, bucket.node_at)
+        found = found.index_copy(0, at, _node_means(table, bucket))
+        positions = graph_positions(bucket, pad).flatten().index_select(0, bucket.slots)
+    else:
+        positions = bucket.slots % bucket.ids.shape[1] + pad + 1
+    types = torch.zeros_like(positions)
+    return encoder.embeddings(
+        inputs_embeds=found[None], position_ids=positions[None], token_type_ids=types[None]
+    )[0]
+
+
+def _before_first_position(config: Any) -> int:
+    """Return the position before the first token's: RoBERTa counts from after its padding."""
+    return -1 if config.model_type == "bert" else config.pad_token_id
+
+
+def _node_means(table: nn.Embedding, bucket: GraphBucket) -> Tensor:
+    """Return (N, hidden); an empty bag, of a node whose code was cut off, gives zeros."""
+    return nn.functional.embedding_bag(bucket.bag_ids, table.weight, bucket.bag_starts, mode="mean")
+
+
+def hidden_states(encoder: nn.Module, bucket: Bucket) -> Tensor:
+    """Return (rows, width, hidden): the last state of every token."""
+    if isinstance(bucket, GraphBucket):
+        return _graph_states(encoder, bucket)
+    if encoder.config.model_type == "gpt2":
+        # No mask is passed: attention is causal and padding stands on the right, so no token that
+        # counts ever sees padding, and the fast causal kernels stay available.
+        return encoder(input_ids=bucket.ids, use_cache=False).last_hidden_state
+    if encoder.config.model_type == "roberta":
+        return _text_states(encoder, bucket)
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    is_token = (column <= bucket.last[:, None]).long()
+    return encoder(input_ids=bucket.ids, attention_mask=is_token).last_hidden_state
+
+
+def _text_states(encoder: nn.Module, bucket: TextBucket) -> Tensor:
+    """RoBERTa on plain text; every token sees every token that is not padding."""
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    pad = encoder.config.pad_token_id
+    positions = torch.where(column <= bucket.last[:, None], column + pad + 1, pad)
+    bias = _bias(bucket, _compute_dtype(column.device, encoder))
+    found = encoder(input_ids=bucket.ids, position_ids=positions, attention_mask=bias)
+    return found.last_hidden_state
+
+
+def _graph_states(encoder: nn.Module, bucket: GraphBucket) -> Tensor:
+    """RoBERTa on code and nodes."""
+    table = encoder.embeddings.word_embeddings
+    found = table(bucket.ids)  # (rows, width, hidden)
+    means = _node_means(table, bucket)
+    found = found.flatten(0, 1).index_copy(0, bucket.node_at, means).view_as(found)
+    return encoder(
+        inputs_embeds=found,
+        position_ids=graph_positions(bucket, encoder.config.pad_token_id),
+        attention_mask=_bias(bucket, _compute_dtype(found.device, encoder)),
+    ).last_hidden_state
+
+
+def _bias(bucket: Bucket, dtype: torch.dtype) -> Tensor:
+    """Return (rows, 1, width, width): what is added to the attention scores."""
+    if isinstance(bucket, GraphBucket):
+        return graph_bias(bucket, dtype)
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    bias = torch.where(column <= bucket.last[:, None], 0.0, HIDDEN).to(dtype)
+    return bias[:, None, None, :].expand(-1, 1, len(column), -1)
+
+
+def graph_positions(bucket: GraphBucket, pad_id: int) -> Tensor:
+    """Return (rows, width): pad_id + 1, + 2, … for code, 0 for nodes, pad_id for padding.
+
+    Source: microsoft/CodeBERT, GraphCodeBERT/clonedetection/run.py, `position_idx`.
+    """
+    column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
+    positions = torch.where(column < bucket.used[:, None], 0, pad_id)
+    return torch.where(column < bucket.code[:, None], column + pad_id + 1, positions)
+
+
+def graph_sees(bucket: GraphBucket) -> Tensor:
+    """Return (rows, width, width) bool: True where the first column may look at the second.
+
+    Code sees code; `<s>` and `</s>` see all that is not padding; a node and its code see each
+    other; a node sees the nodes that its value comes from.
+
+    Source: Guo et al. 2021, "graph-guided masked attention"; the script's `__getitem__`.
+    """
+    rows, width = bucket.ids.shape
+    column = torch.arange(width, device=bucket.ids.device)
+    code, used = bucket.code[:, None], bucket.used[:, None]
+    is_code = column < code
+    is_special = (column == 0) | (column == code - 1)
+    start = torch.zeros(rows * width, dtype=torch.int64, device=column.device)
+    end = start.index_copy(0, bucket.node_at, bucket.node_end).view(rows, width, 1)
+    start = start.index_copy(0, bucket.node_at, bucket.node_start).view(rows, width, 1)
+    is_own = (column >= start) & (column < end)
+    sees = is_code[:, :, None] & is_code[:, None, :]
+    sees |= is_special[:, :, None] & (column < used)[:, None, :]
+    sees |= is_own | is_own.transpose(1, 2)
+    sees.view(-1).index_fill_(0, bucket.links, True)
+    return sees
+
+
+def graph_bias(bucket: GraphBucket, dtype: torch.dtype) -> Tensor:
+    """Return (rows, 1, width, width): what is added to the attention scores.
+
+    A row that sees nothing (a node whose code was cut off, or padding) has the same offset
+    everywhere in the published form, so it looks at all columns alike, padding included. Here it
+    gets 0 everywhere, and the padding that is present weighs as much as the published form's.
+    """
+    sees = graph_sees(bucket)
+    column = torch.arange(sees.shape[-1], device=sees.device)
+    is_padding = column >= bucket.used[:, None]
+    blind = torch.where(is_padding, bucket.pad_weight[:, None], 0.0)[:, None, :]
+    hidden = torch.where(sees.any(-1, keepdim=True), HIDDEN, blind)
+    return torch.where(sees, 0.0, hidden).to(dtype)[:, None]
+
+
+def _compute_dtype(device: torch.device, encoder: nn.Module) -> torch.dtype:
+    """The dtype of queries: autocast's where it is on, else the weights'."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return next(encoder.parameters()).dtype

@@ -1,0 +1,220 @@
+"""The `smoke` language model: a small Gemma-2, pre-trained for seconds on plain code of the sample.
+
+An adapter on random weights has nothing to adapt. After pre-training the model writes functions of
+the sample's kinds, but it follows no instruction: it has never seen one. The result is cached by
+everything that it depends on, the tokenizer with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from nbhelpers.budget.shapes import SMOKE_CAUSAL
+from nbhelpers.common.files import cache_dir, save_in_cache
+from nbhelpers.data.samples.instructions import load_instruction_rows, plain_code
+from nbhelpers.data.templates import alpaca
+
+BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS = 8, 128, 5e-3, 30
+RECIPE = 1  # of the cache; raise it when the training below changes
+# Source: Gemma's tokenizer.json begins with these four.
+SPECIAL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
+
+
+def smoke_base(*, steps: int, seed: int, report: Callable[[int, int], None]) -> tuple[Any, Any]:
+    """Return the pre-trained model (fp32, in evaluation mode) and its tokenizer.
+
+    Args:
+        steps: Optimizer steps of pre-training; 0: random weights.
+        seed: Of the weights and the order; one for all runs of a study, so that they share a base.
+        report: Called with (done, total) while it trains; not at all if the cache has the model.
+    """
+    from safetensors.torch import save_file
+
+    tokenizer = smoke_tokenizer()
+    config = smoke_config(tokenizer)
+    path = _cached(_key(tokenizer, config, steps, seed), "safetensors")
+    with torch.random.fork_rng(devices=[]):  # what is drawn later is one thing with and without
+        model = _read(path, lambda: _load(path, config))
+        if model is None:
+            with _one_thread():
+                model = _pretrain(config, tokenizer, steps=steps, seed=seed, report=report)
+            tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+            tensors.pop("lm_head.weight", None)  # tied to the embedding
+            save_in_cache(path, lambda part: save_file(tensors, part))
+    return model, tokenizer
+
+
+def smoke_tokenizer() -> Any:
+    """Return the tokenizer of the smoke model, trained on the sample; cached."""
+    from tokenizers import Tokenizer, __version__
+
+    texts = _tokenizer_texts()
+    facts = json.dumps([RECIPE, __version__, SMOKE_CAUSAL.vocab, SPECIAL_TOKENS, texts])
+    path = _cached(facts, "json")
+    bpe = _read(path, lambda: Tokenizer.from_file(str(path)))
+    if bpe is None:
+        bpe = train_words(texts)
+        save_in_cache(path, lambda part: bpe.save(str(part)))
+    return wrap_words(bpe)
+
+
+def _read(path: Path, read: Callable[[], Any]) -> Any:
+    """Return what the cache holds; None if it is not there or damaged, and is made anew."""
+    try:
+        return read() if path.is_file() else None
+    except Exception:  # tokenizers and safetensors raise bare ones of their own
+        return None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one core, so that the weights are the same wherever the versions are.
+
+    So small a model hardly gains from a second thread, and where other programs keep the cores
+    busy, two that wait for each other took up to ten times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def smoke_config(tokenizer: Any) -> Any:
+    """Return the Gemma-2 configuration in the sizes of `SMOKE_CAUSAL`."""
+    from transformers import Gemma2Config
+
+    shape = SMOKE_CAUSAL
+    return Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        query_pre_attn_scalar=shape.head_dim,
+        max_position_embeddings=shape.positions,
+        sliding_window=512,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        # Gemma's 0.02 suits 2,304 features; with so few, copying from the prompt is learned late.
+        initializer_range=shape.hidden**-0.5,
+        attn_implementation="eager",  # SDPA drops Gemma-2's soft-cap
+    )
+
+
+def train_words(texts: Sequence[str], vocab_size: int = SMOKE_CAUSAL.vocab) -> Any:
+    """Return a byte-level BPE trained on the texts.
+
+    Each digit is a word of its own, as in Gemma's, so that a number is copied digit by digit.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
+
+
+def wrap_words(bpe: Any) -> Any:
+    """Return the tokenizer of transformers; it puts `<bos>` first, as Gemma's."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    bos = SPECIAL_TOKENS[2]
+    bpe.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, 2)])
+    names = ("pad_token", "eos_token", "bos_token", "unk_token")
+    named = dict(zip(names, SPECIAL_TOKENS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, padding_side="right", **named)
+
+
+def _tokenizer_texts() -> list[str]:
+    rows = load_instruction_rows()["train"]
+    asked = [alpaca(row["instruction"], row["input"]) + row["output"] for row in rows]
+    return [*asked, *plain_code()]
+
+
+def _cached(facts: str, suffix: str) -> Path:
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:32]
+    return cache_dir() / "smoke" / f"{digest}.{suffix}"
+
+
+def _key(tokenizer: Any, config: Any, steps: int, seed: int) -> str:
+    """Return all that the weights depend on as one text."""
+    from transformers import __version__
+
+    recipe = [RECIPE, BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS, steps, seed]
+    words = tokenizer.backend_tokenizer.to_str()
+    versions = [str(torch.__version__), __version__]
+    return json.dumps([recipe, versions, words, config.to_json_string(), plain_code()])
+
+
+def _load(path: Path, config: Any) -> Any:
+    from safetensors.torch import load_file
+    from transformers import Gemma2ForCausalLM
+
+    model = Gemma2ForCausalLM(config)
+    model.load_state_dict(load_file(path), strict=False)  # the head is the embedding
+    model.tie_weights()
+    return model.eval()
+
+
+def _pretrain(
+    config: Any, tokenizer: Any, *, steps: int, seed: int, report: Callable[[int, int], None]
+) -> Any:
+    from transformers import Gemma2ForCausalLM
+
+    torch.manual_seed(seed)
+    model = Gemma2ForCausalLM(config).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    batches = _batches(tokenizer, seed)
+    for step in range(steps):
+        rate = min(1.0, (step + 1) / WARMUP_STEPS) * (1 - step / steps)
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
+        ids = next(batches)
+        logits = model(input_ids=ids, use_cache=False).logits
+        cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        report(step + 1, steps)
+    return model.eval()
+
+
+def _batches(tokenizer: Any, seed: int) -> Iterator[Tensor]:
+    """Yield (BATCH, WIDTH) ids: modules laid end to end, each between `<bos>` and `<eos>`."""
+    flat: list[int] = []
+    for ids in tokenizer(list(plain_code()))["input_ids"]:
+        flat += [*ids, tokenizer.eos_token_id]
+    rows = torch.tensor(flat[: len(flat) // WIDTH * WIDTH]).view(-1, WIDTH)
+    draw = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(rows), generator=draw)
+        for start in range(0, len(order) - BATCH + 1, BATCH):
+            yield rows[order[start : start + BATCH]]

@@ -1,0 +1,1 @@
+"""Generated programs run here, without network, files of the user, or time to waste."""

@@ -1,0 +1,1 @@
+"""Our three jobs under simulation: their memory before they run."""

@@ -1,0 +1,124 @@
+"""One optimizer step of our own loop under simulation: `jobs.loop.Trainer` as it trains.
+
+The parts that a run folder would hold (events, checkpoints, a wish to stop) are left out; the loop,
+the task, Accelerate's precision and scaler, and the fused AdamW are the ones that train.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+
+from nbhelpers.hardware.detection import Hardware
+from nbhelpers.jobs.context import RunContext, start_accelerator
+from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
+from nbhelpers.jobs.training import adamw
+from nbhelpers.plan import BatchPlan
+from nbhelpers.presets.schema import Settings
+
+# One step with gradients of an earlier micro-step is like every later one.
+MOST_MICRO_STEPS = 2
+
+
+@contextmanager
+def simulated_context(
+    settings: Settings, plan: BatchPlan, hardware: Hardware, *, precision: str
+) -> Iterator[RunContext]:
+    """Set up torch and Accelerate as a worker does, for a run without a folder; undo it after.
+
+    Args:
+        precision: bf16, fp16 or fp32.
+    """
+    shared = [kind._shared_state for kind in (PartialState, AcceleratorState, GradientState)]
+    before = [dict(values) for values in shared]
+    cudnn, products = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
+    for values in shared:
+        values.clear()
+    ranks = {}
+    if plan.world_size > 1:
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(plan.world_size)}
+        ranks |= {"LOCAL_WORLD_SIZE": str(plan.processes_per_node)}
+    try:
+        with mock.patch.dict(os.environ, ranks):
+            yield RunContext(
+                settings=settings,
+                plan=plan,
+                accelerator=start_accelerator(precision, plan),
+                precision=precision,
+                facts={"hardware": hardware.to_dict()},
+            )
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        torch.set_float32_matmul_precision(products)
+        for values, old in zip(shared, before, strict=True):
+            values.clear()
+            values.update(old)
+
+
+@dataclass(frozen=True, slots=True)
+class OneStep:
+    """The loop, which makes one optimizer step of so many examples at each call."""
+
+    trainer: Trainer
+    examples: int
+
+    def __call__(self) -> None:
+        """Make one optimizer step in full; nothing is evaluated or saved."""
+        epoch = task_epoch(self.trainer.task, self.trainer.settings)
+        window = np.arange(self.examples, dtype=np.int64)
+        self.trainer.fit(TrainState(epoch=epoch), only=[window])
+
+
+def one_step(
+    context: RunContext,
+    task: Task,
+    model: Any,
+    examples: int,
+    *,
+    groups: Callable[[Any], list[dict[str, Any]]] | None = None,
+) -> OneStep:
+    """Return the loop for a bare model, in the order in which `jobs.training` sets it up."""
+    accelerator, settings = context.accelerator, context.settings
+    model.to(accelerator.device)  # the optimizer must see the parameters that will be trained
+    optimizer = adamw(context, model.parameters() if groups is None else groups(model))
+    task.start_epoch(task_epoch(task, settings))
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+    hooks = Hooks(
+        emit=context.emit,
+        save=lambda *args, **fields: None,
+        wants_stop=context.wants_stop,
+        save_is_due=lambda: False,
+        peak_bytes=lambda: 0,
+        step_context=lambda step: nullcontext(),
+    )
+    trainer = Trainer(
+        task=task,
+        model=wrapped,
+        optimizer=prepared,
+        accelerator=accelerator,
+        settings=settings,
+        plan=context.plan,
+        hooks=hooks,
+    )
+    return OneStep(trainer, examples)
+
+
+def task_epoch(task: Task, settings: Settings) -> int:
+    """Return the first epoch in which all parameters learn, where there is one."""
+    frozen = getattr(settings, "freeze_epochs", 0)
+    return min(frozen, settings.epochs - 1)
+
+
+def step_examples(plan: BatchPlan) -> int:
+    """Return the examples of a step with as many micro-steps as the memory can tell apart."""
+    steps = min(plan.gradient_accumulation_steps, MOST_MICRO_STEPS)
+    examples = plan.world_size * plan.per_device_train_batch_size * steps
+    return min(examples, plan.global_batch_size) if steps == 1 else examples

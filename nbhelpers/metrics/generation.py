@@ -1,0 +1,526 @@
+"""Scores of generated code: syntax accuracy, BLEU, exact match, pass@1, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.common.files import is_number
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.python_code import (
+    MAX_CODE_CHARS,
+    TOKENIZER,
+    code_tokens,
+    syntax_errors_of,
+    with_deep_stack,
+)
+from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS
+from nbhelpers.metrics.resampling import drawn_counts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+# ------------------------------------------------------------------------------------------------
+# What each sample adds to a score, so that scores are resampled without reading a text again.
+#
+# Every score here is a function of sums over samples: a share of (passed, counted), a mean of
+# (value, counted), corpus BLEU of n-gram counts, chrF of character n-gram counts. `Counts` holds
+# one
+# row per sample and that function; a sample without the needed facts (no reference, no outcome) is
+# a
+# row of zeros and so takes no part.
+
+
+BLEU_ORDER = 4
+AT_ONCE = 250  # resamples whose draws are held together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counts:
+    """Rows of one metric, (samples, columns), and the score of their sums.
+
+    `score` maps (m, columns) sums to (m,) scores, NaN where undefined.
+    """
+
+    rows: np.ndarray
+    score: Callable[[np.ndarray], np.ndarray]
+    is_share: bool = False
+
+    @property
+    def value(self) -> float | None:
+        """The score of all samples; None where it is undefined."""
+        return plain(self.score(self.rows.sum(axis=0)[None, :])[0])
+
+
+def shares(flags: Sequence[bool | None]) -> Counts:
+    """Return the counts of a share of samples; None takes no part."""
+    return Counts(rows=_values(flags), score=_ratio, is_share=True)
+
+
+def means(values: Sequence[float | None]) -> Counts:
+    """Return the counts of a mean; None takes no part."""
+    return Counts(rows=_values(values), score=_ratio)
+
+
+def bleu_counts(hypotheses: Sequence[str], references: Sequence[str | None]) -> Counts:
+    """Return the counts of corpus BLEU over `code_tokens`: 2 lengths, 4 matches, 4 totals."""
+    pairs = [
+        None if reference is None else (_joined(hypothesis), _joined(reference))
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    metric = _bleu()
+    return Counts(rows=_extracted(metric, pairs, 2 + 2 * BLEU_ORDER), score=bleu_scores)
+
+
+def chrf_counts(hypotheses: Sequence[str], references: Sequence[str | None]) -> Counts:
+    """Return the counts of chrF: hypothesis, reference and matches of each of 6 orders."""
+    pairs = [
+        None if reference is None else (hypothesis, reference)
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    metric = _chrf()
+    score = partial(chrf_scores, beta=metric.beta)
+    return Counts(rows=_extracted(metric, pairs, 3 * metric.char_order), score=score)
+
+
+def signatures() -> dict[str, str]:
+    """Return sacrebleu's signatures; ours of BLEU names the cut made before sacrebleu's."""
+    bleu, chrf = _bleu(), _chrf()
+    for metric in (bleu, chrf):
+        metric.corpus_score(["a"], [["a"]])  # sacrebleu knows the number of references only now
+    return {
+        "bleu": f"{bleu.get_signature()}|pretok:{TOKENIZER}",
+        "chrf": str(chrf.get_signature()),
+    }
+
+
+def bleu_scores(sums: np.ndarray) -> np.ndarray:
+    """Return corpus BLEU, 0 to 100, of (m, 10) sums; NaN where no reference has a token.
+
+    Source: Papineni et al. 2002, with the exponential smoothing of mteval-v13a, as in sacrebleu's
+    `BLEU.compute_bleu(smooth_method="exp")`; a test compares both.
+    """
+    import numpy as np
+
+    length, wanted = sums[:, 0], sums[:, 1]
+    correct, total = sums[:, 2 : 2 + BLEU_ORDER], sums[:, 2 + BLEU_ORDER :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        brevity = np.where(length < wanted, np.exp(1 - wanted / length), 1.0)
+        halvings = np.cumsum(correct == 0, axis=1)  # each order without a match halves its floor
+        matched = np.where(correct == 0, 0.5**halvings, correct)
+        precision = np.where(total > 0, matched / total, 0.0)
+        score = 100 * brevity * np.exp(np.log(precision).mean(axis=1))
+    score = np.where((correct > 0).any(axis=1), score, 0.0)
+    return np.where(wanted > 0, score, np.nan)
+
+
+def chrf_scores(sums: np.ndarray, *, beta: float) -> np.ndarray:
+    """Return chrF, 0 to 100, of (m, 18) sums; NaN where no reference has a character.
+
+    Source: Popović 2015, averaged over the orders that occur on both sides, as sacrebleu's `CHRF`
+    without epsilon smoothing; a test compares both.
+    """
+    import numpy as np
+
+    made, wanted, matched = (sums[:, at::3] for at in range(3))
+    occurs = (made > 0) & (wanted > 0)
+    orders = np.maximum(occurs.sum(axis=1), 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision = np.where(occurs, matched / made, 0.0).sum(axis=1) / orders
+        recall = np.where(occurs, matched / wanted, 0.0).sum(axis=1) / orders
+        score = (1 + beta**2) * precision * recall / (beta**2 * precision + recall)
+    score = 100 * np.where(precision + recall > 0, score, 0.0)
+    return np.where(wanted[:, 0] > 0, score, np.nan)
+
+
+def resampled_sums(tables: Sequence[np.ndarray], *, resamples: int, seed: int) -> list[np.ndarray]:
+    """Return per table the (resamples, columns) sums of rows drawn with replacement.
+
+    All tables are (samples, columns) of the same samples and share every draw: differences between
+    them are paired.
+
+    Raises:
+        ConfigError: `resamples` or `seed` cannot be used.
+    """
+    import numpy as np
+
+    check_draws(resamples, seed)
+    draws = drawn_counts(len(tables[0]), resamples, seed)
+    joined = np.concatenate(tables, axis=1)
+    sums = [block @ joined for block in _blocks(draws)]
+    edges = np.cumsum([table.shape[1] for table in tables])[:-1]
+    return np.split(np.concatenate(sums), edges, axis=1)
+
+
+def swapped_sums(
+    first: np.ndarray, second: np.ndarray, *, resamples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of both tables after each sample changed sides with probability 1/2."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    flips = (generator.integers(2, size=len(first)).astype(float) for _ in range(resamples))
+    moved = np.concatenate([block @ (second - first) for block in _blocks(flips)])
+    return first.sum(axis=0) + moved, second.sum(axis=0) - moved
+
+
+def check_draws(resamples: int, seed: int) -> None:
+    """Raise ConfigError for numbers that cannot be drawn with."""
+    if type(resamples) is not int or type(seed) is not int or resamples < 1 or seed < 0:
+        text = f"resamples={resamples!r} and seed={seed!r} cannot be used"
+        raise ConfigError(text, fix="Give whole numbers, resamples from 1 and a seed from 0 up.")
+
+
+def plain(value: float) -> float | None:
+    """Return a float, or None for NaN."""
+    return None if value != value else float(value)
+
+
+def _blocks(draws: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    import numpy as np
+
+    while block := list(islice(draws, AT_ONCE)):
+        yield np.stack(block)
+
+
+def _ratio(sums: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(sums[:, 1] > 0, sums[:, 0] / sums[:, 1], np.nan)
+
+
+def _values(values: Sequence[float | None]) -> np.ndarray:
+    import numpy as np
+
+    rows = [(0.0, 0.0) if value is None else (float(value), 1.0) for value in values]
+    return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+
+def _joined(code: str) -> str:
+    return " ".join(code_tokens(code))
+
+
+def _bleu() -> Any:
+    from sacrebleu.metrics import BLEU
+
+    # `force`: it would warn of code that ends in a full stop
+    return BLEU(tokenize="none", smooth_method="exp", max_ngram_order=BLEU_ORDER, force=True)
+
+
+def _chrf() -> Any:
+    from sacrebleu.metrics import CHRF
+
+    return CHRF()
+
+
+def _extracted(metric: Any, pairs: list[tuple[str, str] | None], columns: int) -> np.ndarray:
+    """Return what sacrebleu counts in each pair, as its own significance tests read it."""
+    import numpy as np
+
+    rows = np.zeros((len(pairs), columns))
+    known = [at for at, pair in enumerate(pairs) if pair is not None]
+    if known:
+        hypotheses, references = zip(*(pairs[at] for at in known), strict=True)
+        rows[known] = metric._extract_corpus_statistics(hypotheses, [references])
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# Scores of generated code: plain functions on lists of texts, and the scores of a run's rows.
+#
+# Every function reads the *code* of a text, `extract_code` of it, so an answer in fences with prose
+# around it is judged by its code; answers and references are treated alike. Shares and pass rates
+# are
+# between 0 and 1; BLEU and chrF are between 0 and 100, as their literature has them. What is not
+# defined (no rows, no references, nothing was run) is None, never 0.
+#
+# All scores are of texts that the model generated freely. The scores of a run carry 95 % intervals
+# over samples: Wilson's for shares, which stays honest at 0 and 1, and a percentile bootstrap for
+# the rest. They say what other samples of the same kind would do to the score; what another seed
+# would do is a separate question (`code_compare.compare_over_seeds`).
+
+
+GENERATION_METRICS, TASK_METRICS = FINETUNE_SCORES.names("test"), FINETUNE_SCORES.names(TASKS[0])
+PASSED, NOT_RUN = "passed", "not run"
+LEVEL = 0.95
+MAX_NEW_TOKENS = 10**9  # far beyond any answer
+
+Row = Mapping[str, Any]
+
+
+def syntax_accuracy(answers: Sequence[str]) -> float | None:
+    """Return the share of answers whose code parses; see `code_syntax` for what that means.
+
+    An answer without a statement is wrong, although `ast.parse` accepts it.
+    """
+    return shares([error is None for error in syntax_errors_of(codes(answers))]).value
+
+
+def syntax_errors(answers: Sequence[str]) -> dict[str, int]:
+    """Return how many answers have which kind of syntax error, most frequent first."""
+    return _tally_errors(syntax_errors_of(codes(answers)))
+
+
+def code_bleu(answers: Sequence[str], references: Sequence[str | None]) -> float | None:
+    """Return corpus BLEU, 0 to 100, over the tokens of `code_tokens`; None without a reference.
+
+    This is sacrebleu's BLEU with `tokenize="none"` on texts that were cut before
+    (`bleu_signature`). It is not CodeBLEU, which also compares trees and data flow. An answer
+    without a reference takes no part.
+    """
+    _check_lengths(answers, references)
+    return bleu_counts(codes(answers), codes(references)).value
+
+
+def code_chrf(answers: Sequence[str], references: Sequence[str | None]) -> float | None:
+    """Return chrF, 0 to 100, of the code as it stands; white space does not count."""
+    _check_lengths(answers, references)
+    return chrf_counts(codes(answers), codes(references)).value
+
+
+def bleu_signature() -> str:
+    """Return sacrebleu's signature of `code_bleu` with the name of our cut; others don't compare.
+
+    >>> bleu_signature().split("|")[:3], bleu_signature().split("|")[-1]
+    (['nrefs:1', 'case:mixed', 'eff:no'], 'pretok:nb-python-1')
+    """
+    return signatures()["bleu"]
+
+
+def chrf_signature() -> str:
+    """Return sacrebleu's signature of `code_chrf`."""
+    return signatures()["chrf"]
+
+
+def exact_match(answers: Sequence[str], references: Sequence[str | None]) -> float | None:
+    """Return the share of answers whose code is the reference's, character by character.
+
+    White space at the ends of lines, blank lines at the end and the style of line ends are set
+    aside; indentation and blank lines in between count. An answer without a reference takes no
+    part.
+    """
+    _check_lengths(answers, references)
+    return shares(_matches(codes(answers), codes(references))).value
+
+
+def pass_at_1(outcomes: Sequence[str | None]) -> float | None:
+    """Return the share of tasks whose one answer passed; tasks that were not run take no part.
+
+    With one greedy answer a task this is what is called pass@1. Every outcome other than "passed"
+    is a failure, also a timeout.
+    """
+    return shares(_passes(outcomes)).value
+
+
+def wilson(successes: float, n: float, level: float = LEVEL) -> list[float] | None:
+    """Return Wilson's score interval of a share; None without a trial.
+
+    Source: Wilson 1927, Probable inference, J. Am. Stat. Assoc. 22, equation for the limits.
+
+    >>> [round(edge, 4) for edge in wilson(10, 10)]
+    [0.7225, 1.0]
+    """
+    if n <= 0:
+        return None
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, widening = successes / n, z * z / n
+    centre = (share + widening / 2) / (1 + widening)
+    half = z / (1 + widening) * math.sqrt(share * (1 - share) / n + widening / (4 * n))
+    # exact at the edges, where rounding would leave 1e-17
+    return [centre - half if successes > 0 else 0.0, centre + half if successes < n else 1.0]
+
+
+def score_generations(rows: Sequence[Row], *, seed: int, resamples: int) -> dict[str, Any]:
+    """Return everything that the report says about the generations of one split.
+
+    Args:
+        rows: As in a run's generations.jsonl: `answer`, `reference` (None: takes no part in BLEU,
+            chrF and exact match), `new_tokens`, `stopped`.
+        seed: Of the resampling.
+        resamples: Of the samples, for the intervals of BLEU, chrF and the mean length.
+
+    Returns:
+        `n_samples`, `n_references`, `metrics` and `intervals` by `GENERATION_METRICS`,
+        `interval_methods`, `level`, `signatures`, `tokenizer` and `syntax_errors` by kind.
+
+    Raises:
+        DataError: A row has no answer.
+        ConfigError: `seed` or `resamples` cannot be used.
+    """
+    generated = Generated(rows)
+    scores = _scores(generated, GENERATION_METRICS, seed=seed, resamples=resamples)
+    return scores | {
+        "n_references": sum(reference is not None for reference in generated.references),
+        "signatures": signatures(),
+        "tokenizer": TOKENIZER,
+        "syntax_errors": _tally_errors(generated.errors),
+    }
+
+
+def score_tasks(rows: Sequence[Row], *, seed: int = 0, resamples: int = 1000) -> dict[str, Any]:
+    """Return everything that the report says about tasks that were run, one greedy answer each.
+
+    `outcomes` counts every status, "not run" among them; `metrics` go by `TASK_METRICS`. The rest
+    is as in `score_generations`.
+    """
+    generated = Generated(rows)
+    scores = _scores(generated, TASK_METRICS, seed=seed, resamples=resamples)
+    outcomes = _tally(outcome or NOT_RUN for outcome in generated.column("outcome"))
+    return scores | {"outcomes": outcomes, "syntax_errors": _tally_errors(generated.errors)}
+
+
+class Generated:
+    """The rows of one split, with code, references and syntax errors read once.
+
+    Raises:
+        DataError: A row has no answer, or a value of another kind than a run writes.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        for at, row in enumerate(rows):
+            if fault := _row_fault(row):
+                name = f" (id {row.get('id')!r:.60})" if isinstance(row, Mapping) else ""
+                raise DataError(
+                    f"row {at}{name} {fault}",
+                    fix="Give rows as generations.jsonl has them; an empty answer is an empty text",
+                )
+        self.rows = rows
+
+    @cached_property
+    def answers(self) -> list[str]:
+        """The code of each answer."""
+        return codes([row["answer"] for row in self.rows])
+
+    @cached_property
+    def references(self) -> list[str | None]:
+        """The code of each reference, None where there is none."""
+        return codes(self.column("reference"))
+
+    @cached_property
+    def errors(self) -> list[str | None]:
+        """The kind of syntax error of each answer, None where it parses."""
+        return syntax_errors_of(self.answers)
+
+    def column(self, name: str) -> list[Any]:
+        """One value of each row, None where the row lacks it."""
+        return [row.get(name) for row in self.rows]
+
+    def counts(self, metric: str) -> Counts:
+        """What each row adds to a metric."""
+        made: dict[str, Callable[[], Counts]] = {
+            "pass@1": lambda: shares(_passes(self.column("outcome"))),
+            "syntax_accuracy": lambda: shares([error is None for error in self.errors]),
+            "bleu": lambda: bleu_counts(self.answers, self.references),
+            "chrf": lambda: chrf_counts(self.answers, self.references),
+            "exact_match": lambda: shares(_matches(self.answers, self.references)),
+            "stopped": lambda: shares(self.column("stopped")),
+            "mean_new_tokens": lambda: means(self.column("new_tokens")),
+        }
+        return made[metric]()
+
+
+def _row_fault(row: object) -> str:
+    """What is wrong with a row; empty for one as a run writes it."""
+    if not isinstance(row, Mapping):
+        return f"is {type(row).__name__}, no object"
+    if not isinstance(row.get("answer"), str):
+        return "has no answer"
+    kinds = {"reference": str, "stopped": bool, "outcome": str, "id": str | int, "split": str}
+    for name, kind in kinds.items():
+        if row.get(name) is not None and not isinstance(row[name], kind):
+            return f"has {type(row[name]).__name__} as its {name}"
+    count = row.get("new_tokens")
+    if count is not None and not (is_number(count) and 0 <= count <= MAX_NEW_TOKENS):
+        return f"has new_tokens={count!r:.40}, no number of tokens"
+    return ""
+
+
+def codes(texts: Sequence[str | None]) -> list[Any]:
+    """Return the code of each text; None stays None; a text too long to parse stays whole."""
+    return with_deep_stack(_extracted_answer, texts)
+
+
+def interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
+    """Return the percentile interval of resampled values, NaN left out; None without any."""
+    import numpy as np
+
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    tail = (1 - level) / 2
+    return [float(edge) for edge in np.quantile(known, [tail, 1 - tail])]
+
+
+def _scores(
+    generated: Generated, names: Sequence[str], *, seed: int, resamples: int
+) -> dict[str, Any]:
+    counts = {name: generated.counts(name) for name in names}
+    drawn = {name: each for name, each in counts.items() if not each.is_share}
+    tables = [each.rows for each in drawn.values()]
+    sums = dict(zip(drawn, resampled_sums(tables, resamples=resamples, seed=seed), strict=True))
+    has_spread = len(generated.rows) > 1
+    intervals = {
+        name: wilson(*each.rows.sum(axis=0).tolist())
+        if each.is_share
+        else interval(each.score(sums[name]))
+        if has_spread
+        else None
+        for name, each in counts.items()
+    }
+    return {
+        "n_samples": len(generated.rows),
+        "metrics": {name: each.value for name, each in counts.items()},
+        "intervals": intervals,
+        "interval_methods": {
+            name: "wilson" if each.is_share else "bootstrap" for name, each in counts.items()
+        },
+        "level": LEVEL,
+    }
+
+
+def _extracted_answer(texts: Sequence[str | None]) -> list[Any]:
+    from nbhelpers.metrics.answers import extract_code
+
+    return [
+        text if text is None or len(text) > MAX_CODE_CHARS else extract_code(text) for text in texts
+    ]
+
+
+def _matches(answers: Sequence[str], references: Sequence[str | None]) -> list[bool | None]:
+    return [
+        None if reference is None else _bare(answer) == _bare(reference)
+        for answer, reference in zip(answers, references, strict=True)
+    ]
+
+
+def _bare(code: str) -> str:
+    lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).rstrip("\n")
+
+
+def _passes(outcomes: Sequence[str | None]) -> list[bool | None]:
+    return [None if outcome is None else outcome == PASSED for outcome in outcomes]
+
+
+def _tally_errors(errors: Iterable[str | None]) -> dict[str, int]:
+    return _tally(error for error in errors if error is not None)
+
+
+def _tally(kinds: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(kinds).most_common())
+
+
+def _check_lengths(answers: Sequence[Any], references: Sequence[Any]) -> None:
+    if len(answers) != len(references):
+        raise DataError(
+            f"{len(answers)} answers and {len(references)} references",
+            fix="Give one reference to each answer; None where there is none.",
+        )

@@ -1,0 +1,214 @@
+"""TF-IDF vectors of character n-grams, and the similarity of programs by their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+# ------------------------------------------------------------------------------------------------
+# TF-IDF vectors of character n-grams, counted by array arithmetic: seconds for ten megabytes.
+
+
+MIN_BITS, MAX_BITS = 16, 24  # n-grams are hashed into 2**bits buckets: for few texts, fewer
+_MIX = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio (Knuth, TAOCP 3, section 6.4)
+
+
+class NgramVectors:
+    """Character n-grams of several sizes: log counts, times rarity, each text of length 1.
+
+    Characters are the bytes of UTF-8. Only texts that it was fitted on say which n-grams count and
+    how rare they are.
+
+    Source: Salton and Buckley 1988, Term-weighting approaches in automatic text retrieval; rarity
+    as ln((1 + n) / (1 + texts with it)) + 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        sizes: Sequence[int] = (1, 2, 3, 4, 5),
+        min_texts: int = 2,
+        max_columns: int = 400_000,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            sizes: Lengths of the n-grams, at most 7 bytes each.
+            min_texts: Rarer n-grams are left out.
+            max_columns: The most frequent n-grams are kept.
+        """
+        self.sizes, self.min_texts, self.max_columns = tuple(sizes), min_texts, max_columns
+
+    def fit_transform(self, texts: Sequence[str]) -> Any:
+        """Learn from texts and return their vectors, a sparse (texts, columns) float32 matrix.
+
+        Raises:
+            DataError: No n-gram occurs in `min_texts` texts.
+        """
+        import numpy as np
+
+        self._bits = self._enough_bits(texts)
+        counted = self._counted(texts)
+        texts_with = np.bincount(counted[1], minlength=1 << self._bits)
+        kept = np.flatnonzero(texts_with >= self.min_texts)
+        if len(kept) > self.max_columns:
+            ranked = np.argsort(-texts_with[kept], kind="stable")[: self.max_columns]
+            kept = np.sort(kept[ranked])
+        if not len(kept):
+            raise DataError(
+                f"no run of characters occurs in {self.min_texts} of {len(texts)} texts",
+                fix="Give more texts.",
+            )
+        self._column = np.full(1 << self._bits, -1, dtype=np.int32)
+        self._column[kept] = np.arange(len(kept), dtype=np.int32)
+        rarity = np.log((1 + len(texts)) / (1 + texts_with[kept])) + 1
+        self._rarity = rarity.astype(np.float32)
+        return self._vectors(counted)
+
+    def transform(self, texts: Sequence[str]) -> Any:
+        """Return the vectors of texts; one without a known n-gram is all zeros."""
+        return self._vectors(self._counted(texts))
+
+    def counts(self, texts: Sequence[str]) -> Any:
+        """Return log counts of all n-grams, unweighted: sparse (texts, buckets) float32.
+
+        Needs no fit; columns are buckets.
+        """
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        self._bits = self._enough_bits(texts)
+        ends, buckets, times = self._counted(texts)
+        shape = (len(texts), 1 << self._bits)
+        return csr_matrix((1 + np.log(times), buckets, ends), shape=shape)
+
+    def _enough_bits(self, texts: Sequence[str]) -> int:
+        """Return bits for four buckets to each n-gram, were all of them different."""
+        ngrams = len(self.sizes) * sum(map(len, texts))
+        return min(MAX_BITS, max(MIN_BITS, (4 * ngrams).bit_length()))
+
+    def _vectors(self, counted: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        ends, buckets, counts = counted
+        columns = self._column[buckets]
+        known = columns >= 0
+        ends = np.concatenate([[0], np.cumsum(known)])[ends]
+        columns = columns[known]
+        values = (1 + np.log(counts[known], dtype=np.float32)) * self._rarity[columns]
+        shape = (len(ends) - 1, len(self._rarity))
+        found = csr_matrix((values, columns, ends), shape=shape)
+        length = np.sqrt(np.add.reduceat(np.append(values, 0) ** 2, ends[:-1]))
+        length[np.diff(ends) == 0] = 1.0  # reduceat reads one value of an empty row
+        found.data /= np.repeat(length, np.diff(ends)).astype(np.float32)
+        return found
+
+    def _counted(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return where each text ends, and the buckets and counts of all of them in a row."""
+        import numpy as np
+
+        buckets, counts, ends = [], [], [0]
+        for text in texts:
+            found, times = np.unique(self._buckets(text), return_counts=True)
+            buckets.append(found.astype(np.int32))
+            counts.append(times.astype(np.float32))
+            ends.append(ends[-1] + len(found))
+        if not buckets:
+            return np.array([0]), np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return np.array(ends), np.concatenate(buckets), np.concatenate(counts)
+
+    def _buckets(self, text: str) -> np.ndarray:
+        """Return the bucket of every n-gram of a text, in any order."""
+        import numpy as np
+
+        letters = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.uint64)
+        packed = np.zeros(len(letters), dtype=np.uint64)
+        found = []
+        for size in range(1, max(self.sizes) + 1):
+            if size > len(letters):
+                break
+            packed = packed[: len(letters) - size + 1] << np.uint64(8)
+            packed |= letters[size - 1 :]
+            if size in self.sizes:
+                found.append(packed | np.uint64(size << 56))
+        keys = np.concatenate(found) if found else packed[:0]
+        return (keys * np.uint64(_MIX)) >> np.uint64(64 - self._bits)
+
+
+# ------------------------------------------------------------------------------------------------
+# The floor of code similarity: how alike the words of two programs are spelled.
+#
+# It sees every text of a comparison, also those of the test, because it learns from no label. That
+# makes it as strong as it can be.
+
+
+SIZES = (3, 4)
+CHARACTERS_READ = 200_000  # of one program
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_PART = re.compile(r"[^\W\d_]+|\d+|[^\s\w]")
+
+
+def similarity_text(code: str) -> str:
+    """Return a program as lower-case words, numbers and signs with one blank between.
+
+    Names are cut at underscores and capitals, so that habits of a language hide no word.
+
+    >>> similarity_text("int maxValue = max_value2;")
+    ' int max value = max value 2 ; '
+    """
+    parts = _PART.findall(_HUMP.sub(" ", code[:CHARACTERS_READ]).lower())
+    return f" {' '.join(parts)} "
+
+
+class TfidfSimilarity:
+    """Cosines of character n-grams between programs, counted once for all comparisons."""
+
+    def __init__(self, codes: Sequence[str], *, min_programs: int = 2) -> None:
+        """Count the n-grams of every program.
+
+        Args:
+            codes: The programs.
+            min_programs: Leave out n-grams that stand in fewer. One of a single program can match
+                nothing; among a handful of programs it still shows how unlike the others it is.
+        """
+        import numpy as np
+
+        counts = NgramVectors(sizes=SIZES).counts([similarity_text(code) for code in codes])
+        texts_with = np.bincount(counts.indices, minlength=counts.shape[1])
+        self._min_programs = min_programs
+        self._counts = counts[:, np.flatnonzero(texts_with >= min_programs)]
+
+    def between(
+        self, left: Sequence[int] | np.ndarray, right: Sequence[int] | np.ndarray
+    ) -> tuple[Any, Any]:
+        """Return sparse unit vectors of the programs at `left` and at `right`.
+
+        How rare an n-gram is follows from these programs alone; one that stands in fewer
+        than `min_programs` of them is left out.
+
+        Args:
+            left: (m,) positions among the codes.
+            right: (n,) likewise; `left` again for all pairs of one list.
+        """
+        import numpy as np
+        from scipy.sparse import diags
+
+        left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
+        members = np.unique(np.concatenate([left, right]))
+        chosen = self._counts[members]
+        texts_with = np.bincount(chosen.indices, minlength=chosen.shape[1])
+        kept = np.flatnonzero(texts_with >= self._min_programs)
+        rarity = np.log((1 + len(members)) / (1 + texts_with[kept])) + 1
+        weighted = chosen[:, kept] @ diags(rarity.astype(np.float32))
+        length = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).reshape(-1))
+        scale = np.divide(1, length, out=np.zeros_like(length), where=length > 0)
+        unit = (diags(scale.astype(np.float32)) @ weighted).tocsr()
+        return unit[np.searchsorted(members, left)], unit[np.searchsorted(members, right)]

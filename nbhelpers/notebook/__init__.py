@@ -1,0 +1,1 @@
+"""Parts that only a notebook needs: picker, environment check, headless runs."""

@@ -1,0 +1,529 @@
+"""Run a notebook without a person: strict parameters, one time limit, errors with exit codes."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import html
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from nbhelpers.common.files import expanded, is_file, kind_of
+from nbhelpers.errors import ConfigError, JobFailed, Killed, NbhelpersError, Stopped, from_kind
+from nbhelpers.presets.parameters import as_declared, check_values, require_known, with_more
+from nbhelpers.runs.thresholds import parse_requirements, require_scores
+
+if TYPE_CHECKING:
+    from nbhelpers.runs.run import Run, RunResult
+    from nbhelpers.runs.study_results import StudyResult
+
+
+# ------------------------------------------------------------------------------------------------
+# Signals as a fact to look at, instead of an exception in the middle of anything.
+
+
+_WATCHED = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class SignalWatch:
+    """While entered, stop signals are only noted in `received`; a signal ignored before stays so.
+
+    Outside the main thread nothing can be watched, and `received` stays None.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> SignalWatch:
+        if threading.current_thread() is threading.main_thread():
+            for name in _WATCHED:
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number).name
+
+
+# ------------------------------------------------------------------------------------------------
+# What is checked of a notebook, its parameters and its output before a headless run starts.
+
+
+def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Check a notebook and its parameters; return its path and the project's folder.
+
+    Raises:
+        ConfigError: No such notebook, not of Python, no `parameters` cell, unknown names, values
+            that cannot be stored or are out of range.
+    """
+    import papermill
+
+    path = _existing(notebook)
+    content = _read(path, notebook)
+    cell = _parameters_cell(content, notebook)
+    spec = content.metadata.get("kernelspec")
+    language = spec.get("language", "python") if isinstance(spec, dict) else ""
+    if not language or str(language).lower() != "python" or not spec.get("name"):
+        raise ConfigError(
+            f"{notebook} names no Python kernel in its metadata (kernelspec: {spec}).",
+            fix="open it in Jupyter, choose a Python 3 kernel and save it",
+        )
+    _require_storable(parameters)
+    declared = papermill.inspect_notebook(escaped(path))
+    parameters = as_declared(parameters, declared)
+    about = content.metadata.get("nbhelpers")
+    job = about.get("job") if isinstance(about, dict) else None
+    if job:
+        parameters = with_more(job, parameters, declared)
+    require_known(parameters, declared, path.name)
+    if job:
+        defaults = _defaults(cell, declared, notebook)
+        check_values(job, defaults | dict(parameters))
+    return path, project_root(path)
+
+
+def notebook_job(path: Path) -> str | None:
+    """Return the job that a checked notebook names in its metadata, or None."""
+    about = _read(path, path).metadata.get("nbhelpers")
+    job = about.get("job") if isinstance(about, dict) else None
+    return job if isinstance(job, str) else None
+
+
+def own_spelling(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters under the names that a checked notebook declares."""
+    import papermill
+
+    declared, job = papermill.inspect_notebook(escaped(path)), notebook_job(path)
+    plain = as_declared(parameters, declared)
+    return with_more(job, plain, declared) if job else plain
+
+
+def escaped(path: Path) -> str:
+    """A path for papermill, which formats braces in paths with the parameters.
+
+    >>> escaped(Path("a {b}.ipynb"))
+    'a {{b}}.ipynb'
+    """
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+def _existing(notebook: str | Path) -> Path:
+    path = expanded(notebook, "the notebook")
+    kind = kind_of(path)
+    if kind != "file":
+        found = {
+            "": "does not exist",
+            "folder": "is a folder",
+            "forbidden": "is in a folder that may not be searched",
+        }.get(kind, "is no regular file")
+        raise ConfigError(f"{notebook} {found}.", fix="name an .ipynb file")
+    return path.resolve()
+
+
+def _read(path: Path, notebook: str | Path) -> Any:
+    import nbformat
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception as error:  # nbformat raises several kinds for a broken file
+        raise ConfigError(
+            f"{notebook} is not a notebook: {error}", fix="name an .ipynb file"
+        ) from error
+
+
+def _parameters_cell(content: Any, notebook: str | Path) -> Any:
+    tagged = []
+    for number, cell in enumerate(content.cells, 1):
+        tags = cell.metadata.get("tags", [])
+        if not isinstance(tags, list):
+            raise ConfigError(
+                f"Cell {number} of {notebook} has the tags {tags!r}, which is no list.",
+                fix="correct its tags in Jupyter, or delete them",
+            )
+        if cell.cell_type == "code" and "parameters" in tags:
+            tagged.append(cell)
+    if len(tagged) != 1:
+        raise ConfigError(
+            f"{notebook} has {len(tagged)} code cells tagged `parameters`; exactly one is needed.",
+            fix="tag the cell with the defaults, and no other",
+        )
+    return tagged[0]
+
+
+def _require_storable(parameters: Mapping[str, Any]) -> None:
+    """Refuse values that the saved notebook could not hold.
+
+    Raises:
+        ConfigError: A value that is no JSON, or a text that is not UTF-8.
+    """
+    for name, value in parameters.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"The value of `{name}` cannot be stored in a notebook: {error}.",
+                fix="give a plain text, number, truth value, list or mapping",
+            ) from error
+
+
+def _defaults(cell: Any, declared: Mapping[str, Any], notebook: str | Path) -> dict[str, Any]:
+    """The values that the parameters cell writes.
+
+    Raises:
+        ConfigError: The cell is no Python, or a default is not a plain value.
+    """
+    try:
+        ast.parse(cell.source)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"The cell tagged `parameters` of {notebook} is not plain Python: {error}.",
+            fix="write lines such as epochs = 3",
+        ) from error
+    found = {}
+    for name, about in declared.items():
+        try:
+            found[name] = ast.literal_eval(about["default"])
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"The default of `{name}` in {notebook} is computed: {about['default']}.",
+                fix=f"write a plain value, such as {name} = None",
+            ) from error
+    return found
+
+
+def project_root(notebook: Path) -> Path:
+    """The folder that the kernel works in: the enclosing project's, else the notebook's own."""
+    for folder in notebook.parents:
+        if is_file(folder / "nbhelpers" / "__init__.py"):
+            return folder
+    return notebook.parent
+
+
+def default_output(notebook: Path, root: Path) -> Path:
+    """A new path below runs/notebooks, named by the notebook and the time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return root / "runs" / "notebooks" / f"{notebook.stem}-{stamp}-{os.getpid()}.ipynb"
+
+
+def prepare_output(output: str | Path | None, path: Path, root: Path) -> tuple[Path, Path]:
+    """Return where the notebook is saved and where its runs are noted, both writable.
+
+    Raises:
+        ConfigError: It is no .ipynb file, the notebook itself, or cannot be written.
+    """
+    saved = expanded(output, "the output").absolute() if output else default_output(path, root)
+    if saved.suffix != ".ipynb":
+        fix = f"write --output {Path(str(output)).with_suffix('.ipynb')}"
+        raise ConfigError(f"The output {output} does not end in .ipynb.", fix=fix)
+    launched = saved.with_name(f".{saved.name}.runs")
+    try:
+        if kind_of(saved) and saved.samefile(path):
+            fix = "write another --output: the notebook would be overwritten by its own result"
+            raise ConfigError(f"The output {saved} is the notebook itself.", fix=fix)
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        launched.write_text("")
+        if kind_of(saved):
+            with saved.open("r+b"):  # an earlier output, to be replaced at the end
+                pass
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            launched.unlink(missing_ok=True)
+        raise ConfigError(
+            f"The output {saved} cannot be written: {error.strerror or error}.",
+            fix="write --output with a file in a folder that you may write to",
+        ) from error
+    return saved, launched
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Refuse a time limit that leaves no time, or is no number.
+
+    Raises:
+        ConfigError: It is not above 0.
+    """
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ConfigError(
+            f"--timeout {timeout_s} leaves no time to run.",
+            fix="give seconds above 0, or leave --timeout out for no limit",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Run a notebook without a person: strict parameters, one time limit, errors with exit codes.
+#
+# papermill executes the cells in a thread; this thread watches the clock and the signals, and stops
+# the run (resumably) before it stops the kernel. The notebook is saved whatever happens.
+
+
+STOP_PATIENCE_S = 120.0  # for the worker to write its checkpoint and end
+CELL_PATIENCE_S = 20.0  # for a cell to end after its run ended, or after an interrupt
+
+
+def run_notebook(
+    notebook: str | Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    output: str | Path | None = None,
+    fresh: bool = True,
+    timeout_s: float | None = None,
+    require: Sequence[str] = (),
+    stream: TextIO | None = None,
+) -> RunResult | StudyResult | None:
+    """Run a notebook from top to bottom and return the result of the run that it started.
+
+    Args:
+        notebook: An .ipynb file; its metadata `nbhelpers: {job: ...}` names the job.
+        parameters: Values for the cell tagged `parameters`.
+        output: Where the executed notebook is saved; None: in runs/notebooks of the project.
+        fresh: Start the run anew; False re-attaches to, or resumes, the same configuration.
+        timeout_s: Limit for the whole run; None: no limit.
+        require: Conditions on the scores, such as `f1>=0.9`.
+        stream: Receives what the cells print, as they print it.
+
+    Returns:
+        The result, that of the study where the notebook runs one, or None when it starts no run.
+
+    Raises:
+        ConfigError: A problem with the notebook, a parameter or a condition: nothing was run.
+        RequirementMissed: The run finished below a required score.
+        NbhelpersError: What a cell raised, as its own class; `Killed` for a time limit.
+    """
+    path, root = check_notebook(notebook, parameters or {})
+    conditions = parse_requirements(require, notebook_job(path))
+    check_timeout(timeout_s)
+    saved, launched = prepare_output(output, path, root)
+    play = _Play(path=path, saved=saved, root=root, launched=launched, stream=stream)
+    try:
+        with _environment(root=root, fresh=fresh, launched=launched), SignalWatch() as watch:
+            values = own_spelling(path, parameters or {})
+            _execute(play, values, watch=watch, timeout_s=timeout_s)
+        result = play.result()
+    finally:
+        launched.unlink(missing_ok=True)
+    require_scores(result, conditions)
+    return result
+
+
+@dataclass(kw_only=True)
+class _Play:
+    """One execution: its files, its kernel and how it ended."""
+
+    path: Path
+    saved: Path
+    root: Path
+    launched: Path
+    stream: TextIO | None
+    kernels: list[Any] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def runs(self) -> list[Run]:
+        """Runs that the notebook launched or attached to, in order."""
+        from nbhelpers.runs.run import Run
+
+        return [Run(path) for path in self._folders("run.json")]
+
+    def result(self) -> RunResult | StudyResult | None:
+        """What the notebook's last study found, else its last run."""
+        from nbhelpers.runs.studies import open_study
+
+        if studies := self._folders("study.json"):
+            return open_study(studies[-1])
+        runs = self.runs()
+        return runs[-1].result() if runs else None
+
+    def _folders(self, file: str) -> list[Path]:
+        """Folders that hold such a file, among those that the notebook told of."""
+        if not self.launched.is_file():
+            return []
+        lines = self.launched.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [Path(line) for line in lines if line and is_file(Path(line) / file)]
+
+    def signal_kernel(self, number: int) -> None:
+        """Send a signal to the kernel's process, if it still runs."""
+        for kernel in self.kernels:
+            pid = getattr(getattr(kernel, "provisioner", None), "pid", None)
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def work(self, parameters: dict[str, Any]) -> None:
+        """Execute the cells; the body of the thread."""
+        import papermill
+
+        try:
+            papermill.execute_notebook(
+                escaped(self.path),
+                escaped(self.saved),
+                parameters,
+                cwd=str(self.root),
+                progress_bar=False,
+                stdout_file=self.stream,
+                stderr_file=self.stream,
+                kernel_manager_class=_kernel_manager(self.kernels),
+            )
+        except BaseException as error:
+            self.error = error
+
+
+def _execute(
+    play: _Play, parameters: dict[str, Any], *, watch: SignalWatch, timeout_s: float | None
+) -> None:
+    """Run the thread to its end, or end it for a signal or the clock; raise the typed error."""
+    started = time.monotonic()
+    thread = threading.Thread(target=play.work, args=(parameters,), daemon=True)
+    thread.start()
+    ended: NbhelpersError | None = None
+    while thread.is_alive():
+        thread.join(0.1)
+        if watch.received:
+            ended = Stopped(
+                f"{watch.received} stopped the notebook; its run was stopped with it.",
+                fix="the same command with --resume continues it",
+            )
+        elif timeout_s is not None and time.monotonic() - started > timeout_s:
+            ended = Killed(
+                f"The time limit of {timeout_s:g} s is over; the run was stopped.",
+                fix="allow more with --timeout; --resume continues the run",
+            )
+        if ended:
+            _end(play, thread, watch)
+            break
+    error = ended or typed_error(play.error)
+    if error:
+        _mark_unfinished(play.saved, error)
+        raise error from play.error
+
+
+def _end(play: _Play, thread: threading.Thread, watch: SignalWatch) -> None:
+    """Stop the runs, then the cell, then the kernel; a second signal skips the waiting."""
+    import signal
+
+    watch.received = None
+    for run in play.runs():
+        if run.status == "running":
+            run.stop(timeout_s=STOP_PATIENCE_S)
+    _wait(thread, CELL_PATIENCE_S if play.runs() else 0.0, watch)
+    for number, patience_s in ((signal.SIGINT, CELL_PATIENCE_S), (signal.SIGKILL, 60.0)):
+        if not thread.is_alive():
+            return
+        play.signal_kernel(number)
+        _wait(thread, patience_s, watch)
+
+
+def _wait(thread: threading.Thread, patience_s: float, watch: SignalWatch) -> None:
+    until = time.monotonic() + patience_s
+    while thread.is_alive() and time.monotonic() < until and not watch.received:
+        thread.join(0.1)
+
+
+def typed_error(error: BaseException | None) -> NbhelpersError | None:
+    """Return what ended a notebook as one of our errors; None when it finished."""
+    if error is None or isinstance(error, NbhelpersError):
+        return error
+    kind = type(error).__name__
+    if kind == "DeadKernelError":
+        return Killed(
+            "The notebook's kernel died.",
+            fix="look for the system's out-of-memory killer (dmesg), then use --resume",
+        )
+    if kind != "PapermillExecutionError":
+        return JobFailed(f"The notebook could not be run: {kind}: {error}")
+    name, text = error.ename, str(error.evalue)
+    if name == "KeyboardInterrupt":
+        return Stopped("The notebook was interrupted.", fix="--resume continues its run")
+    typed = from_kind(name, text)
+    if type(typed) is JobFailed and name != "JobFailed":
+        lines = "\n".join(error.traceback).splitlines()[-15:]
+        typed = JobFailed(f"{name}: {text}", details="\n".join(_plain(line) for line in lines))
+    return typed
+
+
+def _plain(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+
+
+def _mark_unfinished(saved: Path, error: NbhelpersError) -> None:
+    """Say in the saved notebook's first cell how it ended: without that it looks complete."""
+    import nbformat
+
+    try:
+        content = nbformat.read(saved, as_version=4)
+    except Exception:  # nothing was saved, or half of it: the error itself is what counts
+        return
+    said = html.escape(error.message, quote=False)
+    text = f"**This notebook did not finish: {type(error).__name__}.** {said}"
+    cell = nbformat.v4.new_markdown_cell(text)
+    cell.metadata["tags"] = ["nbhelpers-unfinished"]
+    content.cells.insert(0, cell)
+    nbformat.write(content, saved)
+
+
+def _kernel_manager(started: list[Any]) -> type:
+    """A kernel manager that starts this very Python, whatever kernel specs are installed."""
+    import sys
+
+    from jupyter_client.manager import AsyncKernelManager
+
+    # ipykernel warns of its unencrypted local port at every start, and reports the interrupt with
+    # which we end a cell as an error. What a cell raises comes back by papermill, not by this log.
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    command.append("--log-level=50")
+
+    class ThisPython(AsyncKernelManager):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+        @property
+        def kernel_spec(self) -> Any:
+            spec = super().kernel_spec
+            if spec is not None:
+                spec.argv = command
+            return spec
+
+    return ThisPython
+
+
+@contextlib.contextmanager
+def _environment(*, root: Path, fresh: bool, launched: Path) -> Iterator[None]:
+    """What the kernel inherits: the project, our process as the owner, whether to start anew."""
+    wanted = {
+        "NBHELPERS_ROOT": str(root),
+        "NBHELPERS_OWNER_PID": str(os.getpid()),
+        "NBHELPERS_FRESH": "1" if fresh else "0",
+        "NBHELPERS_LAUNCHED": str(launched),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

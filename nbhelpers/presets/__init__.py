@@ -1,0 +1,1 @@
+"""Presets: YAML to one frozen, checked object; notebook parameters."""

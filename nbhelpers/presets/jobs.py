@@ -1,0 +1,462 @@
+"""What differs between the jobs, in one frozen object each; contradictions of their settings."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.metrics.registry import CLONES_SCORES, DETECTOR_SCORES, FINETUNE_SCORES, Scores
+from nbhelpers.presets.catalog import GPT2_MODELS, POSITIONS, SAMPLES, JobModels
+
+if TYPE_CHECKING:
+    from nbhelpers.presets.schema import Settings
+
+
+# ------------------------------------------------------------------------------------------------
+# Contradictions between the settings of clone detection that are each valid.
+
+
+Fault = tuple[str, str, str]  # setting, what is wrong, what to type instead
+
+
+def length_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
+    """Yield that `seq_len` is more than the positions of a model that is known by name."""
+    limit, seq_len = POSITIONS.get(model or ""), values.get("seq_len")
+    if limit is not None and type(seq_len) is int and seq_len > limit:
+        text = f"seq_len={seq_len} is more than the {limit} positions of {values['model']}"
+        yield "seq_len", text, f"set seq_len to {limit} or less"
+
+
+def clones_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
+    """Yield each fault; `model` is the short name, None where it has none."""
+    yield from length_faults(values, model)
+    nodes = values.get("data_flow_length")
+    if nodes is not None and model in GPT2_MODELS:
+        text = (
+            f"data_flow_length={nodes}: the model {model} is a GPT-2, which reads plain text only"
+        )
+        other = "smoke-graphcodebert" if model == "smoke" else "graphcodebert"
+        yield "data_flow_length", text, f"leave data_flow_length out, or set model to {other}"
+    if values.get("attention") == "flex":
+        yield "attention", "attention=flex is for fine-tuning", "write auto or sdpa"
+
+
+# ------------------------------------------------------------------------------------------------
+# Contradictions between the settings of a detector that are each valid.
+
+
+HOLD_OUT_FIELDS = ("source", "generator", "language")
+
+
+def detector_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
+    """Yield each fault; `model` is the short name, None where it has none."""
+    if values.get("attention") == "flex":
+        yield "attention", "attention=flex is for fine-tuning", "write auto or sdpa"
+    yield from _hold_out_faults(values)
+    yield from _list_faults(values)
+    if values.get("objective") == "both" and values.get("contrastive_weight") == 0:
+        text = "objective=both with contrastive_weight=0 trains no similarity"
+        yield "contrastive_weight", text, "set a weight, such as 0.5, or objective to detect"
+    members, size = values.get("members_per_task"), values.get("global_batch_size")
+    if type(members) is int and type(size) is int and members > size:
+        text = f"members_per_task={members} is more than global_batch_size={size}"
+        yield "members_per_task", text, f"set members_per_task to {size} or less"
+    shares = values.get("valid_share"), values.get("test_share")
+    if all(isinstance(share, float) for share in shares) and sum(shares) >= 0.8:  # type: ignore[arg-type]
+        text = f"valid_share and test_share take {sum(shares):.0%} of the rows"  # type: ignore[arg-type]
+        yield "test_share", text, "leave at least a fifth for training"
+    yield from length_faults(values, model)
+
+
+def _hold_out_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
+    given = values.get("hold_out")
+    if not isinstance(given, str):
+        return
+    name, sign, value = given.partition("=")
+    if name.strip() not in HOLD_OUT_FIELDS or not sign or not value.strip():
+        text = f"hold_out={given[:60]!r} does not name what is kept out"
+        yield "hold_out", text, "write source=NAME, generator=NAME or language=NAME"
+    elif values.get("objective") == "similar" and name.strip() == "generator":
+        text = "hold_out=generator… is about who wrote the code, and objective=similar is not"
+        yield "hold_out", text, "hold out a source or a language"
+
+
+def _list_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
+    for name in ("augment", "languages", "prevalences"):
+        given = values.get(name)
+        if isinstance(given, list) and len(set(map(str, given))) < len(given):
+            yield name, f"{name} names one thing twice", "keep one of each"
+    if values.get("augment") == [] and values.get("augment_share"):
+        text = f"augment_share={values['augment_share']} with no edit in augment changes nothing"
+        yield "augment_share", text, "set augment_share to 0.0, or name edits in augment"
+    languages = values.get("languages")
+    if isinstance(languages, list) and (odd := [x for x in languages if x != str(x).lower()]):
+        text = f"languages holds {str(odd[0])[:40]!r}"
+        yield "languages", text, f"write {str(odd[0]).lower()[:40]}: names are in lower case"
+
+
+# ------------------------------------------------------------------------------------------------
+# Contradictions between the settings of a fine-tuning that are each valid.
+
+
+ALL_LINEAR = "all-linear"
+SOFT_CAPPED = ("gemma-2-2b", "gemma-2-2b-it", "smoke")  # sdpa would drop the cap on scores
+TEMPLATES = ("auto", "alpaca", "plain", "chat")
+
+
+def finetune_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
+    """Yield each fault; `model` is the short name, None where it has none."""
+    if values.get("attention") == "sdpa" and model in SOFT_CAPPED:
+        text = f"attention=sdpa drops the soft-cap of {model}'s attention: another model"
+        yield "attention", text, "write auto, eager or flex"
+    if values.get("packing") is True and values.get("padding") == "fixed":
+        text = "packing=true leaves nothing to pad, and padding is fixed"
+        yield "padding", text, "write padding: dynamic, or packing: false"
+    if values.get("allow_uneven_split") is True:
+        text = "an uneven split is not made in a fine-tuning"
+        yield "allow_uneven_split", text, "leave allow_uneven_split at false"
+    if values.get("template", "auto") not in TEMPLATES and isinstance(values.get("template"), str):
+        text = f"there is no template `{values['template']}`"
+        yield "template", text, f"choose one of: {', '.join(TEMPLATES)}"
+    names = values.get("lora_target_modules")
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        for text, fix in _target_faults(names):
+            yield "lora_target_modules", text, fix
+
+
+def _target_faults(names: list[str]) -> Iterator[tuple[str, str]]:
+    if ALL_LINEAR in names and len(names) > 1:
+        text = f"lora_target_modules names {ALL_LINEAR} beside others"
+        yield text, f"keep {ALL_LINEAR} alone, or name the layers"
+    if {"embed_tokens", "lm_head"} & set(names):
+        text = "an adapter on the embedding or the head changes 256,000 words at once"
+        yield text, "leave out embed_tokens and lm_head"
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"lora_target_modules names {', '.join(twice)} twice", "keep one of each"
+    odd = [name for name in names if name != ALL_LINEAR and not name.isidentifier()]
+    if odd:
+        text = f"lora_target_modules holds {odd[0][:60]!r}, which is no layer's name"
+        yield text, "write the last part of a name, such as q_proj; patterns are not read"
+
+
+# ------------------------------------------------------------------------------------------------
+# What differs between the jobs, in one frozen object each.
+#
+# A job of your own is a `JobSpec` in `JOBS`, a module in the worker with the five functions
+# `check`,
+# `build_data`, `build_model`, `train` and `evaluate`, a module of its report, and presets in a
+# folder
+# of `NBHELPERS_CONFIGS`. The environment variable `NBHELPERS_JOBS` names the module (several with
+# commas) that adds it, so that the worker's process knows it too.
+#
+# What belongs to a higher layer, or is heavy, is named here as `module:name` and imported when
+# used.
+
+
+JOBS_VARIABLE = "NBHELPERS_JOBS"
+ENCODER, ADAPTER = "encoder", "adapter"  # formulas of memory and time that exist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFacts:
+    """What is known of a job's work and time before anything of it was measured.
+
+    `data_s`: seconds to read and tokenise `data_examples`, and `examples_repeat` whether more
+    examples are made of the same texts. `train_examples`: all training examples of public data.
+    `example_tokens`: useful tokens of an example by its longest text, as points of a broken line.
+    `sample_tokens`: those of the bundled sample. `useful_share` of the computed tokens is useful.
+    `evaluate_s`: a low, an expected and a high value for `data_examples`; `floors_s`: of cheap
+    scorers, where they are timed apart. `valid_share` and
+    `scored_share` of the training examples are scored at each validation and at the end, at most
+    `most_valid` and `most_scored`.
+    """
+
+    data_s: float
+    data_examples: int
+    sample_tokens: float
+    train_examples: Mapping[str, int] = field(default_factory=dict)
+    example_tokens: tuple[tuple[int, float], ...] = ()
+    examples_repeat: bool = False
+    useful_share: float = 1.0
+    evaluate_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    floors_s: tuple[float, float, float] | None = None
+    valid_share: float = 1.0
+    most_valid: float = float("inf")
+    scored_share: float = 1.0
+    most_scored: float = float("inf")
+
+
+def _no_faults(values: Mapping[str, Any], model: str | None) -> Iterable[Fault]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job: its settings, models, scores and modules, and what is known of its cost.
+
+    Attributes:
+        name: As in `configs/<name>/`, run ids and the commands of the shell.
+        settings_class: Of its settings, as `module:Class`.
+        models: Known by a short name.
+        scores: Its metrics, from `metric_registry`.
+        unit: What a batch counts, in the plural.
+        worker: Module with the five functions of the job.
+        report: Module that concludes from a run's scores; `report_words.findings` lists its
+            functions.
+        libraries: Those whose code decides the memory of a step.
+        score_libraries: Those that only scores depend on.
+        notebook: That trains the job; empty: none.
+        parameters: Settings that have a parameter of their own in the notebook.
+        has_adapters: What is trained is an adapter on a base model, and a study varies it.
+        formulas: Of memory and time that hold for its models: ENCODER, ADAPTER, or none.
+        simulation: What simulates its training step, as `module:function`; empty: nothing does.
+        memory_neutral: Settings that change no tensor.
+        memory_facts: Rewrites what decides the memory, where a setting counts only roughly:
+            takes the values by setting, the settings and the batch plan, and returns the values.
+        faults: Contradictions between settings that are each valid; takes the settings' values and
+            the short name of the model.
+        data_may_be_file: Its data may be one file, not only a folder or a hub id.
+        further_data: Settings that name data, beside `data`.
+        task_units: What a progress counter counts, by the first word of its name.
+        pretraining: Steps and rows of the embedded model's pre-training, in words.
+        pretrains_random_weights: Whether random weights of any model can be pre-trained.
+        time: What is known of its time; None: nothing.
+    """
+
+    name: str
+    settings_class: str
+    models: JobModels
+    scores: Scores
+    unit: str
+    worker: str
+    report: str
+    libraries: tuple[str, ...] = ("torch",)
+    score_libraries: tuple[str, ...] = ()
+    notebook: str = ""
+    parameters: tuple[str, ...] = ("model", "data", "epochs", "seed")
+    has_adapters: bool = False
+    formulas: str = ""
+    simulation: str = ""
+    memory_neutral: frozenset[str] = frozenset()
+    memory_facts: Callable[[dict[str, Any], Any, Any], dict[str, Any]] | None = None
+    faults: Callable[[Mapping[str, Any], str | None], Iterable[Fault]] = _no_faults
+    data_may_be_file: bool = False
+    further_data: tuple[str, ...] = ()
+    task_units: Mapping[str, str] = field(default_factory=dict)
+    pretraining: tuple[str, str] = ("steps", "")
+    pretrains_random_weights: bool = False
+    time: TimeFacts | None = None
+
+    @property
+    def settings(self) -> type[Settings]:
+        """The class of its settings."""
+        return resolve(self.settings_class)
+
+
+def resolve(place: str) -> Any:
+    """Return what `module:name` names, or the module where no name is given."""
+    module, _, name = place.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+def _finetune_memory(facts: dict[str, Any], s: Any, plan: Any) -> dict[str, Any]:
+    """Settings of a fine-tuning whose exact value does not matter."""
+    # Rows of a scored batch: a limit that leaves a whole batch does not matter.
+    for limit, batch in (
+        ("valid_samples", "per_device_eval_batch_size"),
+        ("eval_samples", "generation_batch_size"),
+    ):
+        if getattr(s, limit) >= getattr(s, batch):
+            facts[limit] = "enough"
+    facts["lora_target_modules"] = sorted(set(s.lora_target_modules))
+    facts["lora_dropout"] = s.lora_dropout > 0
+    facts["loss"] = "chunked" if s.loss == "auto" else s.loss
+    if s.evaluate != "all":
+        del facts["tasks"]
+    if s.method == "base":
+        for name in ("lora_r", "lora_dropout", "lora_target_modules"):
+            del facts[name]
+    return facts
+
+
+def _detector_memory(facts: dict[str, Any], s: Any, plan: Any) -> dict[str, Any]:
+    """The contrastive loss keeps the vectors of the whole global batch."""
+    facts["contrastive_weight"] = s.contrastive_weight > 0
+    facts["freeze_epochs"] = (s.freeze_epochs > 0, s.freeze_epochs >= s.epochs)
+    facts["global_batch_size"] = plan.global_batch_size
+    return facts
+
+
+# Sources of the time facts: docs/LOG.md. 15 s for BigCloneBench's 9,134 functions, 125 s for 47,523
+# programs, audit and edits included; an instruction row is made into tokens in well under a
+# millisecond. Scoring took 2 s and floors 15 for the clones (intervals 1 more); 70 to 130 s for the
+# detector's scores, edit suite and floors, of 47,523 programs. Useful tokens over examples are
+# those of the runs with 400 and 1,024 tokens on BigCloneBench (a pair), and 512 on Rosetta Code;
+# shorter and longer texts are guesses from these. Train examples: CodeXGLUE's train.txt (901,028
+# pairs); the page of H-AIRosettaMP (121,247 rows), of which four fifths are drawn for training
+# where nothing else is asked for; the bundled samples, counted. Useful share of clones with packed
+# blocks: .83 to .85, attention alone being padded.
+CLONES = JobSpec(
+    name="clones",
+    settings_class="nbhelpers.presets.schema:ClonesSettings",
+    models=JobModels(
+        aliases={
+            "codegpt": "microsoft/CodeGPT-small-java-adaptedGPT2",
+            "graphcodebert": "microsoft/graphcodebert-base",
+            "codebert": "microsoft/codebert-base",
+        },
+        embedded=("smoke", "smoke-graphcodebert"),
+        families=("gpt2", "roberta"),
+    ),
+    scores=CLONES_SCORES,
+    unit="pairs",
+    worker="nbhelpers.jobs.clones",
+    report="nbhelpers.reports.clones",
+    libraries=("torch", "transformers", "accelerate"),
+    notebook="notebooks/03_find_clones.ipynb",
+    parameters=(
+        *("model", "data", "seq_len", "data_flow_length", "epochs"),
+        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed"),
+    ),
+    formulas=ENCODER,
+    simulation="nbhelpers.jobs.simulated.jobs:simulate_clones",
+    memory_neutral=frozenset(("priors", "floors", "grammar_compat")),
+    faults=clones_faults,
+    task_units={"tokenise": "functions", "evaluate": "functions"},
+    pretraining=("language-model steps", "its train functions"),
+    time=TimeFacts(
+        data_s=15.0,
+        data_examples=90_102,
+        examples_repeat=True,  # a part of the functions stand in every tenth of the pairs
+        train_examples={
+            "semeru/Code-Code-CloneDetection-BigCloneBench": 901_028,
+            "smoke": 3_800,
+        },
+        example_tokens=(
+            *((0, 0.0), (128, 230.0), (256, 370.0), (400, 430.0), (1024, 538.0)),
+            (4096, 600.0),
+        ),
+        sample_tokens=198,
+        useful_share=0.84,
+        evaluate_s=(4.0, 8.0, 20.0),
+        floors_s=(8.0, 15.0, 30.0),
+        most_valid=500,
+        most_scored=1_000,
+    ),
+)
+
+FINETUNE = JobSpec(
+    name="finetune",
+    settings_class="nbhelpers.presets.schema:FinetuneSettings",
+    models=JobModels(
+        aliases={"gemma-2-2b": "google/gemma-2-2b", "gemma-2-2b-it": "google/gemma-2-2b-it"},
+        embedded=("smoke",),
+        packaged=("smollm2",),
+        families=("gemma2", "llama"),
+    ),
+    scores=FINETUNE_SCORES,
+    unit="samples",
+    worker="nbhelpers.jobs.finetune",
+    report="nbhelpers.reports.finetune",
+    libraries=("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes"),
+    score_libraries=("sacrebleu",),
+    notebook="notebooks/01_finetune_gemma.ipynb",
+    parameters=("model", "data", "seq_len", "epochs", "max_train_samples", "evaluate", "seed"),
+    has_adapters=True,
+    formulas=ADAPTER,
+    simulation="nbhelpers.jobs.simulated.finetune:simulate_finetune",
+    memory_neutral=frozenset(
+        (
+            *("lora_alpha", "warmup_steps", "template", "remove_duplicates", "split_seed"),
+            *("mbpp_data", "max_task_problems", "run_generated_code"),
+        )
+    ),
+    memory_facts=_finetune_memory,
+    faults=finetune_faults,
+    data_may_be_file=True,
+    task_units={"tokenise": "samples", "generate": "answers", "evaluate": "functions"},
+    pretraining=("language-model steps", "the sample"),
+    time=TimeFacts(data_s=10.0, data_examples=18_312, sample_tokens=60),
+)
+
+DETECTOR = JobSpec(
+    name="detector",
+    settings_class="nbhelpers.presets.schema:DetectorSettings",
+    models=JobModels(
+        aliases={
+            "codebert": "microsoft/codebert-base",
+            "graphcodebert": "microsoft/graphcodebert-base",
+            "unixcoder": "microsoft/unixcoder-base",
+            "codet5": "Salesforce/codet5-base",
+            "modernbert": "answerdotai/ModernBERT-base",
+        },
+        embedded=("smoke",),
+        packaged=("minilm",),
+        families=("roberta", "bert", "t5", "modernbert"),
+    ),
+    scores=DETECTOR_SCORES,
+    unit="programs",
+    worker="nbhelpers.jobs.detector",
+    report="nbhelpers.reports.detector",
+    libraries=("torch", "transformers", "accelerate"),
+    notebook="notebooks/02_detect_ai_code.ipynb",
+    parameters=(
+        *("model", "data", "objective", "hold_out", "unseen_humans", "on_failed_audit"),
+        *("epochs", "train_fraction", "seed"),
+    ),
+    formulas=ENCODER,
+    simulation="nbhelpers.jobs.simulated.jobs:simulate_detector",
+    memory_neutral=frozenset(
+        (
+            *("canonical", "languages", "split", "split_seed", "valid_share", "test_share"),
+            *("hold_out", "unseen_humans", "on_failed_audit", "temperature"),
+            *("class_weights", "encoder_learning_rate", "augment", "augment_share", "target_fpr"),
+            *("target_miss_rate", "prevalences", "floors", "edit_suite"),
+        )
+    ),
+    memory_facts=_detector_memory,
+    faults=detector_faults,
+    data_may_be_file=True,
+    further_data=("unseen_humans", "retrieval_data"),
+    task_units=dict.fromkeys(
+        ("tokenise", "evaluate", "score", "embed", "edit", "augment", "audit", "read", "retrieve"),
+        "programs",
+    ),
+    pretraining=("masked-language-model steps", ""),
+    pretrains_random_weights=True,
+    time=TimeFacts(
+        data_s=125.0,
+        data_examples=38_018,
+        train_examples={"isThisYouLLM/H-AIRosettaMP": 96_998, "smoke": 624},
+        example_tokens=((0, 0.0), (128, 115.0), (256, 180.0), (512, 239.0), (2048, 300.0)),
+        sample_tokens=100,
+        evaluate_s=(70.0, 100.0, 130.0),
+        valid_share=0.125,
+        scored_share=0.25,
+    ),
+)
+
+JOBS: dict[str, JobSpec] = {spec.name: spec for spec in (CLONES, FINETUNE, DETECTOR)}
+
+
+def spec_of(settings: Settings) -> JobSpec:
+    """Return the job whose settings these are."""
+    return next(spec for spec in JOBS.values() if spec.settings is type(settings))
+
+
+def bundled() -> set[str]:
+    """Return the names of the package's own samples and models: no folders, whatever lies around.
+
+    >>> sorted(bundled())
+    ['minilm', 'smoke', 'smoke-graphcodebert', 'smollm2']
+    """
+    models = (spec.models for spec in JOBS.values())
+    return {*SAMPLES, *(name for each in models for name in (*each.embedded, *each.packaged))}
+
+
+for _name in filter(None, os.environ.get(JOBS_VARIABLE, "").split(",")):
+    importlib.import_module(_name)

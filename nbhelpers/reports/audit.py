@@ -1,0 +1,170 @@
+"""`audit(data)`: the audit of detection data as a notebook shows it, with tables and a figure."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.data.audit import TITLES
+from nbhelpers.data.audit import Audit as Measured
+from nbhelpers.data.audit import audit as measure
+from nbhelpers.reports.facts import shown
+from nbhelpers.reports.figures import BLACK, BLUE, GREY, ORANGE, panels
+from nbhelpers.reports.page import STYLE, page, paragraph, section, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# ------------------------------------------------------------------------------------------------
+# The figure of an audit: single features, sources and lengths by class.
+
+
+CAPTION = (
+    "Left: how well one feature tells the label (0.5 is chance). Middle: rows by source. Right: "
+    "lines per program, by share of the class."
+)
+COLOURS = {"human": BLUE, "ai": ORANGE}
+MAX_BARS = 8
+NAME_SHOWN = 22  # characters
+
+
+def audit_figure(facts: Mapping[str, Any]) -> Figure | None:
+    """Draw what `Audit.facts` hold; None where there are no rows of both classes."""
+    if not facts.get("features"):
+        return None
+    figure, (left, middle, right) = panels(3, columns=3)
+    _features(left, facts["features"][:MAX_BARS])
+    _sources(middle, facts["counts"]["source"][:MAX_BARS])
+    _lengths(right, facts["lengths"])
+    return figure
+
+
+def _features(axis: Axes, found: list[Mapping[str, Any]]) -> None:
+    names = [one["feature"].replace("_", " ") for one in found]
+    at = range(len(found))
+    axis.barh([y - 0.2 for y in at], [one["raw"] for one in found], 0.4, color=GREY, label="raw")
+    clean = [one["canonical"] for one in found]
+    axis.barh(
+        [y + 0.2 for y in at],
+        clean,
+        0.4,
+        color=BLUE,
+        hatch="//",
+        edgecolor="white",
+        label="canonical",
+    )
+    axis.axvline(0.99, color=BLACK, linestyle="--", linewidth=1, label="hopeless")
+    axis.set_yticks(list(at), names, fontsize=7.5)
+    axis.invert_yaxis()
+    axis.set(xlabel="area under the ROC curve", xlim=(0.5, 1.0))
+    axis.legend(fontsize=7, loc="lower right")
+
+
+def _sources(axis: Axes, found: list[Mapping[str, Any]]) -> None:
+    names = [(one["value"] or "none named")[:NAME_SHOWN] for one in found]
+    start = [0] * len(found)
+    for label, hatch in (("human", ""), ("ai", "//")):
+        rows = [one[label] for one in found]
+        style = {"color": COLOURS[label], "hatch": hatch, "edgecolor": "white"}
+        axis.barh(range(len(found)), rows, left=start, label=label, **style)
+        start = [a + b for a, b in zip(start, rows, strict=True)]
+    axis.set_yticks(range(len(found)), names, fontsize=7.5)
+    axis.invert_yaxis()
+    axis.set(xlabel="rows")
+    axis.legend(fontsize=7)
+
+
+def _lengths(axis: Axes, found: list[Mapping[str, Any]]) -> None:
+    for one in found:
+        if one["of"] == "lines":
+            style = "-" if one["label"] == "human" else "--"
+            share = [k / 10 for k in range(11)]
+            axis.plot(
+                [max(n, 1) for n in one["tenths"]],
+                share,
+                style,
+                label=one["label"],
+                color=COLOURS[one["label"]],
+            )
+    axis.set(xlabel="lines", ylabel="share of the programs", xscale="log", ylim=(0, 1.02))
+    axis.legend(fontsize=7, loc="lower right")
+
+
+# ------------------------------------------------------------------------------------------------
+# `audit(data)`: the audit of detection data as a notebook shows it, with tables and a figure.
+
+
+FIRST_TABLES = ("classes", "tags", "templates", "features", "duplicates", "source")
+
+
+class Audit(Measured):
+    """An audit that shows itself: verdict, reasons, warnings, a figure and every table."""
+
+    __slots__ = ()
+
+    def figure(self) -> Figure | None:
+        """Draw single features, sources and lengths; None without rows of both classes."""
+        return audit_figure(self.facts)
+
+    def save_page(self, path: str | Path) -> Path:
+        """Write the audit as one HTML page and return where."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(f"Audit of {self.facts['source']}", self._repr_html_()), "utf-8")
+        return path
+
+    def _repr_html_(self) -> str:
+        tables = self.tables
+        parts = [f"<h1>{html.escape(repr(self))}</h1>", self._findings(), self._image()]
+        parts += [_table(name, tables) for name in FIRST_TABLES]
+        rest = "".join(_table(name, tables) for name in tables if name not in FIRST_TABLES)
+        parts.append(f"<details><summary>All other tables</summary>{rest}</details>")
+        return shown(f'<div class="nbh"><style>{STYLE}</style>{"".join(parts)}</div>')
+
+    def _findings(self) -> str:
+        if self.is_hopeless:
+            said = "A detector trained on these data would measure something else, because:"
+        else:
+            said = "Nothing that was looked for makes these data useless."
+        reasons = "".join(paragraph(reason, "bad") for reason in self.reasons)
+        listed = "".join(f"<li>{html.escape(text)}</li>" for text in self.warnings)
+        warned = section("Warnings", f"<ul>{listed}</ul>" if listed else "")
+        return paragraph(said, "lead") + reasons + warned
+
+    def _image(self) -> str:
+        figure = self.figure()
+        if figure is None:
+            return ""
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=90, metadata={"Software": None})
+        data = base64.b64encode(drawn.getvalue()).decode()
+        image = f'<img alt="{CAPTION}" src="data:image/png;base64,{data}">'
+        return f"<figure>{image}<figcaption>{CAPTION}</figcaption></figure>"
+
+
+def audit(
+    data: Any,
+    *,
+    revision: str | None = None,
+    canonical: str = "text",
+    known_humans: Any = None,
+) -> Audit:
+    """Look at detection data without training anything, and say whether they can train a detector.
+
+    The arguments and errors are those of `nbhelpers.data.audit.audit`.
+
+    Returns:
+        The audit; `require_usable()` stops where the data are hopeless.
+    """
+    found = measure(data, revision=revision, canonical=canonical, known_humans=known_humans)
+    return Audit.from_dict(found.to_dict())
+
+
+def _table(name: str, tables: Any) -> str:
+    return section(TITLES[name], table_of(tables[name])) if name in tables else ""

@@ -1,0 +1,264 @@
+"""Figures of budgets: bars by cause with the card's line, grids of what fits, the calibration.
+
+Every figure carries its own light background, so it reads the same on a dark page, and says in
+text what its colours say. Colours: Okabe and Ito.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.budget.memory import DOES_NOT_FIT, FITS, NO_GPU, TIGHT, MemoryBudget
+from nbhelpers.reports.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, YELLOW, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from nbhelpers.budget.search import FitGrid
+
+GIB, MIB = 2**30, 2**20
+BAR_INCHES, MARGIN_INCHES = 0.55, 1.35
+# A cause keeps its colour and hatch in every figure; what is not named here takes the rest.
+CAUSES: dict[str, tuple[str, str]] = {
+    "weights": (BLUE, ""),
+    "adapters": (SKY, ""),
+    "gradients": (ORANGE, ""),
+    "optimizer": (YELLOW, ""),
+    "activations": (GREEN, ""),
+    "logits and loss": (PURPLE, ""),
+    "loss": (PURPLE, ""),
+    "attention": (GREEN, "//"),
+    "workspace": (GREY, ""),
+    "workspaces": (GREY, ""),
+    "communication": (ORANGE, "//"),
+    "inputs": (SKY, "//"),
+    "temporaries": (YELLOW, "//"),
+    "cached casts": (BLUE, "//"),
+    "context": (GREY, "//"),
+}
+OTHERS = tuple((colour, hatch) for hatch in ("..", "xx") for colour in (BLUE, GREEN, PURPLE, SKY))
+# Cells of a grid: light enough for black text, apart for every kind of colour vision.
+CELLS = {FITS: "#A6DDC8", TIGHT: "#F6D68A", DOES_NOT_FIT: "#EDA27A", NO_GPU: "#DDDDDD"}
+WORDS = {FITS: "fits", TIGHT: "tight", DOES_NOT_FIT: "no", NO_GPU: "no GPU"}
+HATCHES = {TIGHT: "..", DOES_NOT_FIT: "//"}
+WITHIN = 0.01  # of the measured peak: the band of a calibration plot
+
+
+def budget_bars(
+    budgets: MemoryBudget | Mapping[str, MemoryBudget], *, title: str = ""
+) -> Figure | None:
+    """Draw one stacked bar per budget by cause, with a line at what its card has.
+
+    What others hold of the card stands behind the need, as causes of its own.
+
+    Args:
+        budgets: One budget, or several by name.
+        title: What stands above the figure.
+
+    Returns:
+        The figure; None where no budget holds anything.
+    """
+    named = {"": budgets} if isinstance(budgets, MemoryBudget) else dict(budgets)
+    if not any(budget.total_bytes for budget in named.values()):
+        return None
+    largest = max(max(b.total_bytes, b.capacity_bytes or 0) for b in named.values())
+    unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+    figure, (axis,) = panels(1, height=MARGIN_INCHES + BAR_INCHES * len(named))
+    figure.set_size_inches(8.2, MARGIN_INCHES + BAR_INCHES * len(named))
+    styles = _styles(named.values())
+    for row, budget in enumerate(named.values()):
+        _stack(axis, row, budget, unit=unit, styles=styles)
+        _card_line(axis, row, budget, unit=unit, first=row == 0)
+    axis.set_yticks(range(len(named)), [_wrapped(label) for label in named])
+    axis.set(xlabel=f"memory of one process ({name})", xlim=(0, 1.3 * largest / unit))
+    axis.set_ylim(len(named) - 0.45, -0.55)
+    if title:
+        axis.set_title(title, fontsize=9, loc="left")
+    _legend(figure, axis)
+    return figure
+
+
+def _styles(budgets: Iterable[MemoryBudget]) -> dict[str, tuple[str, str]]:
+    """Colour and hatch of every cause that is drawn, in order of appearance."""
+    drawn = (line for b in budgets for line in (*b.lines, *b.held))
+    names = dict.fromkeys(line.name for line in drawn if line.size_bytes > 0)
+    odd = [name for name in names if name not in CAUSES]
+    rest = {name: OTHERS[at % len(OTHERS)] for at, name in enumerate(odd)}
+    return {name: CAUSES.get(name) or rest[name] for name in names}
+
+
+def _stack(
+    axis: Axes,
+    row: int,
+    budget: MemoryBudget,
+    *,
+    unit: int,
+    styles: Mapping[str, tuple[str, str]],
+) -> None:
+    start = 0.0
+    for line in (*budget.lines, *budget.held):
+        if line.size_bytes <= 0:
+            continue
+        colour, hatch = styles[line.name]
+        width = line.size_bytes / unit
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6}
+        axis.barh(row, width, left=start, height=0.62, label=line.name, **style)
+        start += width
+    size = f"{budget.total_bytes / unit:.1f}"
+    axis.text(start, row, f"  {size}: {budget.verdict}", va="center", fontsize=8, color=BLACK)
+
+
+def _card_line(axis: Axes, row: int, budget: MemoryBudget, *, unit: int, first: bool) -> None:
+    """The card's memory as a line across the bar, with its size where it is first drawn."""
+    if not budget.capacity_bytes:
+        return
+    at = budget.capacity_bytes / unit
+    label = "what the card has" if first else None
+    axis.vlines(at, row - 0.42, row + 0.42, colors=BLACK, linestyles="--", label=label)
+    axis.text(at, row - 0.4, f"card {at:.1f}", ha="center", va="bottom", fontsize=7, color=BLACK)
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        once.values(), once.keys(), fontsize=7.5, ncols=5, loc="outside lower left", frameon=False
+    )
+
+
+def _wrapped(text: str, width: int = 22) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width)) or text
+
+
+def verdict_grid(grids: Sequence[FitGrid], *, columns: int = 2) -> Figure | None:
+    """Draw what fits: a table of micro-batch x length for every job and method.
+
+    Each cell holds its GiB and its verdict as a word; `~` marks a figure that is not simulated.
+
+    Returns:
+        The figure; None without a grid.
+    """
+    if not grids:
+        return None
+    rows = max(len(grid.batch_sizes) for grid in grids)
+    figure, axes = panels(len(grids), height=0.9 + 0.42 * rows, columns=columns)
+    figure.set_size_inches(
+        6.2 * min(len(grids), columns), (0.9 + 0.42 * rows) * -(-len(grids) // columns)
+    )
+    for axis, grid in zip(axes, grids, strict=True):
+        _draw_grid(axis, grid)
+    return figure
+
+
+def _draw_grid(axis: Axes, grid: FitGrid) -> None:
+    from matplotlib.patches import Rectangle
+
+    axis.grid(False)
+    for y, batch in enumerate(grid.batch_sizes):
+        for x, length in enumerate(grid.lengths):
+            budget = grid.cells.get((batch, length))
+            verdict = budget.verdict if budget else NO_GPU
+            style = {"facecolor": CELLS.get(verdict, "#DDDDDD"), "edgecolor": "white"}
+            axis.add_patch(Rectangle((x, y), 1, 1, hatch=HATCHES.get(verdict, ""), **style))
+            text = axis.text(x + 0.5, y + 0.5, _cell(budget), ha="center", va="center", fontsize=8)
+            text.set_bbox({"facecolor": style["facecolor"], "edgecolor": "none", "pad": 1.2})
+    axis.set_xlim(0, len(grid.lengths))
+    axis.set_ylim(len(grid.batch_sizes), 0)
+    axis.set_xticks([x + 0.5 for x in range(len(grid.lengths))], [str(n) for n in grid.lengths])
+    axis.set_yticks([y + 0.5 for y in range(len(grid.batch_sizes))], map(str, grid.batch_sizes))
+    axis.tick_params(length=0, labelsize=8)
+    axis.set_xlabel("length (tokens)", fontsize=8)
+    axis.set_ylabel(f"{grid.unit} at once", fontsize=8)
+    axis.set_title(grid.title, fontsize=9, loc="left")
+    for side in axis.spines.values():
+        side.set_visible(False)
+
+
+def _cell(budget: MemoryBudget | None) -> str:
+    """The words of a cell: size in GiB and verdict."""
+    if budget is None or not budget.total_bytes:
+        return "-"
+    about = "" if budget.source == "simulation" else "~"
+    return f"{about}{budget.total_bytes / GIB:.1f} {WORDS.get(budget.verdict, budget.verdict)}"
+
+
+def calibration_plot(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
+    """Draw predicted against measured peaks, and the error of each in per cent.
+
+    Args:
+        rows: Lines of the calibration log; those with `predicted_bytes`, `measured_bytes` and
+            `job` are drawn.
+
+    Returns:
+        The figure; None where no row holds both.
+    """
+    whole = [row for row in rows if row.get("measured_bytes") and row.get("predicted_bytes")]
+    if not whole:
+        return None
+    largest = max(row["measured_bytes"] for row in whole)
+    unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+    points = [
+        (str(row.get("job") or "run"), row["measured_bytes"] / unit, row["predicted_bytes"] / unit)
+        for row in whole
+    ]
+    figure, (left, right) = panels(2, height=3.2)
+    jobs = sorted({job for job, *_ in points})
+    looks = zip(jobs, (BLUE, ORANGE, GREEN, PURPLE), ("o", "s", "^", "D"), strict=False)
+    for job, colour, mark in looks:
+        own = [(m, p) for each, m, p in points if each == job]
+        style = {"color": colour, "marker": mark, "linestyle": "none", "label": job}
+        left.plot([m for m, _ in own], [p for _, p in own], markersize=5, **style)
+        errors = [100 * (p - m) / m for m, p in own]
+        right.plot([m for m, _ in own], errors, markersize=5, **style)
+    _calibration_axes(left, right, points, unit=name)
+    return figure
+
+
+def _calibration_axes(
+    left: Axes, right: Axes, points: list[tuple[str, float, float]], *, unit: str
+) -> None:
+    values = [value for _, *pair in points for value in pair]
+    low, high = 0.8 * min(values), 1.25 * max(values)
+    left.plot([low, high], [low, high], color=GREY, linewidth=1, label="predicted is measured")
+    left.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    left.set(xlabel=f"measured peak ({unit})", ylabel=f"predicted peak ({unit})")
+    left.legend(fontsize=7.5)
+    right.axhspan(-100 * WITHIN, 100 * WITHIN, color=GREEN, alpha=0.2, label="within 1 %")
+    right.axhline(0, color=GREY, linewidth=1)
+    most = max(2.0, *(abs(100 * (p - m) / m) for _, m, p in points))
+    right.set(xscale="log", xlabel=f"measured peak ({unit})", ylabel="error (%)")
+    right.set_ylim(-1.2 * most, 1.2 * most)
+    right.legend(fontsize=7.5)
+    for axis in (left.xaxis, left.yaxis, right.xaxis):
+        _plain_ticks(axis)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Write 0.5 and 20 on a logarithmic axis, not powers of ten."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(FuncFormatter(_few))
+
+
+def _few(value: float, _: int) -> str:
+    """Label 2 and 5 between the powers of ten.
+
+    >>> [_few(v, 0) for v in (2.0, 3.0, 50.0)]
+    ['2', '', '50']
+    """
+    lead = value / 10 ** math.floor(math.log10(value)) if value > 0 else 0
+    return f"{value:g}" if round(lead, 6) in (2, 5) else ""
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100, facecolor="white", metadata={"Software": None})
+    return file.getvalue()

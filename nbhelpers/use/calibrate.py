@@ -1,0 +1,454 @@
+"""A threshold fixed on the user's own known-human code, and exactly what it promises there."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.common.display import left
+from nbhelpers.common.files import expanded, is_number, kind_of, read_json, rebuilt, write_json
+from nbhelpers.common.formatting import percent
+from nbhelpers.common.result_files import DetectorFile
+from nbhelpers.data.canonical import canonical
+from nbhelpers.data.instruction_files import ENDINGS
+from nbhelpers.data.languages import label_of
+from nbhelpers.data.near_duplicates import ShingleIndex
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.detection import clopper_pearson, humans_needed, promised_fpr
+from nbhelpers.use.code_files import CodeFile, Entry, Skipped, chunks, find_files, shown
+from nbhelpers.use.facts import DetectorFacts, Rate, ai_test_logits
+from nbhelpers.use.trained import FACTS_FILE, TrainedDetector
+
+# ------------------------------------------------------------------------------------------------
+# Known-human code for a calibration: read from files or rows, each program counted once.
+
+
+AI_WORDS = "labelled AI"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Humans:
+    """Programs that people are known to have written, each once; `n_files` were read."""
+
+    source: str
+    files: tuple[CodeFile, ...]
+    n_files: int
+    n_duplicates: int
+    skipped: tuple[Skipped, ...]
+
+
+def read_humans(source: Any, form: str) -> Humans:
+    """Return the distinct programs of a folder or file of code, or of a file of rows.
+
+    What is labelled AI, by its row or by the name of its folder, is left out.
+
+    Args:
+        source: A folder or a file of code; a .jsonl, .csv or .parquet file of rows; a hub id.
+        form: The canonical form in which programs are compared.
+
+    Raises:
+        ConfigError: There is nothing at the place.
+        DataError: The rows cannot be read.
+    """
+    place = expanded(source, "humans")
+    skipped: list[Skipped] = []
+    if kind_of(place) == "folder" or (kind_of(place) == "file" and not _is_rows(place)):
+        entries, skipped = find_files(place)
+        told = [_human(entry, skipped) for entry in entries]
+        kept = [entry for entry, is_human in zip(entries, told, strict=True) if is_human]
+        files = [file for chunk in chunks(kept, skipped) for file in chunk]
+    else:
+        files = _rows(str(source), skipped)
+    distinct = _distinct(files, form)
+    return Humans(
+        source=shown(str(source)),
+        files=tuple(distinct),
+        n_files=len(files),
+        n_duplicates=len(files) - len(distinct),
+        skipped=tuple(skipped),
+    )
+
+
+def _is_rows(place: Path) -> bool:
+    return place.suffix.lower() in ENDINGS
+
+
+def _human(entry: Entry, skipped: list[Skipped]) -> bool:
+    """Whether no folder that a file lies in is named for AI code."""
+    parts = (part for part in entry.name.split("/")[:-1] if not part.isdigit())
+    named = next((part for part in parts if label_of(part) == "ai"), None)
+    if named is not None:
+        detail = f"its folder is called {named}"
+        skipped.append(Skipped(name=entry.name, reason=AI_WORDS, detail=detail))
+    return named is None
+
+
+def _rows(source: str, skipped: list[Skipped]) -> list[CodeFile]:
+    from nbhelpers.data.detection import read_rows
+
+    files = []
+    for row in read_rows(source, on_bad_rows="drop"):
+        if row.label == "ai":
+            place = shown(row.place or row.id)
+            skipped.append(Skipped(name=place, reason=AI_WORDS, detail="by its row"))
+            continue
+        data = row.code.encode("utf-8", "replace")
+        files.append(
+            CodeFile(
+                name=shown(row.place or row.id),
+                code=row.code,
+                language=row.language,
+                sha256=hashlib.sha256(data).hexdigest(),
+                size_bytes=len(data),
+            )
+        )
+    return files
+
+
+def _distinct(files: list[CodeFile], form: str) -> list[CodeFile]:
+    """Leave out each program that equals or nearly equals an earlier one."""
+    index = ShingleIndex(canonical(file.code, form) for file in files)
+    repeated = {match.row for match in index.repeats(range(len(files)))}
+    return [file for row, file in enumerate(files) if row not in repeated]
+
+
+# ------------------------------------------------------------------------------------------------
+# A threshold fixed on the user's own known-human code, and exactly what it promises there.
+#
+# A threshold does not carry over to other people; on files that they are known to have written
+# themselves it can be fixed anew. With n such files the threshold is one of their scores, and how
+# often the next file by the same people lies above it has a known distribution, whatever the model.
+#
+# Source: Wilks 1941, Determination of Sample Sizes for Setting Tolerance Limits, Ann. Math. Stat.
+# 12;
+# the upper limit is Clopper and Pearson's for the files that were let lie above.
+
+
+FORMAT = 1
+_AGAIN = "write it again: nbhelpers calibrate"
+SAME = 1e-6  # between a probability and that of its logit
+MAX_FPR = 0.2  # a promise of more protects nobody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A threshold and what it promises, for people like those whose code it was fixed on.
+
+    Attributes:
+        weights_sha256: Of the model that it belongs to; another model's is refused.
+        n_files: Files of code that were read.
+        n_duplicates: Of these, copies and near copies of another: counted once.
+        left_out: By reason, how many files could not be scored or are never called anything.
+        n: Programs that the threshold was fixed on.
+        exceed: Of these, how many may lie above it.
+        needed: Programs that `target_fpr` needs, where none lies above the threshold.
+        promised_fpr: With `confidence`, at most this share of such people's code lies above it.
+        languages: Programs per language.
+        run_threshold: What the run's own threshold would have done to these people, or {}.
+        run_ai: How many of the AI programs in the run's test lie above the threshold, or {}.
+    """
+
+    weights_sha256: str
+    model: str
+    run_id: str
+    canonical: str
+    target_fpr: float
+    confidence: float
+    n_files: int
+    n_duplicates: int
+    left_out: dict[str, int]
+    n: int
+    exceed: int
+    needed: int
+    threshold_logit: float
+    threshold: float
+    promised_fpr: float
+    languages: dict[str, int]
+    run_threshold: dict[str, float | list[float]]
+    run_ai: dict[str, float]
+    source: str
+    created: str
+    note: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether what was asked for is promised; only then is anything called AI."""
+        return self.promised_fpr <= self.target_fpr
+
+    @property
+    def rate(self) -> Rate:
+        """The false-positive rate to expect, and its 95 % interval."""
+        interval = clopper_pearson(self.exceed, self.n)
+        return Rate(
+            on="known-human programs of your own",
+            n=self.n,
+            fpr=self.exceed / self.n,
+            interval=interval,
+            expected=(self.exceed + 1) / (self.n + 1),  # of an order statistic, exact
+        )
+
+    @property
+    def promise(self) -> str:
+        """What holds, as a sentence."""
+        return (
+            f"With {percent(self.confidence)} % confidence at most {percent(self.promised_fpr)} % "
+            f"of the code that people like these write lies above the threshold"
+        )
+
+    @property
+    def lack(self) -> str:
+        """What is missing where the promise that was asked for cannot be made; else ""."""
+        if self.is_met:
+            return ""
+        return (
+            f"{percent(self.target_fpr)} % was asked for, and {self.n} programs cannot promise it: "
+            f"it takes {self.needed}, {self.needed - self.n} more. Nothing is called AI with it"
+        )
+
+    def rows(self) -> dict[str, str]:
+        """Name and text of each figure."""
+        spoken = ", ".join(f"{count} {name or 'unknown'}" for name, count in self.languages.items())
+        rows = {
+            "model": f"{self.model} ({self.run_id}), weights {self.weights_sha256[:12]}",
+            "known-human code": f"{self.source}: {self.n_files} files read, {self.n_duplicates} "
+            f"copies or near copies; {self.n} count",
+            "left out": ", ".join(f"{n:.0f} {why}" for why, n in self.left_out.items()) or "none",
+            "languages": spoken,
+            "threshold": f"score above {self.threshold:.6g} (logit {self.threshold_logit:.4f}), "
+            f"at most {self.exceed} of these {self.n} lie above it",
+            "promise": f"{self.promise}.",
+        }
+        if self.lack:
+            rows["not promised"] = f"{self.lack}."
+        if told := self.run_threshold:
+            low, high = told["interval"]
+            rows["the run's own threshold"] = (
+                f"would have called {percent(told['fpr'])} % [{percent(low)}, {percent(high)}] of "
+                "these programs AI"
+            )
+        if told := self.run_ai:
+            rows["what it finds"] = (
+                f"{percent(told['share_above'])} % of the {told['n']:.0f} AI programs in the run's "
+                "own test lie above it; AI code that is edited, or of other models, is found less"
+            )
+        if self.note:
+            rows["note"] = f"{self.note.rstrip('.')}."
+        rows["limits"] = (
+            "The promise counts programs as independent: many files by few people promise less. "
+            "It holds for people, tasks and languages like these, and for this model only."
+        )
+        return rows
+
+    def text(self) -> str:
+        """Return the figures as lines."""
+        return "\n".join(f"{name}: {text}" for name, text in self.rows().items())
+
+    def __repr__(self) -> str:
+        met = "" if self.is_met else f" instead of {percent(self.target_fpr)} %: nothing is called"
+        return (
+            f"Calibration({self.n} programs, threshold {self.threshold:.4g}, at most "
+            f"{percent(self.promised_fpr)} % false positives{met})"
+        )
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+            for name, text in self.rows().items()
+        )
+        return left(f"<table>{''.join(cells)}</table>")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON.
+
+        Raises:
+            ConfigError: The place cannot be written.
+        """
+        place = Path(path)
+        try:
+            write_json(place, self.to_dict())
+        except OSError as error:
+            text = f"{place} cannot be written: {error.strerror or error}."
+            raise ConfigError(text, fix="name another file (in a shell: --out FILE)") from error
+        return place
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Return the calibration that `Calibration.save` wrote.
+
+    Raises:
+        DataError: It is no such file, or was changed.
+    """
+    data = read_json(path)
+    if data is None or data.get("format") != FORMAT:
+        raise DataError(f"{path} is no calibration.", fix=_AGAIN)
+    wanted = {field.name for field in fields(Calibration)}
+    try:
+        found = rebuilt(Calibration, {k: v for k, v in data.items() if k in wanted}, "calibration")
+    except ConfigError as error:
+        raise DataError(f"{path}: {error.message}", fix=_AGAIN) from error
+    if not _is_sound(found):
+        text = f"{path} holds figures that do not belong together; it was changed."
+        raise DataError(text, fix=_AGAIN)
+    return found
+
+
+def _is_sound(found: Calibration) -> bool:
+    """Whether the promise follows from the counts, so that no edited file promises more."""
+    if not (0 < found.target_fpr < 1 and 0 < found.confidence < 1 and 0 <= found.exceed < found.n):
+        return False
+    if sum(found.languages.values()) != found.n:
+        return False
+    if set(found.run_ai) not in (set(), {"n", "share_above"}):
+        return False
+    if set(found.run_threshold) not in (set(), {"n", "exceed", "fpr", "interval"}):
+        return False
+    told = promised_fpr(found.n, found.exceed, found.confidence)
+    return abs(told - found.promised_fpr) < 1e-9
+
+
+def require_same_model(found: Calibration, facts: DetectorFacts, place: str | Path) -> Calibration:
+    """Return a calibration that belongs to a model.
+
+    Raises:
+        DataError: It was fixed with other weights, or its threshold was changed.
+    """
+    if found.weights_sha256 == facts.weights_sha256 and found.canonical == facts.canonical:
+        if abs(facts.probability(found.threshold_logit) - found.threshold) > SAME:
+            raise DataError(
+                f"The threshold in {place} is not one score on both its scales; it was changed.",
+                fix="write it again: nbhelpers calibrate",
+            )
+        return found
+    raise DataError(
+        f"{place} was fixed with another model ({found.run_id}, weights "
+        f"{found.weights_sha256[:12]}); this one is {facts.run_id}, weights "
+        f"{facts.weights_sha256[:12]}. Scores of two models do not compare.",
+        fix="calibrate this model: nbhelpers calibrate --humans FOLDER --model RUN",
+    )
+
+
+def came_with_export(found: Calibration, place: TrainedDetector) -> bool:
+    """Whether a calibration was put into an exported folder by the one who exported it."""
+    if place.kind != "export":
+        return False
+    facts = DetectorFile.read(place.folder / FACTS_FILE)
+    told = facts.calibration if facts else {}
+    names = ("created", "source", "threshold_logit", "n")
+    return all(told.get(name) == getattr(found, name) for name in names)
+
+
+def allowed_above(n: int, target_fpr: float, confidence: float) -> int | None:
+    """Return how many of n humans may lie above the threshold; None where even none promises it.
+
+    The number depends on n alone, never on the scores: that keeps the promise exact.
+
+    >>> allowed_above(298, 0.01, 0.95), allowed_above(299, 0.01, 0.95)
+    (None, 0)
+    >>> allowed_above(1000, 0.01, 0.95)
+    4
+    """
+    if promised_fpr(n, 0, confidence) > target_fpr:
+        return None
+    allowed = 0
+    while promised_fpr(n, allowed + 1, confidence) <= target_fpr:
+        allowed += 1
+    return allowed
+
+
+def fix_threshold(
+    logits: Sequence[float],
+    languages: Sequence[str],
+    facts: DetectorFacts,
+    *,
+    target_fpr: float,
+    confidence: float,
+    source: str,
+    counts: Mapping[str, Any],
+) -> Calibration:
+    """Return the calibration of distinct known-human programs.
+
+    Args:
+        logits: One for each program.
+        languages: Likewise.
+        facts: Of the model.
+        target_fpr: False-positive rate to promise.
+        confidence: How sure the promise is to hold.
+        source: Where the programs come from.
+        counts: `n_files`, `n_duplicates` and `left_out`.
+
+    Raises:
+        ConfigError: A share is out of range.
+        DataError: There is no program.
+    """
+    require_shares(target_fpr, confidence)
+    n = len(logits)
+    if not n:
+        raise DataError(
+            f"{source} holds no program to calibrate on.",
+            fix=f"give {humans_needed(target_fpr, confidence)} files of code that people are known "
+            "to have written themselves",
+        )
+    allowed = allowed_above(n, target_fpr, confidence) or 0
+    threshold = sorted(logits, reverse=True)[allowed]
+    exceed = sum(each > threshold for each in logits)  # equal scores stay below together
+    notes = [facts.data_note.rstrip(".")] if facts.data_note else []
+    notes += [] if exceed == allowed else [f"{exceed} lie above it: others have the same score"]
+    return Calibration(
+        weights_sha256=facts.weights_sha256,
+        model=facts.model,
+        run_id=facts.run_id,
+        canonical=facts.canonical,
+        target_fpr=float(target_fpr),
+        confidence=float(confidence),
+        n=n,
+        exceed=allowed,
+        needed=humans_needed(target_fpr, confidence),
+        threshold_logit=float(threshold),
+        threshold=facts.probability(threshold),
+        promised_fpr=promised_fpr(n, allowed, confidence),
+        languages=dict(Counter(languages).most_common()),
+        run_threshold=_run_threshold(logits, facts),
+        run_ai=_run_ai(threshold, facts),
+        source=source,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        note=". ".join(notes),
+        **counts,
+    )
+
+
+def _run_threshold(logits: Sequence[float], facts: DetectorFacts) -> dict[str, Any]:
+    if facts.threshold_logit is None:
+        return {}
+    n, exceed = len(logits), sum(each > facts.threshold_logit for each in logits)
+    interval = list(clopper_pearson(exceed, n))
+    return {"n": n, "exceed": exceed, "fpr": exceed / n, "interval": interval}
+
+
+def _run_ai(threshold: float, facts: DetectorFacts) -> dict[str, Any]:
+    logits = ai_test_logits(facts.place)
+    above = sum(each > threshold for each in logits)
+    return {"n": len(logits), "share_above": above / len(logits)} if logits else {}
+
+
+def require_shares(target_fpr: float, confidence: float) -> None:
+    """Stop on shares that promise nothing.
+
+    Raises:
+        ConfigError: One is out of range.
+    """
+    if not is_number(target_fpr) or not 0 < target_fpr <= MAX_FPR:
+        text = f"target_fpr={target_fpr!r} is not between 0 and {MAX_FPR}."
+        raise ConfigError(text, fix="give a share such as 0.01")
+    if not is_number(confidence) or not 0.5 <= confidence < 1:
+        text = f"confidence={confidence!r} is not between 0.5 and 1."
+        raise ConfigError(text, fix="give a share such as 0.95")

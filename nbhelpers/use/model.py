@@ -1,0 +1,502 @@
+"""Use what a run trained: ask it, compare it with its base, merge it, export it; torch-free."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nbhelpers.common.child import Child, Report
+from nbhelpers.common.display import left
+from nbhelpers.common.files import is_folder, is_number
+from nbhelpers.common.formatting import size
+from nbhelpers.errors import ConfigError
+from nbhelpers.presets.checks import is_hub_id
+from nbhelpers.presets.jobs import FINETUNE
+from nbhelpers.use.hub import find_token
+from nbhelpers.use.trained import (
+    Trained,
+    find_detector,
+    find_trained,
+    is_detector,
+    place_for,
+    require_adapter,
+    require_template,
+)
+
+# ------------------------------------------------------------------------------------------------
+# What using a trained model returns: answers side by side, a merged model, an exported folder.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Answers of the base and of the tuned model to the same prompts."""
+
+    prompts: tuple[str, ...]
+    base: tuple[str, ...]
+    tuned: tuple[str, ...]
+    title: str
+
+    @property
+    def changed(self) -> int:
+        """How many answers differ."""
+        return sum(a != b for a, b in zip(self.base, self.tuned, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.title}: {self.changed} of {len(self.prompts)} answers differ)"
+
+    def text(self) -> str:
+        """Return prompt, base and tuned answer one below the other."""
+        rows = zip(self.prompts, self.base, self.tuned, strict=True)
+        blocks = (f"prompt: {p}\n--- base\n{b}\n--- tuned\n{t}" for p, b, t in rows)
+        return "\n\n".join(blocks)
+
+    def _repr_html_(self) -> str:
+        def cell(text: str) -> str:
+            pre = "white-space:pre-wrap;background:none;text-align:left"
+            text = f"<pre style='{pre}'>{html.escape(text)}</pre>"
+            return f"<td style='text-align:left;vertical-align:top'>{text}</td>"
+
+        rows = zip(self.prompts, self.base, self.tuned, strict=True)
+        body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+        heads = (("prompt", 24), ("base", 38), ("tuned", 38))
+        head = "".join(f"<th style='width:{width}%'>{name}</th>" for name, width in heads)
+        table = "<table style='width:100%;table-layout:fixed'>"
+        return f"<p>{html.escape(repr(self))}</p>{table}<tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """A merged model that agrees with its adapter, and how well.
+
+    `top1` is the share of positions with the same most likely token, `kl` the mean KL divergence
+    in nats of the merged model's next-token distribution from the adapter's, over `positions`
+    positions of `samples` texts. `limits` are the thresholds; `kl` must also be below
+    `adapter_kl`, by which the adapter differs from its base. `training_base` says the same of the
+    4-bit base that a QLoRA run was trained on: to be far from that is no fault of the merge.
+    """
+
+    path: Path
+    run_id: str
+    adapter: str
+    precision: str
+    size_bytes: int
+    top1: float
+    kl: float
+    kl_max: float
+    adapter_kl: float
+    positions: int
+    samples: int
+    held_out: bool
+    limits: dict[str, float]
+    training_base: dict[str, float] | None
+    reused: bool
+
+    def __repr__(self) -> str:
+        again = ", merged before" if self.reused else ""
+        return (
+            f"MergeResult({self.run_id}, {self.precision}, {size(self.size_bytes, least_gib=0.1)}, "
+            f"top-1 agreement {100 * self.top1:.2f} %, KL {self.kl:.2g} nats{again})"
+        )
+
+    def rows(self) -> dict[str, str]:
+        """Name and text of each figure."""
+        where = "held-out" if self.held_out else "given"
+        rows = {
+            "folder": str(self.path),
+            "adapter": f"{self.adapter} of {self.run_id}",
+            "weights": f"{self.precision}, {size(self.size_bytes, least_gib=0.1)}",
+            "measured on": f"{self.positions} tokens of {self.samples} {where} texts",
+            "top-1 agreement": f"{100 * self.top1:.2f} % (limit {100 * self.limits['top1']:.2f} %)",
+            "mean KL": f"{self.kl:.3g} nats (limit {self.limits['kl']:g})",
+            "largest KL": f"{self.kl_max:.3g} nats",
+            "KL of base and adapter": f"{self.adapter_kl:.3g} nats",
+        }
+        if self.training_base:
+            told = self.training_base
+            rows["against the 4-bit base of the training"] = (
+                f"top-1 agreement {100 * told['top1']:.2f} %, mean KL {told['kl']:.3g} nats"
+            )
+        return rows
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """An exported folder, and where it was pushed to.
+
+    `agreement`: of a detector, how far each form of it is from the trained model at most.
+    """
+
+    path: Path
+    files: tuple[str, ...]
+    url: str | None
+    agreement: tuple[Mapping[str, Any], ...] = ()
+
+    def __repr__(self) -> str:
+        pushed = f", pushed to {self.url}" if self.url else ""
+        return f"ExportResult({self.path}, {len(self.files)} files{pushed})"
+
+    def _repr_html_(self) -> str:
+        rows = {"folder": str(self.path), "files": ", ".join(self.files)}
+        return html_table(rows | self.measured() | {"pushed to": self.url or "nowhere"})
+
+    def measured(self) -> dict[str, str]:
+        """Return what each form was measured to differ by, in words."""
+        return {
+            told["form"]: f"largest difference of a logit {told['logit']:.2g}, of a vector "
+            f"{told['vector']:.2g} (allowed {told['limit']:g}), on {told['programs']} programs in "
+            f"{told['batches']} batches"
+            for told in self.agreement
+        }
+
+
+def html_table(rows: Mapping[str, Any]) -> str:
+    """Return names and values as an HTML table of two columns."""
+    cells = (f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items())
+    return left(f"<table>{''.join(cells)}</table>")
+
+
+# ------------------------------------------------------------------------------------------------
+# Use what a run trained: ask it, compare it with its base, merge it, export it; torch-free.
+#
+# The model lives in one persistent process (`use_child.Child`): the notebook's stays without torch,
+# and closing the model gives the GPU's memory back whole.
+
+
+DEVICES = ("auto", "cpu", "cuda")
+DETECTOR_MODULE = "nbhelpers.jobs.serve_detector"
+
+
+class LoadedModel:
+    """A model that answers; made by `load`. It loads again by itself when its process was lost."""
+
+    def __init__(self, trained: Trained, *, adapter: bool, device: str) -> None:
+        """Load it; use `load` instead, which finds out what a path means."""
+        self.trained = trained
+        self._options = {"adapter": adapter, "device": device}
+        self._closed = False
+        self._child: Child | None = None
+        self.facts: dict[str, Any] = {}
+        self._ready()
+
+    def ask(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        raw: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Return the answer to a prompt, or the list of answers to a list of prompts.
+
+        An interrupt stops the answer and leaves the model usable.
+
+        Args:
+            prompt: The instruction; it is dressed in the run's template.
+            max_new_tokens: None: the run's own limit.
+            temperature: 0: the most likely token each time; else sampling from all tokens.
+            seed: Of the sampling.
+            raw: Pass the text on as it is, without the template.
+            timeout_s: Limit for the whole call.
+
+        Raises:
+            ConfigError: An argument is wrong, a prompt too long, or the model is closed.
+            OutOfMemory: The answer needs more memory than there is; the model stays loaded.
+            Killed: The time is over, or the process was killed.
+            JobFailed: The process failed; the end of its log is shown.
+        """
+        texts = _prompts(prompt)
+        options = _decoding(max_new_tokens, temperature, seed, raw)
+        if not texts:
+            return []
+        told = self._ready().call("ask", timeout_s=timeout_s, prompts=texts, **options)
+        return told["answers"][0] if isinstance(prompt, str) else told["answers"]
+
+    def compare(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        raw: bool = False,
+        timeout_s: float | None = None,
+    ) -> Comparison:
+        """Return the answers of the base (the adapter switched off) and of the tuned model.
+
+        Both get the same text, so the base is asked in the run's template as well.
+
+        Raises:
+            ConfigError: No adapter is loaded; and what `ask` raises.
+        """
+        texts = _prompts(prompt)
+        options = _decoding(max_new_tokens, temperature, seed, raw)
+        if not self._options["adapter"] or self.trained.adapter is None:
+            require_adapter(self.trained, "compare")
+            raise ConfigError(
+                f"{self.trained.name} was loaded with adapter=False: there is nothing to compare.",
+                fix="load it with adapter=True",
+            )
+        told = self._ready().call("compare", timeout_s=timeout_s, prompts=texts, **options)
+        base, tuned = tuple(told["base"]), tuple(told["tuned"])
+        title = self.trained.title
+        return Comparison(prompts=tuple(texts), base=base, tuned=tuned, title=title)
+
+    def close(self) -> None:
+        """End the process and give the memory back; harmless when it is closed."""
+        self._closed = True
+        if self._child is not None:
+            self._child.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def _ready(self) -> Child:
+        """The process, started anew where the last one was lost."""
+        if self._closed:
+            raise ConfigError(f"{self!r} cannot be asked.", fix="load it again")
+        if self._child is None or not self._child.is_alive:
+            self._child = Child(use_gpu=_wants_gpu(self._options["device"]))
+            try:
+                options = {"token": _token(self.trained), **self._options}
+                self.facts = self._child.call("load", trained=self.trained.to_dict(), **options)
+            except BaseException:
+                self._child.close()
+                raise
+        return self._child
+
+    def __enter__(self) -> LoadedModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _what(self) -> str:
+        if self._options["adapter"] or self.trained.adapter is None:
+            return self.trained.title
+        return f"{self.trained.settings.model}, adapter left out"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        where = f"{self.facts.get('device')}, {self.facts.get('precision')}"
+        return f"LoadedModel({self.trained.name}: {self._what}, {where}, {state})"
+
+    def _repr_html_(self) -> str:
+        rows = {"model": self.trained.name, "what": self._what}
+        rows["device"] = f"{self.facts.get('device')}, {self.facts.get('precision')}"
+        rows["template"] = self.trained.template
+        if check := self.facts.get("check"):
+            rows["adapter"] = (
+                f"{check['tensors']} tensors on {check['modules']} layers, all loaded; "
+                f"B is zero in {check['zero_b']}; largest change of a logit on a probe "
+                f"{check['logit_difference']:.3g}"
+            )
+        if used := self.facts.get("memory_bytes"):
+            rows["GPU memory"] = f"{used / 2**30:.2f} GiB"
+        rows |= {"state": "closed" if self._closed else "open"}
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.trained.notes)
+        return html_table(rows) + notes
+
+
+def load(
+    run: Any,
+    *,
+    adapter: bool = True,
+    device: str = "auto",
+    base: str | None = None,
+    template: str | None = None,
+    run_dir: str | Path = "runs",
+) -> LoadedModel:
+    """Load a trained model once, in a process of its own, and return what can be asked.
+
+    Args:
+        run: A run, its id or folder, a result; a checkpoint, an adapter's folder, a merged model.
+        adapter: False: its base alone.
+        device: auto, cpu or cuda; a run of QLoRA has its base in 4 bits on either.
+        base: The base of an adapter whose configuration names none: a hub id or a folder.
+        template: How prompts are dressed, where a folder does not say.
+
+    Raises:
+        ConfigError: There is no such run, or an argument is wrong.
+        DataError: Files are missing or damaged, or the adapter changes nothing.
+        HardwareError: device="cuda" without a GPU.
+        OutOfMemory: The base does not fit.
+    """
+    require_template(template)
+    trained = find_trained(_path(run), run_dir, base=base, template=template)
+    return LoadedModel(trained, adapter=bool(adapter), device=_device(device))
+
+
+def merge(
+    run: Any,
+    out: str | Path,
+    *,
+    prompts: Sequence[str] | None = None,
+    device: str = "auto",
+    run_dir: str | Path = "runs",
+    report: Report | None = None,
+) -> MergeResult:
+    """Write base and adapter as one model, and prove that it answers as the two do.
+
+    The adapter is added to the 16-bit base (fp32 on a CPU), also where it was trained on 4 bits.
+    The folder gets its name only after it was read back and its next-token distributions agree
+    with the adapter's on held-out prompts; else it is kept as `<out>.failed`. Merging the same
+    adapter into the same folder again returns what was measured.
+
+    Args:
+        prompts: Instructions to measure on; None: the run's own held-out samples.
+        report: Called with a line of text at each step.
+
+    Raises:
+        ConfigError: No adapter, a full disk, or `out` holds something else.
+        RequirementMissed: The merged model does not agree; the figures are told.
+    """
+    trained = find_trained(_path(run), run_dir)
+    require_adapter(trained, "merge")
+    target, texts = place_for(out, trained), None if prompts is None else _prompts(prompts)
+    if texts == []:
+        fix = "give some instructions, or leave prompts out: the run's held-out samples are taken"
+        raise ConfigError("prompts is empty: a merge is measured on texts.", fix=fix)
+    with Child(use_gpu=_wants_gpu(_device(device))) as child:
+        told = child.call(
+            "merge",
+            report=report,
+            trained=trained.to_dict(),
+            token=_token(trained),
+            out=str(target),
+            prompts=texts,
+            device=device,
+        )
+    known = {field.name for field in fields(MergeResult)}
+    return MergeResult(path=target, **{k: v for k, v in told.items() if k in known - {"path"}})
+
+
+def export(
+    run: Any,
+    out: str | Path,
+    *,
+    onnx: bool = False,
+    push_to: str | None = None,
+    private: bool = True,
+    run_dir: str | Path = "runs",
+    report: Report | None = None,
+) -> ExportResult:
+    """Write a folder for others: adapter or detector, tokenizer and a card from the run's facts.
+
+    A detector's folder gets its name only after it was read back and agrees with the trained model.
+
+    Args:
+        onnx: Also write a detector as an ONNX graph, measured likewise.
+        push_to: A repository `owner/name` on the hub; None: nothing leaves this machine.
+        private: Whether a new repository is private.
+        report: Called with a line of text at each step; for a detector.
+
+    Raises:
+        ConfigError: No adapter, `out` holds something else, or the hub refuses.
+        DataError: The checkpoint is damaged.
+        RequirementMissed: A detector's folder does not agree with the trained model.
+    """
+    if is_own := is_detector(_path(run), run_dir):
+        trained: Any = find_detector(_path(run), run_dir)
+    else:
+        trained = require_exportable(find_trained(_path(run), run_dir), onnx=onnx)
+    target = place_for(out, trained)
+    if push_to is not None and not is_hub_id(push_to):
+        raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
+    token = find_token() if push_to else None
+    options = {"push_to": push_to, "private": private, "token": token}
+    if is_own:
+        options["onnx"] = onnx
+    with Child(use_gpu=False, module=DETECTOR_MODULE if is_own else None) as child:
+        options |= {"trained": trained.to_dict(), "out": str(target)}
+        told = child.call("export", report=report, **options)
+    measured = tuple(told.get("agreement", ()))
+    return ExportResult(
+        path=target, files=tuple(told["files"]), url=told["url"], agreement=measured
+    )
+
+
+def require_exportable(trained: Trained, *, onnx: bool) -> Trained:
+    """Return something trained that has an adapter to export.
+
+    Raises:
+        ConfigError: It has none, or a graph is asked for.
+    """
+    require_adapter(trained, "export")
+    if onnx:
+        text = f"onnx is for detectors; {trained.name} is an adapter of a language model."
+        raise ConfigError(text, fix="leave onnx out (in a shell: --onnx)")
+    return trained
+
+
+def _path(run: Any) -> Any:
+    """The folder or id that a run, a result or a path stands for."""
+    return run if isinstance(run, str | os.PathLike) else getattr(run, "path", run)
+
+
+def _token(trained: Trained) -> str | None:
+    """The hub's token where the base may have to be fetched; Colab takes seconds to say no."""
+    model = trained.settings.model
+    is_own = model in (*FINETUNE.models.embedded, *FINETUNE.models.packaged)
+    return None if is_own or is_folder(model) else find_token()
+
+
+def _device(device: str) -> str:
+    if device not in DEVICES:
+        text = f"device={device!r} is not known."
+        raise ConfigError(text, fix=f"choose one of: {', '.join(DEVICES)}")
+    return device
+
+
+def _wants_gpu(device: str) -> bool:
+    if device != "auto":
+        return device == "cuda"
+    from nbhelpers.hardware.detection import detect_hardware
+
+    return detect_hardware().gpu is not None
+
+
+def _prompts(prompt: str | Sequence[str]) -> list[str]:
+    if not isinstance(prompt, Iterable):
+        raise ConfigError(f"The prompt is {prompt!r}.", fix="give a text, or a list of texts")
+    texts = [prompt] if isinstance(prompt, str) else list(prompt)
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"A prompt is {text!r}.", fix="give texts that are not empty")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            what = f"A prompt holds half a character at position {error.start}."
+            raise ConfigError(what, fix="remove it: it cannot be written as UTF-8") from None
+    return texts
+
+
+def _decoding(limit: int | None, temperature: float, seed: int | None, raw: bool) -> dict[str, Any]:
+    wrong = []
+    if limit is not None and (type(limit) is not int or limit < 1):
+        wrong.append(f"max_new_tokens={limit!r}: a whole number from 1 on, or None")
+    if not is_number(temperature) or temperature < 0:
+        wrong.append(f"temperature={temperature!r}: a number from 0 on")
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
+        wrong.append(f"seed={seed!r}: a whole number from 0 on, or None")
+    if wrong:
+        raise ConfigError(f"{len(wrong)} arguments are wrong.", fix="; ".join(wrong))
+    options = {"max_new_tokens": limit, "temperature": float(temperature), "seed": seed}
+    return options | {"raw": bool(raw)}

@@ -1,0 +1,507 @@
+"""What a path to something trained means: a run, a checkpoint, an exported or merged folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.common.files import expanded, is_file, is_folder, kind_of
+from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.result_files import (
+    AdapterConfig,
+    CheckpointIndex,
+    DetectorFile,
+    ExportFile,
+    Record,
+    Result,
+)
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.presets.jobs import FINETUNE, TEMPLATES
+from nbhelpers.presets.preset import Preset
+from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.runs.run import RESULT_NAME, open_run
+
+# ------------------------------------------------------------------------------------------------
+# What a path to something trained means: a run, a checkpoint, an adapter's folder, a merged model.
+#
+# Told from JSON files alone, so that a notebook learns what is missing before any model is loaded.
+
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PICKLED_WEIGHTS = "adapter_model.bin"
+FACTS_NAME = "nbhelpers.json"  # what an exported or merged folder tells about itself
+RAW = "none"  # no template: prompts are passed on as they are
+UNKNOWN_TEMPLATE = (
+    "no template is known for this folder: prompts are passed on as they are; name one with "
+    "template='alpaca', 'plain' or 'chat'"
+)
+# Settings of a model that no run of ours made: only those that loading and generating read matter.
+_NEUTRAL: dict[str, Any] = {
+    **{"data": "smoke", "on_bad_rows": "stop", "train_fraction": 1.0, "seq_len": 1024},
+    **{"padding": "dynamic", "epochs": 1, "global_batch_size": 1, "per_device_train_batch_size": 1},
+    **{"allow_uneven_split": False, "num_gpus": 1, "per_device_eval_batch_size": 1},
+    **{"learning_rate": 1e-4, "lr_schedule": "constant", "warmup_ratio": 0.0, "weight_decay": 0.0},
+    **{"adam_epsilon": 1e-8, "max_grad_norm": 1.0, "seed": 0, "precision": "auto"},
+    **{"attention": "auto", "gradient_checkpointing": False, "logging_steps": 1},
+    **{"save_total_limit": 1, "max_skipped_steps": 1, "track": "none", "bootstrap_samples": 100},
+    **{"method": "lora", "lora_r": 1, "lora_target_modules": ["all-linear"], "lora_dropout": 0.0},
+    **{"packing": False, "loss": "auto", "compile_layers": "off"},
+    **{"template": "auto", "remove_duplicates": False, "valid_samples": 1, "eval_samples": 1},
+    **{"evaluate": "none", "tasks": [], "mbpp_data": "google-research-datasets/mbpp"},
+    **{"run_generated_code": "never", "max_new_tokens": 256, "generation_batch_size": 8},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Something that can be loaded, and how.
+
+    `kind`: run, checkpoint, adapter, merged or base (a run of method=base); `adapter`: the folder
+    of the adapter; `run`: the run's folder, where one is known; `template`: its name, or `none`.
+    """
+
+    name: str
+    kind: str
+    adapter: Path | None
+    run: Path | None
+    settings: FinetuneSettings
+    template: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Adapter and base in a few words."""
+        model = self.settings.model
+        if self.adapter is None:
+            return Path(model).name if self.kind == "merged" else f"{model}, no adapter"
+        return f"{self.settings.adapter} on {model}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, for the pipe to the process that loads it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "adapter": None if self.adapter is None else str(self.adapter),
+            "run": None if self.run is None else str(self.run),
+            "settings": self.settings.model_dump(mode="json"),
+            "template": self.template,
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trained:
+        """The inverse of `to_dict`."""
+        paths = {key: Path(data[key]) if data[key] else None for key in ("adapter", "run")}
+        settings = FinetuneSettings.model_validate(data["settings"])
+        notes = tuple(data["notes"])
+        return cls(**{**data, **paths, "settings": settings, "notes": notes})
+
+
+def require_template(template: str | None) -> None:
+    """Stop on a template that does not exist, before a model is loaded.
+
+    Raises:
+        ConfigError: It is none of those there are.
+    """
+    known = (*TEMPLATES, RAW)
+    if template is not None and template not in known:
+        text = f"template={template!r} is not known."
+        raise ConfigError(text, fix=f"choose one of: {', '.join(known)}")
+
+
+def require_adapter(trained: Trained, wanted: str) -> Path:
+    """Return the adapter's folder.
+
+    Raises:
+        ConfigError: There is none: a run of method=base, or a merged model.
+    """
+    if trained.adapter is not None:
+        return trained.adapter
+    what = {
+        "base": "is a run of method=base: it evaluates the model as it is and has no adapter",
+        "merged": "is a merged model: its adapter is part of its weights",
+    }[trained.kind]
+    raise ConfigError(
+        f"{wanted} needs an adapter, and {trained.name} {what}.",
+        fix="name a run of method=lora or method=qlora",
+    )
+
+
+def find_trained(
+    path: str | Path,
+    run_dir: str | Path = "runs",
+    *,
+    base: str | None = None,
+    template: str | None = None,
+) -> Trained:
+    """Say what a run's id or a folder holds.
+
+    Args:
+        base: The base model of a foreign adapter, where its configuration does not name one.
+        template: How prompts are dressed, where the folder does not say.
+
+    Raises:
+        ConfigError: There is no such run or folder, or it is of another job or has no base.
+        DataError: A file is missing; names it.
+    """
+    given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
+    if any(is_file(place / "run.json") for place in (root / given, given)) or not is_folder(given):
+        return _of_run(open_run(given, root).path, template)
+    if is_file(given / ADAPTER_CONFIG) or is_file(given / ADAPTER_WEIGHTS):
+        return _of_adapter(given.resolve(), base, template)
+    if is_file(given / "config.json"):
+        return _of_merged(given.resolve(), template)
+    try:
+        held = sorted(each.name for each in given.iterdir())
+    except OSError as error:
+        text = f"{given} cannot be read: {error.strerror}."
+        raise DataError(text, fix=f"chmod -R u+rX {given}") from error
+    named = ", ".join(held[:12]) + (", …" if len(held) > 12 else "")
+    raise DataError(
+        f"{given} is no run (run.json), no adapter ({ADAPTER_CONFIG}) and no model (config.json); "
+        f"it holds {named or 'nothing'}.",
+        fix="name a run's folder, one of its checkpoints, or a folder of an adapter or model",
+    )
+
+
+def _of_run(folder: Path, template: str | None) -> Trained:
+    settings = run_settings(folder)
+    if settings.method == "base":
+        kind, adapter = "base", None
+    else:
+        kind, adapter = "run", _require_weights(best_checkpoint(folder))
+    return Trained(
+        name=folder.name,
+        kind=kind,
+        adapter=adapter,
+        run=folder,
+        settings=settings,
+        template=template or _run_template(folder, settings),
+    )
+
+
+def run_settings(folder: Path) -> FinetuneSettings:
+    """The settings of a fine-tuning run.
+
+    Raises:
+        ConfigError: It is a run of another job, or scores weights of another run.
+        DataError: Its run.json is damaged; names the field.
+    """
+    record = training_record(folder)
+    if record.job != "finetune":
+        raise ConfigError(
+            f"{folder.name} is a run of the job {record.job}, which makes no adapter.",
+            fix="name a run of the job finetune",
+        )
+    settings = Preset.from_dict(record.raw.get("preset") or {}).settings
+    assert isinstance(settings, FinetuneSettings)
+    return settings
+
+
+def training_record(folder: Path) -> Record:
+    """The run.json of a run that trained.
+
+    Raises:
+        ConfigError: There is none, or the run scores weights of another run.
+        DataError: It is damaged; names the field.
+    """
+    record = Record.read(folder / "run.json")
+    if record is None:
+        fix = "launch it again with fresh=True, or name another run"
+        raise ConfigError(f"There is no {folder / 'run.json'}.", fix=fix)
+    if record.mode == "evaluate":
+        text = f"{folder.name} only scored weights of another run: {record.checkpoint}."
+        raise ConfigError(text, fix="name the run that trained them")
+    return record
+
+
+def best_checkpoint(run: Path) -> Path:
+    """The best checkpoint of a run, else its last.
+
+    Raises:
+        ConfigError: It has none yet.
+        DataError: Its index or its run.json is damaged; names the field.
+    """
+    folder = run / "checkpoints"
+    index = CheckpointIndex.read(folder / "index.json")
+    for name in (index.best, index.last) if index else ():
+        if name and is_folder(folder / name):
+            return folder / name
+    command = read_raw(Record, run / "run.json").get("command") or "launch it again"
+    raise ConfigError(f"{run.name} has no checkpoint yet.", fix=f"train it: {command}")
+
+
+def _require_weights(folder: Path) -> Path:
+    missing = [n for n in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if not is_file(folder / n)]
+    if not missing:
+        return folder
+    fix = "copy the whole folder again, or name another checkpoint"
+    if missing == [ADAPTER_WEIGHTS] and is_file(folder / PICKLED_WEIGHTS):
+        fix = f"save it again with peft as safetensors: {PICKLED_WEIGHTS} is pickled and not read"
+    raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
+
+
+def _run_template(folder: Path, settings: FinetuneSettings) -> str:
+    """The template that a run used, as it recorded it; else as `auto` resolves for its model."""
+    result = Result.read(folder / RESULT_NAME)
+    recorded = result.data.template if result else None
+    return recorded if recorded in (*TEMPLATES, RAW) else settings.template
+
+
+def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained:
+    _require_weights(folder)
+    home = folder.parent.parent
+    if folder.parent.name == "checkpoints" and is_file(home / "run.json"):
+        settings = run_settings(home)
+        used = template or _run_template(home, settings)
+        name = f"{home.name}/{folder.name}"
+        facts = {"kind": "checkpoint", "run": home, "settings": settings, "template": used}
+        return Trained(name=name, adapter=folder, **facts)
+    config = AdapterConfig.read(folder / ADAPTER_CONFIG) or AdapterConfig()
+    told = ExportFile.read(folder / FACTS_NAME) or ExportFile()
+    used = template or _known_template(told)
+    return Trained(
+        name=folder.name,
+        kind="adapter",
+        adapter=folder,
+        run=None,
+        settings=_adapter_settings(folder, config, told, base),
+        template=str(used),
+        notes=(UNKNOWN_TEMPLATE,) if used == RAW else (),
+    )
+
+
+def _adapter_settings(
+    folder: Path, config: AdapterConfig, told: ExportFile, base: str | None
+) -> FinetuneSettings:
+    if config.peft_type != "LORA":
+        raise ConfigError(
+            f"{folder} holds an adapter of the kind {config.peft_type}, not LORA.",
+            fix="only LoRA adapters are loaded here",
+        )
+    values = _NEUTRAL | _lora_settings(config) | _current(told.settings)
+    named = base or values.get("model") or config.base_model_name_or_path
+    if not named:
+        raise ConfigError(
+            f"{folder} names no base model: base_model_name_or_path in {ADAPTER_CONFIG} is empty.",
+            fix="name it with base=...: a hub id or a folder",
+        )
+    if base is not None:
+        values["model_revision"] = None
+    values["model"] = FINETUNE.models.aliases.get(named, named)
+    return _settings(values, folder)
+
+
+def _lora_settings(config: AdapterConfig) -> dict[str, Any]:
+    """What adapter_config.json says in our words."""
+    return {
+        "model_revision": config.revision,
+        "lora_r": config.r or 1,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout or 0.0,
+        "lora_target_modules": sorted(config.target_modules) or ["all-linear"],
+    }
+
+
+def _settings(values: dict[str, Any], folder: Path) -> FinetuneSettings:
+    from pydantic import ValidationError
+
+    try:
+        return FinetuneSettings.model_validate(values)
+    except ValidationError as error:
+        names = ", ".join(sorted({str(each["loc"][0]) for each in error.errors()}))
+        text = f"The JSON files in {folder} hold values that are not valid: {names}."
+        raise DataError(text, fix="copy the folder again, or remove nbhelpers.json") from error
+
+
+def _known_template(told: ExportFile) -> str:
+    return told.template if told.template in (*TEMPLATES, RAW) else RAW
+
+
+def _current(known: dict[str, Any]) -> dict[str, Any]:
+    """Recorded settings that this version still has; a folder may come from another version."""
+    return {name: value for name, value in known.items() if name in FinetuneSettings.model_fields}
+
+
+def _of_merged(folder: Path, template: str | None) -> Trained:
+    if not any(folder.glob("*.safetensors")):
+        fix = "copy the whole folder again" if not any(folder.glob("*.bin")) else "save it anew"
+        raise DataError(f"{folder} has config.json, but no weights in safetensors.", fix=fix)
+    told = ExportFile.read(folder / FACTS_NAME) or ExportFile()
+    values = _NEUTRAL | _current(told.settings)
+    values |= {"method": "base", "model": str(folder), "model_revision": None}
+    values |= {"random_weights": False, "pretrain_steps": 0}
+    used = template or _known_template(told)
+    return Trained(
+        name=folder.name,
+        kind="merged",
+        adapter=None,
+        run=None,
+        settings=_settings(values, folder),
+        template=str(used),
+        notes=(UNKNOWN_TEMPLATE,) if used == RAW else (),
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What a path to a trained detector means: a run, a checkpoint, or an exported folder.
+#
+# Told from JSON files alone, before any model is loaded. A folder with `detector.json` can be
+# loaded
+# by `jobs.detector_model.load_detector`; a run stands for the best of its checkpoints.
+
+
+FACTS_FILE = "detector.json"
+JOB = "detector"
+# `nbhelpers.json` beside them marks a folder as an export of ours.
+NEEDED = (FACTS_FILE, "config.json", "model.safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedDetector:
+    """A folder that holds a detector, and the run that made it, where that is known.
+
+    `kind`: run, checkpoint or export.
+    """
+
+    name: str
+    kind: str
+    folder: Path
+    run: Path | None
+
+    @property
+    def scored(self) -> Path | None:
+        """The run whose result is of these weights: it scores its best checkpoint alone."""
+        if self.run is None:
+            return None
+        index = CheckpointIndex.read(self.run / "checkpoints" / "index.json")
+        best = index.best if index else None
+        return self.run if best in (None, self.folder.name) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, for the pipe to the process that loads it."""
+        run = None if self.run is None else str(self.run)
+        return {"name": self.name, "kind": self.kind, "folder": str(self.folder), "run": run}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TrainedDetector:
+        """The inverse of `to_dict`."""
+        run = Path(data["run"]) if data["run"] else None
+        return cls(name=data["name"], kind=data["kind"], folder=Path(data["folder"]), run=run)
+
+
+def is_detector(path: str | Path, run_dir: str | Path = "runs") -> bool:
+    """Whether a run's id or a folder is of the job `detector`; False where there is nothing."""
+    given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
+    for folder in (root / given, given):
+        if is_file(folder / "run.json"):
+            record = Record.read(folder / "run.json")
+            return record is not None and record.job == JOB
+    return is_file(given / FACTS_FILE)
+
+
+def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDetector:
+    """Say what a run's id or a folder holds.
+
+    Raises:
+        ConfigError: There is no such run or folder, or it is of another job or has no checkpoint.
+        DataError: A file is missing or damaged; names it.
+    """
+    given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
+    if any(is_file(place / "run.json") for place in (root / given, given)) or not is_folder(given):
+        return _detector_of_run(open_run(given, root).path)
+    folder = given.resolve()
+    if not is_file(folder / FACTS_FILE):
+        raise DataError(
+            f"{given} is no run (run.json) and no detector ({FACTS_FILE}).",
+            fix="name a run of the job detector, one of its checkpoints, or an exported folder",
+        )
+    run = folder.parent.parent
+    is_checkpoint = folder.parent.name == "checkpoints" and is_file(run / "run.json")
+    return TrainedDetector(
+        name=f"{run.name}/{folder.name}" if is_checkpoint else folder.name,
+        kind="checkpoint" if is_checkpoint else "export",
+        folder=_require_files(folder),
+        run=run if is_checkpoint else None,
+    )
+
+
+def _detector_of_run(folder: Path) -> TrainedDetector:
+    record = training_record(folder)
+    if record.job != JOB:
+        raise ConfigError(
+            f"{folder.name} is a run of the job {record.job}, which trains no detector.",
+            fix="name a run of the job detector",
+        )
+    best = _require_files(best_checkpoint(folder))
+    return TrainedDetector(name=folder.name, kind="run", folder=best, run=folder)
+
+
+def _require_files(folder: Path) -> Path:
+    missing = [name for name in NEEDED if not is_file(folder / name)]
+    if missing:
+        fix = "copy the whole folder again, or name another checkpoint"
+        raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
+    DetectorFile.read(folder / FACTS_FILE)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a merged or exported folder may be written: never over what others need.
+#
+# Asked before any process is started; what already lies there is judged by the job that writes.
+
+
+LONGEST_NAME = 200  # bytes; file systems take 255, and a draft adds its own ending
+
+
+def place_for(out: str | Path, trained: Trained | TrainedDetector) -> Path:
+    """Return the whole path of a folder to write, links resolved.
+
+    Raises:
+        ConfigError: It is no folder's place: a file, a folder that cannot be written, or one that
+            is, holds or lies inside the adapter, its checkpoints or the base model.
+    """
+    given = expanded(out, "out").absolute()
+    try:
+        path = given.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        text = f"out is {str(out)!r}, which leads nowhere."
+        raise ConfigError(text, fix="name another folder") from error
+    if not path.name or len(os.fsencode(path.name)) > LONGEST_NAME:
+        text = f"out is {str(out)[:80]!r}, which is no name for a folder."
+        raise ConfigError(text, fix="write for instance out/my-adapter")
+    if kind_of(path) not in ("", "folder"):
+        raise ConfigError(f"{path} exists, and is no folder.", fix="name another folder")
+    _require_writable(path)
+    for what, folder in _sources(trained).items():
+        if path == folder or path in folder.parents or folder in path.parents:
+            how = "is" if path == folder else "holds" if path in folder.parents else "lies in"
+            raise ConfigError(f"{path} {how} {what}.", fix="name a folder outside of it")
+    return path
+
+
+def _sources(trained: Trained | TrainedDetector) -> dict[str, Path]:
+    """Folders that are read, and must stay as they are."""
+    found: dict[str, Path] = {}
+    if isinstance(trained, TrainedDetector):
+        found["the detector that is read"] = trained.folder.resolve()
+    elif trained.adapter is not None:
+        found["the adapter that is read"] = trained.adapter.resolve()
+    if isinstance(trained, Trained) and is_folder(trained.settings.model):
+        found["the base model"] = expanded(trained.settings.model).resolve()
+    if trained.run is not None:
+        found["the run's folder of checkpoints"] = trained.run.resolve() / "checkpoints"
+    return found
+
+
+def _require_writable(path: Path) -> None:
+    near = next((each for each in (path, *path.parents) if kind_of(each)), None)
+    if near is None or not is_folder(near) or not os.access(near, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{path} cannot be written: {near or path} is no folder that you may write to.",
+            fix="name a folder of your own",
+        )

@@ -1,0 +1,146 @@
+"""Weights that other scripts saved: which file is meant, and is it one; told without torch.
+
+Nothing is unpickled here: a pickle's opcodes are read, which runs none of its code.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from nbhelpers.common.files import is_file, is_folder
+from nbhelpers.errors import DataError
+
+SUFFIXES = (".bin", ".pt", ".pth", ".safetensors")
+BEST = "checkpoint-best-f1"  # where CodeXGLUE's and GraphCodeBERT's scripts keep their best model
+_BESIDE = ("optimizer", "scheduler", "scaler", "training_args", "rng_state")
+_SAVE = "save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded"
+_AGAIN = "fetch or copy the file again"
+_HEADS = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "run: git lfs pull"),
+    (b"<", "is a web page, not weights", _AGAIN),
+    (b"\x1f\x8b", "is compressed by gzip", "unpack it: gunzip FILE"),
+)
+_LEGACY_PICKLES = 4  # of a file from before torch 1.6: magic number, version, platform, object
+
+
+def weights_file(given: Path) -> Path:
+    """Return the file of weights that a path means; a run or checkpoint of ours stays as it is.
+
+    In a folder that holds several, `checkpoint-best-f1/model.bin` is meant: the scripts of
+    CodeXGLUE and GraphCodeBERT save their best model there, inside their output folder.
+
+    Raises:
+        DataError: The folder holds no weights or several, or the file is something else.
+    """
+    if is_folder(given):
+        if is_file(given / "manifest.json") or is_folder(given / "checkpoints"):
+            return given
+        given = _inside(given)
+    if is_file(given):
+        require_weights(given)
+    return given
+
+
+def _inside(folder: Path) -> Path:
+    found = sorted(path for path in _nearby(folder) if _may_be_weights(path))
+    best = [path for path in found if path.parent.name == BEST]
+    for choice in (best, found):
+        if len(choice) == 1:
+            return choice[0]
+    if found:
+        names = [str(path.relative_to(folder)) for path in found]
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        raise DataError(
+            f"{folder} holds {len(found)} files of weights: {', '.join(names[:8])}{more}.",
+            fix=f"name one of them: --checkpoint {found[0]}",
+        )
+    there = sorted(path.name for path in folder.iterdir())
+    named = ", ".join(there[:12]) + (", …" if len(there) > 12 else "")
+    raise DataError(
+        f"{folder} holds no file of weights ({', '.join(SUFFIXES)}); it has {named or 'nothing'}.",
+        fix=f"name the file or the folder it is in, such as saved_models/{BEST}/model.bin",
+    )
+
+
+def _nearby(folder: Path) -> Iterator[Path]:
+    """Files of the folder, of its folders and of theirs."""
+    for pattern in ("*", "*/*", "*/*/*"):
+        yield from (path for path in folder.glob(pattern) if is_file(path))
+
+
+def _may_be_weights(path: Path) -> bool:
+    return path.suffix in SUFFIXES and not path.name.startswith(_BESIDE)
+
+
+def require_weights(path: Path) -> None:
+    """Stop where a file is visibly no plain state dict; what only torch can see is left to torch.
+
+    Raises:
+        DataError: It is empty, cut short, something else, or holds pickled objects.
+    """
+    try:
+        with path.open("rb") as file:
+            fault, fix = _fault(path, file)
+    except OSError as error:
+        fault, fix = f"cannot be read: {error.strerror or error}", "make it readable"
+    if fault:
+        raise DataError(f"{path} {fault}.", fix=fix)
+
+
+def _fault(path: Path, file: IO[bytes]) -> tuple[str, str]:
+    head = file.read(64)
+    if not head:
+        return "is empty", _AGAIN
+    for start, what, fix in _HEADS:
+        if head.startswith(start):
+            return what, fix
+    if path.suffix == ".safetensors":
+        return "", ""
+    file.seek(0)
+    if head.startswith(b"PK\x03\x04"):
+        return _zip_fault(file)
+    if head.startswith(b"\x80"):
+        return _foreign_fault(_globals(file, _LEGACY_PICKLES))
+    return f"was not written by torch.save (it begins with {head[:12]!r})", _SAVE
+
+
+def _zip_fault(file: IO[bytes]) -> tuple[str, str]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            if not names:
+                return "is a zip archive, but not one that torch.save writes", _SAVE
+            with archive.open(names[0]) as inner:
+                return _foreign_fault(_globals(inner, 1))
+    except (zipfile.BadZipFile, EOFError):
+        return "is cut short or damaged", _AGAIN
+
+
+def _foreign_fault(names: list[str]) -> tuple[str, str]:
+    foreign = [name for name in names if not _is_of_tensors(name)]
+    if not foreign:
+        return "", ""
+    what = f"holds a pickled object ({foreign[0]}), not only tensors"
+    return f"is no plain state dict: it {what}", _SAVE
+
+
+def _is_of_tensors(name: str) -> bool:
+    is_torch = name.startswith("torch.") and not name.startswith("torch.nn.")
+    return is_torch or name == "collections.OrderedDict"
+
+
+def _globals(file: IO[bytes], pickles: int) -> list[str]:
+    """Names of what the pickles would import, in order; up to where they can be read."""
+    found: list[str] = []
+    try:
+        for _ in range(pickles):
+            for opcode, argument, _ in pickletools.genops(file):
+                if opcode.name == "GLOBAL":
+                    found.append(str(argument).replace(" ", "."))
+    except (ValueError, EOFError):  # damaged, or a form that torch does not write
+        return found
+    return found
