@@ -48,7 +48,8 @@ data = load_clone_data(str(folder), require=("test",))
 pairs = data.splits["test"]
 step("read")
 
-from nbhelpers.metrics.pairs import best_threshold, score_pairs; from nbhelpers.metrics.ranking import is_positive
+from nbhelpers.metrics.pairs import best_threshold, score_pairs
+from nbhelpers.metrics.ranking import is_positive
 logit = rng.normal(size=len(pairs)) + 4.0 * pairs.label - 2.0
 p, q = (1 / (1 + np.exp(-logit - rng.normal(size=len(pairs)) / 9)) for _ in range(2))
 p, q = p.astype(np.float32), q.astype(np.float32)

@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch")
 from nbhelpers.simulate import kernels  # noqa: E402
 from nbhelpers.simulate.cards import find_card  # noqa: E402
 from nbhelpers.simulate.kernels_call import alive_at_peak, phases  # noqa: E402
-from nbhelpers.simulate.kernels_matmul import cublas_workspace_bytes, cublaslt_workspace_bytes
+from nbhelpers.simulate.kernels_matmul import (  # noqa: E402
+    cublas_workspace_bytes,
+    cublaslt_workspace_bytes,
+)
 
 pytestmark = pytest.mark.slow  # torch loads its rules for shapes
 aten = torch.ops.aten

@@ -22,7 +22,7 @@ from budget_cases import Case, cases, today  # noqa: E402
 from nbhelpers.budget.memory import MemoryBudget  # noqa: E402
 from nbhelpers.budget.simulator import Simulator, has_libraries  # noqa: E402
 from nbhelpers.budget.store import (  # noqa: E402
-    budget_key,  # noqa: E402
+    budget_key,
     installed_versions,
     of_the_package,
     public,

@@ -1,85 +1,77 @@
-"""Check import layers and lengths; print every problem and exit 1 if there is one."""
+"""Check how the folders of the package import each other: print each problem, exit 1 for any.
+
+All imports count: those inside functions and under TYPE_CHECKING too. Package inits are exempt, as
+they only name what a folder exports.
+"""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LOOP_LINES = 400, 50, 80
+PACKAGE = "nbhelpers"
 
-FACTS = {"errors", "events", "metrics", "ranking", "resampling", "floors", "predictions"}
-FACTS |= {"metric_registry", "spelling"}
-FACTS |= {"cache", "catalog", "forms", "hub_errors", "paths", "tables", "detector", "retrieval"}
-FACTS |= {"formatting"}
-CONFIG = FACTS | {"schema", "checks", "presets", "config", "study_adapters"}
-RUNS = CONFIG | {"identity", "locks", "processes", "result", "results", "runs", "workers"}
-RUNS |= {"claims", "nodes", "weight_files", "trained", "speeds"}
-HARDWARE = CONFIG | {"processes", "machine", "gpus", "nvml", "visible", "hardware"}
-PLAN = HARDWARE | {"batching", "shapes", "ledger", "memory", "preflight", "calibration"}
-DATA = CONFIG | {"data", "samples"}
-KERNEL = PLAN | RUNS | {"supervise", "launch", "progress", "follow", "parameters", "bootstrap"}
-KERNEL |= {"launcher", "requirements", "signals", "report", "plots", "widgets", "headless"}
-KERNEL |= {"access", "detect", "legacy", "study", "use", "tokens", "budgets", "timing", "picker"}
-CODE = DATA | {"code"}  # scores of generated code: both sides use them
+# The kernel side from low to high: a folder may import itself and what stands before it.
+KERNEL = ["errors", "common", "hardware", "metrics", "presets", "data", "plan", "budget", "runs"]
+KERNEL += ["use", "reports", "notebook", "cli"]
+LAYERS: dict[str, set[str]] = {name: set(KERNEL[:at]) for at, name in enumerate(KERNEL)}
+LAYERS["cli"] |= {"legacy"}
+LAYERS["legacy"] = {"errors", "common", "hardware", "presets", "plan"}
+# The worker side; the simulation of anybody's code knows little of ours.
+LAYERS["simulate"] = {"errors", "hardware", "budget"}
+LAYERS["jobs"] = LAYERS["use"] | {"use", "simulate"}
+LAYERS["__main__"] = {"cli"}
 
-# What each module may import of ours: itself and the rows above it (STYLE, "Module boundaries").
-LAYERS: dict[str, set[str]] = {
-    **dict.fromkeys(FACTS, FACTS),
-    **dict.fromkeys(CONFIG - FACTS, CONFIG),
-    **dict.fromkeys(RUNS - CONFIG, RUNS),
-    **dict.fromkeys(HARDWARE - CONFIG, HARDWARE),
-    **dict.fromkeys(PLAN - HARDWARE, PLAN),
-    **dict.fromkeys(KERNEL - PLAN - RUNS, KERNEL | {"code"}),
-    "code": CODE,
-    "detect": KERNEL | CODE,  # reads people's files as the training reads its data
-    "data": DATA,
-    "audit": KERNEL | DATA,  # shows what `data` measured
-    "samples": DATA,
-    **dict.fromkeys(("models", "jobs"), PLAN | RUNS | CODE | {"models", "jobs", "supervise"}),
-    "simulate": PLAN | RUNS | CODE | {"models", "jobs", "supervise", "simulate"},
-    "cli": KERNEL | {"code", "audit"},
-    "__main__": {"cli"},
-    "__init__": KERNEL,
-}
 TORCH = {"torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes", "evaluate"}
 HEAVY = TORCH | {"numpy", "pandas", "sklearn", "matplotlib", "pynvml", "datasets", "ipywidgets"}
 HEAVY |= {"papermill", "nbformat", "huggingface_hub", "jupyter_client", "scipy", "IPython"}
-WORKER = {"models", "jobs", "simulate"}
+WORKER = {"jobs", "simulate"}
+ARRAYS = {"metrics", "data"}  # may import numpy with the module itself
+YAML_HOME = f"{PACKAGE}.common.yaml_files"
 
 
-def module_of(path: Path, package: Path) -> str:
-    """The row of a file: `data` for data/pairs.py, `report` for report_html.py."""
-    return row_of(path.relative_to(package).with_suffix("").parts[0])
+class Import(NamedTuple):
+    """One imported module, where it is imported, and when: with the module itself or later."""
+
+    name: str
+    line: int
+    at_import: bool
 
 
-def row_of(name: str) -> str:
-    """The row of a module: its own name, else the part before its first underscore."""
-    return name if name in LAYERS else name.partition("_")[0]
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """Return the modules of the package by dotted name, package inits left out."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        if path.name != "__init__.py":
+            found[".".join(path.relative_to(root).with_suffix("").parts)] = path
+    return found
 
 
-def imports(tree: ast.Module, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, int, bool]]:
-    """Every imported name with its line, and whether it is imported with the module itself.
-
-    `inside` names the folders of the package that the module stands in.
-    """
-    top = {node for statement in _executed(tree.body) for node in ast.walk(statement)}
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
+    """Yield what a module imports; a name that is itself a module counts as that module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    early = {node for statement in _executed(tree.body) for node in ast.walk(statement)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, node.lineno, node in top
+                yield Import(alias.name, node.lineno, node in early)
         elif isinstance(node, ast.ImportFrom):
-            above = ["nbhelpers", *inside[: len(inside) + 1 - node.level], ""] if node.level else []
-            base = ".".join(above) + (node.module or "")
-            names = [f"{base}.{alias.name}" for alias in node.names]
-            for name in names if base in ("nbhelpers", "nbhelpers.") else [base]:
-                yield name.replace("..", "."), node.lineno, node in top
+            base = node.module or ""
+            if node.level:
+                above = name.split(".")[: -node.level]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(inner if inner in known else base, node.lineno, node in early)
 
 
 def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run on import: not functions, and not what stands under TYPE_CHECKING."""
+    """Yield the statements that run on import: no functions, and nothing for typing only."""
     for statement in body:
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
             yield from statement.orelse
@@ -89,80 +81,58 @@ def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
 
 
-def _typing_only(tree: ast.Module) -> set[int]:
-    """Lines that stand under `if TYPE_CHECKING:`."""
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            lines |= {
-                sub.lineno for part in node.body for sub in ast.walk(part) if hasattr(sub, "lineno")
-            }
-    return lines
+def folder_of(module: str) -> str:
+    """Return the folder, or the module, that stands directly in the package."""
+    return module.split(".")[1] if "." in module else ""
 
 
-def layer_problems(path: Path, package: Path) -> list[str]:
-    """What a file of the package imports that its layer must not."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    module, typing_only = module_of(path, package), _typing_only(tree)
-    if module not in LAYERS:
-        return [f"{path.name}: the module {module} has no row in LAYERS of tools/lint_code.py"]
-    problems = []
-    for name, line, at_import in imports(tree, path.relative_to(package).parts[:-1]):
-        first, _, rest = name.partition(".")
-        where = f"{path.relative_to(package.parent)}:{line}"
-        ours = row_of(rest.split(".")[0])
-        if first == "nbhelpers" and ours and line not in typing_only:
-            if ours in LAYERS and ours not in LAYERS[module] | {module}:
-                problems.append(f"{where}: {module} must not import {ours}")
-        elif first in TORCH and module not in WORKER and line not in typing_only:
-            problems.append(f"{where}: {first} belongs to the worker side (models, jobs)")
-        elif first in HEAVY and at_import and module not in WORKER:
-            problems.append(f"{where}: import {first} inside the function that needs it")
-        elif first == "yaml" and module != "config":
-            problems.append(f"{where}: config alone reads YAML")
+def layer_problems(root: Path = ROOT) -> list[str]:
+    """Return every import that runs up, and every heavy library in the wrong place."""
+    known, problems = modules(root), []
+    for name, path in known.items():
+        folder = folder_of(name)
+        if folder not in LAYERS:
+            problems.append(f"{name}: {folder} has no place in LAYERS of tools/lint_code.py")
+            continue
+        for each in imports(name, path, known):
+            where = f"{path.relative_to(root)}:{each.line}"
+            library = each.name.partition(".")[0]
+            target = folder_of(each.name)
+            if library == PACKAGE and target and target not in LAYERS[folder] | {folder}:
+                problems.append(f"{where}: {folder} must not import {target}")
+            elif library in TORCH and folder not in WORKER:
+                problems.append(f"{where}: {library} belongs to the worker side, jobs and simulate")
+            elif library in HEAVY and each.at_import and folder not in WORKER:
+                if not (library == "numpy" and folder in ARRAYS):
+                    problems.append(f"{where}: import {library} inside the function that needs it")
+            elif library == "yaml" and name != YAML_HOME:
+                problems.append(f"{where}: {YAML_HOME} alone reads YAML")
     return problems
 
 
-def length_problems(path: Path) -> list[str]:
-    """Files and functions that are too long; a docstring does not count, a test may be longer."""
-    text = path.read_text(encoding="utf-8")
-    problems = []
-    count = len(text.splitlines())
-    if count > MAX_FILE_LINES:
-        problems.append(f"{path.name}: {count} lines, more than {MAX_FILE_LINES}")
-    if "tests" in path.parts:
-        return problems
-    limit = MAX_LOOP_LINES if path.name == "loop.py" else MAX_FUNCTION_LINES
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _length(node) > limit:
-            problems.append(f"{path.name}:{node.lineno}: {node.name} has {_length(node)} lines")
-    return problems
-
-
-def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    total = (node.end_lineno or node.lineno) - node.lineno + 1
-    first = node.body[0]
-    if ast.get_docstring(node, clean=False) is not None:
-        total -= (first.end_lineno or first.lineno) - first.lineno + 1
-    return total
+def circle_problems(root: Path = ROOT) -> list[str]:
+    """Return one circle of imports, if there is any."""
+    known = modules(root)
+    arrows = {
+        name: {each.name for each in imports(name, path, known)} & set(known) - {name}
+        for name, path in known.items()
+    }
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        return ["a circle of imports: " + " <- ".join(error.args[1])]
+    return []
 
 
 def problems(root: Path = ROOT) -> list[str]:
-    """Every problem of a checkout."""
-    package = root / "nbhelpers"
-    found = []
-    for path in sorted(package.rglob("*.py")):
-        found += layer_problems(path, package)
-    for folder in ("nbhelpers", "tests", "tools", "benchmarks"):
-        for path in sorted((root / folder).rglob("*.py")):
-            found += length_problems(path)
-    return found
+    """Return every problem of a checkout."""
+    return layer_problems(root) + circle_problems(root)
 
 
 def main() -> int:
     """Print the problems; 1 if there are any."""
     found = problems()
-    print("\n".join(found) if found else "import layers and lengths: no problem")
+    print("\n".join(found) if found else "import layers: no arrow up, no circle")
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""Write the repository's address from nbhelpers/notebook/environment.py into badges and install cells.
+"""Write the repository's address (nbhelpers/notebook/environment.py) into badges and cells.
 
 python tools/repository.py set --owner NAME [--name REPOSITORY]
 python tools/repository.py check

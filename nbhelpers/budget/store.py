@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -132,10 +133,10 @@ def unlisted_names(settings: type[Settings], job: str) -> set[str]:
 # simulated here. Each budget says with which library versions it was made.
 
 
-TABLES = Path(__file__).parent / "budget_tables"
+TABLES = Path(__file__).parent / "tables"
 SCHEMA = 1
 MOST_KEPT = 2000  # files of the user's cache; the oldest go first
-SIMULATED_CODE = ("simulate", "models", "jobs")  # folders whose code a simulation runs
+SIMULATED_CODE = ("simulate", "jobs")  # folders whose code a simulation runs
 
 
 class Point(NamedTuple):
@@ -221,12 +222,29 @@ def installed_versions() -> dict[str, str]:
 
 @functools.cache
 def code_stamp() -> str:
-    """Return a stamp of the code that a simulation runs: a budget of other code is not used."""
-    digest, home = hashlib.sha256(), Path(__file__).parent
+    """Return a stamp of the code that a simulation runs: a budget of other code is not used.
+
+    Docstrings, comments and line numbers do not count.
+    """
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for name in SIMULATED_CODE:
-        for path in sorted((home / name).glob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted((package / name).rglob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            for part in _compiled_parts(compile(source, "", "exec", dont_inherit=True, optimize=2)):
+                digest.update(part)
     return digest.hexdigest()[:12]
+
+
+def _compiled_parts(code: types.CodeType) -> Iterator[bytes]:
+    """Yield the instructions, names and constants of compiled code, nested functions included."""
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _compiled_parts(constant)
+        else:
+            ordered = sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
+            yield repr(ordered).encode()
 
 
 def user_folder() -> Path:

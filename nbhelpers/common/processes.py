@@ -313,7 +313,7 @@ def with_package(base: Mapping[str, str]) -> dict[str, str]:
     `datasets.py` beside a notebook would hide the library of that name.
     """
     env = dict(base, PYTHONSAFEPATH="1")
-    home = Path(__file__).resolve().parent.parent
+    home = Path(__file__).resolve().parents[2]
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     if home not in installed:
         known = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -22,7 +22,7 @@ _BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")
 
 def configs_dir() -> Path:
     """Return the folder of the shipped YAML files, in an installed package and in a checkout."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "clones" / "base.yaml").is_file():
             return folder

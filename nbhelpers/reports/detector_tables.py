@@ -729,8 +729,8 @@ def floors_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 def prevalence_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the precision of each split at the named shares of AI code."""
     for split, scores in splits(facts):
-        for share, values in part(scores, "at_prevalence").items():
-            row = {"split": split, "share of AI": share, "precision": dig(values, "precision")}
+        for prevalence, values in part(scores, "at_prevalence").items():
+            row = {"split": split, "share of AI": prevalence, "precision": dig(values, "precision")}
             yield row | _between(edges(values, "precision_interval"))
 
 

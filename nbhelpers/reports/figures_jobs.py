@@ -390,12 +390,12 @@ class Bar(NamedTuple):
 
 def draw_bars(axis: Axes, bars: Sequence[Bar], *, to_one: bool = False) -> None:
     """Draw each score as a point with its interval, the first on top; `to_one`: BLEU as a share."""
-    for at, bar in enumerate(bars):
-        scale = (FINETUNE_SCORES.metric(bar.metric).maximum or 100) if to_one else 1
-        if interval(bar.edges):
-            ends = [edge / scale for edge in bar.edges]
+    for at, each in enumerate(bars):
+        scale = (FINETUNE_SCORES.metric(each.metric).maximum or 100) if to_one else 1
+        if interval(each.edges):
+            ends = [edge / scale for edge in each.edges]
             axis.plot(ends, [at, at], color=BLUE, linewidth=2, solid_capstyle="butt")
-        axis.plot([bar.value / scale], [at], color=BLACK, marker="o", markersize=5)
+        axis.plot([each.value / scale], [at], color=BLACK, marker="o", markersize=5)
     axis.set_yticks(range(len(bars)), [plain(bar.title) for bar in bars], fontsize=8)
     axis.set_ylim(len(bars) - 0.5, -0.5)
 

@@ -4,8 +4,8 @@ The texts stand in ``java/<family>.java``, readable as they are; ``README.md`` s
 the sample is for. The rule:
 
 * What a method declares (its name, parameters, local variables) is renamed with names drawn
-  from one pool, in every split (:mod:`nbhelpers.data.samples.renaming`): these names say nothing about
-  the task. Types, called methods, operators, literals and comments stay.
+  from one pool, in every split (:mod:`nbhelpers.data.samples.renaming`): these names say nothing
+  about the task. Types, called methods, operators, literals and comments stay.
 * Two families (:data:`UNSEEN_FAMILIES`) are kept out of ``train``, ``valid`` and ``test``.
 * Of each other family, a seeded shuffle gives 20 methods to ``train``, 6 to ``valid`` and
   6 to ``test``: no method stands in two of these splits, under whatever names.

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.jobs.sandbox import landlock, seccomp
+from . import landlock, seccomp
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4

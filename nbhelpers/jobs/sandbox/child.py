@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 _PACKAGE = types.ModuleType("nbhelpers_sandbox")
 _PACKAGE.__path__ = [str(Path(__file__).parent)]
 sys.modules[_PACKAGE.__name__] = _PACKAGE
-cage = importlib.import_module("nbhelpers_sandbox.sandbox_cage")
-runner = importlib.import_module("nbhelpers_sandbox.sandbox_runner")
+cage = importlib.import_module("nbhelpers_sandbox.cage")
+runner = importlib.import_module("nbhelpers_sandbox.runner")
 
 _TICK_S, _LAST_TICK_S = 0.02, 0.001  # a process closes its pipes just before it ends
 _REPORT_BYTES, _HEAD_BYTES = 16_384, 4_096

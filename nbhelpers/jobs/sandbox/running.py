@@ -35,8 +35,8 @@ STATUSES = (
 TIMEOUT_S, MEMORY_BYTES, OUTPUT_BYTES, FILE_BYTES = 10.0, 2**30, 2**20, 16 * 2**20
 _INTERPRETER_BYTES = 64 * 2**20
 _GRACE_S = 30.0
-_CHILD = Path(__file__).with_name("sandbox_child.py")
-_PROBE = Path(__file__).with_name("sandbox_probe.py")
+_CHILD = Path(__file__).with_name("child.py")
+_PROBE = Path(__file__).with_name("probe.py")
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _FOLDER = "nbhelpers-sandbox-"
 
