@@ -1,9 +1,4 @@
-"""The run folder: its files, its status, and how to stop, list and re-attach.
-
-A folder is the only truth about a run; a `Run` is a path with questions. Whether a run lives is
-asked of the system where it can be (same machine, same boot, same container: pid and start time),
-else of the heartbeat that its supervisor leaves on `process.json`.
-"""
+"""`Run` and `RunResult`: the run folder, its status, how to stop, list and re-attach."""
 
 from __future__ import annotations
 
@@ -12,19 +7,138 @@ import html
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbhelpers import processes
-from nbhelpers.claims import ATTENDED, later_offsets
+from nbhelpers.common import processes
+from nbhelpers.common.display import changed, cut, left
+from nbhelpers.common.files import expanded, is_file, is_folder, kind_of, write_json
+from nbhelpers.common.formatting import duration
 from nbhelpers.errors import ConfigError, DataError, JobFailed, Stopped
-from nbhelpers.events import Event, file_name, last_events, merge
-from nbhelpers.files import write_json
-from nbhelpers.paths import expanded, is_file, is_folder, kind_of
-from nbhelpers.results import RESULT_NAME, RunResult
-from nbhelpers.tables import changed, cut, left
+from nbhelpers.presets.targets import available, scores_of
+from nbhelpers.runs.events import Event, file_name, last_events, merge
+from nbhelpers.runs.ranks import ATTENDED, later_offsets
+
+# ------------------------------------------------------------------------------------------------
+# `RunResult`: what a finished run found.
+
+
+RESULT_NAME = "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a finished run found: `data` is what `result.json` holds, checked."""
+
+    run_id: str
+    path: Path
+    data: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> RunResult:
+        """Read the result in a run folder.
+
+        Raises:
+            JobFailed: the folder holds no result.
+            DataError: Its result is damaged; names the field.
+        """
+        from nbhelpers.common.result_files import Result
+
+        folder = expanded(path, "the run").absolute()
+        found = Result.read(folder / RESULT_NAME)
+        if found is None:
+            fix = "Look at the run's status; launch the same configuration again to continue it."
+            raise JobFailed(f"{folder} holds no result.", fix=fix)
+        return cls(found.run_id or folder.name, folder, found.raw)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Scores by split."""
+        return self.data.get("scores") or {}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Predicted and measured memory."""
+        return self.data.get("memory") or {}
+
+    @property
+    def timing(self) -> dict[str, Any]:
+        """Seconds by phase."""
+        return self.data.get("timing") or {}
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Steps, losses and evaluations."""
+        return self.data.get("training") or {}
+
+    @property
+    def throughput(self) -> dict[str, Any]:
+        """Pairs and tokens per second."""
+        return self.data.get("throughput") or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings of the run."""
+        return self.data.get("settings") or {}
+
+    @property
+    def f1(self) -> float | None:
+        """F1 of the class `clone` on the test split, pairs in the given order."""
+        given = ((self.scores.get("test") or {}).get("orders") or {}).get("given") or {}
+        return given.get("f1")
+
+    @property
+    def job(self) -> str:
+        """The job of the run."""
+        return str(self.data.get("job") or "")
+
+    @property
+    def headline_scores(self) -> dict[str, str]:
+        """The scores that a result is known by, written out; none where nothing was evaluated.
+
+        Of `clones`: F1 on test. Of `finetune`: syntax accuracy and BLEU on test, and pass@1. Of
+        `detector`: ROC-AUC, TPR and FPR on test, and MRR of the similarity space.
+        """
+        scores, found = scores_of(self.data), available(self.data)
+        values = {(split, name): found.get(f"{split}.{name}") for split, name in scores.headline}
+        return {
+            scores.title_of(split, name): scores.written(name, value)
+            for (split, name), value in values.items()
+            if value is not None
+        }
+
+    def __repr__(self) -> str:
+        scores = (f", {name} {value}" for name, value in self.headline_scores.items())
+        return f"RunResult({self.run_id}{''.join(scores)})"
+
+    def _repr_html_(self) -> str:
+        total_s = self.timing.get("total_s")
+        rows = [("run", self.run_id), ("folder", str(self.path))]
+        rows += self.headline_scores.items()
+        rows += [] if total_s is None else [("total time", duration(total_s))]
+        cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
+        return left(f"<table>{cells}</table>")
+
+
+def sound_results(folders: Iterable[Path]) -> Iterator[RunResult]:
+    """Yield the results of runs; a run without one, or with a damaged one, is left out."""
+    for folder in folders:
+        try:
+            found = RunResult.from_path(folder)
+        except (JobFailed, DataError):
+            continue
+        yield found
+
+
+# ------------------------------------------------------------------------------------------------
+# The run folder: its files, its status, and how to stop, list and re-attach.
+#
+# A folder is the only truth about a run; a `Run` is a path with questions. Whether a run lives is
+# asked of the system where it can be (same machine, same boot, same container: pid and start time),
+# else of the heartbeat that its supervisor leaves on `process.json`.
+
 
 HEARTBEAT_S = 15.0
 HEARTBEAT_LIMIT_S = 180.0  # a drive shared by two machines shows a new time late
@@ -121,7 +235,7 @@ class Run:
         Raises:
             DataError: It is damaged; names the field.
         """
-        from nbhelpers.result_files import Record
+        from nbhelpers.common.result_files import Record
 
         found = Record.read(self.record_path)
         return None if found is None else found.raw
@@ -146,7 +260,7 @@ class Run:
         Raises:
             DataError: It is damaged; names the field.
         """
-        from nbhelpers.result_files import Process
+        from nbhelpers.common.result_files import Process
 
         found = Process.read(self.process_path)
         return {} if found is None else found.raw

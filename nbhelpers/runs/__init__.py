@@ -1,0 +1,1 @@
+"""The run folder, and what starts, follows, stops and compares runs."""

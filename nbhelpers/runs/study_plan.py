@@ -1,0 +1,428 @@
+"""The plan of a study: runs that differ only in adapter and seed, before any is started."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.budget.memory import DOES_NOT_FIT, MemoryBudget
+from nbhelpers.budget.predict import predict_memory
+from nbhelpers.budget.speeds import read_rows
+from nbhelpers.budget.time import EVALUATION, TimeBudget, predict_time, range_words
+from nbhelpers.budget.time_model import ESTIMATE
+from nbhelpers.common.display import left
+from nbhelpers.common.files import rebuilt
+from nbhelpers.common.formatting import duration
+from nbhelpers.errors import BudgetError, ConfigError
+from nbhelpers.plan import BatchPlan, plan_batch
+from nbhelpers.presets.adapters import (
+    LARGEST_RANK,
+    VARIED,
+    Variant,
+    parse_seeds,
+    parse_variants,
+    plain_variant,
+)
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.parameters import override_words
+from nbhelpers.presets.preset import Preset
+from nbhelpers.runs.identity import folder_stamp, run_id
+from nbhelpers.runs.run import Run
+from nbhelpers.runs.starting import is_fresh_by_default
+
+if TYPE_CHECKING:
+    from nbhelpers.hardware.detection import Hardware
+    from nbhelpers.presets.schema import FinetuneSettings
+
+
+# ------------------------------------------------------------------------------------------------
+# Predicted times of a study's runs: `predict_time` for each, and their sum.
+
+
+UNKNOWN, FINISHED = "unknown", "finished"
+REFUSED = "refused"  # predicted not to fit: it will not start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeEstimate:
+    """Seconds of a run, or of runs that follow each other; None: no bound on that side.
+
+    `basis`: as of a `TimeBudget`, or unknown; or finished or refused: nothing will run. Studies
+    saved by 0.1.0 have no `expected_s`, and their basis is measured, estimate or unknown.
+    """
+
+    low_s: float | None
+    high_s: float | None
+    basis: str
+    notes: tuple[str, ...] = ()
+    expected_s: float | None = None
+
+    @classmethod
+    def of(cls, budget: TimeBudget) -> TimeEstimate:
+        """Return what a study keeps of a run's predicted time."""
+        if budget.expected_s is None:
+            return cls(low_s=None, high_s=None, basis=UNKNOWN, notes=(budget.unknown_note,))
+        answers = (phase.note for phase in budget.phases if phase.name == EVALUATION and phase.note)
+        return cls(
+            low_s=budget.low_s,
+            expected_s=budget.expected_s,
+            high_s=budget.high_s,
+            basis=budget.basis,
+            notes=tuple(dict.fromkeys((*budget.notes, *answers))),
+        )
+
+    def words(self) -> str:
+        """Say the expected time with its range and its basis.
+
+        >>> TimeEstimate(low_s=60, expected_s=90, high_s=150, basis="estimate").words()
+        '1 min 30 s (1 min 00 s to 2 min 30 s; estimate)'
+        """
+        if self.basis == FINISHED:
+            return "finished: its result is used"
+        if self.basis == REFUSED:
+            return "none: it does not fit"
+        if self.high_s is None:
+            return UNKNOWN + (f" ({self.notes[0]})" if self.notes else "")
+        if self.low_s is None:
+            return f"up to {duration(self.high_s)} ({self.basis})"
+        if self.expected_s is None:
+            return f"{duration(self.low_s)} to {duration(self.high_s)} ({self.basis})"
+        return range_words(self.low_s, self.expected_s, self.high_s, self.basis)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON keeps."""
+        return asdict(self) | {"notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TimeEstimate:
+        """Rebuild what `to_dict` wrote.
+
+        Raises:
+            ConfigError: A field is missing, unknown or of a wrong type; names it.
+        """
+        return rebuilt(cls, data, "time")
+
+
+def total_time(times: Iterable[TimeEstimate]) -> TimeEstimate:
+    """Return the sum of runs that follow each other; what is unknown makes the sum unknown."""
+    given = list(times)
+    times = [each for each in given if each.basis not in (FINISHED, REFUSED)]
+    if not times:
+        basis = REFUSED if any(each.basis == REFUSED for each in given) else FINISHED
+        return TimeEstimate(low_s=0.0, high_s=0.0, basis=basis)
+    notes = tuple(dict.fromkeys(note for each in times for note in each.notes))
+    if any(each.high_s is None for each in times):
+        return TimeEstimate(low_s=None, high_s=None, basis=UNKNOWN, notes=notes)
+    bases = {each.basis for each in times}
+    return TimeEstimate(
+        low_s=_sum(each.low_s for each in times),
+        expected_s=_sum(each.expected_s for each in times),
+        high_s=_sum(each.high_s for each in times),
+        basis=bases.pop() if len(bases) == 1 else ESTIMATE,
+        notes=notes,
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else sum(known)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------
+# The plan of a study: runs that differ only in their adapter (and seed), before any is started.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of a study before it starts; its name is its adapter, and the seed among several."""
+
+    name: str
+    adapter: str
+    run_id: str
+    preset: Preset
+    plan: BatchPlan
+    budget: MemoryBudget
+    time: TimeEstimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON keeps."""
+        return {
+            "name": self.name,
+            "adapter": self.adapter,
+            "run_id": self.run_id,
+            "preset": self.preset.to_dict(),
+            "plan": self.plan.to_dict(),
+            "budget": self.budget.to_dict(),
+            "time": self.time.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PlannedRun:
+        """Rebuild what `to_dict` wrote."""
+        return cls(
+            name=data["name"],
+            adapter=data["adapter"],
+            run_id=data["run_id"],
+            preset=Preset.from_dict(data["preset"]),
+            plan=BatchPlan.from_dict(data["plan"]),
+            budget=MemoryBudget.from_dict(data["budget"]),
+            time=TimeEstimate.from_dict(data["time"]),
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return adapter, method, rank, alpha, seed, memory and time, as text."""
+        s = self.preset.settings
+        rank, alpha = ("-", "-") if s.method == "base" else (str(s.lora_r), f"{s.alpha:g}")
+        needed, memory = self.budget.total_bytes, self.budget.verdict
+        if needed:
+            is_small = needed < 0.1 * 2**30
+            size = f"{needed / 2**20:.0f} MiB" if is_small else f"{needed / 2**30:.1f} GiB"
+            memory = f"{size}: {memory}"
+        return (self.name, s.method, rank, alpha, str(s.seed), memory, self.time.words())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Study:
+    """Runs in the order in which they run; the same data in the same order, one adapter each."""
+
+    id: str
+    rows: tuple[PlannedRun, ...]
+    notes: tuple[str, ...] = ()
+
+    HEADS = ("adapter", "method", "rank", "alpha", "seed", "memory (predicted)", "time (predicted)")
+
+    @property
+    def time(self) -> TimeEstimate:
+        """How long all runs that are left may take, one after the other."""
+        return total_time(row.time for row in self.rows)
+
+    @property
+    def refused(self) -> tuple[PlannedRun, ...]:
+        """The runs that are predicted not to fit, so that they will not start."""
+        return tuple(row for row in self.rows if row.time.basis == REFUSED)
+
+    def time_words(self) -> str:
+        """Say how long what will run may take, and what will not."""
+        if not self.refused:
+            return self.time.words()
+        names = ", ".join(row.name for row in self.refused)
+        rest = [row.name for row in self.rows if row not in self.refused]
+        if not rest:
+            return "no run fits"
+        if self.is_hopeless:
+            return f"no adapter fits; {', '.join(rest)} alone: {self.time.words()}"
+        return f"without {names} (does not fit): {self.time.words()}"
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether runs that train were planned, and none of them fits."""
+        trained = [row for row in self.rows if row.preset.settings.method != "base"]
+        return bool(trained) and all(row in self.refused for row in trained)
+
+    def require_fit(self) -> None:
+        """Stop where no adapter fits.
+
+        Raises:
+            BudgetError: Names the settings that would fit.
+        """
+        if not self.is_hopeless:
+            return
+        trained = [row for row in self.refused if row.preset.settings.method != "base"]
+        told = [f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB" for row in trained]
+        largest = max(trained, key=lambda row: row.budget.total_bytes).budget
+        has, advice = (largest.capacity_bytes or 0) / 2**30, largest.advice
+        raise BudgetError(
+            f"No adapter of the study fits (predicted: {', '.join(told)}); the GPU has {has:.1f} "
+            "GiB.",
+            fix="set one of: " + "; or ".join(advice) if advice else "use a larger GPU",
+        )
+
+    def __repr__(self) -> str:
+        count = f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}"
+        names = ", ".join(row.name for row in self.rows)
+        return f"Study({count}: {names}; time: {self.time_words()})"
+
+    def text(self) -> str:
+        """Return the table in aligned columns, with the total and what it assumes."""
+        lines = [self.HEADS, *(row.cells() for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS))]
+        table = ["  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines]
+        assumed = [f"  - {note}" for note in (*self.notes, *self.time.notes)]
+        total = f"In total: {self.time_words()}"
+        return "\n".join([*(line.rstrip() for line in table), total, *assumed])
+
+    def _repr_html_(self) -> str:
+        def row(cells: Iterable[str], tag: str = "td") -> str:
+            return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in cells)
+
+        body = "".join(f"<tr>{row(each.cells())}</tr>" for each in self.rows)
+        total = f"<tr>{row(('in total', '', '', '', '', '', self.time_words()), 'th')}</tr>"
+        notes = "".join(f"<li>{html.escape(n)}</li>" for n in (*self.notes, *self.time.notes))
+        title = html.escape(f"A study of {len(self.rows)} runs on the same data in the same order")
+        return left(
+            f'<p><b>{title}</b></p><div style="overflow-x:auto;max-width:100%">'
+            f"<table><tr>{row(self.HEADS, 'th')}</tr>{body}{total}</table></div>"
+            f"<ul>{notes}</ul>"
+        )
+
+    def command(self) -> str:
+        """Return the shell's command for this study; empty where it varies what a name cannot say.
+
+        An adapter given as a mapping has settings of its own, which only Python takes.
+        """
+        first, given = self.rows[0].preset, {row.preset.settings.seed for row in self.rows}
+        trained = [row for row in self.rows if row.preset.settings.method != "base"]
+        for row in trained:
+            s, like = row.preset.settings, first.settings
+            ratio = s.alpha / s.lora_r == like.alpha / like.lora_r
+            is_plain = ratio and s.lora_target_modules == like.lora_target_modules
+            if row.adapter != s.adapter or not is_plain:
+                return ""
+        # The base keeps rank and alpha of the preset; a first adapter has its own.
+        of_study = {"method", "seed"}
+        if first.settings.method != "base" and first.provenance.get("lora_alpha") != "overrides":
+            of_study |= {"lora_r"}
+        names = dict.fromkeys(row.adapter for row in self.rows)
+        words = ["nbhelpers", "study", "--preset", first.name, "--adapters", ",".join(names)]
+        words += ["--seeds", ",".join(map(str, sorted(given)))]
+        return shlex.join([*words, *override_words(first, leave_out=of_study)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON keeps."""
+        rows = [row.to_dict() for row in self.rows]
+        return {"id": self.id, "rows": rows, "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Study:
+        """Rebuild a study that `to_dict` wrote.
+
+        Raises:
+            ConfigError: A field of a preset, plan, budget or time is missing, unknown or of a
+                wrong type.
+        """
+        rows = tuple(PlannedRun.from_dict(row) for row in data["rows"])
+        return cls(id=data["id"], rows=rows, notes=tuple(data.get("notes") or ()))
+
+
+def plan_study(
+    preset: Preset,
+    hardware: Hardware,
+    *,
+    adapters: str | Iterable[str | Mapping[str, Any]],
+    seeds: str | int | Sequence[int] | None = None,
+    run_dir: str | Path = "runs",
+) -> Study:
+    """Return the runs of a study with their memory and time; nothing is started.
+
+    The model without an adapter is evaluated first, unless nothing is to be evaluated. It is the
+    same for every seed, but where its weights are random.
+
+    Args:
+        preset: Of the job finetune; every run keeps all of it but its adapter and its seed.
+        hardware: Where it will run.
+        adapters: See `parse_variants`.
+        seeds: One run of every adapter for each; None: the preset's seed.
+        run_dir: Earlier runs there tell how long one takes.
+
+    Raises:
+        ConfigError: An adapter, a seed or a setting is wrong, or two adapters are the same run.
+        HardwareError: As for `plan_batch`.
+    """
+    if not JOBS[preset.job].has_adapters:
+        fix = "load a preset of the job finetune; other jobs launch one run at a time"
+        raise ConfigError(f"A study compares adapters, and {preset.job} has none.", fix=fix)
+    variants, given, notes = parse_variants(adapters), parse_seeds(seeds), []
+    methods = [variant.changes["method"] for variant in variants]
+    if preset.settings.evaluate == "none" and set(methods) != {"base"}:
+        variants = [v for v in variants if v.changes["method"] != "base"]
+        notes.append("evaluate=none: the model without an adapter has nothing to do")
+    elif "base" not in methods:
+        variants.insert(0, plain_variant("base", None))
+    named = list(_named_presets(preset, variants, given or [preset.settings.seed]))
+    if given and len(given) > 1 and sum(p.settings.method == "base" for *_, p in named) == 1:
+        notes.append("base is evaluated once: no seed changes it")
+    rows = _planned_rows(named, hardware, run_dir)
+    for row in rows:
+        if row.time.basis == REFUSED:
+            advice = f": {row.budget.advice[0]}" if row.budget.advice else ""
+            notes.append(f"{row.name} is predicted not to fit and will not start{advice}")
+    if preset.settings.lora_alpha is not None:
+        notes.append("lora_alpha follows the rank: alpha / rank stays as in the preset")
+    digest = hashlib.sha256("\n".join(row.run_id for row in rows).encode()).hexdigest()[:10]
+    return Study(id=f"study-{digest}", rows=rows, notes=tuple(notes))
+
+
+def _named_presets(
+    preset: Preset, variants: list[Variant], seeds: list[int]
+) -> Iterable[tuple[str, str, Preset]]:
+    """Each run's name, adapter and preset; a seed at a time: whole comparisons are done early."""
+    s = preset.settings  # an embedded model is pre-trained with a seed of its own
+    is_seeded = s.random_weights and s.model not in JOBS[preset.job].models.embedded
+    for position, seed in enumerate(seeds):
+        for variant in variants:
+            is_base = variant.changes["method"] == "base"
+            if is_base and position and not is_seeded:
+                continue
+            is_once = len(seeds) == 1 or (is_base and not is_seeded)
+            changed = preset.override(**_scaled(s, variant.changes), seed=seed)
+            name = variant.name if is_once else f"{variant.name}-seed{seed}"
+            yield name, variant.name, changed
+
+
+def _scaled(s: FinetuneSettings, changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes; an alpha that was chosen for the preset's own rank follows the rank."""
+    if s.lora_alpha is None or "lora_alpha" in changes or "lora_r" not in changes:
+        return changes
+    rank = changes["lora_r"]
+    if type(rank) is not int or not 1 <= rank <= LARGEST_RANK:  # told where the preset takes it
+        return changes
+    return changes | {"lora_alpha": s.lora_alpha * rank / s.lora_r}
+
+
+def _planned_rows(
+    named: list[tuple[str, str, Preset]], hardware: Hardware, run_dir: str | Path
+) -> tuple[PlannedRun, ...]:
+    first = named[0][-1].settings
+    stamp = folder_stamp(first.data, first.model, None)  # as `launch` makes it
+    speeds, rows, ids, same = read_rows(run_dir), [], {}, {}
+    for name, adapter, preset in named:
+        _require_same_experiment(named[0][-1], preset)
+        settings = preset.settings.model_dump(mode="json")
+        ident = run_id(preset.job, settings, mode="train", stamp=stamp)
+        if name in ids.values():
+            fix = "give the adapter another name"
+            raise ConfigError(f"Two runs of the study are named {name}.", fix=fix)
+        key = _trains(preset.settings)
+        if key in same:
+            text = f"The adapters {same[key]} and {name} are the same run."
+            raise ConfigError(text, fix="keep one of the two, or change its settings")
+        ids[ident] = same[key] = name
+        plan = plan_batch(preset, hardware)
+        time = TimeEstimate.of(predict_time(preset, plan, hardware, rows=speeds))
+        if not is_fresh_by_default() and Run(Path(run_dir) / ident).status == "finished":
+            time = TimeEstimate(low_s=0.0, high_s=0.0, basis=FINISHED)
+        budget = predict_memory(preset, plan, hardware)
+        if budget.verdict == DOES_NOT_FIT and time.basis != FINISHED:
+            time = TimeEstimate(low_s=0.0, high_s=0.0, basis=REFUSED)
+        facts = {"run_id": ident, "preset": preset, "plan": plan, "budget": budget, "time": time}
+        rows.append(PlannedRun(name=name, adapter=adapter, **facts))
+    return tuple(rows)
+
+
+def _trains(s: FinetuneSettings) -> tuple[Any, ...]:
+    """What tells two runs of a study apart, however it is written."""
+    if s.method == "base":
+        return "base", s.seed
+    return s.method, s.lora_r, s.alpha, frozenset(s.lora_target_modules), s.seed
+
+
+def _require_same_experiment(first: Preset, other: Preset) -> None:
+    """Data order and tokens follow from the settings: only the adapter and the seed may differ."""
+    one, two = first.settings.model_dump(), other.settings.model_dump()
+    odd = [name for name in one if one[name] != two[name] and name not in VARIED]
+    assert not odd, f"runs of a study differ in {odd}"

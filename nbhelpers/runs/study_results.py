@@ -1,0 +1,444 @@
+"""What a study measured: its runs side by side, compared with intervals, and its verdicts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbhelpers.budget.time import TimeBudget
+from nbhelpers.common.display import left
+from nbhelpers.common.formatting import duration
+from nbhelpers.common.json_models import read_lines
+from nbhelpers.common.result_files import Generation
+from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES, written
+from nbhelpers.runs.gpu_baseline import BaselineCheck
+from nbhelpers.runs.run import Run, RunResult
+from nbhelpers.runs.study_plan import FINISHED, REFUSED, PlannedRun, Study, TimeEstimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbhelpers.presets.schema import FinetuneSettings
+
+
+# ------------------------------------------------------------------------------------------------
+# Comparisons inside a study: on the same samples, over seeds, and in one sentence each.
+
+
+GENERATIONS = "generations.jsonl"
+REFERENCE = "r16"  # what the other adapters are compared with, where it is one of them
+HEADLINE = tuple(f"{split}.{name}" for split, name in FINETUNE_SCORES.headline)
+
+
+def compare_study(
+    found: StudyResult, metric: str = "syntax_accuracy", *, baseline: str | None = None
+) -> dict[str, Any]:
+    """Compare the adapters of a study with one of them, on the same samples.
+
+    Args:
+        found: The study; its finished runs are compared.
+        metric: Such as `bleu` (of the test split), `pass@1` (of the first set of problems that was
+            run) or `mbpp.pass@1`.
+        baseline: An adapter; None: `base`, else the first one.
+
+    Returns:
+        What `code_compare.compare_runs` returns, or with several seeds `compare_over_seeds`; and
+        the `split` that was compared.
+
+    Raises:
+        ConfigError: The metric or the baseline is none of the study's, or nothing was generated.
+        DataError: A run's generations cannot be compared.
+    """
+    from nbhelpers.metrics.compare import compare_over_seeds, compare_runs
+
+    split, name = _split_of(found, metric)
+    rows = [row for row in found.finished if _has_scores(row, split)]
+    by_adapter: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        answers = _answers(row.run.path / GENERATIONS, split)
+        if answers:
+            by_adapter.setdefault(row.planned.adapter, {})[row.settings.seed] = answers
+    if not by_adapter:
+        text = f"No run of {found.study.id} has answers of the split {split}."
+        raise ConfigError(text, fix="run the study with evaluate=text or all")
+    settings = rows[0].settings
+    baseline = baseline or ("base" if "base" in by_adapter else next(iter(by_adapter)))
+    options = {"metric": name, "baseline": baseline, "seed": settings.seed}
+    options |= {"resamples": settings.bootstrap_samples}
+    if max(len(of) for of in by_adapter.values()) > 1:
+        fixed = {row.planned.adapter for row in rows if row.settings.method == "base"}
+        told: dict[str, dict[int, Any]] = {}
+        for row in rows:
+            scores = row.result.scores[split]
+            told.setdefault(row.planned.adapter, {})[row.settings.seed] = scores
+        return {"split": split} | compare_over_seeds(
+            by_adapter, fixed=fixed, scored=told, **options
+        )
+    one = {adapter: next(iter(of.values())) for adapter, of in by_adapter.items()}
+    scored = {row.planned.adapter: row.result.scores[split] for row in rows}
+    return {"split": split} | compare_runs(one, scored=scored, **options)
+
+
+def verdicts(found: StudyResult, metrics: Iterable[str] = HEADLINE) -> list[str]:
+    """Return a sentence for each pair that matters: all against base, then the adapters.
+
+    The words account for all comparisons of one metric with one baseline (Holm); the intervals are
+    of 95 % each. A metric that no run has is left out.
+    """
+    sentences = []
+    for metric in metrics:
+        split, _, name = metric.rpartition(".")
+        rows = [row for row in found.finished if _metric(row, split, name) is not None]
+        names = list(dict.fromkeys(row.planned.adapter for row in rows))
+        trained = [n for n in names if n in {r.planned.adapter for r in rows if _is_trained(r)}]
+        bases = [n for n in names if n not in trained][:1]
+        if len(trained) > 1:
+            bases.append(REFERENCE if REFERENCE in trained else trained[0])
+        for baseline in bases if len(names) > 1 else ():
+            sentences += _sentences(found, metric, baseline, trained)
+    return sentences
+
+
+def _sentences(found: StudyResult, metric: str, baseline: str, trained: list[str]) -> Iterator[str]:
+    split, _, name = metric.rpartition(".")
+    title = TITLES.get(name, name) if split == "test" else f"{TITLES[split]} {name}"
+    try:
+        against = compare_study(found, metric, baseline=baseline)["against"]
+    except NbhelpersError as error:
+        yield f"{title}, against {baseline}: not compared ({error.message})"
+        return
+    for adapter, each in against.items():
+        if adapter in trained:
+            words = f"{adapter} against {baseline}: {each['verdict_holm']}"
+            yield f"{title}, {words}{_difference(each, name)}"
+
+
+def _difference(each: dict[str, Any], metric: str) -> str:
+    if each["difference"] is None:
+        return f" ({each['reason']})" if each.get("reason") else ""
+    form = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
+    text = form.format(each["difference"])
+    if edges := each["interval"]:
+        text += f" [{form.format(edges[0])}, {form.format(edges[1])}]"
+    return f" ({text})"
+
+
+def _answers(path: Path, split: str) -> list[dict[str, Any]]:
+    """Return the generations of one split; none where there is no file."""
+    return [row for row in read_lines(Generation, path) if row["split"] == split]
+
+
+def _split_of(found: StudyResult, metric: str) -> tuple[str, str]:
+    """The split and the bare name that a metric means in this study."""
+    split, _, name = metric.rpartition(".")
+    if not split and name == "pass@1":
+        has = [t for t in TASKS if any(_has_scores(row, t) for row in found.finished)]
+        split = has[0] if has else TASKS[0]
+    split = split or "test"
+    if split not in ("test", *TASKS):
+        named = ", ".join(f"{task}.{name}" for task in TASKS)
+        fix = f"write {name} (of the test split), or one of: {named}"
+        raise ConfigError(f"There is no split `{split}` in a study.", fix=fix)
+    return split, name
+
+
+def _has_scores(row: StudyRow, split: str) -> bool:
+    return row.result is not None and split in row.result.scores
+
+
+def _metric(row: StudyRow, split: str, name: str) -> float | None:
+    return row.number("scores", split, "metrics", name)
+
+
+def _is_trained(row: StudyRow) -> bool:
+    return row.settings.method != "base"
+
+
+# ------------------------------------------------------------------------------------------------
+# What a study found: its runs side by side, compared with intervals, and its verdicts.
+
+
+GIB = 2**30
+BOX = "overflow-x:auto;max-width:100%"  # a wide table scrolls, the page does not
+METRICS = tuple(
+    (split, name) for split in FINETUNE_SCORES.splits for name in FINETUNE_SCORES.names(split)
+)
+SHOWN = (("test", "syntax_accuracy"), ("test", "bleu"), ("test", "exact_match"))
+SHOWN += tuple((task, "pass@1") for task in TASKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """One run of a study as its folder tells it now; `error`: why it ended without a result.
+
+    `baseline`: whether the GPU was free again after it; None without a GPU, or where nobody looked.
+    `replaced` says so where another run took the place of the study's own.
+    """
+
+    name: str
+    planned: PlannedRun
+    run: Run
+    status: str
+    result: RunResult | None
+    error: NbhelpersError | None
+    baseline: BaselineCheck | None = None
+    replaced: str = ""
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of the run without pre-training, which is done once for all runs, or None."""
+        total = self.number("timing", "total_s")
+        return None if total is None else total - (self.number("timing", "pretrain_s") or 0.0)
+
+    @property
+    def predicted(self) -> TimeEstimate | None:
+        """The time that was predicted before it ran; None where it had been finished by then.
+
+        At its launch, as its own report has it, else when the study was planned.
+        """
+        time = self.planned.time
+        if time.basis in (FINISHED, REFUSED):
+            return None
+        at_launch = TimeBudget.from_record(self.run.record or {})
+        return time if at_launch is None else TimeEstimate.of(at_launch)
+
+    @property
+    def settings(self) -> FinetuneSettings:
+        """What was asked of it."""
+        return self.planned.preset.settings
+
+    def number(self, *path: str) -> float | None:
+        """Return a number of its result by its place, such as ("timing", "total_s"), or None."""
+        value: Any = self.result.data if self.result is not None else None
+        for name in path:
+            value = (value or {}).get(name)
+        return value
+
+    def interval(self, split: str, metric: str) -> tuple[float, float] | None:
+        """Return the edges of a metric's interval over samples, or None."""
+        scores = self.result.scores.get(split) if self.result is not None else None
+        edges = ((scores or {}).get("intervals") or {}).get(metric)
+        return (edges[0], edges[1]) if edges else None
+
+    def valid_loss(self) -> float | None:
+        """Return the last loss on the held-out rows, or None."""
+        evals = self.result.training.get("evals") if self.result is not None else None
+        losses = [each["loss"] for each in evals or [] if each.get("loss") is not None]
+        return losses[-1] if losses else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything that is compared, as numbers with their units in the names."""
+        s, time = self.settings, self.predicted
+        is_base = s.method == "base"
+        found = {
+            "run": self.name,
+            "adapter": self.planned.adapter,
+            "method": s.method,
+            "rank": None if is_base else s.lora_r,
+            "alpha": None if is_base else s.alpha,
+            "seed": s.seed,
+            "status": self.status,
+            "trainable_parameters": self.number("adapter", "trainable_parameters"),
+            "predicted_s": time.expected_s if time else None,
+            "predicted_low_s": time.low_s if time else None,
+            "predicted_high_s": time.high_s if time else None,
+            "time_s": self.time_s,
+            "pretrain_s": self.number("timing", "pretrain_s"),
+            "train_s": self.number("timing", "train_s"),
+            "energy_joules": self.number("energy", "joules"),
+            "peak_predicted_bytes": self.number("memory", "predicted_bytes"),
+            "peak_measured_bytes": self.number("memory", "measured_bytes"),
+            "peak_error_percent": self.number("memory", "error_percent"),
+            "useful_tokens_per_s": self.number("throughput", "useful_tokens_per_s"),
+            "mfu_4n": self.number("throughput", "mfu_4n"),
+            "train_loss": self.number("training", "last_loss"),
+            "valid_loss": self.valid_loss(),
+        }
+        for split, metric in METRICS:
+            value = self.number("scores", split, "metrics", metric)
+            if value is None:
+                continue
+            low, high = self.interval(split, metric) or (None, None)
+            name = f"{split}.{metric}"
+            found |= {name: value, f"{name}.low": low, f"{name}.high": high}
+        excess = self.baseline.excess_bytes if self.baseline else None
+        return found | {
+            "gpu_excess_bytes": excess,
+            "gpu_is_back": self.baseline.is_back if self.baseline else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StudyResult:
+    """The runs of a study with what each found; `path` is the study's folder.
+
+    It is read from the run folders, so it can be made again at any time (`open_study`).
+    """
+
+    study: Study
+    path: Path
+    rows: tuple[StudyRow, ...]
+
+    @property
+    def finished(self) -> tuple[StudyRow, ...]:
+        """The runs that have a result."""
+        return tuple(row for row in self.rows if row.result is not None)
+
+    @property
+    def failures(self) -> tuple[StudyRow, ...]:
+        """The runs that ended without a result."""
+        return tuple(row for row in self.rows if row.error is not None)
+
+    @property
+    def best(self) -> StudyRow:
+        """The trained run with the lowest loss on `valid`, which no score looks at.
+
+        The first finished run where none was trained, or none has such a loss.
+
+        Raises:
+            NbhelpersError: No run has a result; as `require_complete`.
+        """
+        if not self.finished:
+            self.require_complete()
+        trained = [row for row in self.finished if row.settings.method != "base"]
+        known = [row for row in trained if row.valid_loss() is not None]
+        return min(known, key=StudyRow.valid_loss) if known else (trained or self.finished)[0]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has a result."""
+        return len(self.finished) == len(self.rows)
+
+    def require_complete(self) -> StudyResult:
+        """Return this result if every run has its own.
+
+        Raises:
+            NbhelpersError: Of the class of the first failure; its details name all of them.
+        """
+        from nbhelpers.errors import JobFailed, from_kind
+
+        if self.is_complete:
+            return self
+        count = f"{len(self.finished)} of {len(self.rows)} runs of {self.study.id} are finished"
+        if not self.failures:
+            fix = "run the study again: finished runs are used, a running one is followed"
+            raise JobFailed(f"{count}; the others have not ended.", fix=fix)
+        first = self.failures[0]
+        raise from_kind(
+            type(first.error).__name__,
+            f"{count}; {first.name} failed first: {first.error.message}",
+            fix=first.error.fix,
+            details="\n".join([*self.failure_lines()[1:], first.error.details]).strip(),
+        )
+
+    def failure_lines(self) -> list[str]:
+        """Name each failed run with its error, one line each."""
+        return [
+            f"{row.name}: {type(row.error).__name__}: {_first_line(row.error.message)}"
+            for row in self.failures
+        ]
+
+    def notes(self) -> list[str]:
+        """Say what the figures leave out, and which runs are not the study's own any more."""
+        taken = ((row.name, row.number("timing", "pretrain_s")) for row in self.finished)
+        told = ", ".join(f"{duration(seconds)} in {name}" for name, seconds in taken if seconds)
+        said = [row.replaced for row in self.rows if row.replaced]
+        if told:
+            text = "Times leave out the pre-training of the smoke model, done once for all runs"
+            said.insert(0, f"{text} ({told}).")
+        return said
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All runs with all figures; units stand in the names, `.low` and `.high` are edges."""
+        import pandas as pd
+
+        rows = [row.facts() for row in self.rows]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pd.DataFrame(rows, columns=list(names))
+
+    def cells(self) -> list[dict[str, str]]:
+        """Return the rows as people read them; columns that no run fills are left out."""
+        rows = [dict(_cells(row)) for row in self.rows]
+        empty = {name for name in rows[0] if not any(row[name] for row in rows)}
+        if len({row.settings.seed for row in self.rows}) == 1:
+            empty.add("seed")
+        return [{name: t for name, t in row.items() if name not in empty} for row in rows]
+
+    def compare(
+        self, metric: str = "syntax_accuracy", *, baseline: str | None = None
+    ) -> dict[str, Any]:
+        """Compare the adapters on the same samples, and over seeds; see `compare_study`."""
+
+        return compare_study(self, metric, baseline=baseline)
+
+    def verdicts(self, *metrics: str) -> list[str]:
+        """Return a sentence for each pair that matters; of no metric: syntax accuracy, pass@1."""
+
+        return verdicts(self, metrics or HEADLINE)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.finished)} of {len(self.rows)} runs finished"
+        failed = f", {len(self.failures)} without a result" if self.failures else ""
+        return f"StudyResult({self.study.id}: {count}{failed})"
+
+    def __str__(self) -> str:
+        rows = self.cells()
+        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+        lines = [dict(zip(rows[0], rows[0], strict=True)), *rows]
+        table = ("  ".join(row[n].ljust(w) for n, w in widths.items()).rstrip() for row in lines)
+        return "\n".join([*table, *self.failure_lines(), *self.verdicts(), *self.notes()])
+
+    def _repr_html_(self) -> str:
+        rows = self.cells()
+        # Scores first: a notebook's page is narrow, and an interval has a line of its own.
+        scores = [name for name in rows[0] if any("[" in row[name] for row in rows)]
+        first = [name for name in ("adapter", "seed", "status") if name in rows[0]]
+        order = list(dict.fromkeys([*first, *scores, *rows[0]]))
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in order)
+        cells = ([html.escape(row[name]).replace(" [", "<br>[") for name in order] for row in rows)
+        body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in cells)
+        lines = [*self.failure_lines(), *self.verdicts(), *self.notes()]
+        below = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        title = html.escape(f"{self!r}")
+        table = f'<div style="{BOX}"><table><tr>{head}</tr>{body}</table></div>'
+        return left(f"<p><b>{title}</b></p>{table}<ul>{below}</ul>")
+
+
+def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
+    facts, s = row.facts(), row.settings
+    yield "adapter", row.name
+    yield "rank", "" if s.method == "base" else str(s.lora_r)
+    yield "alpha", "" if s.method == "base" else f"{s.alpha:g}"
+    yield "seed", str(s.seed)
+    yield "status", "" if row.status == "finished" else row.status
+    yield "trainable", _text(facts["trainable_parameters"], "{:,.0f}")
+    taken = facts["time_s"]
+    yield "time", "" if taken is None else duration(taken)
+    yield "predicted time", row.predicted.words() if taken is not None and row.predicted else ""
+    yield "energy Wh", _text(facts["energy_joules"], "{:.1f}", 1 / 3600)
+    yield "peak GiB", _text(facts["peak_measured_bytes"], "{:.2f}", 1 / GIB)
+    yield "predicted GiB", _text(facts["peak_predicted_bytes"], "{:.2f}", 1 / GIB)
+    yield "useful tokens/s", _text(facts["useful_tokens_per_s"], "{:,.0f}")
+    yield "train loss", _text(facts["train_loss"], "{:.4f}")
+    yield "valid loss", _text(facts["valid_loss"], "{:.4f}")
+    for split, metric in SHOWN:
+        title = TITLES[metric] if split == "test" else f"{TITLES[split]} {metric}"
+        value, edges = facts.get(f"{split}.{metric}"), row.interval(split, metric)
+        text = "" if value is None else written(metric, value)
+        if text and edges:
+            text += f" [{written(metric, edges[0])}, {written(metric, edges[1])}]"
+        yield title, text
+    yield "GPU after it", row.baseline.words() if row.baseline else ""
+
+
+def _text(value: float | None, form: str, factor: float = 1.0) -> str:
+    return "" if value is None else form.format(value * factor)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
