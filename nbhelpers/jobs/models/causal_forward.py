@@ -1,4 +1,4 @@
-"""Causal models in training: the attention's kernel and mask, the chunked loss, the forward pass."""
+"""Causal models in training: kernel and mask of the attention, chunked loss, forward pass."""
 
 from __future__ import annotations
 
