@@ -20,7 +20,7 @@ from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import MemoryMeter, peak_rss_bytes
 from nbhelpers.jobs.measure_phases import memory_facts
-from nbhelpers.jobs.probe import rate_of
+from nbhelpers.jobs.probe import ProbedSteps, rate_of
 from nbhelpers.jobs.training import Training
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.schema import Settings
@@ -148,18 +148,24 @@ def write_result(
     context.emit_rank("end")
 
 
-def write_probe(context: RunContext, training: Training) -> None:
-    """Write the `result.json` of a probe; all ranks call it, rank 0 writes."""
-    meter = training.meter
-    own = {"allocated": meter.peak_bytes(), "reserved": meter.reserved_bytes()}
-    ranks = gather_object([own])
+def write_probe(context: RunContext, training: Training | None) -> None:
+    """Write the `result.json` of a probe; all ranks call it, rank 0 writes.
+
+    Args:
+        training: None: the run trains nothing, so there is no step to measure.
+    """
+    peaks = {"allocated": 0, "reserved": 0}
+    if training is not None:
+        meter = training.meter
+        peaks = {"allocated": meter.peak_bytes(), "reserved": meter.reserved_bytes()}
+    ranks = gather_object([peaks])
     context.accelerator.wait_for_everyone()
     if not context.is_main:
         return
     context.clock.phase("finish")
     events = read_events(context.run.events_path(context.rank))[len(context.earlier) :]
     steps = [event for event in events if event["type"] == "step"]
-    probed = training.probed
+    probed = training.probed if training else ProbedSteps(batches=[], longest=0, examples=0)
     facts, preset = context.facts, context.preset
     result = {
         "schema": 1,
@@ -181,8 +187,8 @@ def write_probe(context: RunContext, training: Training) -> None:
             "examples": probed.examples,
             "longest": rate_of(steps[: probed.longest], warm_up=1),
         },
-        "model": training.model,
-        "memory": _probed_memory(context, ranks, training.budget),
+        "model": training.model if training else {},
+        "memory": _probed_memory(context, ranks, training.budget if training else None),
         "warnings": context.warnings,
         "timing": context.clock.result(),
     }
