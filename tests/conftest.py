@@ -27,6 +27,8 @@ _BUDGETS = tempfile.TemporaryDirectory(prefix="nbhelpers-budgets-")
 os.environ["NBHELPERS_BUDGETS"] = _BUDGETS.name
 
 ROOT = Path(__file__).resolve().parent.parent
+# Importing the toy job adds it, which only its own test wants; frozen runs hold no tests.
+collect_ignore = ["toy_job", "golden"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nbhelpers.floors as floors_module
 import numpy as np
 import pytest
 
 from nbhelpers.errors import DataError
+from nbhelpers.metrics import baselines
 from nbhelpers.metrics.baselines import TfidfClassifier, identifier_overlap, score_floors
 from nbhelpers.metrics.pairs import best_threshold, binary_scores
 
@@ -64,13 +64,13 @@ def test_overlap_counts_identifiers_but_not_keywords(left: str, right: str, over
 def test_overlap_in_chunks_is_the_overlap_of_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = functions()
     left, right = np.triu_indices(len(texts))
-    names = [set(re.findall(r"[A-Za-z_]\w*", text)) - floors_module.JAVA_WORDS for text in texts]
+    names = [set(re.findall(r"[A-Za-z_]\w*", text)) - baselines.JAVA_WORDS for text in texts]
     wanted = [
         len(names[a] & names[b]) / len(names[a] | names[b])
         for a, b in zip(left, right, strict=True)
     ]
     assert identifier_overlap(texts, left, right).tolist() == wanted
-    monkeypatch.setattr(floors_module, "CHUNK_PAIRS", 7)
+    monkeypatch.setattr(baselines, "CHUNK_PAIRS", 7)
     assert identifier_overlap(texts, left, right).tolist() == wanted
     assert identifier_overlap(texts, [], []).tolist() == []
 

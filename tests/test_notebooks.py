@@ -125,7 +125,7 @@ def test_make_repo_writes_the_owner_into_badges_and_install_cells(
     tmp_path: Path, root: Path
 ) -> None:
     for name in ("nbhelpers/notebook/environment.py", "nbhelpers/__init__.py", "README.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text((root / name).read_text())
     (tmp_path / "notebooks").mkdir()
     copy = tmp_path / "notebooks" / CLONES.name

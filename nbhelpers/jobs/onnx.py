@@ -144,12 +144,12 @@ def write_example(loaded: Loaded, folder: Path) -> None:
 
     Both files are modules of this package, cut loose from it.
     """
-    import nbhelpers.data.canonical as form
-    import nbhelpers.jobs.detector_onnx_use as program
+    from nbhelpers.data import canonical
+    from nbhelpers.jobs import onnx_use
 
-    used = Path(program.__file__).read_text(encoding="utf-8")
+    used = Path(onnx_use.__file__).read_text(encoding="utf-8")
     (folder / EXAMPLE).write_text(_replaced(used, _OF_PROGRAM), encoding="utf-8")
-    text = Path(form.__file__).read_text(encoding="utf-8")
+    text = Path(canonical.__file__).read_text(encoding="utf-8")
     (folder / "canonical.py").write_text(_replaced(text, _OF_FORM), encoding="utf-8")
     table = loaded.table([""])
     ends = {"first": table.bos_id, "last": table.eos_id, "pad": table.pad_id}
@@ -162,7 +162,7 @@ def write_example(loaded: Loaded, folder: Path) -> None:
 
 _OF_PROGRAM = ("from nbhelpers.data.canonical import", "from canonical import")
 _OF_FORM = (
-    "from ..errors import ConfigError",
+    "from nbhelpers.errors import ConfigError",
     "\nclass ConfigError(ValueError):\n"
     '    """A form that is not known."""\n\n'
     "    def __init__(self, message: str, *, fix: str) -> None:\n"

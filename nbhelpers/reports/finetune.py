@@ -371,18 +371,6 @@ def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
     return makers()
 
 
-def finetune_score_lines(facts: RunFacts, tables: Tables) -> list[str]:
-    """Return the scores of each split for a terminal."""
-
-    return score_lines(facts, tables)
-
-
-def finetune_cost_lines(facts: RunFacts) -> list[str]:
-    """Return what else a terminal shows of the run."""
-
-    return cost_lines(facts)
-
-
 def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
     """Return the HTML below the head of the page."""
     from nbhelpers.reports.html import cost, origin

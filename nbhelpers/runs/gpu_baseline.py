@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers import nvml
 from nbhelpers.common.files import rebuilt
+from nbhelpers.hardware import nvml
 from nbhelpers.hardware.detection import utilisation
 from nbhelpers.hardware.gpus import Gpu
 

@@ -177,7 +177,7 @@ def silent(done: int, total: int) -> None:
     """Show nothing."""
 
 
-def progress(what: str, *, is_on: bool = True, stream: TextIO | None = None) -> Tick:
+def progress_line(what: str, *, is_on: bool = True, stream: TextIO | None = None) -> Tick:
     """Return a function that is told what is done of what, and shows it on stderr.
 
     Args:
@@ -284,7 +284,7 @@ class Detector:
         sheets = None if evidence is None else _folder(evidence)
         judge = self.judge(calibration)
         entries, skipped = find_files(place, language=language)
-        tick = progress("files", is_on=progress and len(entries) > 1)
+        tick = progress_line("files", is_on=progress and len(entries) > 1)
         found: list[tuple[CodeFile, Any]] = []
         n_left_out, start = len(skipped), time.monotonic()
         for files in chunks(entries, skipped):
@@ -393,7 +393,7 @@ class Detector:
         places = [place] if other is None else [place, other]
         members, skipped, first = read_members(places, starter, language)
         codes = [member.code for member in members]
-        tick = progress("programs", is_on=progress and len(codes) > 2)
+        tick = progress_line("programs", is_on=progress and len(codes) > 2)
         pairs = best_pairs(
             self.scorer.vectors(codes),
             floor_vectors(codes),
@@ -452,7 +452,7 @@ class Detector:
     ) -> list[tuple[CodeFile, Scored]]:
         """Score known-human programs; those on which no call is ever given are counted apart."""
         judge = Judge(facts=self.facts, calibration=None)
-        tick, found = progress("programs", is_on=progress), []
+        tick, found = progress_line("programs", is_on=progress), []
         for start in range(0, len(files), CHUNK_FILES):
             part = files[start : start + CHUNK_FILES]
             for file, each in zip(part, self.scorer.scored(part), strict=True):

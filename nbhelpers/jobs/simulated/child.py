@@ -34,7 +34,7 @@ def simulate(
 
 def ready() -> dict[str, Any]:
     """Import what a simulation needs, so that the next request is answered sooner."""
-    import nbhelpers.simulate.jobs  # noqa: F401
+    import nbhelpers.jobs.simulated.jobs  # noqa: F401
 
     return {}
 
