@@ -286,7 +286,7 @@ def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_
     folder.begin()
     found = open_study(study.id, tmp_path)
     base, r8 = found.cells()
-    assert (base["time"], base["predicted time"]) == ("31.0 s", "")
+    assert (base["time"], base["predicted time"]) == ("31 s", "")
     assert r8["predicted time"] == study.rows[1].time.words() and r8["time"] == "10.0 s"
     assert found.table.set_index("run").loc["base", ["time_s", "pretrain_s"]].tolist() == [31, 24]
     note = "Times leave out the pre-training of the smoke model, done once for all runs"
