@@ -65,8 +65,9 @@ class Place:
         """Return a text without what depends on the machine."""
         marks = {
             str(self.root): "@ROOT@",
-            str(CHECKOUT): "@CODE@",
             sys.executable: "@PYTHON@",
+            str(Path(sys.executable).parent): "@BIN@",
+            str(CHECKOUT): "@CODE@",
             socket.gethostname(): "@HOST@",
         }
         for value, mark in marks.items():
