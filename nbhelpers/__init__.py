@@ -6,8 +6,7 @@ until a function is used, and torch never is: training happens in worker process
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from nbhelpers.common.lazy import exports
 
 __version__ = "0.1.0"
 
@@ -29,12 +28,7 @@ _HOME = {
     "NbhelpersError": "errors",
 }
 __all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = exports(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nbhelpers.cli.app import app
 from nbhelpers.data.samples.styles import load_style_rows
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.reports.audit import Audit, audit
+from nbhelpers.reports.audits import Audit, audit
 
 pytestmark = pytest.mark.slow
 Rows = list[dict[str, Any]]

@@ -35,7 +35,7 @@ def audit(
     known_humans: Annotated[str, typer.Option(help="Code that people are known to have.")] = "",
 ) -> None:
     """Say whether data can train a detector; exit code 5 when they cannot."""
-    from nbhelpers.reports.audit import audit as look
+    from nbhelpers.reports.audits import audit as look
 
     found = look(
         data,

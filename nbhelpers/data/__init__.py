@@ -1,19 +1,16 @@
 """Data sets as the jobs use them: distinct texts once, and small arrays that refer to them."""
 
-from __future__ import annotations
+from nbhelpers.common.lazy import exports
 
-from nbhelpers.data.instructions import InstructionData, Sample, load_instructions
-from nbhelpers.data.pair_sources import load_clone_data
-from nbhelpers.data.pairs import MAIN_SPLITS, CloneData, ClonePairs
-from nbhelpers.data.problems import Problems
-
-__all__ = [
-    "MAIN_SPLITS",
-    "CloneData",
-    "ClonePairs",
-    "InstructionData",
-    "Problems",
-    "Sample",
-    "load_clone_data",
-    "load_instructions",
-]
+_HOMES = {
+    "CloneData": "pairs",
+    "ClonePairs": "pairs",
+    "InstructionData": "instructions",
+    "MAIN_SPLITS": "pairs",
+    "Problems": "problems",
+    "Sample": "instructions",
+    "load_clone_data": "pair_sources",
+    "load_instructions": "instructions",
+}
+__all__ = list(_HOMES)
+__getattr__ = exports(__name__, _HOMES)

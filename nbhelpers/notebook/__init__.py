@@ -1,1 +1,11 @@
 """Parts that only a notebook needs: picker, environment check, headless runs."""
+
+from nbhelpers.common.lazy import exports
+
+_HOMES = {
+    "choose_hardware": "choice",
+    "past_predictions": "grids",
+    "what_fits": "grids",
+}
+__all__ = list(_HOMES)
+__getattr__ = exports(__name__, _HOMES)

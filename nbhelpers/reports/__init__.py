@@ -1,1 +1,10 @@
 """What a run or a study reports, as text and as HTML, with figures."""
+
+from nbhelpers.common.lazy import exports
+
+_HOMES = {
+    "audit": "audits",
+    "show_lengths": "figures_jobs",
+}
+__all__ = list(_HOMES)
+__getattr__ = exports(__name__, _HOMES)

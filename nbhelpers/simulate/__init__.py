@@ -4,16 +4,8 @@ The step's own code runs on tensors without storage while a dispatch tracker, CU
 caching allocator tell what a card would hold. `simulate_step` is the way in.
 """
 
-from __future__ import annotations
+from nbhelpers.common.lazy import exports
 
-from typing import Any
-
-__all__ = ["simulate_step"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "simulate_step":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nbhelpers.simulate.step import simulate_step
-
-    return simulate_step
+_HOMES = {"simulate_step": "step"}
+__all__ = list(_HOMES)
+__getattr__ = exports(__name__, _HOMES)
