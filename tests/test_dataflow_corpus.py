@@ -227,7 +227,7 @@ SCRIPT = """
 import json, sys
 from nbhelpers.data import dataflow
 from nbhelpers.data.dataflow import extract_corpus
-dataflow_corpus.CHUNK_CHARACTERS = 1000
+dataflow.CHUNK_CHARACTERS = 1000
 codes = json.loads(sys.stdin.read())
 table = extract_corpus(codes, "java", processes=2)
 print(len(table), "torch" in sys.modules)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from trained_on_disk import STEP, point_to, settings, write_adapter_files, write_run
 
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.use.trained import Trained, find_trained
 
 pytestmark = pytest.mark.slow
@@ -116,14 +116,15 @@ def test_a_mark_in_an_answer_is_text_and_ends_nothing(gemma: Path) -> None:
     assert table.ids[2][table.prompt_lengths[2] : -1].tolist() == alone
 
 
-def test_torn_generations_do_not_stop_a_merge(trained: Trained) -> None:
+def test_torn_generations_stop_a_merge_with_their_line(trained: Trained) -> None:
     from nbhelpers.jobs.export import _generated
 
-    good = len(_generated(trained))
+    assert _generated(trained)
     file = trained.run / "generations.jsonl"
-    junk = b'[1]\n5\n{"split": "test"}\n{"split": "test", "prompt": 5}\n\xff\n' + b"[" * 10**5
-    file.write_bytes(junk + b"\n" + file.read_bytes() + b'{"split": "te')
-    assert good and len(_generated(trained)) == good
+    lines = file.read_bytes().count(b"\n")
+    file.write_bytes(file.read_bytes() + b'{"split": "te')
+    with pytest.raises(DataError, match=rf"generations\.jsonl, line {lines + 1}: is no JSON"):
+        _generated(trained)
 
 
 def test_a_card_that_was_edited_is_not_overwritten(

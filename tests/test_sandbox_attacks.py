@@ -315,10 +315,10 @@ from nbhelpers.jobs.sandbox import running
 limits = {limits!r}
 replies = []
 for without in ((), ("landlock",), ("namespaces",), ("landlock", "namespaces")):
-    tried = json.loads(sandbox._probe(without)["head"])
-    write = sandbox._run("open('a', 'w').write('b')", limits, threading.Event(), without)
+    tried = json.loads(running._probe(without)["head"])
+    write = running._run("open('a', 'w').write('b')", limits, threading.Event(), without)
     replies.append([list(without), tried, write["status"], write["applied"]])
-statuses = [o.status for o in sandbox.run_programs(["x = 1", "import os; os.fork()"])]
+statuses = [o.status for o in running.run_programs(["x = 1", "import os; os.fork()"])]
 json.dump([replies, statuses, sorted(sys.modules)], sys.stdout)
 """
 

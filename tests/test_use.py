@@ -281,7 +281,7 @@ COMMAND = """
 import sys
 from nbhelpers.cli import app
 try:
-    cli.main()
+    app.main()
 finally:
     assert not {"torch", "transformers", "numpy"} & set(sys.modules)
 """

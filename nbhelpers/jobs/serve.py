@@ -137,10 +137,6 @@ def main(requests: int, replies: int) -> None:
     serve(line, operations(line.report, line.is_cancelled))
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
-
-
 # ------------------------------------------------------------------------------------------------
 # What the process that holds a model can do: load, ask, compare, merge, export.
 
@@ -277,3 +273,7 @@ class Served:
     def _stop(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         """Say for each row that it ends, once the request is cancelled."""
         return torch.full((len(ids),), self.is_cancelled(), device=ids.device)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
