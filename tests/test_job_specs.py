@@ -101,11 +101,11 @@ def test_a_fourth_job_runs_and_reports(toy: Any, tmp_path: Path) -> None:
 METRICS = {
     "finetune": (
         {
-            "metric_registry.py": (
+            "metrics/registry.py": (
                 '        Metric(name="stopped"',
                 '        Metric(name="length_ratio", title="length ratio", decimals=2),\n',
             ),
-            "code_metrics.py": (
+            "metrics/generation.py": (
                 '            "mean_new_tokens": lambda:',
                 '            "length_ratio": lambda: means([len(a) for a in self.answers]),\n',
             ),
@@ -121,11 +121,11 @@ assert "| length_ratio |" in card, card
     ),
     "detector": (
         {
-            "metric_registry.py": (
+            "metrics/registry.py": (
                 '        Metric(name="specificity"',
                 '        Metric(name="length_ratio", title="length ratio"),\n',
             ),
-            "detector_metrics.py": (
+            "metrics/detection.py": (
                 '        "balanced_accuracy": (tpr',
                 '        "length_ratio": tpr / 2,\n',
             ),

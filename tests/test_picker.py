@@ -46,8 +46,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Any]) -> No
     """Let the process beside this one answer so."""
     monkeypatch.setattr("nbhelpers.notebook.choice.missing_libraries", list)
     monkeypatch.setattr("nbhelpers.notebook.choice.simulate_budget", answer)
-    for module in ("picker_budget", "picker_text"):  # whatever the package's tables hold
-        monkeypatch.setattr(f"nbhelpers.{module}.is_exact", lambda b, _: b.total_bytes == EXACT)
+    for module in ("choice", "picker"):  # whatever the package's tables hold
+        monkeypatch.setattr(
+            f"nbhelpers.notebook.{module}.is_exact", lambda b, _: b.total_bytes == EXACT
+        )
 
 
 def test_it_starts_from_the_parameters_of_the_notebook() -> None:

@@ -111,7 +111,7 @@ def test_the_headline_has_scores_with_intervals_then_base_then_the_caveat(
         "nbhelpers train finetune --preset t4",
         "apache-2.0",
         "f" * 64,
-        "16 min 3 s",
+        "16 min 03 s",
     ],
 )
 def test_the_page_says(made: Report, wanted: str) -> None:

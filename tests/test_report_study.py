@@ -71,17 +71,17 @@ def test_two_equal_adapters_are_within_noise_and_the_cheaper_one_is_named(tmp_pa
         (
             (13, 30),
             (1 << 30, 2 << 30),
-            "r16 took the least time (13.0 s) and the least memory (1.00",
+            "r16 took the least time (13 s) and the least memory (1.00",
         ),
         (
             (13, 30),
             (2 << 30, 1 << 30),
-            "r16 took the least time (13.0 s) and r32 took the least mem",
+            "r16 took the least time (13 s) and r32 took the least mem",
         ),
         (
             (13, 13.2),
             (2 << 30, 1 << 30),
-            "r32 took the least memory (1.00 GiB). r16 and r32 took 13 s",
+            "r32 took the least memory (1.00 GiB). r16 and r32 each took 13 s",
         ),
     ],
 )

@@ -170,7 +170,7 @@ def living() -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and b"sandbox_child.py" in (entry / "cmdline").read_bytes():
+            if entry.name.isdigit() and b"sandbox/child.py" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue

@@ -339,12 +339,12 @@ def python_for_all() -> str | None:
 def test_a_common_user_is_protected_too_and_the_standard_library_is_enough(workplace: Path) -> None:
     if (python := python_for_all()) is None:
         pytest.skip("no Python here that another user may start")
-    package = workplace / "nbhelpers" / "jobs"
-    package.mkdir(parents=True)
-    (package.parent / "__init__.py").touch()
-    source = Path(running.__file__).parent
-    for path in [source.parent / "errors.py", source / "__init__.py", *source.glob("sandbox*.py")]:
-        shutil.copy(path, package if path.parent == source else package.parent)
+    source, package = Path(running.__file__).parents[2], workplace / "nbhelpers"
+    (package / "jobs").mkdir(parents=True)
+    for name in ("__init__.py", "jobs/__init__.py"):
+        (package / name).touch()
+    shutil.copy(source / "errors.py", package)
+    shutil.copytree(source / "jobs" / "sandbox", package / "jobs" / "sandbox")
     user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     environ = {"PYTHONPATH": str(workplace), "TMPDIR": str(workplace), "HF_TOKEN": SECRET}
     command = [python, "-B", "-c", COMMON_USER.format(limits=TIGHT)]
