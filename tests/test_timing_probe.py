@@ -129,7 +129,7 @@ def test_what_is_left_is_told_where_nothing_is_counted() -> None:
     progress.update(Event({"type": "phase", "name": "data", "t": 10.0}))
     assert progress.parts() == ["about 1 min 40 s to the end (predicted)"]
     progress.update(Event({"type": "phase", "name": "model", "t": 70.0}))
-    assert progress.parts() == ["about 40.0 s to the end (predicted)"]
+    assert progress.parts() == ["about 40 s to the end (predicted)"]
     progress.update(Event({"type": "step", "step": 1, "total_steps": 9, "t": 71.0}))
     assert not any("predicted" in part for part in progress.parts())
     assert Progress().parts() == []
