@@ -71,20 +71,20 @@ def tables(facts: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return every table that has rows, by the names in `TITLES`."""
     import pandas as pd
 
-    made = {
+    rows_of = {
         "classes": list(_classes(facts)),
         "features": facts["features"],
         "tags": [{name: tag[name] for name in _TAG} for tag in facts["tags"]],
         "templates": list(_templates(facts)),
         "duplicates": list(_duplicates(facts)),
         "groups": list(_groups(facts)),
-        **{name: _counts(found) for name, found in facts["counts"].items()},
+        **{name: _counts(records) for name, records in facts["counts"].items()},
         "people": [one | {"languages": ", ".join(one["languages"])} for one in facts["people"]],
         "generators": [one | {"sources": ", ".join(one["sources"])} for one in facts["generators"]],
         "confounding": list(_confounding(facts)),
         "lengths": list(_lengths(facts)),
     }
-    return {name: pd.DataFrame(made[name]) for name in TITLES if made[name]}
+    return {name: pd.DataFrame(rows_of[name]) for name in TITLES if rows_of[name]}
 
 
 _TAG = ("text", "place", "label", "share", "other_share", "auc", "is_leak", "names_label")
@@ -103,19 +103,19 @@ def _classes(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _templates(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     names = ("rows_compared", "shapes", "shapes_of_half", "covered_share", "templates")
-    for label, found in facts["templates"].items():
-        if "shapes" in found:
-            yield {"label": label, **{name: found.get(name) for name in names}}
+    for label, class_facts in facts["templates"].items():
+        if "shapes" in class_facts:
+            yield {"label": label, **{name: class_facts.get(name) for name in names}}
 
 
 def _duplicates(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    found = facts["duplicates"]
-    splits = found["across_splits"]
-    yield {"repeats": "rows equal to an earlier one", "rows": found["equal"]}
-    yield {"repeats": "equal but for white space", "rows": found["equal_but_blanks"]}
-    yield {"repeats": f"near, Jaccard {found['threshold']:g}", "rows": found["near"]}
-    yield {"repeats": "of one text under both labels", "rows": found["across_labels"]["rows"]}
-    yield {"repeats": "ai rows like a human row", "rows": found["ai_like_human"]["rows"]}
+    duplicates = facts["duplicates"]
+    splits = duplicates["across_splits"]
+    yield {"repeats": "rows equal to an earlier one", "rows": duplicates["equal"]}
+    yield {"repeats": "equal but for white space", "rows": duplicates["equal_but_blanks"]}
+    yield {"repeats": f"near, Jaccard {duplicates['threshold']:g}", "rows": duplicates["near"]}
+    yield {"repeats": "of one text under both labels", "rows": duplicates["across_labels"]["rows"]}
+    yield {"repeats": "ai rows like a human row", "rows": duplicates["ai_like_human"]["rows"]}
     if facts["twins"]:
         name = "ai rows with a human row's statements, or part of one (of those looked at)"
         yield {"repeats": name, "rows": facts["twins"]["rows"]}
@@ -128,24 +128,24 @@ def _duplicates(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _groups(facts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for what in ("tasks", "authors"):
-        found = facts[what]
-        shared = found["shared_by_splits"]
+        groups = facts[what]
+        shared = groups["shared_by_splits"]
         yield {
             "of": what,
-            "number": found["groups"],
-            "rows without": found["rows_without"],
-            "median rows": found["median_rows"],
-            "largest": found["largest"],
-            "with both classes": found["groups_of_both"],
+            "number": groups["groups"],
+            "rows without": groups["rows_without"],
+            "median rows": groups["median_rows"],
+            "largest": groups["largest"],
+            "with both classes": groups["groups_of_both"],
             "in train and held out": shared["groups"] if shared else None,
         }
 
 
-def _counts(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if [one["value"] for one in found] == [""]:
+def _counts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if [one["value"] for one in records] == [""]:
         return []
     return [
-        {"value": one["value"] or "none named", **{k: one[k] for k in CLASSES}} for one in found
+        {"value": one["value"] or "none named", **{k: one[k] for k in CLASSES}} for one in records
     ]
 
 
@@ -282,12 +282,12 @@ def _in_form(row: Row, form: str) -> Row:
 
 def _compared(rows: Sequence[Row], templates: dict[str, Any], draw: random.Random) -> list[int]:
     """Rows that are compared for nearness: all of a natural set, some of a class of templates."""
-    kept: list[int] = []
-    for label, found in templates.items():
+    numbers: list[int] = []
+    for label, class_facts in templates.items():
         own = [at for at, row in enumerate(rows) if row.label == label]
-        limit = DRAWN_OF_TEMPLATES if found["is_collapsed"] else MAX_COMPARED // 2
-        kept += draw.sample(own, min(limit, len(own)))
-    return sorted(kept)
+        limit = DRAWN_OF_TEMPLATES if class_facts["is_collapsed"] else MAX_COMPARED // 2
+        numbers += draw.sample(own, min(limit, len(own)))
+    return sorted(numbers)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -398,11 +398,11 @@ def audit(
     start = time.perf_counter()
     if canonical not in FORMS:
         raise ConfigError(f"canonical is {canonical!r}.", fix=f"take one of: {', '.join(FORMS)}")
-    given = _given(data, revision)
+    dataset = _given(data, revision)
     known = [] if known_humans is None else [row.code for row in _given(known_humans, None).rows]
-    facts = {"source": given.source, "revision": given.revision, "licence": given.licence}
-    facts |= {"left_out": given.left_out, "notes": list(given.notes)}
-    facts |= collect(given.rows, form=canonical, known=known)
+    facts = {"source": dataset.source, "revision": dataset.revision, "licence": dataset.licence}
+    facts |= {"left_out": dataset.left_out, "notes": list(dataset.notes)}
+    facts |= collect(dataset.rows, form=canonical, known=known)
     verdict, reasons, warnings = judge(facts)
     facts["seconds"] = round(time.perf_counter() - start, 2)
     return Audit(

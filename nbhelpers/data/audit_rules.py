@@ -76,7 +76,7 @@ def feature_table(rows: Sequence[Row], *, form: str) -> list[dict[str, Any]]:
         for name, at in languages.items()
     }
     means = [raw[is_ai == (label == "ai")].mean(axis=0) for label in CLASSES]
-    found = []
+    records = []
     for at, name in enumerate((*FEATURES, *MORE)):
         in_raw, in_clean = (float(area[at]) for area in pooled)
         record = {
@@ -87,8 +87,8 @@ def feature_table(rows: Sequence[Row], *, form: str) -> list[dict[str, Any]]:
             "human": round(float(means[0][at]), 4),
             "ai": round(float(means[1][at]), 4),
         }
-        found.append(record | _slice(at, parts, languages, len(rows)))
-    return sorted(found, key=lambda one: -max(one["canonical"], one["slice_canonical"] or 0))
+        records.append(record | _slice(at, parts, languages, len(rows)))
+    return sorted(records, key=lambda one: -max(one["canonical"], one["slice_canonical"] or 0))
 
 
 def _matrices(rows: Sequence[Row], form: str) -> tuple[np.ndarray, np.ndarray]:
@@ -113,10 +113,10 @@ def _languages(rows: Sequence[Row], is_ai: np.ndarray) -> dict[str, np.ndarray]:
     of: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         of.setdefault(row.language, []).append(at)
-    found = {name: np.array(places) for name, places in of.items()}
+    numbers_of = {name: np.array(places) for name, places in of.items()}
     return {
         name: at
-        for name, at in found.items()
+        for name, at in numbers_of.items()
         if SLICE_ROWS <= is_ai[at].sum() <= len(at) - SLICE_ROWS
     }
 
@@ -183,18 +183,18 @@ def duplicate_facts(
     """
     texts = [clean(row.code[:CHARACTERS_READ]) for row in rows]
     flat = [" ".join(text.split()) for text in texts]
-    kept = sorted(compared)
-    index = ShingleIndex(texts[at] for at in kept)
-    places = {at: number for number, at in enumerate(kept)}
+    ordered = sorted(compared)
+    index = ShingleIndex(texts[at] for at in ordered)
+    places = {at: number for number, at in enumerate(ordered)}
     return {
         "threshold": THRESHOLD,
-        "rows_compared": len(kept),
+        "rows_compared": len(ordered),
         "equal": _repeats([row.code for row in rows]),
         "equal_but_blanks": _repeats(flat),
-        "near": len(index.repeats(range(len(kept)))),
+        "near": len(index.repeats(range(len(ordered)))),
         "across_labels": _across_labels(rows, flat),
         "across_splits": _across_splits(rows, flat, index, places),
-        "ai_like_human": _ai_like_human(rows, kept, index),
+        "ai_like_human": _ai_like_human(rows, ordered, index),
     }
 
 
@@ -208,10 +208,10 @@ def _across_labels(rows: Sequence[Row], flat: Sequence[str]) -> dict[str, Any]:
     groups: dict[str, list[int]] = defaultdict(list)
     for at, text in enumerate(flat):
         groups[text].append(at)
-    mixed = [found for found in groups.values() if len({rows[at].label for at in found}) > 1]
+    mixed = [members for members in groups.values() if len({rows[at].label for at in members}) > 1]
     examples = [
-        " and ".join(f"{rows[at].place} ({rows[at].label})" for at in found[:3])
-        for found in mixed[:EXAMPLES]
+        " and ".join(f"{rows[at].place} ({rows[at].label})" for at in members[:3])
+        for members in mixed[:EXAMPLES]
     ]
     return {"texts": len(mixed), "rows": sum(map(len, mixed)), "examples": examples}
 
@@ -220,38 +220,40 @@ def _across_splits(
     rows: Sequence[Row], flat: Sequence[str], index: ShingleIndex, places: dict[int, int]
 ) -> dict[str, Any] | None:
     """Train rows that equal, or nearly equal, a row that is held out; None without such splits."""
-    held = {at for at, row in enumerate(rows) if row.split in HELD}
+    held_out = {at for at, row in enumerate(rows) if row.split in HELD}
     train = [at for at, row in enumerate(rows) if row.split == "train"]
-    if not held or not train:
+    if not held_out or not train:
         return None
-    seen = {flat[at] for at in held}
+    seen = {flat[at] for at in held_out}
     equal = {at for at in train if flat[at] in seen}
     at_of = {number: at for at, number in places.items()}
-    found = index.matches(
+    near = index.matches(
         [places[at] for at in train if at in places and at not in equal],
-        [places[at] for at in sorted(held) if at in places],
+        [places[at] for at in sorted(held_out) if at in places],
     )
-    return {"equal": len(equal), "near": len(found), "examples": _examples(rows, found, at_of)}
+    return {"equal": len(equal), "near": len(near), "examples": _examples(rows, near, at_of)}
 
 
-def _ai_like_human(rows: Sequence[Row], kept: Sequence[int], index: ShingleIndex) -> dict[str, Any]:
+def _ai_like_human(
+    rows: Sequence[Row], compared: Sequence[int], index: ShingleIndex
+) -> dict[str, Any]:
     """AI rows that equal or nearly equal a human row, in shingles of tokens."""
-    ai = [number for number, at in enumerate(kept) if rows[at].label == "ai"]
-    human = [number for number, at in enumerate(kept) if rows[at].label == "human"]
-    found = index.matches(ai, human)
+    ai = [number for number, at in enumerate(compared) if rows[at].label == "ai"]
+    human = [number for number, at in enumerate(compared) if rows[at].label == "human"]
+    alike = index.matches(ai, human)
     return {
-        "rows": len(found),
-        "equal": sum(match.similarity == 1 for match in found),
+        "rows": len(alike),
+        "equal": sum(match.similarity == 1 for match in alike),
         "of": len(ai),
-        "share": round(len(found) / len(ai), 4) if ai else 0.0,
-        "examples": _examples(rows, found, dict(enumerate(kept))),
+        "share": round(len(alike) / len(ai), 4) if ai else 0.0,
+        "examples": _examples(rows, alike, dict(enumerate(compared))),
     }
 
 
-def _examples(rows: Sequence[Row], found: list[Match], at_of: dict[int, int]) -> list[str]:
+def _examples(rows: Sequence[Row], matches: list[Match], at_of: dict[int, int]) -> list[str]:
     return [
         f"{rows[at_of[match.row]].place} and {rows[at_of[match.of]].place} ({match.similarity:.2f})"
-        for match in found[:EXAMPLES]
+        for match in matches[:EXAMPLES]
     ]
 
 
@@ -262,12 +264,12 @@ def known_human_facts(
     ai = [at for at in compared if rows[at].label == "ai"]
     texts = [clean(rows[at].code[:CHARACTERS_READ]) for at in ai]
     index = ShingleIndex([*texts, *(text[:CHARACTERS_READ] for text in known)])
-    found = index.matches(range(len(ai)), range(len(ai), len(index)))
+    alike = index.matches(range(len(ai)), range(len(ai), len(index)))
     return {
         "known": len(known),
-        "rows": len(found),
-        "share": round(len(found) / len(ai), 4) if ai else 0.0,
-        "examples": [rows[ai[match.row]].place for match in found[:EXAMPLES]],
+        "rows": len(alike),
+        "share": round(len(alike) / len(ai), 4) if ai else 0.0,
+        "examples": [rows[ai[match.row]].place for match in alike[:EXAMPLES]],
     }
 
 
@@ -347,20 +349,20 @@ def find_tags(
     rows = {"human": list(human), "ai": list(ai)}
     if min(map(len, rows.values())) < MIN_COUNT:
         return []
-    sets = {label: [units(row.code) for row in found] for label, found in rows.items()}
-    counts = {
-        label: Counter(unit for one in found for unit in one) for label, found in sets.items()
-    }
-    found = [
+    sets = {label: [units(row.code) for row in own] for label, own in rows.items()}
+    counts = {label: Counter(unit for one in own for unit in one) for label, own in sets.items()}
+    candidates = [
         (*unit, label)
         for label in CLASSES
         for unit in counts[label]
         if _is_told(counts, rows, unit, label)
     ]
     if only_named:
-        found = [one for one in found if _names_label(one[1], named)]
-    found.sort(key=lambda one: _order(one, counts, rows))
-    return [_tag(one, counts, rows, sets, named) for one in _distinct(found, counts, rows, sets)]
+        candidates = [one for one in candidates if _names_label(one[1], named)]
+    candidates.sort(key=lambda one: _order(one, counts, rows))
+    return [
+        _tag(one, counts, rows, sets, named) for one in _distinct(candidates, counts, rows, sets)
+    ]
 
 
 def without_tags(code: str, tags: Sequence[Tag]) -> str:
@@ -407,42 +409,47 @@ def _order(one: tuple[str, str, str], counts: Any, rows: Any) -> tuple[int, int,
 
 
 def _distinct(
-    found: list[tuple[str, str, str]], counts: Any, rows: Any, sets: Any
+    candidates: list[tuple[str, str, str]], counts: Any, rows: Any, sets: Any
 ) -> list[tuple[str, str, str]]:
     """Leave out what only repeats, lengthens or follows from a text that is kept."""
-    kept: list[tuple[tuple[str, str, str], set[int]]] = []
+    distinct: list[tuple[tuple[str, str, str], set[int]]] = []
     first = 0.0  # share of the strongest tag that may stand at a fixed place
-    for one in found:
+    for one in candidates:
         place, text, label = one
         share = _shares(counts, rows, (place, text), label)[1]
         # A tag at the start moves what stood there: `class` then starts human programs only.
         if place in FIXED and share < FOLLOWS * first:
             continue
-        holders = {at for at, held in enumerate(sets[label]) if (place, text) in held}
-        if not any(_is_same(one, holders, *other) for other in kept):
-            kept.append((one, holders))
+        holders = {at for at, row_units in enumerate(sets[label]) if (place, text) in row_units}
+        if not any(_is_same(one, holders, *other) for other in distinct):
+            distinct.append((one, holders))
             moves = place in FIXED or share >= LEAK_SHARE["any"]
             first = max(first, share if moves else 0.0)
-        if len(kept) == KEPT:
+        if len(distinct) == KEPT:
             break
-    return [one for one, _ in kept]
+    return [one for one, _ in distinct]
 
 
 def _is_same(
-    one: tuple[str, str, str], holders: set[int], other: tuple[str, str, str], held: set[int]
+    one: tuple[str, str, str],
+    holders: set[int],
+    other: tuple[str, str, str],
+    other_holders: set[int],
 ) -> bool:
     if one[2] != other[2]:
         return False
     short, long = (re.sub(r"[\W_]+", "", text) for text in (other[1], one[1]))
     is_part = min(len(short), len(long)) > 1 and (short in long or long in short)
-    return is_part or len(holders & held) >= SAME_ROWS * len(holders | held)
+    return is_part or len(holders & other_holders) >= SAME_ROWS * len(holders | other_holders)
 
 
 def _tag(one: tuple[str, str, str], counts: Any, rows: Any, sets: Any, named: set[str]) -> Tag:
     place, text, label = one
     _, share, other = _shares(counts, rows, (place, text), label)
     holder = next(
-        row for row, held in zip(rows[label], sets[label], strict=True) if (place, text) in held
+        row
+        for row, row_units in zip(rows[label], sets[label], strict=True)
+        if (place, text) in row_units
     )
     names_label = _names_label(text, named)
     kind = "fixed" if place in FIXED else "comment" if place == "comment" else "any"
@@ -462,8 +469,8 @@ def _as_written(text: str, place: str, code: str) -> str:
     if place not in ("start", "end") or ANY_NUMBER in text:
         return text.replace(ANY_NUMBER, NUMBER_SHOWN)
     spaced = r"\s*".join(re.escape(token) for token in text.split(" "))
-    found = list(re.finditer(spaced, code))
-    return found[0 if place == "start" else -1][0] if found else text
+    matches = list(re.finditer(spaced, code))
+    return matches[0 if place == "start" else -1][0] if matches else text
 
 
 # ------------------------------------------------------------------------------------------------
@@ -496,19 +503,21 @@ def template_facts(rows: Sequence[Row]) -> dict[str, Any]:
     Args:
         rows: Rows of one class, a sample of it if it is large.
     """
-    kept = _spread(rows)
-    found = [(row, masked) for row in kept if len(masked := statements(row.code, row.language))]
-    long = [(row, masked) for row, masked in found if len(masked) >= MIN_STATEMENTS]
-    facts: dict[str, Any] = {"rows": len(kept), "rows_compared": len(long), "is_collapsed": False}
+    spread = _spread(rows)
+    masked_rows = [
+        (row, masked) for row in spread if len(masked := statements(row.code, row.language))
+    ]
+    long = [(row, masked) for row, masked in masked_rows if len(masked) >= MIN_STATEMENTS]
+    facts: dict[str, Any] = {"rows": len(spread), "rows_compared": len(long), "is_collapsed": False}
     few = FEW_SHAPES
-    if len(long) < max(MIN_ROWS, len(kept) // 2):
-        if len(found) < MIN_SHORT:
+    if len(long) < max(MIN_ROWS, len(spread) // 2):
+        if len(masked_rows) < MIN_SHORT:
             return facts | {"skipped": "too few rows of enough statements"}
-        long, few = found, SHORT_SHAPES / len(found)
+        long, few = masked_rows, SHORT_SHAPES / len(masked_rows)
     shapes = Counter("\n".join(masked) for _, masked in long)
     half = _rows_for_half(shapes, len(long))
     covered, used = _covered([masked for _, masked in long])
-    is_collapsed = half <= few * len(long) or (long is not found and covered >= COVERED)
+    is_collapsed = half <= few * len(long) or (long is not masked_rows and covered >= COVERED)
     facts |= {
         "rows_compared": len(long),
         "shapes": len(shapes),
@@ -525,12 +534,12 @@ def _spread(rows: Sequence[Row]) -> list[Row]:
     if len(tasks) < MANY_TASKS:
         return list(rows)
     seen: Counter[str] = Counter()
-    kept = []
+    spread = []
     for row in rows:
         seen[row.task] += 1
         if not row.task or seen[row.task] <= ROWS_PER_TASK:
-            kept.append(row)
-    return kept
+            spread.append(row)
+    return spread
 
 
 def _rows_for_half(shapes: Counter[str], n: int) -> int:
@@ -606,8 +615,8 @@ def twin_facts(
     tasks = {row.task for row in ai if row.task}
     near = [row for row in human if row.task in tasks]
     far = [row for row in human if row.task not in tasks]
-    kept = [*near, *far][:MAX_HUMAN]
-    shapes = {shape: row for row in reversed(kept) if (shape := _shape(row, clean))}
+    compared = [*near, *far][:MAX_HUMAN]
+    shapes = {shape: row for row in reversed(compared) if (shape := _shape(row, clean))}
     of_task: dict[str, list[Row]] = {}
     for row in near:
         of_task.setdefault(row.task, []).append(row)
@@ -627,14 +636,14 @@ def twin_facts(
             sets[row.task] = [(_shingles(other, clean), other) for other in some]
         if (other := _around(own, sets.get(row.task, ()))) is not None:
             within.append((row, other))
-    found = [*same, *within]
+    twins = [*same, *within]
     return {
         "of": n,
-        "rows": len(found),
+        "rows": len(twins),
         "same_statements": len(same),
         "within": len(within),
-        "share": round(len(found) / n, 4) if n else 0.0,
-        "examples": [f"{one.place} and {other.place}" for one, other in found[:EXAMPLES]],
+        "share": round(len(twins) / n, 4) if n else 0.0,
+        "examples": [f"{one.place} and {other.place}" for one, other in twins[:EXAMPLES]],
     }
 
 
@@ -652,7 +661,9 @@ def _around(own: Shingles, others: Sequence[tuple[Shingles, Row]]) -> Row | None
     if len(own) < MIN_SHINGLES:
         return None
     needed = CONTAINED * len(own)
-    return next((row for held, row in others if len(own & held) >= needed), None)
+    return next(
+        (row for other_shingles, row in others if len(own & other_shingles) >= needed), None
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -687,19 +698,19 @@ def told_apart(
     for at, row in enumerate(rows):
         name = (row.task or " ".join(texts[at].split())).encode("utf-8", "replace")
         halves[zlib.crc32(name) % 2].append(at)
-    found: dict[str, Any] = {label: sum(row.label == label for row in rows) for label in CLASSES}
+    facts: dict[str, Any] = {label: sum(row.label == label for row in rows) for label in CLASSES}
     for name, words in looks.items():
         both = (_area(rows, words, *part) for part in (halves, halves[::-1]))
         areas = [area for area in both if area is not None]
         if not areas:
             return None
-        found[name] = round(sum(areas) / len(areas), 4)
-    return found
+        facts[name] = round(sum(areas) / len(areas), 4)
+    return facts
 
 
 def _words(code: str) -> set[str]:
-    found = _TOKEN.findall(code)
-    return {*found, *map(" ".join, pairwise(found))}
+    tokens = _TOKEN.findall(code)
+    return {*tokens, *map(" ".join, pairwise(tokens))}
 
 
 def _structure(masked: list[str]) -> set[str]:
@@ -747,19 +758,19 @@ def count_tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
 
 def counts(rows: Iterable[Row], key: Callable[[Row], str]) -> list[dict[str, Any]]:
     """Return records of value, human and ai for one column."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    table: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        found[key(row)][row.label or ""] += 1
-    order = sorted(found.items(), key=lambda item: (-item[1].total(), item[0]))
+        table[key(row)][row.label or ""] += 1
+    order = sorted(table.items(), key=lambda item: (-item[1].total(), item[0]))
     return [{"value": value, **{label: n[label] for label in CLASSES}} for value, n in order]
 
 
 def people(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the human populations: one per source, with authors, languages and dates."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    rows_of: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.label == "human":
-            found[row.source].append(row)
+            rows_of[row.source].append(row)
     return [
         {
             "source": source,
@@ -768,16 +779,16 @@ def people(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "languages": sorted({row.language for row in own}),
             **_dates(own),
         }
-        for source, own in sorted(found.items(), key=lambda item: -len(item[1]))
+        for source, own in sorted(rows_of.items(), key=lambda item: -len(item[1]))
     ]
 
 
 def generators(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return what made the AI rows, with the sources and dates of each."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    rows_of: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.label == "ai":
-            found[row.generator].append(row)
+            rows_of[row.generator].append(row)
     return [
         {
             "generator": name,
@@ -785,7 +796,7 @@ def generators(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "sources": sorted({row.source for row in own}),
             **_dates(own),
         }
-        for name, own in sorted(found.items(), key=lambda item: -len(item[1]))
+        for name, own in sorted(rows_of.items(), key=lambda item: -len(item[1]))
     ]
 
 
@@ -800,8 +811,8 @@ def month_of(date: str) -> tuple[int, int] | None:
     >>> month_of("2019-04-02"), month_of("2021"), month_of("")
     ((2019, 4), (2021, 12), None)
     """
-    found = _DATE.search(date)
-    return (int(found[1]), int(found[2] or 12)) if found else None
+    match = _DATE.search(date)
+    return (int(match[1]), int(match[2] or 12)) if match else None
 
 
 def ai_claims(rows: Sequence[Row]) -> dict[str, Any]:
@@ -826,38 +837,38 @@ def group_facts(rows: Sequence[Row], field: str) -> dict[str, Any]:
         rows: Labelled rows.
         field: "task" or "author".
     """
-    found: dict[str, list[Row]] = defaultdict(list)
+    members: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if value := getattr(row, field):
-            found[value].append(row)
-    both = [own for own in found.values() if len({row.label for row in own}) > 1]
-    sizes = sorted(map(len, found.values()))
+            members[value].append(row)
+    both = [own for own in members.values() if len({row.label for row in own}) > 1]
+    sizes = sorted(map(len, members.values()))
     return {
-        "groups": len(found),
+        "groups": len(members),
         "rows": sum(sizes),
         "rows_without": len(rows) - sum(sizes),
         "median_rows": sizes[len(sizes) // 2] if sizes else 0,
         "largest": sizes[-1] if sizes else 0,
         "groups_of_both": len(both),
         "rows_of_both": sum(map(len, both)),
-        "sources_of_groups": sum(len({row.source for row in own}) > 1 for own in found.values()),
-        "shared_by_splits": _shared(found),
+        "sources_of_groups": sum(len({row.source for row in own}) > 1 for own in members.values()),
+        "shared_by_splits": _shared(members),
     }
 
 
-def _shared(found: dict[str, list[Row]]) -> dict[str, Any] | None:
+def _shared(members: dict[str, list[Row]]) -> dict[str, Any] | None:
     """Groups whose rows stand in train and in a held-out split; None without such splits."""
-    splits = {row.split for own in found.values() for row in own}
+    splits = {row.split for own in members.values() for row in own}
     if "train" not in splits or splits.isdisjoint(HELD):
         return None
     mixed = [
         own
-        for own in found.values()
+        for own in members.values()
         if "train" in (names := {row.split for row in own}) and not names.isdisjoint(HELD)
     ]
-    held = sum(row.split in HELD for own in mixed for row in own)
+    n_held = sum(row.split in HELD for own in mixed for row in own)
     examples = [sorted({row.task_as_written for row in own})[:3] for own in mixed[:EXAMPLES]]
-    return {"groups": len(mixed), "held_rows": held, "examples": examples}
+    return {"groups": len(mixed), "held_rows": n_held, "examples": examples}
 
 
 def spellings(rows: Sequence[Row]) -> dict[str, Any]:
@@ -885,7 +896,8 @@ def spellings(rows: Sequence[Row]) -> dict[str, Any]:
         "names": len(shared),
         "names_in_two_splits": sum({"train", "held"} <= splits[name] for name in shared),
         "name_examples": [
-            [row.task_as_written for row in found[:3]] for found in list(shared.values())[:EXAMPLES]
+            [row.task_as_written for row in same_name[:3]]
+            for same_name in list(shared.values())[:EXAMPLES]
         ],
     }
 
@@ -901,7 +913,7 @@ def confounding(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
     `auc` is of the share of AI rows of each value; `single` names values with one class only.
     """
-    found = []
+    records = []
     for column in ("language", "source", "split"):
         table = counts(rows, attrgetter(column))
         if len(table) == 1 and not table[0]["value"]:
@@ -915,8 +927,8 @@ def confounding(rows: Sequence[Row]) -> list[dict[str, Any]]:
             for one in table
             if min(one["human"], one["ai"]) == 0 and one["human"] + one["ai"] >= FEW_ROWS
         ]
-        found.append({"column": column, "auc": _auc_of(table), "single": single})
-    return found
+        records.append({"column": column, "auc": _auc_of(table), "single": single})
+    return records
 
 
 def _auc_of(table: list[dict[str, Any]]) -> float | None:
@@ -938,7 +950,7 @@ def _auc_of(table: list[dict[str, Any]]) -> float | None:
 
 def lengths(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return tenths of the number of lines and characters of each class."""
-    found = []
+    records = []
     for label in CLASSES:
         own = [row.code for row in rows if row.label == label]
         if not own:
@@ -948,5 +960,5 @@ def lengths(rows: Sequence[Row]) -> list[dict[str, Any]]:
             ("characters", sorted(map(len, own))),
         ):
             tenths = [values[min(len(values) * k // 10, len(values) - 1)] for k in range(11)]
-            found.append({"label": label, "of": what, "tenths": tenths})
-    return found
+            records.append({"label": label, "of": what, "tenths": tenths})
+    return records

@@ -126,8 +126,8 @@ def statements(code: str, language: str) -> list[str]:
     """
     parts, line = [], []
     pattern = _HASH if language in _HASH_LANGUAGES else _SLASH
-    for found in pattern.finditer(code, 0, CHARACTERS_READ):
-        kind, text = found.lastgroup, found[0]
+    for match in pattern.finditer(code, 0, CHARACTERS_READ):
+        kind, text = match.lastgroup, match[0]
         if kind == "end" or text in ";{}":
             parts.append(" ".join(line))
             line = []
@@ -160,16 +160,16 @@ def units(code: str) -> set[tuple[str, str]]:
     """
     text = code[:CHARACTERS_READ]
     words = _WORD.findall(text)
-    found = {("word", part) for word in set(words) for part in _word_parts(word)}
-    lines = [kept for line in text.splitlines() if (kept := line.strip())]
-    found |= {("line", both) for line in set(lines) for both in _both(line[:LINES_SHOWN])}
+    candidates = {("word", part) for word in set(words) for part in _word_parts(word)}
+    lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
+    candidates |= {("line", both) for line in set(lines) for both in _both(line[:LINES_SHOWN])}
     for comment in {(one or other).strip() for one, other in _COMMENT.findall(text)}:
-        found |= {("comment", both) for both in _both(comment[:LINES_SHOWN])}
+        candidates |= {("comment", both) for both in _both(comment[:LINES_SHOWN])}
     if lines:
-        found |= {("first line", both) for both in _both(lines[0][:LINES_SHOWN])}
-        found |= {("last line", both) for both in _both(lines[-1][:LINES_SHOWN])}
-    found.update(_ends(words))
-    return found | {("character", sign) for sign in set(code) - _PLAIN}
+        candidates |= {("first line", both) for both in _both(lines[0][:LINES_SHOWN])}
+        candidates |= {("last line", both) for both in _both(lines[-1][:LINES_SHOWN])}
+    candidates.update(_ends(words))
+    return candidates | {("character", sign) for sign in set(code) - _PLAIN}
 
 
 _PLAIN = {chr(number) for number in range(0x20, 0x7F)} | {"\n"}

@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 def is_collapsed(facts: Facts) -> bool:
     """Whether few templates stand behind the rows of a class."""
-    return any(found["is_collapsed"] for found in facts["templates"].values())
+    return any(class_facts["is_collapsed"] for class_facts in facts["templates"].values())
 
 
 def wrong_labels(facts: Facts) -> Iterator[Finding]:
@@ -69,14 +69,14 @@ def wrong_labels(facts: Facts) -> Iterator[Finding]:
 
 
 def _twins(facts: Facts, start: str) -> Iterator[Finding]:
-    found = facts["twins"]
-    if found and found["share"] >= DOUBTFUL_TWINS and found["of"] >= TINY:
+    twins = facts["twins"]
+    if twins and twins["share"] >= DOUBTFUL_TWINS and twins["of"] >= TINY:
         text = (
-            f"{found['rows']:,} of {found['of']:,} ai rows have the statements of a human row with "
-            f"other names, numbers, room or comments ({found['same_statements']:,}), or are a part "
-            f"of one ({found['within']:,}): {'; '.join(found['examples'][:2])}."
+            f"{twins['rows']:,} of {twins['of']:,} ai rows have the statements of a human row with "
+            f"other names, numbers, room or comments ({twins['same_statements']:,}), or are a part "
+            f"of one ({twins['within']:,}): {'; '.join(twins['examples'][:2])}."
         )
-        yield _doubt("human code labelled ai", start, text, found["share"])
+        yield _doubt("human code labelled ai", start, text, twins["share"])
 
 
 def _alike(facts: Facts, words: Mapping[str, Any], start: str) -> Iterator[Finding]:
@@ -139,9 +139,9 @@ SHARED_TASKS = 0.5
 
 def judge(facts: Facts) -> tuple[str, list[Finding], list[Finding]]:
     """Return the verdict, the reasons why the data are hopeless, and the warnings."""
-    found = [finding for rule in RULES for finding in rule(facts)]
-    reasons = [one for one in found if one.is_reason]
-    warnings = [one for one in found if not one.is_reason]
+    findings = [finding for rule in RULES for finding in rule(facts)]
+    reasons = [one for one in findings if one.is_reason]
+    warnings = [one for one in findings if not one.is_reason]
     verdict = HOPELESS if reasons else WARNED if warnings else USABLE
     return verdict, reasons, warnings
 
@@ -178,21 +178,22 @@ def _classes(facts: Facts) -> Iterator[Finding]:
 
 
 def _templates(facts: Facts) -> Iterator[Finding]:
-    for label, found in facts["templates"].items():
-        if not found["is_collapsed"]:
+    for label, class_facts in facts["templates"].items():
+        if not class_facts["is_collapsed"]:
             continue
-        n, rows = found["templates"], facts["classes"][label]
+        n, rows = class_facts["templates"], facts["classes"][label]
         # Optional parts give a template many shapes, and then the number of templates is not told.
-        is_counted = found["shapes_of_half"] <= FEW_SHAPES * found["rows_compared"]
+        is_counted = class_facts["shapes_of_half"] <= FEW_SHAPES * class_facts["rows_compared"]
         behind = f"About {n:,} templates stand" if n > 1 else "1 template stands"
         behind = behind if is_counted else "Few templates stand"
         yield Finding(
             "templates",
             f"{behind} behind most of the {rows:,} {label} rows, with other names, numbers and "
-            f"texts filled in: {found['shapes_of_half']:,} shapes make up half of the rows, and "
-            f"{found['covered_share']:.0%} consist of the same {found['statements_of_most']:,} "
-            f"statements. First: {_first_line(found['examples'][0]['code'])!r} "
-            f"({found['examples'][0]['place']}).",
+            f"texts filled in: {class_facts['shapes_of_half']:,} shapes make up half of the rows, "
+            f"and {class_facts['covered_share']:.0%} consist of the same "
+            f"{class_facts['statements_of_most']:,} statements. "
+            f"First: {_first_line(class_facts['examples'][0]['code'])!r} "
+            f"({class_facts['examples'][0]['place']}).",
             True,
         )
 
@@ -264,25 +265,25 @@ def _is_tiny(facts: Facts) -> bool:
 
 
 def _duplicates(facts: Facts) -> Iterator[Finding]:
-    found, n = facts["duplicates"], facts["classes"]["human"] + facts["classes"]["ai"]
-    mixed, splits = found["across_labels"], found["across_splits"]
+    duplicates, n = facts["duplicates"], facts["classes"]["human"] + facts["classes"]["ai"]
+    mixed, splits = duplicates["across_labels"], duplicates["across_splits"]
     if mixed["texts"]:
         yield Finding(
             "label conflict",
             f"{mixed['texts']:,} texts stand under both labels "
             f"({'; '.join(mixed['examples'][:2])}).",
         )
-    if found["equal_but_blanks"]:
+    if duplicates["equal_but_blanks"]:
         yield Finding(
             "equal rows",
-            f"{found['equal_but_blanks']:,} of {n:,} rows repeat another "
-            f"but for white space ({found['equal']:,} wholly).",
+            f"{duplicates['equal_but_blanks']:,} of {n:,} rows repeat another "
+            f"but for white space ({duplicates['equal']:,} wholly).",
         )
-    if found["near"] > MANY_REPEATS * max(found["rows_compared"], 1):
+    if duplicates["near"] > MANY_REPEATS * max(duplicates["rows_compared"], 1):
         yield Finding(
             "near duplicates",
-            f"{found['near']:,} of {found['rows_compared']:,} rows are"
-            f" near duplicates of another (Jaccard {found['threshold']:g}).",
+            f"{duplicates['near']:,} of {duplicates['rows_compared']:,} rows are"
+            f" near duplicates of another (Jaccard {duplicates['threshold']:g}).",
         )
     if splits and splits["equal"] + splits["near"]:
         yield Finding(
@@ -373,13 +374,13 @@ def _origins(facts: Facts) -> Iterator[Finding]:
 
 
 def _named(single: list[dict[str, Any]]) -> str:
-    told = [f"{one['value'] or 'none named'} ({one['rows']:,} {one['label']})" for one in single]
-    return ", ".join(told[:4]) + (f" and {len(told) - 4} more" if told[4:] else "")
+    values = [f"{one['value'] or 'none named'} ({one['rows']:,} {one['label']})" for one in single]
+    return ", ".join(values[:4]) + (f" and {len(values) - 4} more" if values[4:] else "")
 
 
 def _of_one(facts: Facts) -> Iterator[Finding]:
     """Classes from one source, sources with one generator, and what is not named."""
-    sources, made = facts["counts"]["source"], facts["generators"]
+    sources, generators = facts["counts"]["source"], facts["generators"]
     for label in CLASSES:
         own = [one["value"] or "none named" for one in sources if one[label]]
         if len(own) == 1:
@@ -389,7 +390,7 @@ def _of_one(facts: Facts) -> Iterator[Finding]:
                 "says how a detector does on others.",
             )
     of: dict[str, list[str]] = {}
-    for one in made:
+    for one in generators:
         for source in one["sources"]:
             of.setdefault(source, []).append(one["generator"])
     lone = [

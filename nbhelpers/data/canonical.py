@@ -132,12 +132,12 @@ def worded(text: str) -> str:
 
 def _at_capitals(name: re.Match[str]) -> str:
     """Return a name in lower case: ^ before a capital, ^^ before a word of capitals."""
-    found = ""
+    lowered = ""
     for part in _HUMPS.findall(name[0]):
         if part.isupper() and len(part) > 1:
-            found += "^^" + part.lower()
+            lowered += "^^" + part.lower()
         elif part[0].isupper():
-            found += "^" + part.lower()
+            lowered += "^" + part.lower()
         else:
-            found += part
-    return found
+            lowered += part
+    return lowered

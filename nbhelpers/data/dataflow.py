@@ -457,11 +457,11 @@ class FlowCache:
         rows, tables, start = [-1] * len(keys), [make_table([])], 0
         for bucket, members in sorted(wanted.items()):
             known, table = self._read(bucket)
-            found = [i for i in members if keys[i] in known]
-            for row, i in enumerate(found, start=start):
+            hits = [i for i in members if keys[i] in known]
+            for row, i in enumerate(hits, start=start):
                 rows[i] = row
-            start += len(found)
-            tables.append(table.take([known[keys[i]] for i in found]))
+            start += len(hits)
+            tables.append(table.take([known[keys[i]] for i in hits]))
         return rows, join(tables)
 
     def add(self, keys: Sequence[bytes], table: FlowTable) -> None:

@@ -148,11 +148,11 @@ class _Compiler:
         return self.variables[self.before[low] : self.before[high]]
 
     def write(self, kind: int, targets: int, sources: int | None, *, apart: bool) -> _Emit:
-        found = tuple(self.variables_of(sources)) if sources is not None else ()
-        self.sources += len(found)
+        source_variables = tuple(self.variables_of(sources)) if sources is not None else ()
+        self.sources += len(source_variables)
         if self.sources > MAX_PARENTS:
             raise TooLarge
-        return _Emit(Write(kind, self.variables_of(targets), found, apart))
+        return _Emit(Write(kind, self.variables_of(targets), source_variables, apart))
 
     def loop(self, node: int, *, passes: int = 2) -> Loop:
         return Loop(sorted({self.names[i] for i in self.variables_of(node)}), passes)
@@ -202,15 +202,15 @@ class _Compiler:
         block.append(choice)
         waiting = [node]
         while waiting:
-            lead: Block = []
-            choice.blocks.append(lead)
+            first: Block = []
+            choice.blocks.append(first)
             anew = has_else = False
             for child in self.tree.children(waiting.pop()):
                 kind = self.tree.kinds[child]
                 has_else = has_else or "else" in kind
                 anew = anew or kind in ("if_statement", "else")
                 if not anew:
-                    steps.append((child, lead))
+                    steps.append((child, first))
                 elif kind == "if_statement":
                     waiting.append(child)
                 else:  # `else` itself, a block that changes nothing, lets the state before remain
@@ -449,7 +449,7 @@ class _Runner:
 
     def block(self, block: Block, state: _State, rows: list[Row]) -> Iterator[Iterator]:
         values, names, places = state.values, self.names, self.places
-        read = held = 0
+        read = n_parents = 0
         for item in block:
             if isinstance(item, int):
                 name, place = names[item], places[item]
@@ -460,19 +460,19 @@ class _Runner:
                         state.put(name, (place,))
                 elif len(value) > 1 and self.charged.get(name) is not value:
                     self.charged[name] = value
-                    held += len(value)
+                    n_parents += len(value)
                 rows.append((place, COMES_FROM, value))
                 read += 1
                 continue
-            self.count(read, held)
-            read = held = 0
+            self.count(read, n_parents)
+            read = n_parents = 0
             if isinstance(item, Write):
                 self.write(item, state, rows)
             elif isinstance(item, Choice):
                 yield self.choice(item, state, rows)
             else:
                 yield self.loop(item, state, rows)
-        self.count(read, held)
+        self.count(read, n_parents)
 
     def write(self, item: Write, state: _State, rows: list[Row]) -> None:
         kind = item.kind + _APART if item.apart else item.kind
@@ -525,11 +525,11 @@ class _Runner:
 
     def merged(self, rows: list[Row]) -> Iterable[Row]:
         """One row for each token and kind, from all its parents in ascending order."""
-        found: dict[tuple[int, int], list[Parents]] = {}
+        parts_of: dict[tuple[int, int], list[Parents]] = {}
         for token, kind, parents in rows:
-            found.setdefault((token, kind & ~_APART), []).append(parents)
-        self.edges -= len(rows) - len(found)
-        for (token, kind), parts in found.items():
+            parts_of.setdefault((token, kind & ~_APART), []).append(parents)
+        self.edges -= len(rows) - len(parts_of)
+        for (token, kind), parts in parts_of.items():
             parents = _union(parts)
             if parents is not parts[0]:
                 self.count(0, len(parents))
@@ -555,9 +555,9 @@ class _Filler(dict[Parents, Parents]):
         if not parents or parents[0] >= 0:
             return parents
         parts = [self.present[~p] if p < 0 else (p,) for p in parents]
-        found = parts[0] if len(parts) == 1 else tuple(sorted(set().union(*parts)))
-        self[parents] = found
-        return found
+        filled = parts[0] if len(parts) == 1 else tuple(sorted(set().union(*parts)))
+        self[parents] = filled
+        return filled
 
 
 # ------------------------------------------------------------------------------------------------

@@ -86,15 +86,15 @@ class DetectionData:
             **Counter(row.label or "unlabelled" for row in rows),
         }
         for field in ("language", "source", "generator"):
-            found = Counter((getattr(row, field) or "unknown", row.label) for row in rows)
+            pairs = Counter((getattr(row, field) or "unknown", row.label) for row in rows)
             table: dict[str, dict[str, int]] = {}
-            for (value, label), n in sorted(found.items(), key=str):
+            for (value, label), n in sorted(pairs.items(), key=str):
                 table.setdefault(value, {})[label or "unlabelled"] = n
             counts[f"{field}s"] = table
         return counts
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {len(found):,}" for name, found in self.splits.items())
+        parts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in self.splits.items())
         return f"DetectionData({self.source}: {parts})"
 
     def _repr_html_(self) -> str:
@@ -243,20 +243,21 @@ def _pool(
 ) -> tuple[Pool, dict[str, Any]]:
     """Distinct rows that have what the objective needs, and how many were left out and why."""
     keep = _needed(raw, log, languages, labelled=labelled)
-    rows, given = [raw.rows[at] for at in keep], [raw.given[at] for at in keep]
+    rows, split_names = [raw.rows[at] for at in keep], [raw.given[at] for at in keep]
     if labelled:
         _check_both(rows, raw.source)
-    found = distinct_rows(rows, given, form, log, labelled=labelled)
+    distinct = distinct_rows(rows, split_names, form, log, labelled=labelled)
     log.stop_if_needed()
     counts = {
         "rows_usable": len(raw.rows),
-        "rows_distinct": len(found.kept),
-        "duplicates": {"same_code": found.n_same, "both_classes": found.n_conflicts},
+        "rows_distinct": len(distinct.kept),
+        "duplicates": {"same_code": distinct.n_same, "both_classes": distinct.n_conflicts},
     }
-    rows, given = [rows[at] for at in found.kept], [given[at] for at in found.kept]
+    rows = [rows[at] for at in distinct.kept]
+    split_names = [split_names[at] for at in distinct.kept]
     if labelled:
         _check_both(rows, raw.source)
-    pool = make_pool(rows, given, found.texts, log, labelled=labelled)
+    pool = make_pool(rows, split_names, distinct.texts, log, labelled=labelled)
     near = int((pool.ties.code != range(len(rows))).sum())
     counts["duplicates"] |= {"near_code": near}
     counts["rows_without"] = {
@@ -336,8 +337,8 @@ def _train(
 
 def _check_classes(pool: Pool, splits: dict[str, NDArray[np.int64]]) -> None:
     for name in ("train", "valid", "test"):
-        found = splits[name]
-        if not len(found):
+        numbers = splits[name]
+        if not len(numbers):
             raise DataError(
                 f"The split {name} has no rows left.",
                 fix="set split=task to have splits drawn, or raise train_fraction or "
@@ -346,7 +347,7 @@ def _check_classes(pool: Pool, splits: dict[str, NDArray[np.int64]]) -> None:
                 else "set split=task to have splits drawn.",
                 details=pool.log.freeze().report(),
             )
-        labels = pool.labels(found)
+        labels = pool.labels(numbers)
         if not pool.labelled or len(labels) == 2:
             continue
         only = next(iter(labels))
@@ -357,7 +358,7 @@ def _check_classes(pool: Pool, splits: dict[str, NDArray[np.int64]]) -> None:
             "test": "ROC-AUC would be undefined",
         }[name]
         raise DataError(
-            f"The split {name} has one class only: all {len(found):,} rows are {only}; {why}.",
+            f"The split {name} has one class only: all {len(numbers):,} rows are {only}; {why}.",
             fix=f"give it {lack} rows, or set split=task to have splits with both classes drawn"
             + (", or raise train_fraction." if name == "train" else "."),
             details=pool.log.freeze().report(),
@@ -369,8 +370,16 @@ def _fingerprint(raw: RawRows) -> str:
     total = hashlib.sha256()
     by_split: dict[str, list[bytes]] = {}
     for row, split in zip(raw.rows, raw.given, strict=True):
-        said = (row.code, row.label, row.language, row.task, row.author, row.generator, row.source)
-        by_split.setdefault(split, []).append(hashlib.sha256(repr(said).encode()).digest())
+        contents = (
+            row.code,
+            row.label,
+            row.language,
+            row.task,
+            row.author,
+            row.generator,
+            row.source,
+        )
+        by_split.setdefault(split, []).append(hashlib.sha256(repr(contents).encode()).digest())
     for split, digests in sorted(by_split.items()):
         total.update(f"\n{split} {len(digests)}\n".encode() + b"".join(sorted(digests)))
     return total.hexdigest()

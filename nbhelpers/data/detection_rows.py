@@ -138,20 +138,20 @@ class RowReader:
         if keys in self._of:
             return self._of[keys]
         names = {key.strip().lower(): key for key in reversed(keys)}
-        found = {}
+        columns_of = {}
         for what, words in COLUMNS.items():
             own = self.known.columns.get(what, "")
             words = () if own is None else (own,) if own else words
             column = next((names[word] for word in words if word in names), None)
             if column is not None:
-                found[what] = column
-        if self.label_is_task and "label" in found and "task" not in found:
-            found["task"] = found.pop("label")
-        self._of[keys] = found
-        odd = [f"{column} as {what}" for what, column in found.items() if column != what]
+                columns_of[what] = column
+        if self.label_is_task and "label" in columns_of and "task" not in columns_of:
+            columns_of["task"] = columns_of.pop("label")
+        self._of[keys] = columns_of
+        odd = [f"{column} as {what}" for what, column in columns_of.items() if column != what]
         if odd:
             self.log.add("columns_read", file, line, ", ".join(odd))
-        return found
+        return columns_of
 
     def _add(
         self,

@@ -116,13 +116,13 @@ def code_names(folder: Path) -> list[str]:
 
 def _files(folder: Path) -> list[PurePath]:
     """All files of a folder and its subfolders, relative to it."""
-    found = []
+    paths = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         is_apart = any(part.startswith(".") or part in LEFT_OUT for part in name.parts)
         if not is_apart and path.is_file():
-            found.append(PurePath(name))
-    return found
+            paths.append(PurePath(name))
+    return paths
 
 
 def _label_depth(files: list[PurePath]) -> int | None:
@@ -131,8 +131,8 @@ def _label_depth(files: list[PurePath]) -> int | None:
     One such name alone may mean anything: a project has a folder `model`, a user one `human`.
     """
     for depth in range(2):
-        found = {_folder_label(path, depth) for path in files}
-        if {HUMAN, AI} <= found:
+        labels = {_folder_label(path, depth) for path in files}
+        if {HUMAN, AI} <= labels:
             return depth
     return None
 
@@ -158,9 +158,9 @@ def read_code_folder(folder: Path, reader: RowReader) -> None:
     if other:
         detail = f"no code by its ending, as are {len(other) - 1} more" if other[1:] else "no code"
         reader.log.add("ignored_file", other[0], None, detail, n=len(other))
-    found = list(_rows(folder, code, depth, reader.log))
-    tasks = _tasks([row for row, _ in found], depth)
-    for (row, split), task in zip(found, tasks, strict=True):
+    rows = list(_rows(folder, code, depth, reader.log))
+    tasks = _tasks([row for row, _ in rows], depth)
+    for (row, split), task in zip(rows, tasks, strict=True):
         reader.keep(row._replace(task=task), split)
 
 
@@ -205,8 +205,8 @@ def _read(path: Path) -> Decoded:
 
 
 def _language_in(parts: tuple[str, ...]) -> str:
-    found = map(language_of, parts)
-    return next((name for name in found if is_known_language(name)), "")
+    languages = map(language_of, parts)
+    return next((name for name in languages if is_known_language(name)), "")
 
 
 def _tasks(rows: list[CodeRow], depth: int | None) -> list[str]:
@@ -338,9 +338,9 @@ def _read_files(files: Files, log: ProblemLog, label_is_task: bool) -> RawRows:
         reader.rows = [r._replace(label=label_of(r.task), task="") for r in reader.rows]
     licence = files.licence
     if any(row.licence for row in reader.rows):
-        told = Counter(row.licence or "not stated" for row in reader.rows).most_common()
-        licence = "; ".join(f"{text} ({n:,} rows)" for text, n in told[:6])
-        licence += f"; and {len(told) - 6} more" if told[6:] else ""
+        licences = Counter(row.licence or "not stated" for row in reader.rows).most_common()
+        licence = "; ".join(f"{text} ({n:,} rows)" for text, n in licences[:6])
+        licence += f"; and {len(licences) - 6} more" if licences[6:] else ""
     return RawRows(reader.rows, reader.given, files.source, files.revision, licence, reader.columns)
 
 
@@ -350,12 +350,12 @@ def _places(names: list[str]) -> dict[str, Place]:
     if not {HUMAN, AI} <= set(labels.values()):
         labels = {}
     splits = {name: split_name(name) or "" for name in names}
-    found = {}
+    places = {}
     for name in names:
         is_source = len(names) > 1 and not splits[name] and not labels.get(name)
         source = PurePosixPath(name).stem if is_source else ""
-        found[name] = Place(labels.get(name), splits[name], source)
-    return found
+        places[name] = Place(labels.get(name), splits[name], source)
+    return places
 
 
 def _label_in(name: str) -> str | None:
@@ -387,12 +387,12 @@ def missing(raw: RawRows, what: str, fix: str) -> DataError:
     first = raw.rows[0].place
     column = next((c for c in raw.columns if c.strip().lower() in COLUMNS[what]), None)
     if column is not None:
-        said = f"the column {column} is empty in every row"
+        cause = f"the column {column} is empty in every row"
     elif raw.columns:
         names = ", ".join(COLUMNS[what])
-        said = f"no column is called {names}; the columns are {', '.join(raw.columns[:12])}"
+        cause = f"no column is called {names}; the columns are {', '.join(raw.columns[:12])}"
     elif what == "label":
-        said = "code files have one where they lie in two folders, human and ai"
+        cause = "code files have one where they lie in two folders, human and ai"
     else:
-        said = "code files have one where each task is a folder"
-    return DataError(f"The rows of {raw.source} have no {what}: {first}: {said}.", fix=fix)
+        cause = "code files have one where each task is a folder"
+    return DataError(f"The rows of {raw.source} have no {what}: {first}: {cause}.", fix=fix)

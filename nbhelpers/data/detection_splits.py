@@ -43,7 +43,9 @@ def group_order(
     members: dict[int, list[int]] = defaultdict(list)
     for at, group in enumerate(groups.tolist()):
         members[group].append(at)
-    keys = {group: min(_key(rows[at], seed) for at in found) for group, found in members.items()}
+    keys = {
+        group: min(_key(rows[at], seed) for at in numbers) for group, numbers in members.items()
+    }
     return {group: members[group] for group in sorted(members, key=lambda g: (keys[g], g))}
 
 
@@ -70,13 +72,13 @@ def draw_splits(
     """
     shares = {"train": 1 - sum(shares.values()), **shares}
     strata = [_strata(row) for row in rows]
-    total = Counter(stratum for found in strata for stratum in found)
+    total = Counter(stratum for own in strata for stratum in own)
     filled = {name: Counter[Stratum]() for name in shares}
     sizes = dict.fromkeys(shares, 0)
     done: dict[str, list[int]] = {name: [] for name in shares}
     ordered = group_order(rows, groups, seed)
-    for found in sorted(ordered.values(), key=lambda one: -len(one).bit_length()):
-        counts = Counter(stratum for at in found for stratum in strata[at])
+    for group in sorted(ordered.values(), key=lambda one: -len(one).bit_length()):
+        counts = Counter(stratum for at in group for stratum in strata[at])
 
         def lack(name: str, counts: Counter[Stratum] = counts) -> float:
             return sum(
@@ -88,14 +90,14 @@ def draw_splits(
             name
             for name, size in sizes.items()
             if name == "train"
-            or size + len(found) <= ROOM * shares[name] * len(rows)
-            or (not size and len(found) <= 2 * shares[name] * len(rows) + 1)
+            or size + len(group) <= ROOM * shares[name] * len(rows)
+            or (not size and len(group) <= 2 * shares[name] * len(rows) + 1)
         ]
         chosen = max(free, key=lack)  # the first of equals: train
         filled[chosen].update(counts)
-        sizes[chosen] += len(found)
-        done[chosen] += found
-    return {name: sorted(found) for name, found in done.items()}
+        sizes[chosen] += len(group)
+        done[chosen] += group
+    return {name: sorted(numbers) for name, numbers in done.items()}
 
 
 def _strata(row: CodeRow) -> tuple[Stratum, ...]:
@@ -126,14 +128,14 @@ def draw_train(
     drawn: list[int] = []
     for is_in_proportion in (True, False):  # first each kind its part, then what still fits
         passed_over = []
-        for found in groups_left:
-            kinds = Counter(_kind(rows[at]) for at in found)
+        for group in groups_left:
+            kinds = Counter(_kind(rows[at]) for at in group)
             is_due = all(n <= room[kind] for kind, n in kinds.items()) or not is_in_proportion
-            if is_due and len(drawn) + len(found) <= wanted:
-                drawn += found
+            if is_due and len(drawn) + len(group) <= wanted:
+                drawn += group
                 room |= {kind: room[kind] - n for kind, n in kinds.items()}
             else:
-                passed_over.append(found)
+                passed_over.append(group)
         groups_left = passed_over
     return sorted(drawn)
 
@@ -169,7 +171,7 @@ def digest(text: str) -> bytes:
 
 def distinct_rows(
     rows: Sequence[CodeRow],
-    given: Sequence[str],
+    split_names: Sequence[str],
     form: str,
     log: ProblemLog,
     *,
@@ -192,20 +194,20 @@ def distinct_rows(
         same.append(at)
         if len(same) == 1:
             texts[at] = text
-    kept, n_same, n_conflicts = [], 0, 0
+    chosen, n_same, n_conflicts = [], 0, 0
     for same in members.values():
         if labelled and len({rows[at].label for at in same} - {None}) > 1:
             n_conflicts += len(same)
             _tell(log, "both_classes", rows, same, len(same))
             continue
-        best = min(same, key=lambda at: (EVALUATED_FIRST.get(given[at], 3), at))
+        best = min(same, key=lambda at: (EVALUATED_FIRST.get(split_names[at], 3), at))
         texts[best] = texts[same[0]]
-        kept.append(best)
+        chosen.append(best)
         if len(same) > 1:
             n_same += len(same) - 1
             _tell(log, "same_code", rows, [at for at in same if at != best] + [best], len(same) - 1)
-    kept.sort()
-    return Distinct(kept, [texts[at] for at in kept], n_same, n_conflicts)
+    chosen.sort()
+    return Distinct(chosen, [texts[at] for at in chosen], n_same, n_conflicts)
 
 
 def _tell(log: ProblemLog, kind: str, rows: Sequence[CodeRow], same: list[int], n: int) -> None:
@@ -246,10 +248,10 @@ class NearRows:
         import numpy as np
 
         def search() -> NDArray[np.int64]:
-            found = np.arange(len(self.texts))
+            stars = np.arange(len(self.texts))
             for match in self._ready().repeats(self._order):
-                found[match.row] = match.of
-            return found
+                stars[match.row] = match.of
+            return stars
 
         return self._cached("stars", b"", search, len(self.texts))
 
@@ -259,10 +261,10 @@ class NearRows:
 
         def search() -> NDArray[np.int64]:
             at = {int(row): n for n, row in enumerate(rows)}
-            found = np.full(len(rows), -1)
+            like = np.full(len(rows), -1)
             for match in self._ready().matches(at, map(int, references)):
-                found[at[match.row]] = match.of
-            return found
+                like[at[match.row]] = match.of
+            return like
 
         if not len(rows) or not len(references):
             return np.full(len(rows), -1)
@@ -283,9 +285,9 @@ class NearRows:
             known = np.load(path, allow_pickle=False)
             if known.shape == (size,) and known.dtype == np.int64 and _in_range(known, self.texts):
                 return known
-        found = search()  # type: ignore[operator]
-        save_in_cache(path, lambda part: _save(part, found))
-        return found
+        result = search()  # type: ignore[operator]
+        save_in_cache(path, lambda part: _save(part, result))
+        return result
 
 
 def _in_range(known: NDArray[np.int64], texts: Sequence[str]) -> bool:
@@ -389,7 +391,7 @@ class Pool(NamedTuple):
 
 def make_pool(
     rows: Sequence[CodeRow],
-    given: Sequence[str],
+    split_names: Sequence[str],
     texts: Sequence[str],
     log: ProblemLog,
     *,
@@ -397,7 +399,7 @@ def make_pool(
 ) -> Pool:
     """Rows made ready to be split; `texts` are theirs in canonical form, all distinct."""
     near = NearRows(texts)
-    return Pool(rows, given, relations(rows, near), near, labelled, log)
+    return Pool(rows, split_names, relations(rows, near), near, labelled, log)
 
 
 def split_rows(
@@ -427,18 +429,18 @@ def split_rows(
     how: dict[str, Any] = {"how": "given", "unnamed": unnamed}
     if lacking:
         part = {n: shares[n] for n in lacking}
-        drawn, told = draw(pool, splits["train"], part, seed)
+        drawn, facts = draw(pool, splits["train"], part, seed)
         splits |= {n: drawn[n] for n in ("train", *lacking)}
-        how |= {"how": f"given; {', '.join(lacking)} drawn from train", "drawn": told}
+        how |= {"how": f"given; {', '.join(lacking)} drawn from train", "drawn": facts}
     splits, how["left_out"] = without_overlap(pool, splits)
     return splits, how
 
 
 def _not_given(pool: Pool, there: Counter[str]) -> DataError:
-    found = ", ".join(f"{n:,} {name or 'without one'}" for name, n in there.items())
+    counts = ", ".join(f"{n:,} {name or 'without one'}" for name, n in there.items())
     return DataError(
         f"split=given needs rows named train and valid or test; of {len(pool.rows):,} rows there "
-        f"are: {found}.",
+        f"are: {counts}.",
         fix="write them in a column split or into files train.*, valid.*, test.*; or set "
         "split=task, which draws them.",
     )
@@ -459,14 +461,14 @@ def draw(
     for names in TIES:
         groups = components(len(rows), [getattr(pool.ties, name)[at] for name in names])
         drawn = draw_splits(rows, groups, shares, seed)
-        splits = {name: at[np.array(found, dtype=np.int64)] for name, found in drawn.items()}
+        splits = {name: at[np.array(numbers, dtype=np.int64)] for name, numbers in drawn.items()}
         splits, left_out = without_overlap(pool, splits, quiet=True)
         size, first = largest(groups)
         fault = _fault(pool, splits, len(rows), shares)
         if fault is None:
             _tell_drawn(pool, splits, names, tried)
-            told = {"how": "drawn", "by": list(names), "n_groups": len(set(groups.tolist()))}
-            return splits, told | {"largest_group": size, "left_out": left_out, "tried": tried}
+            facts = {"how": "drawn", "by": list(names), "n_groups": len(set(groups.tolist()))}
+            return splits, facts | {"largest_group": size, "left_out": left_out, "tried": tried}
         tried.append(
             f"by {', '.join(names)}: the largest group holds {size:,} of {len(rows):,} rows (that "
             f"of {rows[first].place}), and {fault}"
@@ -478,17 +480,17 @@ def _fault(pool: Pool, splits: Splits, n_rows: int, shares: dict[str, float]) ->
     """Why drawn splits cannot be used, if so."""
     wanted = {"train": 1 - sum(shares.values()), **shares}
     for name, share in wanted.items():
-        found = splits[name]
-        if not len(found) or len(found) < ENOUGH * share * n_rows - 1:
-            return f"{name} would get {len(found):,} rows instead of about {share * n_rows:,.0f}"
-        if pool.labelled and len(labels := pool.labels(found)) < 2:
+        numbers = splits[name]
+        if not len(numbers) or len(numbers) < ENOUGH * share * n_rows - 1:
+            return f"{name} would get {len(numbers):,} rows instead of about {share * n_rows:,.0f}"
+        if pool.labelled and len(labels := pool.labels(numbers)) < 2:
             return f"{name} would get {next(iter(labels))} rows only"
     return None
 
 
 def _tell_drawn(pool: Pool, splits: Splits, names: tuple[str, ...], tried: list[str]) -> None:
     place = pool.rows[0].place
-    sizes = ", ".join(f"{name} {len(found):,}" for name, found in splits.items())
+    sizes = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
     pool.log.add("split_drawn", *split_place(place), sizes, n=sum(map(len, splits.values())))
     if tried:
         pool.log.add("split_weaker", *split_place(place), f"drawn by {', '.join(names)}")
@@ -539,30 +541,30 @@ def without_overlap(
     pool: Pool, splits: Splits, *, quiet: bool = False
 ) -> tuple[Splits, dict[str, Any]]:
     """Leave out rows of train that share something with valid or test, and of valid with test."""
-    splits, told = dict(splits), {}
+    splits, facts = dict(splits), {}
     there = [name for name in ("test", "valid", "train") if name in splits]
     for n, name in enumerate(there[1:], 1):
         bad: dict[int, tuple[str, int]] = {}
         for other in there[:n]:
-            for at, found in shared_rows(pool, splits[name], splits[other]).items():
-                bad.setdefault(at, found)
+            for at, shared in shared_rows(pool, splits[name], splits[other]).items():
+                bad.setdefault(at, shared)
         splits[name] = _apart(splits[name], bad)
         if bad:
-            told[name] = tell_shared(pool, bad, name, quiet=quiet)
-    return splits, told
+            facts[name] = tell_shared(pool, bad, name, quiet=quiet)
+    return splits, facts
 
 
-def _apart(found: NDArray[np.int64], bad: dict[int, Any]) -> NDArray[np.int64]:
+def _apart(numbers: NDArray[np.int64], bad: dict[int, Any]) -> NDArray[np.int64]:
     import numpy as np
 
-    return np.array([at for at in found.tolist() if at not in bad], dtype=np.int64)
+    return np.array([at for at in numbers.tolist() if at not in bad], dtype=np.int64)
 
 
 def shared_rows(
     pool: Pool, some: NDArray[np.int64], others: NDArray[np.int64]
 ) -> dict[int, tuple[str, int]]:
     """Rows that share a task, an author or like code with one of others: what, and which row."""
-    found: dict[int, tuple[str, int]] = {}
+    shared: dict[int, tuple[str, int]] = {}
     for what in ("task", "author"):
         numbers = getattr(pool.ties, what)
         first: dict[int, int] = {}
@@ -571,11 +573,11 @@ def shared_rows(
         first.pop(-1, None)
         for at in some.tolist():
             if (of := first.get(int(numbers[at]))) is not None:
-                found.setdefault(at, (what, of))
+                shared.setdefault(at, (what, of))
     for at, of in zip(some.tolist(), pool.near.like(some, others).tolist(), strict=True):
         if of >= 0:
-            found.setdefault(at, ("near_code", of))
-    return found
+            shared.setdefault(at, ("near_code", of))
+    return shared
 
 
 def tell_shared(
@@ -604,7 +606,7 @@ def overlap_of(pool: Pool, splits: Splits) -> dict[str, dict[str, int]]:
     """
     names = [name for name in ("train", "valid", "test", "held_out") if name in splits]
     pairs = [(a, b) for n, a in enumerate(names) for b in names[n + 1 :]]
-    found: dict[str, dict[str, int]] = {}
+    overlaps: dict[str, dict[str, int]] = {}
     for one, other in pairs:
         if (one, other) == ("test", "held_out"):
             continue
@@ -614,8 +616,8 @@ def overlap_of(pool: Pool, splits: Splits) -> dict[str, dict[str, int]]:
         for what, _ in shared_rows(pool, splits[one], splits[other]).values():
             counts[what] += 1
         assert not any(counts.values()), f"{one} and {other} share rows: {counts}"
-        found[f"{one}/{other}"] = counts
-    return found
+        overlaps[f"{one}/{other}"] = counts
+    return overlaps
 
 
 # ------------------------------------------------------------------------------------------------
@@ -633,17 +635,17 @@ def hold_out_values(rows: Iterable[CodeRow]) -> list[str]:
 
     Generators are those of AI rows.
     """
-    found: dict[str, set[str]] = {field: set() for field in FIELDS}
+    values_of: dict[str, set[str]] = {field: set() for field in FIELDS}
     for row in rows:
         for field in FIELDS:
             value = getattr(row, field)
             if value and (field != "generator" or row.label == AI):
-                found[field].add(value)
+                values_of[field].add(value)
     return [
         f"{field}={value}"
         for field in FIELDS
-        if len(found[field]) > 1
-        for value in sorted(found[field])
+        if len(values_of[field]) > 1
+        for value in sorted(values_of[field])
     ]
 
 
@@ -662,19 +664,19 @@ def wanted_rows(rows: Sequence[CodeRow], hold_out: str) -> set[int]:
             fix=f"write one of {', '.join(choices[:12]) or 'these with a name of the data'}.",
         )
     asked = language_of(value) if field == "language" else value.casefold()
-    found = {
+    numbers = {
         at
         for at, row in enumerate(rows)
         if getattr(row, field).casefold() == asked and (field != "generator" or row.label == AI)
     }
-    if not found:
+    if not numbers:
         raise ConfigError(
             f"hold_out={hold_out!r}: no row has this {field}.",
             fix=f"write one of {', '.join(choices[:12])}."
             if choices
             else "leave it out: the data has one source, one generator and one language at most.",
         )
-    return found
+    return numbers
 
 
 def hold_out_rows(pool: Pool, splits: Splits, hold_out: str) -> tuple[Splits, dict[str, Any]]:
@@ -693,46 +695,48 @@ def hold_out_rows(pool: Pool, splits: Splits, hold_out: str) -> tuple[Splits, di
 
     wanted = wanted_rows(pool.rows, hold_out)
     parts = {
-        name: [_pick(found, wanted, is_in=False), _pick(found, wanted, is_in=True)]
-        for name, found in splits.items()
+        name: [_pick(numbers, wanted, is_in=False), _pick(numbers, wanted, is_in=True)]
+        for name, numbers in splits.items()
     }
     rest: Splits = {name: left for name, (left, _) in parts.items()}
     every = np.sort(np.concatenate([moved for _, moved in parts.values()]))
-    made, told = _without(pool, rest, every)
-    told["rows_of"] = "all splits"
-    if not _is_enough(pool, rest, made):
-        held = parts["test"][1]
-        made, told = _without(pool, rest, held)
-        told |= {"rows_of": "test", "dropped": len(every) - len(held)}
-    held = made["held_out"]
-    if not len(held) or not _is_enough(pool, rest, made):
+    new_splits, facts = _without(pool, rest, every)
+    facts["rows_of"] = "all splits"
+    if not _is_enough(pool, rest, new_splits):
+        held_out = parts["test"][1]
+        new_splits, facts = _without(pool, rest, held_out)
+        facts |= {"rows_of": "test", "dropped": len(every) - len(held_out)}
+    held_out = new_splits["held_out"]
+    if not len(held_out) or not _is_enough(pool, rest, new_splits):
         raise DataError(
             f"hold_out={hold_out} cannot be held out: its tasks are those of the rows to train on, "
             f"and test has {len(parts['test'][1]):,} of its {len(every):,} rows.",
             fix="hold out another value, or give data with tasks of its own for each.",
         )
     if hold_out.strip().lower().startswith("generator"):
-        humans = _humans_like(pool, made["test"], held)
-        made["held_out"] = np.sort(np.concatenate([held, humans]))
-        told["humans_of_test"] = len(humans)
-    _tell_hold_out(pool, made, told, hold_out)
-    return made, told | {"hold_out": hold_out, "held_out": len(made["held_out"])}
+        humans = _humans_like(pool, new_splits["test"], held_out)
+        new_splits["held_out"] = np.sort(np.concatenate([held_out, humans]))
+        facts["humans_of_test"] = len(humans)
+    _tell_hold_out(pool, new_splits, facts, hold_out)
+    return new_splits, facts | {"hold_out": hold_out, "held_out": len(new_splits["held_out"])}
 
 
-def _pick(found: NDArray[np.int64], wanted: set[int], *, is_in: bool) -> NDArray[np.int64]:
+def _pick(numbers: NDArray[np.int64], wanted: set[int], *, is_in: bool) -> NDArray[np.int64]:
     import numpy as np
 
-    return np.array([at for at in found.tolist() if (at in wanted) == is_in], dtype=np.int64)
+    return np.array([at for at in numbers.tolist() if (at in wanted) == is_in], dtype=np.int64)
 
 
-def _without(pool: Pool, rest: Splits, held: NDArray[np.int64]) -> tuple[Splits, dict[str, Any]]:
-    made, told = dict(rest), {}
+def _without(
+    pool: Pool, rest: Splits, held_out: NDArray[np.int64]
+) -> tuple[Splits, dict[str, Any]]:
+    new_splits, left_out = dict(rest), {}
     for name in ("train", "valid"):
-        bad = shared_rows(pool, rest[name], held)
-        made[name] = _pick(rest[name], set(bad), is_in=False)
+        bad = shared_rows(pool, rest[name], held_out)
+        new_splits[name] = _pick(rest[name], set(bad), is_in=False)
         if bad:
-            told[name] = tell_shared(pool, bad, name, quiet=True)
-    return made | {"held_out": held}, {"left_out": told}
+            left_out[name] = tell_shared(pool, bad, name, quiet=True)
+    return new_splits | {"held_out": held_out}, {"left_out": left_out}
 
 
 def _is_enough(pool: Pool, before: Splits, after: Splits) -> bool:
@@ -744,21 +748,25 @@ def _is_enough(pool: Pool, before: Splits, after: Splits) -> bool:
     return True
 
 
-def _humans_like(pool: Pool, test: NDArray[np.int64], held: NDArray[np.int64]) -> NDArray[np.int64]:
+def _humans_like(
+    pool: Pool, test: NDArray[np.int64], held_out: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Human rows of test in the sources and languages of the held rows, else all human rows."""
     import numpy as np
 
     humans = [at for at in test.tolist() if pool.rows[at].label == HUMAN]
-    kinds = {(pool.rows[at].source, pool.rows[at].language) for at in held.tolist()}
+    kinds = {(pool.rows[at].source, pool.rows[at].language) for at in held_out.tolist()}
     like = [at for at in humans if (pool.rows[at].source, pool.rows[at].language) in kinds]
     return np.array(like or humans, dtype=np.int64)
 
 
-def _tell_hold_out(pool: Pool, made: Splits, told: dict[str, Any], hold_out: str) -> None:
-    held = made["held_out"]
-    left_out = {name: found["rows"] for name, found in told["left_out"].items()}
-    detail = f"{hold_out}, rows of {told['rows_of']}"
+def _tell_hold_out(pool: Pool, splits: Splits, facts: dict[str, Any], hold_out: str) -> None:
+    held_out = splits["held_out"]
+    left_out = {name: shared["rows"] for name, shared in facts["left_out"].items()}
+    detail = f"{hold_out}, rows of {facts['rows_of']}"
     if left_out:
-        said = ", ".join(f"{n:,} of {name}" for name, n in left_out.items())
-        detail += f"; left out as they share tasks, authors or code: {said}"
-    pool.log.add("hold_out", *split_place(pool.rows[int(held[0])].place), detail, n=len(held))
+        counts = ", ".join(f"{n:,} of {name}" for name, n in left_out.items())
+        detail += f"; left out as they share tasks, authors or code: {counts}"
+    pool.log.add(
+        "hold_out", *split_place(pool.rows[int(held_out[0])].place), detail, n=len(held_out)
+    )

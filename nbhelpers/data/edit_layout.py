@@ -198,7 +198,7 @@ def _pieces(body: Sequence[Item]) -> Iterator[list[Item]]:
 
 def _widest(items: Sequence[Item]) -> tuple[int, int] | None:
     """The outermost pair of brackets that holds most, by the numbers of its brackets."""
-    best, found, opened, depth = 0, None, 0, 0
+    best, pair, opened, depth = 0, None, 0, 0
     for at, item in enumerate(items):
         if item.text in OPEN:
             if not depth:
@@ -209,8 +209,8 @@ def _widest(items: Sequence[Item]) -> tuple[int, int] | None:
             if not depth:
                 size = len(join(items[opened + 1 : at]))
                 if size > best:
-                    best, found = size, (opened, at)
-    return found
+                    best, pair = size, (opened, at)
+    return pair
 
 
 def bracketed(items: Sequence[Item], first: str, style: Style) -> str:
@@ -344,10 +344,10 @@ class _Lexer:
         heads: list[str] = []  # the word before each open bracket
         closed = ""  # the word before the bracket that closed last
         while at < size:
-            found = scan(code, at)
-            if found is None or found.lastgroup is None:
+            lexeme = scan(code, at)
+            if lexeme is None or lexeme.lastgroup is None:
                 raise Unsure
-            kind, stop = found.lastgroup, found.end()
+            kind, stop = lexeme.lastgroup, lexeme.end()
             if kind == "blank":
                 breaks += code.count("\n", at, stop) if code[at] != "\\" else 0
                 at = stop
@@ -355,7 +355,7 @@ class _Lexer:
             if kind == "block":
                 stop = self._block_end(stop)
             elif kind == "opener":
-                kind, stop = "literal", self._string_end(found.group(), stop)
+                kind, stop = "literal", self._string_end(lexeme.group(), stop)
             elif code[at] == "/" and kind == "sign" and self._begins_pattern(last, closed):
                 kind, stop = "literal", self._pattern_end(at)
             token = Token(kind, code[at:stop], at, breaks)
@@ -399,10 +399,10 @@ class _Lexer:
         return last.kind == "sign" and last.text not in ("]", "++", "--")
 
     def _pattern_end(self, at: int) -> int:
-        found = _PATTERN.match(self.code, at)
-        if not found:
+        pattern = _PATTERN.match(self.code, at)
+        if not pattern:
             raise Unsure
-        return found.end()
+        return pattern.end()
 
     def _string_end(self, opener: str, at: int) -> int:
         """Where a string ends that the opener before `at` began."""
@@ -417,10 +417,10 @@ class _Lexer:
         return self._holes_end(opener, at, "${", escapes=True)
 
     def _behind(self, end: str, at: int) -> int:
-        found = self.code.find(end, at)
-        if found < 0:
+        place = self.code.find(end, at)
+        if place < 0:
             raise Unsure
-        return found + len(end)
+        return place + len(end)
 
     def _csharp_end(self, opener: str, at: int) -> int:
         if self.code.startswith('""', at) and "@" not in opener:
@@ -428,10 +428,10 @@ class _Lexer:
         if "$" in opener:
             return self._holes_end('"', at, "{", escapes="@" not in opener)
         pattern = r'(?:[^"]|"")*"(?!")' if "@" in opener else r'(?:\\.|[^"\\\n])*"'
-        found = re.compile(pattern).match(self.code, at)
-        if not found:
+        literal = re.compile(pattern).match(self.code, at)
+        if not literal:
             raise Unsure
-        return found.end()
+        return literal.end()
 
     def _holes_end(self, end: str, at: int, hole: str, *, escapes: bool) -> int:
         """Where a string with holes for code ends; the code in a hole is lexed as any."""
@@ -543,8 +543,8 @@ def _require_same(before: list[Token], after: list[Token], language: str) -> Non
     by_line = language in BY_LINE
 
     def content(tokens: list[Token]) -> list[tuple[str, bool]]:
-        kept = [token for token in tokens if not token.is_comment]
-        return [(t.text, by_line and n > 0 and t.breaks > 0) for n, t in enumerate(kept)]
+        code_tokens = [token for token in tokens if not token.is_comment]
+        return [(t.text, by_line and n > 0 and t.breaks > 0) for n, t in enumerate(code_tokens)]
 
     if content(before) != content(after):
         raise Unsure

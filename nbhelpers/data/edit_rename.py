@@ -391,11 +391,11 @@ def rename_python(syntax: Syntax, draw: random.Random) -> tuple[str, dict[str, s
 
 def replaced(syntax: Syntax, places: list[tuple[int, str]]) -> str:
     """The program with other texts for some of its nodes."""
-    out, kept = [], 0
+    out, stop = [], 0
     for node, text in sorted(places):
-        out += [syntax.source[kept : syntax.starts[node]], text.encode()]
-        kept = syntax.stops[node]
-    return b"".join([*out, syntax.source[kept:]]).decode()
+        out += [syntax.source[stop : syntax.starts[node]], text.encode()]
+        stop = syntax.stops[node]
+    return b"".join([*out, syntax.source[stop:]]).decode()
 
 
 class _PythonPlan:
@@ -426,25 +426,25 @@ class _PythonPlan:
 
     def kinds(self) -> dict[str, str]:
         """The names to change, with what they are, in the order of the program."""
-        found: dict[str, str] = {}
+        kind_of: dict[str, str] = {}
         for use in self.names.uses:
             name = use.name
-            if name in self.kept or name in found or name.startswith("__") or not name.strip("_"):
+            if name in self.kept or name in kind_of or name.startswith("__") or not name.strip("_"):
                 continue
             how = self.how.get(name, set()) | self.class_bound.get(name, set())
             kind = "function" if "def" in how else kind_of_variable(name)
-            found[name] = "class" if "class" in how else kind
-        return found
+            kind_of[name] = "class" if "class" in how else kind
+        return kind_of
 
     def _definitions(self, kind: str) -> dict[str, list[int]]:
         """The nodes that define functions or classes, by name."""
-        found: dict[str, list[int]] = {}
+        nodes: dict[str, list[int]] = {}
         for node, node_kind in enumerate(self.syntax.kinds):
             if node_kind == kind:
                 name = self.syntax.field(node, "name")
                 if name is not None:
-                    found.setdefault(self.syntax.text(name), []).append(node)
-        return found
+                    nodes.setdefault(self.syntax.text(name), []).append(node)
+        return nodes
 
     def _scope_kind(self, node: int) -> str:
         return self.names.scopes[self.names.node_scopes[node]].kind
@@ -474,35 +474,35 @@ class _PythonPlan:
         parent = self.syntax.parents[node]
         if self.syntax.kinds[parent] != "decorated_definition":
             return []
-        found = []
+        names = []
         for child in self.syntax.children(parent):
             if self.syntax.kinds[child] == "decorator":
                 words = _WORD.findall(self.syntax.text(child).partition("(")[0])
-                found.append(words[-1] if words else "")
-        return found
+                names.append(words[-1] if words else "")
+        return names
 
     def _is_safely_decorated(self, node: int) -> bool:
         return all(name in _SAFE_DECORATORS for name in self._decorators(node))
 
     def _methods(self) -> set[str]:
         """Names of methods whose receivers are all known."""
-        found = set()
+        methods = set()
         for name, how in self.class_bound.items():
             nodes = [n for n in self.functions.get(name, ()) if self._scope_kind(n) == "class"]
             is_plain = (
                 how == {"def"} and not name.startswith("__") and name not in _KNOWN_ATTRIBUTES
             )
             if is_plain and all(self._in_closed(n) and self._is_safely_decorated(n) for n in nodes):
-                found.add(name)
+                methods.add(name)
         instances = self._instances()
         called = set()
         for node in self.names.attributes:
             name = self.syntax.text(node)
-            if name in found:
+            if name in methods:
                 called.add(name)
                 if not self._is_known_receiver(self.syntax.parents[node] + 1, instances):
-                    found.discard(name)
-        return found & called
+                    methods.discard(name)
+        return methods & called
 
     def _in_closed(self, node: int) -> bool:
         owner = self.names.scopes[self.names.node_scopes[node]].node
@@ -511,12 +511,12 @@ class _PythonPlan:
 
     def _instances(self) -> set[str]:
         """Variables that are only ever given an object of a closed class."""
-        given: dict[str, bool] = {}
+        always_instance: dict[str, bool] = {}
         for use in self.names.uses:
             if use.binds:
                 is_one = self._is_given_instance(use)
-                given[use.name] = given.get(use.name, True) and is_one
-        return {name for name, always in given.items() if always}
+                always_instance[use.name] = always_instance.get(use.name, True) and is_one
+        return {name for name, always in always_instance.items() if always}
 
     def _is_given_instance(self, use: Use) -> bool:
         parent = self.syntax.parents[use.node]
@@ -547,7 +547,7 @@ class _PythonPlan:
 
     def _by_text(self) -> set[str]:
         """Names that stand in strings, where strings may name things."""
-        kinds, found = self.syntax.kinds, set()
+        kinds, names_in_strings = self.syntax.kinds, set()
         words = {use.name for use in self.names.uses} | self.names.imported
         words |= {self.syntax.text(node) for node in self.names.attributes}
         is_reflective = bool(words & _PYTHON_REFLECTIVE) or b"__main__ import" in self.syntax.source
@@ -555,12 +555,12 @@ class _PythonPlan:
             if kinds[node] == "string" and (
                 is_reflective or "type" in (kinds[u] for u in self.syntax.above(node))
             ):
-                found.update(_WORD.findall(self.syntax.text(node)))
-        return found
+                names_in_strings.update(_WORD.findall(self.syntax.text(node)))
+        return names_in_strings
 
     def _by_keyword(self) -> set[str]:
         """Parameters that a call may name although it is not known which function it calls."""
-        kept: set[str] = set()
+        parameters: set[str] = set()
         for node in self.names.keywords:
             name = self.syntax.text(node)
             call = self.syntax.parents[self.syntax.parents[self.syntax.parents[node]]]
@@ -569,13 +569,13 @@ class _PythonPlan:
                 if all(name in self._parameters(n) for n in self.functions[callee]):
                     self.own_keywords.add(node)
                 elif any(name in self._parameters(n) for n in self.functions[callee]):
-                    kept.add(name)
+                    parameters.add(name)
             elif callee not in self.names.free or callee not in PYTHON_WORDS:
-                kept.add(name)
+                parameters.add(name)
         for node, kind in enumerate(self.syntax.kinds):
             if kind == "dictionary_splat" and self.syntax.parent_kind(node) == "argument_list":
-                kept |= {name for name, how in self.how.items() if "param" in how}
-        return {name for name in kept if "param" in self.how.get(name, ())}
+                parameters |= {name for name, how in self.how.items() if "param" in how}
+        return {name for name in parameters if "param" in self.how.get(name, ())}
 
     def _is_own_function(self, name: str) -> bool:
         return name in self.functions and self.how.get(name) == {"def"}
@@ -611,12 +611,12 @@ class _PythonPlan:
 
     def _decorated(self) -> set[str]:
         """Names and parameters of functions that a decorator may call by name."""
-        found: set[str] = set()
+        called_by_name: set[str] = set()
         for name, nodes in self.functions.items():
             for node in nodes:
                 if not self._is_safely_decorated(node):
-                    found |= {name} | self._parameters(node)
-        return found
+                    called_by_name |= {name} | self._parameters(node)
+        return called_by_name
 
 
 # ------------------------------------------------------------------------------------------------
@@ -729,7 +729,7 @@ class _JavaPlan:
         for _, name, kind in (*variables, *methods, *types):
             kinds.setdefault(name, set()).add(kind)
         every = (*variables, *methods, *types)
-        return [found for found in every if len(kinds[found[1]]) == 1]
+        return [identifier for identifier in every if len(kinds[identifier[1]]) == 1]
 
     def _classify(self) -> None:
         syntax = self.syntax

@@ -95,12 +95,12 @@ class Syntax:
         """Each node's kind and depth, without comments and the kinds to ignore."""
         skipped = COMMENTS | set(ignored)
         depths: list[int] = []
-        found = []
+        nodes = []
         for kind, parent in zip(self.kinds, self.parents, strict=True):
             depths.append(depths[parent] + 1 if parent >= 0 else 0)
             if kind not in skipped:
-                found.append((kind, depths[-1]))
-        return found
+                nodes.append((kind, depths[-1]))
+        return nodes
 
 
 def parse_clean(code: str, language: str) -> Syntax:
@@ -222,25 +222,25 @@ def cut_out(source: bytes, cuts: Iterable[Cut]) -> bytes:
 
     Two words that only a comment kept apart stay apart; blanks before it go where it ended a line.
     """
-    out, kept = bytearray(), 0
+    out, copied_to = bytearray(), 0
     for start, stop, instead in sorted(cuts):
-        if start < kept:
+        if start < copied_to:
             continue
-        out += source[kept:start]
-        kept = stop
+        out += source[copied_to:start]
+        copied_to = stop
         if instead:
             out += instead
             continue
-        rest = kept
+        rest = copied_to
         while rest < len(source) and source[rest] in _BLANKS:
             rest += 1
         if rest == len(source) or source[rest : rest + 1] == b"\n":
-            kept = _end_line(out, rest, len(source))
+            copied_to = _end_line(out, rest, len(source))
         else:
-            kept = rest
+            copied_to = rest
             if out and out[-1:] not in b" \t\n(":
                 out += b" "
-    out += source[kept:]
+    out += source[copied_to:]
     return bytes(out if source.startswith(b"\n") else out.lstrip(b"\n"))
 
 

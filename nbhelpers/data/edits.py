@@ -260,13 +260,13 @@ def _key(code: str, language: str) -> str:
 
 def _versions() -> str:
     """What decides a tree, as far as it is installed; without a grammar nothing is edited."""
-    found = []
+    versions = []
     for name in ("tree-sitter", "tree-sitter-java", "tree-sitter-python"):
         try:
-            found.append(importlib.metadata.version(name))
+            versions.append(importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            found.append("none")
-    return " ".join(found)
+            versions.append("none")
+    return " ".join(versions)
 
 
 class _Cache:
@@ -297,12 +297,12 @@ class _Cache:
     def _read(self, bucket: str) -> dict[str, str | None]:
         """The programs of a file; none where it cannot be read."""
         try:
-            found = json.loads(self._path(bucket).read_text(encoding="utf-8"))
+            programs = json.loads(self._path(bucket).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(programs, dict):
             return {}
-        return {k: v for k, v in found.items() if v is None or isinstance(v, str)}
+        return {k: v for k, v in programs.items() if v is None or isinstance(v, str)}
 
 
 def _write(path: Path, text: str) -> None:

@@ -168,12 +168,12 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; one that has a key twice would lose a value without a word."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice[:40]!r} stands twice in one object")
-    return made
+    return fields
 
 
 def _read_lines(stream: IO[bytes], name: str, log: ProblemLog) -> Records:
@@ -452,9 +452,9 @@ def find_files(source: str, revision: str | None, log: ProblemLog, *, what: str 
     if not is_repo_id(repo_id) or (under and Path(under).suffix in ENDINGS):
         raise _unknown_source(source, what)
     under = under or HUB_FOLDERS.get(repo_id, "")
-    found = fetch(repo_id, revision, log, choose=_chooser(under), wanted=_WANTED)
+    fetched = fetch(repo_id, revision, log, choose=_chooser(under), wanted=_WANTED)
     name = f"{repo_id}/{under}" if under else repo_id
-    return Files(found.folder, list(found.files), name, found.commit, found.licence)
+    return Files(fetched.folder, list(fetched.files), name, fetched.commit, fetched.licence)
 
 
 def _local_files(path: Path, kind: str, source: str) -> Files:
@@ -473,7 +473,7 @@ def _local_files(path: Path, kind: str, source: str) -> Files:
     if kind != "folder":
         raise DataError(f"{source} is no plain file.", fix="give a file or a folder")
     try:
-        names = [found.relative_to(path).as_posix() for found in _files_under(path)]
+        names = [file.relative_to(path).as_posix() for file in _files_under(path)]
         there = sorted(child.name for child in path.iterdir())
     except OSError as error:
         raise DataError(
@@ -490,9 +490,9 @@ def _local_files(path: Path, kind: str, source: str) -> Files:
 
 def _files_under(path: Path) -> Iterator[Path]:
     """Data files of a folder and its subfolders; hidden ones and records about data apart."""
-    for found in sorted(path.rglob("*")):
-        if is_data(found.relative_to(path)) and found.is_file():
-            yield found
+    for file in sorted(path.rglob("*")):
+        if is_data(file.relative_to(path)) and file.is_file():
+            yield file
 
 
 def is_data(name: PurePath) -> bool:
@@ -538,16 +538,16 @@ def sort_files(names: list[str], log: ProblemLog) -> dict[str, list[str]]:
         )
         log.add("ambiguous_files", names[0], None, detail)
         return {}
-    found = find_splits(names, log, split_of=lambda path: split_name(path.as_posix()))
-    for split, files in found.items():
+    files_of = find_splits(names, log, split_of=lambda path: split_name(path.as_posix()))
+    for split, files in files_of.items():
         stems = [file.removesuffix(PurePosixPath(file).suffix) for file in files]
         twice = [file for file, stem in zip(files, stems, strict=True) if stems.count(stem) > 1]
         if twice:
             log.add("ambiguous_files", twice[0], None, f"{split} stands in {', '.join(twice)}")
-    if "train" not in found and len(found) > 0:
+    if "train" not in files_of and len(files_of) > 0:
         detail = f"no train.*; there are {', '.join(sorted(names)[:8])}"
         log.add("missing_file", "train", None, detail)
-    return {name: found[name] for name in MAIN_SPLITS if name in found}
+    return {name: files_of[name] for name in MAIN_SPLITS if name in files_of}
 
 
 def read_splits(files: Files, log: ProblemLog) -> dict[str, list[PlacedRow]]:
@@ -563,7 +563,7 @@ def read_splits(files: Files, log: ProblemLog) -> dict[str, list[PlacedRow]]:
                 reader.add(record, name, line)
         reader.finish(names[0])
         splits[split] = reader.rows
-        kinds |= {form.kind: f"{form.kind} in {names[0]}" for form in reader.forms}
+        kinds |= {schema.kind: f"{schema.kind} in {names[0]}" for schema in reader.forms}
     if len(kinds) > 1 and not log.has_any("mixed_columns"):
         log.add("mixed_columns", files.source, None, ", ".join(kinds.values()))
     return splits

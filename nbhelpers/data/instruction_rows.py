@@ -48,8 +48,8 @@ def _called(source: str) -> list[str]:
 def _defined(source: str) -> set[str]:
     tree = _parse(source)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)} if tree else set()
-    return found
+    names = {node.name for node in ast.walk(tree) if isinstance(node, kinds)} if tree else set()
+    return names
 
 
 def _parse(source: str) -> ast.Module | None:
@@ -157,16 +157,18 @@ def find_form(columns: Collection[str]) -> Form | str:
             return f"{names[name]!r} and {column!r} are two columns of one name"
     exact = list(_exact_forms(names))
     if len(exact) > 1:
-        return f"{' and '.join(', '.join(form.columns) for form in exact)} could each be the row"
+        return (
+            f"{' and '.join(', '.join(schema.columns) for schema in exact)} could each be the row"
+        )
     if exact:
         return exact[0]
     questions = [names[n] for n in QUESTIONS if n in names]
     answers = [names[n] for n in (*ANSWERS, "completion") if n in names]
     if not questions and "prompt" in names and len(answers) == 1:
         return Form("completion", names["prompt"], answers[0])
-    for what, found in (("question", questions), ("answer", answers)):
-        if len(found) > 1:
-            return f"{' and '.join(found)} could each be the {what}"
+    for what, candidates in (("question", questions), ("answer", answers)):
+        if len(candidates) > 1:
+            return f"{' and '.join(candidates)} could each be the {what}"
     inputs = _inputs(names)
     if not questions or not answers:
         return ""
@@ -175,23 +177,23 @@ def find_form(columns: Collection[str]) -> Form | str:
 
 def _exact_forms(names: Mapping[str, str]) -> list[Form]:
     """Forms whose own column names are all there, the more special ones first."""
-    found = [Form("chat", names[n]) for n in CHATS if n in names]
+    schemas = [Form("chat", names[n]) for n in CHATS if n in names]
     if "instruction" in names and "output" in names:
         inputs = [names[n] for n in INPUTS if n in names][:1]  # `input` before `context`
-        found.append(Form("instruction", names["instruction"], names["output"], *inputs))
+        schemas.append(Form("instruction", names["instruction"], names["output"], *inputs))
     if "prompt" in names and "completion" in names:
-        found.append(Form("completion", names["prompt"], names["completion"]))
+        schemas.append(Form("completion", names["prompt"], names["completion"]))
     if "code" in names and "test_list" in names and ("text" in names) != ("prompt" in names):
         question = names.get("text") or names["prompt"]
-        found.append(Form("mbpp", question, names["code"]))
-    elif not found and "text" in names and "code" in names:
-        found.append(Form("instruction", names["text"], names["code"]))
-    return found
+        schemas.append(Form("mbpp", question, names["code"]))
+    elif not schemas and "text" in names and "code" in names:
+        schemas.append(Form("instruction", names["text"], names["code"]))
+    return schemas
 
 
 def _inputs(names: Mapping[str, str]) -> list[str] | str:
-    found = [names[n] for n in INPUTS if n in names]
-    return f"{' and '.join(found)} could each be the input" if len(found) > 1 else found
+    columns = [names[n] for n in INPUTS if n in names]
+    return f"{' and '.join(columns)} could each be the input" if len(columns) > 1 else columns
 
 
 class RowReader:
@@ -212,23 +214,23 @@ class RowReader:
             detail = f"it is {type(record).__name__}: {shorten(record)}"
             self.log.add("not_a_row", file, line, detail)
             return
-        form = self._find(record)
-        if isinstance(form, str):
+        schema = self._find(record)
+        if isinstance(schema, str):
             self._n_unknown += 1
             if self._n_unknown <= EXAMPLES_SHOWN:
-                self._unknown.append((file, line, form, tuple(map(str, record))))
+                self._unknown.append((file, line, schema, tuple(map(str, record))))
             return
-        self.forms.setdefault(form, (file, line))
-        made = make_row(record, form)
-        if isinstance(made, Fault):
-            self.log.add(made.kind, file, line, made.detail)
+        self.forms.setdefault(schema, (file, line))
+        row = make_row(record, schema)
+        if isinstance(row, Fault):
+            self.log.add(row.kind, file, line, row.detail)
         else:
-            self._keep(made, record, form, file, line)
+            self._keep(row, record, schema, file, line)
 
     def finish(self, file: str) -> None:
         """Judge what needs all records: unknown or mixed columns, prompts that hold the answer."""
         self._tell_unknown(file)
-        kinds = {form.kind: place for form, place in self.forms.items()}
+        kinds = {schema.kind: place for schema, place in self.forms.items()}
         if len(kinds) > 1:
             places = [f"{kind} at {where}:{line}" for kind, (where, line) in kinds.items()]
             self.log.add("mixed_columns", file, None, ", ".join(places))
@@ -243,8 +245,10 @@ class RowReader:
             self.log.add("unknown_columns", where, line, f"{detail}; read are {forms_read()}")
             return
         for where, line, why, columns in self._unknown:
-            form = next(iter(self.forms))
-            lack = [name for name in (form.question, form.answer) if name and name not in columns]
+            schema = next(iter(self.forms))
+            lack = [
+                name for name in (schema.question, schema.answer) if name and name not in columns
+            ]
             detail = f"no {' and no '.join(lack)}" if lack else why
             detail += f"; the columns are {named(columns)}"
             self.log.add("null_value", where, line, detail)
@@ -257,10 +261,12 @@ class RowReader:
             self._form_of[keys] = find_form([str(key) for key in record])
         return self._form_of[keys]
 
-    def _keep(self, row: Row, record: Mapping[str, Any], form: Form, file: str, line: int) -> None:
-        if n := _turns_after(record.get(form.question)) if form.kind == "chat" else 0:
+    def _keep(
+        self, row: Row, record: Mapping[str, Any], schema: Form, file: str, line: int
+    ) -> None:
+        if n := _turns_after(record.get(schema.question)) if schema.kind == "chat" else 0:
             self.log.add("turns_after_answer", file, line, f"{n} turns")
-        if any("\r" in str(record.get(name, "")) for name in form.columns):
+        if any("\r" in str(record.get(name, "")) for name in schema.columns):
             self.log.add("crlf_text", file, line)
         raw_id = next((record[n] for n in IDS if type(record.get(n)) in (int, str)), None)
         id_ = str(raw_id) if raw_id not in (None, "") else f"{file}:{line}"
@@ -272,15 +278,15 @@ class RowReader:
             self.log.add("repeated_id", file, line, f"id {shorten(id_)} stands at {first}:{at} too")
             return
         self._ids[id_] = file, line
-        task_id = record.get("task_id") if form.kind == "mbpp" else None
+        task_id = record.get("task_id") if schema.kind == "mbpp" else None
         number = task_id if type(task_id) is int else None
         self.rows.append(PlacedRow(row, id_, file, line, number))
 
     def _tell_names(self, file: str) -> None:
-        for form, (where, line) in self.forms.items():
-            if not form.is_plain:
-                read = f"{form.question} as the question, {form.answer} as the answer"
-                extra = f", {form.input} as the input" if form.input else ""
+        for schema, (where, line) in self.forms.items():
+            if not schema.is_plain:
+                read = f"{schema.question} as the question, {schema.answer} as the answer"
+                extra = f", {schema.input} as the input" if schema.input else ""
                 self.log.add("columns_read", where or file, line, read + extra)
 
     def _check_prompts(self, file: str) -> None:
@@ -330,7 +336,7 @@ def named(columns: Collection[Any], limit: int = 12) -> str:
     return ", ".join(names[:limit]) + (", …" if len(names) > limit else "") or "none"
 
 
-def make_row(record: Mapping[str, Any], form: Form) -> Row | Fault:
+def make_row(record: Mapping[str, Any], schema: Form) -> Row | Fault:
     """The row of a record, line ends written plainly, or what is wrong with it.
 
     >>> make_row({"prompt": "1 + 1 = ", "completion": "2"}, Form("completion", "prompt",
@@ -340,26 +346,26 @@ def make_row(record: Mapping[str, Any], form: Form) -> Row | Fault:
     ...     "output"))
     Fault(kind='empty_answer', detail='output is white space only', id_=None)
     """
-    if form.kind == "chat":
-        return _chat_row(record.get(form.question), form.question)
+    if schema.kind == "chat":
+        return _chat_row(record.get(schema.question), schema.question)
     texts: dict[str, str] = {}
-    for name in (form.question, form.answer):
+    for name in (schema.question, schema.answer):
         value = _text(record, name)
         if isinstance(value, Fault):
             return value
         texts[name] = value
-    for name, kind in ((form.question, "empty_question"), (form.answer, "empty_answer")):
+    for name, kind in ((schema.question, "empty_question"), (schema.answer, "empty_answer")):
         if not texts[name].strip():
             return Fault(kind, f"{name} is {'white space only' if texts[name] else 'empty'}")
-    extra = record.get(form.input) if form.input else None
-    input_ = _text(record, form.input) if extra is not None else ""
+    extra = record.get(schema.input) if schema.input else None
+    input_ = _text(record, schema.input) if extra is not None else ""
     if isinstance(input_, Fault):
         return input_
-    question, answer = texts[form.question], texts[form.answer]
-    if form.kind == "mbpp":
+    question, answer = texts[schema.question], texts[schema.answer]
+    if schema.kind == "mbpp":
         question = mbpp_question(question, answer, _tests(record.get("test_list")))
     kind: Literal["completion", "instruction"]
-    kind = "completion" if form.kind == "completion" else "instruction"
+    kind = "completion" if schema.kind == "completion" else "instruction"
     return Row(kind, answer, question, input_)
 
 
@@ -417,10 +423,10 @@ def _turns(value: Any, name: str) -> list[Turn] | Fault:
         return Fault("bad_turns", f"{name} is {type(value).__name__}: {shorten(value)}")
     turns: list[Turn] = []
     for number, turn in enumerate(value, 1):
-        made = _turn(turn, f"turn {number} of {name}")
-        if isinstance(made, Fault):
-            return made
-        turns.append(made)
+        parsed = _turn(turn, f"turn {number} of {name}")
+        if isinstance(parsed, Fault):
+            return parsed
+        turns.append(parsed)
     return turns
 
 

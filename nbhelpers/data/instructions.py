@@ -60,21 +60,21 @@ def official_splits(splits: Splits, log: ProblemLog) -> Splits:
     rows = splits.get("train", [])
     if len(splits) != 1 or not rows or any(placed.task_id is None for placed in rows):
         return splits
-    found: Splits = {name: [] for name in ("train", "valid", "test", "prompt")}
+    official: Splits = {name: [] for name in ("train", "valid", "test", "prompt")}
     for placed in rows:
         name = mbpp_split(placed.task_id)
         if name is None:
             return splits
-        found[name].append(placed)
-    if not all(found[name] for name in ("train", "valid", "test")):
+        official[name].append(placed)
+    if not all(official[name] for name in ("train", "valid", "test")):
         return splits
-    n_prompt = len(found.pop("prompt"))
-    detail = ", ".join(f"{name} {len(part)}" for name, part in found.items())
+    n_prompt = len(official.pop("prompt"))
+    detail = ", ".join(f"{name} {len(part)}" for name, part in official.items())
     file = rows[0].file
     log.add(
         "official_splits", file, None, f"{detail}; {n_prompt} for prompts left out", n=len(rows)
     )
-    return found
+    return official
 
 
 def mbpp_split(task_id: int | None) -> str | None:
@@ -248,14 +248,14 @@ def compare_splits(
     """
     train = splits["train"]
     near, within = _near_rows(splits, log)
-    found = {name: _likenesses(train, splits[name], near[name]) for name in HELD}
-    bad = sorted(set().union(*found.values()))
+    likenesses = {name: _likenesses(train, splits[name], near[name]) for name in HELD}
+    bad = sorted(set().union(*likenesses.values()))
     like = {
         name: {kind: sum(one.kind == kind for one in rows.values()) for kind in KINDS}
-        for name, rows in found.items()
+        for name, rows in likenesses.items()
     }
     if bad:
-        detail = ", ".join(f"{len(rows):,} like {name}" for name, rows in found.items())
+        detail = ", ".join(f"{len(rows):,} like {name}" for name, rows in likenesses.items())
         log.add("like_evaluation", train[bad[0]].file, train[bad[0]].line, detail, n=len(bad))
     if remove and bad:
         log.add("removed_rows", train[0].file, None, n=len(bad))
@@ -266,7 +266,7 @@ def compare_splits(
         "train_rows_like_any": len(bad),
         "removed": len(bad) if remove else 0,
         "within_train": within,
-        "examples": list(_examples(splits, found)),
+        "examples": list(_examples(splits, likenesses)),
     }
     return splits | {"train": train}, facts
 
@@ -290,14 +290,14 @@ def _near_rows(
     Train is taken in blocks, so that memory stays bounded; with more than one block, repeats within
     train are not looked for beyond equal rows (None).
     """
-    train, held = splits["train"], [*splits["test"], *splits["valid"]]
-    n_test, n_held = len(splits["test"]), len(held)
+    train, held_out = splits["train"], [*splits["test"], *splits["valid"]]
+    n_test, n_held = len(splits["test"]), len(held_out)
     places = {"test": range(n_test), "valid": range(n_test, n_held)}
     near: dict[str, dict[int, Match]] = {name: {} for name in HELD}
     equal, n_near = _equal_rows(train, log), None
     for start in range(0, len(train), ROWS_AT_ONCE):
         block = train[start : start + ROWS_AT_ONCE]
-        index = ShingleIndex(_texts([*held, *block]))
+        index = ShingleIndex(_texts([*held_out, *block]))
         for name, references in places.items():
             for match in index.matches(range(n_held, len(index)), references):
                 at, of = match.row - n_held + start, match.of - references.start
@@ -332,27 +332,29 @@ def _tell_repeats(repeats: list[Match], splits: Splits, n_held: int, log: Proble
 
 
 def _likenesses(
-    train: list[PlacedRow], held: list[PlacedRow], near: dict[int, Match]
+    train: list[PlacedRow], held_out: list[PlacedRow], near: dict[int, Match]
 ) -> dict[int, Likeness]:
     rows: dict[str, int] = {}
     questions: dict[str, int] = {}
-    for at, placed in enumerate(held):
+    for at, placed in enumerate(held_out):
         rows.setdefault(row_key(placed), at)
         questions.setdefault(question_key(placed), at)
-    found: dict[int, Likeness] = {}
+    likenesses: dict[int, Likeness] = {}
     for at, placed in enumerate(train):
         equal, same = rows.get(row_key(placed)), questions.get(question_key(placed))
         if equal is not None:
-            found[at] = Likeness("equal", equal, 1.0)
+            likenesses[at] = Likeness("equal", equal, 1.0)
         elif same is not None:
-            found[at] = Likeness("same_question", same, None)
+            likenesses[at] = Likeness("same_question", same, None)
         elif at in near:
-            found[at] = Likeness("near", near[at].of, round(near[at].similarity, 3))
-    return found
+            likenesses[at] = Likeness("near", near[at].of, round(near[at].similarity, 3))
+    return likenesses
 
 
-def _examples(splits: Splits, found: dict[str, dict[int, Likeness]]) -> Iterator[dict[str, Any]]:
-    for name, rows in found.items():
+def _examples(
+    splits: Splits, likenesses: dict[str, dict[int, Likeness]]
+) -> Iterator[dict[str, Any]]:
+    for name, rows in likenesses.items():
         for at, likeness in list(rows.items())[:EXAMPLES_KEPT]:
             one, other = splits["train"][at], splits[name][likeness.of]
             yield {
@@ -462,9 +464,9 @@ def load_instructions(
     try:
         splits = hold_out(official_splits(raw.splits, log), **sizes, split_seed=split_seed, log=log)
     except DataError as error:  # rows that were left out may be why there are too few
-        found = log.freeze()
-        message = f"{error.message} {found.left_out()}".rstrip()
-        raise DataError(message, fix=error.fix, details=found.report()) from error
+        problems_so_far = log.freeze()
+        message = f"{error.message} {problems_so_far.left_out()}".rstrip()
+        raise DataError(message, fix=error.fix, details=problems_so_far.report()) from error
     log.facts["rows"] = {name: len(rows) for name, rows in splits.items()}
     splits, duplicates = compare_splits(splits, log, remove=remove_duplicates)
     splits["train"] = limit_train(

@@ -94,6 +94,6 @@ def _leading_blank_lines(text: str) -> int:
 
 def _spaced_equals(text: str) -> float:
     """Share of single `=` with a blank on both sides, as in `x = 1` and unlike `x=1`."""
-    found = len(_EQUALS.findall(text))
+    n_equals = len(_EQUALS.findall(text))
     # A blank before a lone `=` and one after it: the pattern above rules out `==`, `+=` and `=>`.
-    return _share(min(text.count(" = "), found), found)
+    return _share(min(text.count(" = "), n_equals), n_equals)

@@ -56,10 +56,10 @@ def shingles(text: str, size: int = SHINGLE_TOKENS) -> set[tuple[str, ...]]:
     >>> shingles("a b"), shingles("")
     ({('a', 'b')}, set())
     """
-    found = tokens(text)
-    if len(found) < size:
-        return {tuple(found)} if found else set()
-    return set(zip(*(found[i:] for i in range(size)), strict=False))
+    words = tokens(text)
+    if len(words) < size:
+        return {tuple(words)} if words else set()
+    return set(zip(*(words[i:] for i in range(size)), strict=False))
 
 
 def jaccard(one: str, other: str) -> float:
@@ -96,7 +96,7 @@ class ShingleIndex:
         postings: Postings = {}
         for reference in references:
             self._insert(reference, postings)
-        return [found for row in rows if (found := self._first(row, postings)) is not None]
+        return [match for row in rows if (match := self._first(row, postings)) is not None]
 
     def repeats(self, rows: Iterable[int]) -> list[Match]:
         """Rows that resemble an earlier one which itself resembles none before it.
@@ -104,14 +104,14 @@ class ShingleIndex:
         So a hundred copies of a row are 99 repeats of the first, and comparing them takes 99 steps.
         """
         postings: Postings = {}
-        found = []
+        matches = []
         for row in rows:
             match = self._first(row, postings)
             if match is None:
                 self._insert(row, postings)
             else:
-                found.append(match)
-        return found
+                matches.append(match)
+        return matches
 
     def _size(self, row: int) -> int:
         return self._starts[row + 1] - self._starts[row]
@@ -154,8 +154,8 @@ class ShingleIndex:
     def _set(self, row: int) -> frozenset[int]:
         known = self._sets[row]
         if known is None:
-            found = self._ranks[self._starts[row] : self._starts[row + 1]]
-            known = self._sets[row] = frozenset(found.tolist())
+            ranks = self._ranks[self._starts[row] : self._starts[row + 1]]
+            known = self._sets[row] = frozenset(ranks.tolist())
         return known
 
 
@@ -179,10 +179,10 @@ def _ranked_shingles(texts: Iterable[str]) -> tuple[list[int], NDArray[np.int64]
     numbers = _Numbers()
     words: list[NDArray[np.int32]] = []
     for text in texts:
-        found = list(map(numbers.__getitem__, tokens(text)))
-        short = SHINGLE_TOKENS - len(found) if found else 0
+        token_numbers = list(map(numbers.__getitem__, tokens(text)))
+        short = SHINGLE_TOKENS - len(token_numbers) if token_numbers else 0
         # A text shorter than a shingle is one; 0 is no word.
-        words.append(np.array(found + [0] * max(0, short), dtype=np.int32))
+        words.append(np.array(token_numbers + [0] * max(0, short), dtype=np.int32))
     sizes = [max(0, len(one) - SHINGLE_TOKENS + 1) for one in words]
     owner = np.repeat(np.arange(len(words)), sizes)
     parts = [
@@ -221,6 +221,6 @@ def _dense(values: NDArray[np.int64]) -> NDArray[np.int64]:
     import numpy as np
 
     order = np.argsort(values, kind="stable")
-    made = np.zeros(len(values), dtype=np.int64)
-    made[order[1:]] = np.cumsum(np.diff(values[order]) > 0)
-    return made
+    ranks = np.zeros(len(values), dtype=np.int64)
+    ranks[order[1:]] = np.cumsum(np.diff(values[order]) > 0)
+    return ranks

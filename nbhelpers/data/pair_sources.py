@@ -175,9 +175,9 @@ def shorten(value: object, limit: int = 60) -> str:
 
 def split_files(folder: Path) -> dict[str, Path]:
     """Pair files of a folder by split: train, valid, test, and any `test_*.txt`."""
-    found = {name: folder / f"{name}.txt" for name in MAIN_SPLITS}
-    found |= {path.stem: path for path in sorted(folder.glob("test_*.txt"))}
-    return {name: path for name, path in found.items() if is_file(path)}
+    paths = {name: folder / f"{name}.txt" for name in MAIN_SPLITS}
+    paths |= {path.stem: path for path in sorted(folder.glob("test_*.txt"))}
+    return {name: path for name, path in paths.items() if is_file(path)}
 
 
 def read_folder(
@@ -511,20 +511,20 @@ def find_splits(
     names: list[str], log: ProblemLog, *, split_of: Callable[[Path], str | None] = split_of
 ) -> dict[str, list[str]]:
     """Sort file names into splits; parts that are missing or stand twice go to the log."""
-    found: dict[str, list[str]] = {}
+    files_of: dict[str, list[str]] = {}
     for name in sorted(names):
         split = split_of(Path(name))
         if split is None:
             log.add("ignored_file", name, None, "no split in its name")
         else:
-            found.setdefault(split, []).append(name)
-    for split, files in found.items():
+            files_of.setdefault(split, []).append(name)
+    for split, files in files_of.items():
         folders = sorted({str(Path(file).parent) for file in files})
         if len(folders) > 1:
             log.add("ambiguous_files", files[0], None, f"{split} stands in {', '.join(folders)}")
         elif lost := _missing_parts(files):
             log.add("missing_shard", files[0], None, f"{split} lacks {lost}")
-    return found
+    return files_of
 
 
 def _missing_parts(files: list[str]) -> str:
@@ -856,12 +856,12 @@ def _load(
         refuse_lost_path(source)
     if not is_repo_id(repo_id):
         raise _unknown_source(source)
-    found = fetch(repo_id, revision, log)
-    functions = next((name for name in found.files if Path(name).name == FUNCTIONS_FILE), None)
-    facts = {"source": repo_id, "revision": found.commit, "licence": found.licence}
+    fetched = fetch(repo_id, revision, log)
+    functions = next((name for name in fetched.files if Path(name).name == FUNCTIONS_FILE), None)
+    facts = {"source": repo_id, "revision": fetched.commit, "licence": fetched.licence}
     if functions is not None:
-        return read_folder((found.folder / functions).parent, log, require=require, **facts)
-    return read_parquet(found.folder, list(found.files), log, require=require, **facts)
+        return read_folder((fetched.folder / functions).parent, log, require=require, **facts)
+    return read_parquet(fetched.folder, list(fetched.files), log, require=require, **facts)
 
 
 def _load_folder(path: Path, log: ProblemLog, require: tuple[str, ...], source: str) -> CloneData:
@@ -878,7 +878,7 @@ def _load_folder(path: Path, log: ProblemLog, require: tuple[str, ...], source: 
     try:
         if kind_of(path / FUNCTIONS_FILE) or split_files(path):
             return read_folder(path, log, require=require, source=source, licence=LOCAL_LICENCE)
-        names = [found.relative_to(path).as_posix() for found in path.rglob("*.parquet")]
+        names = [file.relative_to(path).as_posix() for file in path.rglob("*.parquet")]
         if names:
             return read_parquet(
                 path, names, log, require=require, source=source, licence=LOCAL_LICENCE

@@ -395,16 +395,16 @@ def _note_texts(name: str, split: RawSplit, log: ProblemLog, groups: np.ndarray)
     identical = (groups[pairs.left] == groups[pairs.right]) & (pairs.label == 0)
     keys = _keys(pairs, groups)
     both = _rows_with_both_labels(keys, pairs.label)
-    found = {
+    counts = {
         "identical_not_clones": int(identical.sum()),
         "text_conflicts": len(np.unique(keys[both])),
     }
     for kind, mask in (("identical_not_clones", identical), ("text_conflicts", both)):
-        if found[kind]:
+        if counts[kind]:
             log.add(
-                kind, *split.place(int(np.flatnonzero(mask)[0])), f"first in {name}", n=found[kind]
+                kind, *split.place(int(np.flatnonzero(mask)[0])), f"first in {name}", n=counts[kind]
             )
-    return found
+    return counts
 
 
 def _shared(
@@ -445,8 +445,8 @@ def _facts(raw: dict[str, RawSplit], groups: np.ndarray, log: ProblemLog) -> dic
         "functions": len(groups),
         "distinct_texts": int(groups.max()) + 1,
         "share_of_clones": {name: split.pairs.prior for name, split in raw.items()},
-        "repeated_rows": {name: found["duplicate"] for name, found in repeats.items()},
-        "mirrored_rows": {name: found["mirrored"] for name, found in repeats.items()},
+        "repeated_rows": {name: counts["duplicate"] for name, counts in repeats.items()},
+        "mirrored_rows": {name: counts["mirrored"] for name, counts in repeats.items()},
         "identical_texts_with_label_0": {n: f["identical_not_clones"] for n, f in texts.items()},
         "text_pairs_with_both_labels": {n: f["text_conflicts"] for n, f in texts.items()},
         "ids_in_both": shared["ids"],
@@ -495,13 +495,13 @@ def assemble(
     """
     import numpy as np
 
-    kept = {name: np.flatnonzero(_usable(split, table, log)) for name, split in raw.items()}
+    usable = {name: np.flatnonzero(_usable(split, table, log)) for name, split in raw.items()}
     log.stop_if_needed()
-    for name, rows in kept.items():
+    for name, rows in usable.items():
         if not len(rows):
             log.add("no_rows_left", name, None, "every row was dropped")
     log.stop_if_needed()
-    raw = {name: _kept(split, kept[name]) for name, split in raw.items()}
+    raw = {name: _kept(split, usable[name]) for name, split in raw.items()}
     ids, functions, splits = _compact(table, raw)
     raw = {name: RawSplit(pairs=splits[name], place=split.place) for name, split in raw.items()}
     groups = text_groups(functions)

@@ -238,8 +238,8 @@ class Problems:
         for kind in kinds:
             _, what, fix = KINDS[kind]
             lines.append(f"{self.counts[kind]:,} x {what}. Fix: {fix}.")
-            found = self.examples.get(kind, ())
-            lines += [f"    {example}" for example in found[: shown[kind]]]
+            examples_of_kind = self.examples.get(kind, ())
+            lines += [f"    {example}" for example in examples_of_kind[: shown[kind]]]
             if self.counts[kind] > shown[kind]:
                 lines.append(f"    … and {self.counts[kind] - shown[kind]:,} more")
         return "\n".join([*lines, *self.rest()])
@@ -261,14 +261,16 @@ class Problems:
         """
         if not self.n_dropped:
             return ""
-        said = []
+        causes = []
         for kind in self.kinds("problem"):
-            found = self.examples.get(kind, ())
-            places = [f"{e.file}:{e.line}" if e.line else e.file for e in found[:PLACES_SHOWN]]
+            examples_of_kind = self.examples.get(kind, ())
+            places = [
+                f"{e.file}:{e.line}" if e.line else e.file for e in examples_of_kind[:PLACES_SHOWN]
+            ]
             places += ["…"] if self.counts[kind] > len(places) else []
-            said.append(f"{self.counts[kind]:,} x {KINDS[kind][1]} ({', '.join(places)})")
+            causes.append(f"{self.counts[kind]:,} x {KINDS[kind][1]} ({', '.join(places)})")
         rows = f"{_plural(self.n_dropped, 'row')} {'is' if self.n_dropped == 1 else 'are'}"
-        return f"{rows} left out of the data: {'; '.join(said)}."
+        return f"{rows} left out of the data: {'; '.join(causes)}."
 
     def summary(self) -> str:
         """`report` followed by the facts of the data set, one a line."""
@@ -375,9 +377,9 @@ class ProblemLog:
         """
         weight = KINDS[kind][0]
         self.counts[kind] = self.counts.get(kind, 0) + n
-        kept = self.examples.setdefault(kind, [])
-        if len(kept) < EXAMPLES_SHOWN:
-            kept.append(Example(file=file, line=line, detail=detail))
+        examples_of_kind = self.examples.setdefault(kind, [])
+        if len(examples_of_kind) < EXAMPLES_SHOWN:
+            examples_of_kind.append(Example(file=file, line=line, detail=detail))
         lost = n if rows is None else rows
         if weight == "problem" and lost:
             self.rows_dropped[file] = self.rows_dropped.get(file, 0) + lost
@@ -407,14 +409,14 @@ class ProblemLog:
         Raises:
             DataError: A file cannot be read at all, or rows are bad and the policy is `stop`.
         """
-        found = self.freeze()
-        fatal, bad = found.kinds("fatal"), found.kinds("problem")
+        problems = self.freeze()
+        fatal, bad = problems.kinds("fatal"), problems.kinds("problem")
         if not fatal and (not bad or self.policy == "drop"):
             return
         kinds = fatal + bad
         first, is_one = self.examples[kinds[0]][0], sum(self.counts[k] for k in kinds) == 1
         named = "; ".join(f"{self.counts[k]:,} x {KINDS[k][1]}" for k in kinds)
-        said = f"{KINDS[kinds[0]][1]}: {first}" if is_one else f"{named}. First: {first}"
+        summary = f"{KINDS[kinds[0]][1]}: {first}" if is_one else f"{named}. First: {first}"
         if fatal:
             fix = f"{KINDS[fatal[0]][2]} ({first.file})."
         elif is_one:
@@ -422,7 +424,7 @@ class ProblemLog:
         else:
             fix = 'mend the rows named below, or leave out exactly these: on_bad_rows="drop".'
         raise DataError(
-            f"The data at {self.source} cannot be used as it is: {said}",
+            f"The data at {self.source} cannot be used as it is: {summary}",
             fix=fix,
-            details="\n".join(found.rest()) if is_one else found.report(),
+            details="\n".join(problems.rest()) if is_one else problems.report(),
         )

@@ -114,12 +114,12 @@ class _Lines:
 
 def _java_lines(code: str) -> list[tuple[int, str]]:
     lines = _Lines()
-    kept, line = 0, 1
+    stop, line = 0, 1
     for start, end in _java_comments(code):
-        lines.add(code[kept:start] + " ", line)
-        line += code.count("\n", kept, end)
-        kept = end
-    lines.add(code[kept:], line)
+        lines.add(code[stop:start] + " ", line)
+        line += code.count("\n", stop, end)
+        stop = end
+    lines.add(code[stop:], line)
     return lines.finish()
 
 
@@ -130,15 +130,15 @@ def _java_comments(code: str) -> Iterator[tuple[int, int]]:
     is passed over is an escaped one, and what follows it is read alike), so the time is linear.
     """
     endless: set[str] = set()
-    found = _JAVA_START.search(code)
-    while found:
-        start, opener = found.span()[0], found.group()
-        end = -1 if opener in endless else _java_end(code, opener, found.end())
+    match = _JAVA_START.search(code)
+    while match:
+        start, opener = match.span()[0], match.group()
+        end = -1 if opener in endless else _java_end(code, opener, match.end())
         if end < 0:
             endless.add(opener)
         elif opener[0] == "/":
             yield start, end
-        found = _JAVA_START.search(code, end if end >= 0 else start + 1)
+        match = _JAVA_START.search(code, end if end >= 0 else start + 1)
 
 
 def _java_end(code: str, opener: str, start: int) -> int:
@@ -451,16 +451,16 @@ def grammar(language: str) -> tuple[Any, dict[int, str], dict[int, str]]:
     try:
         tree_sitter = importlib.import_module("tree_sitter")
         module = importlib.import_module(package.replace("-", "_"))
-        found = tree_sitter.Language(module.language())
-        tree_sitter.Parser(found)
+        tree_language = tree_sitter.Language(module.language())
+        tree_sitter.Parser(tree_language)
     except (ImportError, ValueError, TypeError) as error:
         raise DataFlowUnavailable(
             f"The grammar of {language} cannot be used: {error}",
             fix=f"pip install -U tree-sitter {package}",
         ) from error
-    ids = {found.field_id_for_name(name): name for name in _FIELDS}
+    ids = {tree_language.field_id_for_name(name): name for name in _FIELDS}
     ids.pop(None, None)  # a field that the grammar does not have
-    return found, {}, ids
+    return tree_language, {}, ids
 
 
 def versions(language: str) -> str:
@@ -510,7 +510,7 @@ def _flatten(
     leaves: frozenset[str],
     kinds: dict[int, str],
     fields: dict[int, str],
-    extent: tuple[int, int],
+    span: tuple[int, int],
 ) -> None:
     """Fill the lists of nodes and the spans of the tokens.
 
@@ -518,7 +518,7 @@ def _flatten(
     """
     cursor = root.walk()
     down, onward, up = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
-    low, high = extent
+    low, high = span
     spans = tree.spans
     above: list[int] = []
     while True:
@@ -565,20 +565,20 @@ def _read_tokens(tree: Tree) -> None:
 
 def _describe_errors(root: Any, tree: Tree) -> str:
     """Say what the parser skipped or missed first, with its line, and how often it did."""
-    cursor, found = root.walk(), []
+    cursor, errors = root.walk(), []
     done = False
     while not done:
         node = cursor.node
         if node.is_error or node.is_missing:
-            found.append((node.start_byte, len(found), node))
+            errors.append((node.start_byte, len(errors), node))
         if not node.has_error or node.is_error or not cursor.goto_first_child():
             while not cursor.goto_next_sibling():
                 if not cursor.goto_parent():
                     done = True
                     break
-    if not found:  # what is missing belongs to a hidden node
+    if not errors:  # what is missing belongs to a hidden node
         return "the parser recovered from an error; read as far as it did"
-    byte, _, node = min(found)
+    byte, _, node = min(errors)
     if node.is_missing:
         what = f"a {node.type!r} is missing"
     else:
@@ -586,5 +586,5 @@ def _describe_errors(root: Any, tree: Tree) -> str:
         snippet = " ".join(text.split()) or text  # a lone line separator is white space to Python
         short = snippet[:_SNIPPET] + ("…" if len(snippet) > _SNIPPET else "")
         what = f"{short!r} does not fit"
-    more = f" (and {len(found) - 1} more like it)" if len(found) > 1 else ""
+    more = f" (and {len(errors) - 1} more like it)" if len(errors) > 1 else ""
     return f"line {tree.line_at(byte)}: {what}{more}; read as far as the parser recovered"

@@ -87,30 +87,30 @@ class Guards:
 
 def find_guards(script: Script, names: RankNames) -> Guards:
     """Return the conditions of a script that concern the second repair."""
-    found = Guards(aliases=_aliases(script, names))
-    judge = Judge(names, found.aliases)
+    guards = Guards(aliases=_aliases(script, names))
+    judge = Judge(names, guards.aliases)
     closed: list[Guard] = []
-    for guard in _guards(script, names, found.aliases):
+    for guard in _guards(script, names, guards.aliases):
         is_shut = judge.is_closed_to_single if guard.is_closing else judge.is_single_only
         if not _is_for_saving(script, guard):
             if is_shut(guard.test) and not guard.is_closing:
                 closed.append(replace(guard, body=()))  # perhaps it defines what another uses
         elif not is_shut(guard.test):
             if judge.lets_rank_0(guard.test):
-                found.opened.append(guard)
+                guards.opened.append(guard)
             elif judge.is_beyond(guard.test):
-                found.kept.append(Kept(guard.line, _BEYOND))
+                guards.kept.append(Kept(guard.line, _BEYOND))
         elif reason := _reason_to_keep(script, guard, judge):
-            found.kept.append(Kept(guard.line, reason))
+            guards.kept.append(Kept(guard.line, reason))
         else:
-            found.closed.append(guard)
-    found.closed += _providers(script, found.closed, closed)
-    found.free_evaluations, found.free_saves = _free_actions(script, names, found.aliases)
-    found.kept = sorted(
-        dict.fromkeys([*found.kept, *_other_forms(script, names, found.aliases)]),
+            guards.closed.append(guard)
+    guards.closed += _providers(script, guards.closed, closed)
+    guards.free_evaluations, guards.free_saves = _free_actions(script, names, guards.aliases)
+    guards.kept = sorted(
+        dict.fromkeys([*guards.kept, *_other_forms(script, names, guards.aliases)]),
         key=lambda each: each.line,
     )
-    return found
+    return guards
 
 
 def _aliases(script: Script, names: RankNames) -> dict[str, ast.expr]:
@@ -180,13 +180,13 @@ def _closing(script: Script, node: ast.If) -> Iterator[Guard]:
 
 def _asked(test: ast.AST) -> set[str]:
     """The words of all names and keys that a condition asks."""
-    found: set[str] = set()
+    asked: set[str] = set()
     for node in ast.walk(test):
         if isinstance(node, ast.Name | ast.Attribute):
-            found |= words(last_name(node))
+            asked |= words(last_name(node))
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            found |= words(str(node.slice.value))
-    return found
+            asked |= words(str(node.slice.value))
+    return asked
 
 
 def _is_for_saving(script: Script, guard: Guard) -> bool:
@@ -275,15 +275,15 @@ def _providers(script: Script, opened: list[Guard], closed: list[Guard]) -> list
     }
     blocks = [guard for guard in closed if isinstance(guard.node, ast.If) and not guard.node.orelse]
     inside = {node for each in blocks for node in ast.walk(each.node)}
-    found = []
+    providers = []
     for guard in blocks:
         around = list(ast.walk(script.scope(guard.node)))
         elsewhere = {node.id for node in _stores(*around) if node not in inside}
         elsewhere |= {node.arg for node in around if isinstance(node, ast.arg)}
         mine = {node.id for node in _stores(*ast.walk(guard.node))} - elsewhere
         if mine & needed and not any(last_name(call) in _SET_UP for call in calls(guard.node)):
-            found.append(guard)
-    return found
+            providers.append(guard)
+    return providers
 
 
 def _free_actions(
@@ -350,16 +350,16 @@ def _is_read_boolean(script: Script, node: ast.AST) -> bool:
 
 def _other_names(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> set[str]:
     """What hides the rank: `r = args.local_rank`, a function that returns a condition on it."""
-    found = set()
+    hidden = set()
     for node in script.nodes:
         value = getattr(node, "value", None)
         is_asking = isinstance(value, ast.Compare | ast.BoolOp | ast.UnaryOp)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             if names.matches(value) or (is_asking and names.occurs(value)):
-                found.add(node.targets[0].id)
+                hidden.add(node.targets[0].id)
         elif isinstance(node, ast.Return) and is_asking and names.occurs(value):
-            found.add(_scope_name(script, node))
-    return found - {"", *names.names, *aliases}
+            hidden.add(_scope_name(script, node))
+    return hidden - {"", *names.names, *aliases}
 
 
 def _asks_rank(
@@ -449,8 +449,8 @@ def _functions(script: Script) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDe
             yield node
 
 
-def _lines(found: Iterable[ast.AST]) -> list[int]:
-    return [node.lineno for node in found]  # type: ignore[attr-defined]
+def _lines(nodes: Iterable[ast.AST]) -> list[int]:
+    return [node.lineno for node in nodes]  # type: ignore[attr-defined]
 
 
 def _samplers(node: ast.AST) -> list[ast.Call]:
@@ -521,8 +521,8 @@ def _unbound_results(script: Script, _: Guards) -> Iterator[int]:
             if not isinstance(node, ast.Assign) or not any(map(is_evaluation, calls(node.value))):
                 continue
             block = next((n for n in script.ancestors(node) if isinstance(n, ast.If)), None)
-            made = getattr(node.targets[0], "id", "")
-            named = [n for n in nodes if isinstance(n, ast.Name) and n.id == made]
+            target = getattr(node.targets[0], "id", "")
+            named = [n for n in nodes if isinstance(n, ast.Name) and n.id == target]
             if block is None or sum(isinstance(n.ctx, ast.Store) for n in named) > 1:
                 continue
             uses = [n for n in named if isinstance(script.parents[n], ast.Subscript)]

@@ -145,11 +145,11 @@ def split_for(recipe: Recipe, num_gpus: int, per_gpu: int | None, global_batch: 
     except ConfigError as error:
         if min(global_batch, size, num_gpus) < 1:
             raise
-        found = valid_choices(global_batch, size, num_gpus)
+        valid = valid_choices(global_batch, size, num_gpus)
         choices = (
-            ("--num-gpus", found.world_sizes),
-            ("--per-gpu-batch", found.per_device_sizes),
-            ("--global-batch", found.global_batch_sizes),
+            ("--num-gpus", valid.world_sizes),
+            ("--per-gpu-batch", valid.per_device_sizes),
+            ("--global-batch", valid.global_batch_sizes),
         )
         texts = [f"{name} {' or '.join(map(str, values))}" for name, values in choices if values]
         texts[-1] += " (changes the experiment)"
@@ -348,11 +348,13 @@ def _saving(plan: BatchPlan, facts: ScriptFacts | None) -> list[str]:
         return [f"{steps}; the script evaluates and saves at each."]
     saves_at, highest = batches_until_saved(plan)
     where = f" (line {facts.interval_lines[0]})" if facts else ""
-    lead = f"The script sets save_steps to the batches of an epoch{where}, so the option is ignored"
-    lead = lead if facts else f"{steps}, unless the script sets it to the batches of an epoch"
+    setting = (
+        f"The script sets save_steps to the batches of an epoch{where}, so the option is ignored"
+    )
+    setting = setting if facts else f"{steps}, unless the script sets it to the batches of an epoch"
     if saves_at > highest:
         cure = "delete the line that sets it, or use more GPUs"
-        told = f"step {saves_at} is needed and {highest} is the last: NOTHING IS SAVED; {cure}."
+        outcome = f"step {saves_at} is needed and {highest} is the last: NOTHING IS SAVED; {cure}."
     else:
-        told = f"saved at step {saves_at} of {highest}."
-    return [f"{lead}.", f"Then, with {SAMPLE_PAIRS:,} pairs and {EPOCHS} epochs, {told}"]
+        outcome = f"saved at step {saves_at} of {highest}."
+    return [f"{setting}.", f"Then, with {SAMPLE_PAIRS:,} pairs and {EPOCHS} epochs, {outcome}"]

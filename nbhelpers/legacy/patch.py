@@ -82,10 +82,10 @@ def _placed(script: Script, point: Point, namespace: str, module: str, ending: s
     start, end = script.span(point.statement)
     line_end, after = script.logical_end(end)
     indent = _indent(script, start)
-    test, held = _test(point, namespace, module)
+    test, current = _test(point, namespace, module)
     target, value = f"{namespace}.{point.option.attribute}", f'int({module}.environ["{VARIABLE}"])'
     if indent is None or not _is_last(script, end, line_end):
-        text = f"; {target} = {value} if {test} else {held}"
+        text = f"; {target} = {value} if {test} else {current}"
         return Edit(end, end, text + (f"; {ending}" if ending else ""))
     line = script.line_end(line_end)
     lines = [f"{indent}if {test}:", f"{indent}{_unit(script, indent)}{target} = {value}"]
@@ -97,14 +97,14 @@ def _placed(script: Script, point: Point, namespace: str, module: str, ending: s
 def _test(point: Point, namespace: str, module: str) -> tuple[str, str]:
     """The condition (the launcher sets a rank, the option has its default), and the value held."""
     attribute, default = point.option.attribute, point.option.default
-    held = f"{namespace}.{attribute}"
+    current = f"{namespace}.{attribute}"
     if not point.is_sure:
         # `==` with None never holds; where the default is None, a missing one must not count.
-        held = f'getattr({namespace}, "{attribute}", {0 if default == "None" else None})'
+        current = f'getattr({namespace}, "{attribute}", {0 if default == "None" else None})'
     is_set = f'"{VARIABLE}" in {module}.environ'
     if not default:  # what the launcher says is right
-        return is_set, held
-    return f"{held} {'is' if default == 'None' else '=='} {default} and {is_set}", held
+        return is_set, current
+    return f"{current} {'is' if default == 'None' else '=='} {default} and {is_set}", current
 
 
 def _default_edit(script: Script, point: Point, module: str) -> Edit:
@@ -197,9 +197,13 @@ def open_edits(script: Script, guards: list[Guard], judge: Judge) -> list[Edit]:
         if isinstance(part, ast.Compare):
             edits += _compare_edits(script, judge, part, is_single)
         elif isinstance(part, ast.Name):  # it stands for a comparison, which is written out here
-            told = judge.aliases[part.id]
-            assert isinstance(told, ast.Compare)
-            side = told.left if judge.names.occurs(told.left) else told.comparators[0]
+            comparison = judge.aliases[part.id]
+            assert isinstance(comparison, ast.Compare)
+            side = (
+                comparison.left
+                if judge.names.occurs(comparison.left)
+                else comparison.comparators[0]
+            )
             word = "in" if is_single else "not in"
             edits.append(Edit(*script.span(part), f"({script.source(side)} {word} {BOTH})"))
     return edits
@@ -207,8 +211,8 @@ def open_edits(script: Script, guards: list[Guard], judge: Judge) -> list[Edit]:
 
 def _compare_edits(script: Script, judge: Judge, node: ast.Compare, is_single: bool) -> list[Edit]:
     left, right = script.span(node.left), script.span(node.comparators[0])
-    found = [t for t in script.between(left[1], right[0]) if t.string in _OPERATORS]
-    start, end = script.token_place(found[0].start), script.token_place(found[-1].end)
+    operators = [t for t in script.between(left[1], right[0]) if t.string in _OPERATORS]
+    start, end = script.token_place(operators[0].start), script.token_place(operators[-1].end)
     word = _spaced(script, start, end, "in" if is_single else "not in")
     edits = [Edit(start, end, word), Edit(*right, _spaced(script, *right, BOTH))]
     if not judge.names.occurs(node.left):
@@ -362,8 +366,8 @@ def _is_for_callers(plan: _Plan) -> bool:
     for use in uses:
         heads = [getattr(each, "args", None) for each in plan.script.ancestors(use)]
         heads = [each for each in heads if isinstance(each, ast.arguments)]
-        given = {n.arg for head in heads for n in ast.walk(head) if isinstance(n, ast.arg)}
-        if getattr(getattr(use, "value", None), "id", None) not in given:
+        parameters = {n.arg for head in heads for n in ast.walk(head) if isinstance(n, ast.arg)}
+        if getattr(getattr(use, "value", None), "id", None) not in parameters:
             return False
     return bool(uses) and bool(plan.guards.closed or plan.guards.opened)
 

@@ -211,21 +211,21 @@ class Source:
 def env_sources(script: Script, names: RankNames) -> list[Source]:
     """Return every place where the launcher's rank arrives in the script's own name for it."""
     fed = _fed_names(script)
-    found = [*_assigned(script, names, fed), *_passed(script, names, fed)]
-    if not found and not attribute_uses(script, names, fed):
-        found = [
+    sources = [*_assigned(script, names, fed), *_passed(script, names, fed)]
+    if not sources and not attribute_uses(script, names, fed):
+        sources = [
             Source(node.lineno, f"{target.id} is read from {VARIABLE}", node)
             for node, target, value in _assignments(script)
             if isinstance(target, ast.Name) and target.id in names.names and _feeds(value, fed)
         ]
-    return found or list(_libraries(script, names))
+    return sources or list(_libraries(script, names))
 
 
 def attribute_uses(
     script: Script, names: RankNames, fed: frozenset[str] = frozenset()
 ) -> list[ast.expr]:
     """Return where the rank is read as an attribute or key, log lines and its own source apart."""
-    found = []
+    uses = []
     for node in script.nodes:
         is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         if not is_read or isinstance(node, ast.Name) or not names.matches(node):
@@ -237,8 +237,8 @@ def attribute_uses(
             is_told |= isinstance(above, ast.Call) and last_name(above) in _LOGGING
             whole = above
         if not is_told and not _feeds(whole, fed):
-            found.append(node)
-    return found
+            uses.append(node)
+    return uses
 
 
 def late_uses(script: Script, names: RankNames, source: Source, sources: list[Source]) -> list[int]:
@@ -338,14 +338,14 @@ def _passed(script: Script, names: RankNames, fed: frozenset[str]) -> Iterator[S
     """Calls that hand the launcher's rank on under the script's name for it."""
     for call in script.calls:
         name = last_name(call)
-        given = {each.arg for each in call.keywords if _feeds(each.value, fed)}
+        fed_keywords = {each.arg for each in call.keywords if _feeds(each.value, fed)}
         if is_rank_option(call):
-            if "default" in given:
+            if "default" in fed_keywords:
                 yield Source(call.lineno, f"the option's default reads {VARIABLE}")
         elif name == "setattr" and len(call.args) == 3:
             if getattr(call.args[1], "value", "") in names.attributes and _feeds(call.args[2], fed):
                 yield Source(call.lineno, f"the rank is set from {VARIABLE}", call)
-        elif (name in _FILLERS or name[:1].isupper()) and given & names.attributes:
+        elif (name in _FILLERS or name[:1].isupper()) and fed_keywords & names.attributes:
             yield Source(call.lineno, f"{name}() gets the rank from {VARIABLE}", call)
 
 
@@ -416,15 +416,15 @@ class Point:
 
 def rank_options(script: Script) -> list[Option]:
     """Return every declaration of the option, also as a field of a class of arguments."""
-    found = [_declared(script, call) for call in script.calls if is_rank_option(call)]
+    options = [_declared(script, call) for call in script.calls if is_rank_option(call)]
     if any(last_name(call) == _DATACLASSES for call in script.calls):
-        found += [
+        options += [
             Option(default=_code(_field_default(node.value)))
             for node in script.nodes
             if isinstance(node, ast.AnnAssign) and last_name(node.target) == "local_rank"
             if isinstance(script.parents[node], ast.ClassDef)
         ]
-    return found
+    return options
 
 
 def required_line(script: Script) -> int:
@@ -452,16 +452,16 @@ def parse_points(script: Script, names: RankNames, options: list[Option]) -> lis
     if not options and not holders:
         return []
     calls = [call for call in script.calls if _is_parsing(call)]
-    found: dict[ast.stmt, Point] = {}
+    points: dict[ast.stmt, Point] = {}
     for call in calls:
         option, is_sure = _option_of(script, call, options, alone=len(calls) == 1)
         point = _point(script, holders, call, option, is_sure) if option else None
-        if point is None or point.statement in found:
+        if point is None or point.statement in points:
             continue
         if not options and point.namespace and point.namespace not in holders:
             point = replace(point, is_sure=False)  # declared out of sight: perhaps not for this one
-        found[point.statement] = point
-    return list(found.values()) if calls else list(_foreign_points(script, holders))
+        points[point.statement] = point
+    return list(points.values()) if calls else list(_foreign_points(script, holders))
 
 
 def _is_parsing(node: ast.AST) -> bool:
@@ -470,14 +470,14 @@ def _is_parsing(node: ast.AST) -> bool:
 
 
 def _declared(script: Script, call: ast.Call) -> Option:
-    given = {each.arg: each.value for each in call.keywords}
+    values = {each.arg: each.value for each in call.keywords}
     texts = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
     usual = next((each for each in texts if each.startswith("--")), texts[0])
-    dest = getattr(given.get("dest"), "value", usual.lstrip("-").replace("-", "_"))
+    dest = getattr(values.get("dest"), "value", usual.lstrip("-").replace("-", "_"))
     scope = script.scope(call)
     parser, is_of_subcommand = _root_parser(scope, base_name(call))
-    is_number = last_name(given.get("type", call)) == "int"
-    default = _code(given.get("default", ast.Constant(None)), is_number)
+    is_number = last_name(values.get("type", call)) == "int"
+    default = _code(values.get("default", ast.Constant(None)), is_number)
     return Option(str(dest), default, scope, parser, is_of_subcommand)
 
 
@@ -501,11 +501,11 @@ def _root_parser(scope: ast.AST, name: str) -> tuple[str, bool]:
     """The parser that a group or a subcommand belongs to, and if a subcommand is between."""
     is_of_subcommand = False
     for _ in range(5):  # a chain of groups is two or three long
-        made = _value_of(scope, name)
-        if not isinstance(made, ast.Call) or last_name(made) not in _PARTS:
+        origin = _value_of(scope, name)
+        if not isinstance(origin, ast.Call) or last_name(origin) not in _PARTS:
             break
-        is_of_subcommand |= last_name(made) == "add_parser"
-        name = base_name(made)
+        is_of_subcommand |= last_name(origin) == "add_parser"
+        name = base_name(origin)
     return name, is_of_subcommand
 
 
@@ -534,9 +534,9 @@ def _option_of(
 
 def _is_shared(scope: ast.AST, parser: str) -> bool:
     """Whether a parser gets options out of sight: from a helper, its parents, another file."""
-    made = _value_of(scope, parser)
-    is_plain = isinstance(made, ast.Call) and last_name(made) == "ArgumentParser"
-    if not is_plain or any(each.arg == "parents" for each in getattr(made, "keywords", [])):
+    origin = _value_of(scope, parser)
+    is_plain = isinstance(origin, ast.Call) and last_name(origin) == "ArgumentParser"
+    if not is_plain or any(each.arg == "parents" for each in getattr(origin, "keywords", [])):
         return True
     return any(
         isinstance(node, ast.Call) and any(last_name(each) == parser for each in node.args)
@@ -552,22 +552,22 @@ def _point(
     is_sure = is_sure and all(map(_is_result, _branches(node)))
     method = last_name(call)
     gives_many = method in (*_KNOWN, _DATACLASSES) and not picks
-    form, namespace = _before(script, call, is_sure), ""
+    insertion, namespace = _before(script, call, is_sure), ""
     if isinstance(parent, ast.NamedExpr) and isinstance(script.parents[parent], ast.Expr):
-        form, namespace = "after", parent.target.id
+        insertion, namespace = "after", parent.target.id
     elif isinstance(parent, ast.Assign | ast.AnnAssign):
         targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
         namespace = _namespace(script, holders, targets, method, gives_many)
-        form = "after" if namespace else ""
+        insertion = "after" if namespace else ""
     elif isinstance(parent, ast.Return) and method != _DATACLASSES:
-        form, namespace = "return", "[0]" if gives_many else ""
+        insertion, namespace = "return", "[0]" if gives_many else ""
     elif isinstance(parent, ast.Expr):
-        given = next((each.value for each in call.keywords if each.arg == "namespace"), None)
-        if given is None:  # the result is thrown away
+        argument = next((each.value for each in call.keywords if each.arg == "namespace"), None)
+        if argument is None:  # the result is thrown away
             return None
-        form, namespace = "after", script.source(given)
-    value = node if form in ("after", "return") else call
-    return Point(statement, value, form, namespace, option, is_sure)
+        insertion, namespace = "after", script.source(argument)
+    value = node if insertion in ("after", "return") else call
+    return Point(statement, value, insertion, namespace, option, is_sure)
 
 
 def _outermost(script: Script, call: ast.Call) -> tuple[ast.expr, bool]:

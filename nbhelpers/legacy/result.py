@@ -100,7 +100,9 @@ def patch_text(patch: ScriptPatch, presets: Sequence[str] = ()) -> str:
     parts = [f"{patch.path}: {patch.status}{note}", "  1. LOCAL_RANK is read"]
     parts += [f"     {each}" for each in patch.reads_rank]
     parts += ["  2. rank 0 evaluates and saves", *(f"     {each}" for each in patch.saves)]
-    parts += [f"     line {kept.line}: left as it is: {kept.reason}" for kept in patch.kept]
+    parts += [
+        f"     line {condition.line}: left as it is: {condition.reason}" for condition in patch.kept
+    ]
     parts += [f"  note: {note}" for note in patch.notes]
     if patch.diff:
         parts += ["", patch.diff.rstrip("\n")]
@@ -135,10 +137,10 @@ def _instead(hints: Hints, presets: Sequence[str]) -> list[str]:
 
 def _lengths(model: str) -> list[str]:
     """What else decides the scores of weights that a script saved."""
-    said = "  with the length it was trained with, where that is another than the preset's: "
+    advice = "  with the length it was trained with, where that is another than the preset's: "
     if model != "graphcodebert":
-        return [f"{said}-o seq_len=BLOCK_SIZE"]
+        return [f"{advice}-o seq_len=BLOCK_SIZE"]
     return [
-        f"{said}-o code_length=N -o data_flow_length=M",
+        f"{advice}-o code_length=N -o data_flow_length=M",
         "  and, as the script's parser kept string literals whole: -o grammar_compat=checkpoint",
     ]

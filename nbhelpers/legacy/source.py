@@ -189,8 +189,8 @@ class Script:
 
     def line_end(self, place: int) -> str:
         """Return the line end that the line of a place has, else the first of the file."""
-        found = LINE_END.search(self.text, place) or LINE_END.search(self.text)
-        return found.group() if found else "\n"
+        match = LINE_END.search(self.text, place) or LINE_END.search(self.text)
+        return match.group() if match else "\n"
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield what a node stands in, from the inside to the module."""
@@ -244,7 +244,7 @@ def read_script(path: Path, raw: bytes | None = None) -> Script:
         bom=bom,
         text=text,
         tree=tree,
-        starts=(0, *(found.end() for found in LINE_END.finditer(text))),
+        starts=(0, *(match.end() for match in LINE_END.finditer(text))),
         tokens=tokens,
         nodes=nodes,
         calls=tuple(node for node in nodes if isinstance(node, ast.Call)),

@@ -373,10 +373,10 @@ class CachingAllocator:
         for _, block in pool.unmapped:
             if block.prev is not None and block.prev.is_free:
                 block = block.prev
-            found, each = 0, block
-            while found < size and each is not None and each.is_free:
-                found, each = found + each.size, each.next
-            if found >= size:
+            free_bytes, each = 0, block
+            while free_bytes < size and each is not None and each.is_free:
+                free_bytes, each = free_bytes + each.size, each.next
+            if free_bytes >= size:
                 return block
         card = self.capacity_bytes or self.fraction_bytes or UNBOUNDED
         length = round_up(max(card + card // 8, size), LARGE_SEGMENT)

@@ -42,8 +42,8 @@ class Attention(NamedTuple):
     @property
     def needs_grad(self) -> bool:
         """Whether a backward pass will follow."""
-        given = (self.query, self.key, self.value)
-        return torch.is_grad_enabled() and any(t.requires_grad for t in given)
+        inputs = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
 
 
 def choose(call: Attention, card: Card) -> int:
@@ -187,13 +187,13 @@ def _as_bias(seen: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 def _run_flash(call: Attention) -> torch.Tensor:
     """Flash attention takes head sizes that are multiples of 8; others are padded."""
-    given, size = (call.query, call.key, call.value), call.query.shape[-1]
+    inputs, size = (call.query, call.key, call.value), call.query.shape[-1]
     scale = call.scale
     if size % 8:
         scale = size**-0.5 if scale is None else scale
-        given = tuple(F.pad(t, (0, 8 - size % 8)) for t in given)
+        inputs = tuple(F.pad(t, (0, 8 - size % 8)) for t in inputs)
     out = aten._scaled_dot_product_flash_attention(
-        *given, call.dropout, call.is_causal, False, scale=scale
+        *inputs, call.dropout, call.is_causal, False, scale=scale
     )[0]
     return out[..., :size] if size % 8 else out
 

@@ -132,9 +132,9 @@ def _lacks_dtype(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 def _widest(tree: Any, lower: torch.dtype) -> torch.dtype | None:
     """The type to which mixed floating point is promoted; None: nothing to do."""
-    found: set[torch.dtype] = set()
-    tree_map_only(torch.Tensor, lambda t: found.add(t.dtype), tree)
-    floats = {d for d in found if d.is_floating_point}
+    dtypes: set[torch.dtype] = set()
+    tree_map_only(torch.Tensor, lambda t: dtypes.add(t.dtype), tree)
+    floats = {d for d in dtypes if d.is_floating_point}
     if len(floats) < 2 or torch.float64 in floats:
         return None
     return torch.float32 if torch.float32 in floats else lower

@@ -29,13 +29,13 @@ class Tracker(Protocol):
 
 def _overloads(*names: str) -> set[Any]:
     """The overloads of these operations that this torch has."""
-    found = set()
+    chosen = set()
     for name in names:
         packet, _, overload = name.partition(".")
         packet = getattr(aten, packet, None)
         if packet is not None and (overload or "default") in packet.overloads():
-            found.add(getattr(packet, overload or "default"))
-    return found
+            chosen.add(getattr(packet, overload or "default"))
+    return chosen
 
 
 SCALARS = _overloads("_local_scalar_dense", "equal", "is_nonzero", "item", "allclose")
@@ -65,16 +65,16 @@ def run_data_dependent(
     Raises:
         Unpredictable: The size of the result hangs on values that only a run knows.
     """
-    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     if func is aten.index.Tensor:
         masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
         if not masks or not any(t.is_meta for t in (args[0], *masks)):
             return func(*args, **kwargs)
         return _masked(tracker, args)
-    if not any(t.is_meta for t in given):
+    if not any(t.is_meta for t in tensors):
         return func(*args, **kwargs)
     if func in SCALARS:
-        return known[0] if known is not None else _assumed(tracker, func, given[0])
+        return known[0] if known is not None else _assumed(tracker, func, tensors[0])
     if func is aten.masked_select.default and known is None:
         source, mask = args[0], args[1]
         if not mask.is_meta or tracker.shadows.has(mask):
@@ -109,10 +109,10 @@ def _masked(tracker: Tracker, args: Any) -> Any:
         values = tracker.shadows.values(index) if index.is_meta else index
         places = values.bool().nonzero()
         # CUDA turns the mask into numbers first, and keeps them for the backward pass.
-        made = torch.empty_like(places, device="meta")
-        tracker.put(made)
-        tracker.shadows.keep(made, places)
-        numbers.extend(made.unbind(1))
+        meta_places = torch.empty_like(places, device="meta")
+        tracker.put(meta_places)
+        tracker.shadows.keep(meta_places, places)
+        numbers.extend(meta_places.unbind(1))
     return aten.index.Tensor(source, numbers)
 
 

@@ -75,10 +75,10 @@ def _laid_out(indices: list[torch.Tensor]) -> list[int]:
 
 def _index_before(call: Call) -> list[int]:
     indices = call.args[1]
-    given = _given(indices)
-    masks = [index for index in given if index.dtype in _MASKS]
+    tensors = _given(indices)
+    masks = [index for index in tensors if index.dtype in _MASKS]
     if not masks:
-        return _laid_out(given)
+        return _laid_out(tensors)
     count = _masked_count(call, indices, call.out)
     return [event for mask in masks for event in _found(mask, count, call.card)]
 
@@ -86,8 +86,8 @@ def _index_before(call: Call) -> list[int]:
 def _put(call: Call) -> list[int]:
     """`index_put` that adds, or must be reproducible, sorts the rows that it writes."""
     target, indices, values = call.args[:3]
-    given, accumulate = _given(indices), argument(call, 3, "accumulate", False)
-    masks = [index for index in given if index.dtype in _MASKS]
+    tensors, accumulate = _given(indices), argument(call, 3, "accumulate", False)
+    masks = [index for index in tensors if index.dtype in _MASKS]
     if masks and values.numel() == 1 and not accumulate:
         return []  # becomes masked_fill
     if masks:
@@ -95,8 +95,8 @@ def _put(call: Call) -> list[int]:
         events = [event for mask in masks for event in _found(mask, count, call.card)]
         freed = [-count * mask.dim() * INDEX for mask in masks]
     else:
-        events, freed = _laid_out(given), []
-        count = elements(torch.broadcast_shapes(*(index.shape for index in given)))
+        events, freed = _laid_out(tensors), []
+        count = elements(torch.broadcast_shapes(*(index.shape for index in tensors)))
     if not accumulate and not call.deterministic:
         return events
     line, shape = count * INDEX, _written_shape(target, indices, count)
@@ -142,8 +142,8 @@ def _masked_scatter_backward_before(call: Call) -> list[int]:
     """What the mask selects, then zeros up to the source's size; taken as half of it each."""
     grad, mask = call.args[:2]
     half = size_of(grad) // 2
-    found = mask.numel() * INDEX // 2
-    return [found, half, -found, half]
+    selected = mask.numel() * INDEX // 2
+    return [selected, half, -selected, half]
 
 
 def _repeat_before(call: Call) -> list[int]:

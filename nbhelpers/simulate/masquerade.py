@@ -148,8 +148,8 @@ class Factories:
         if self.tracker.building and out.is_floating_point() and out.numel() > MOST_WEIGHTS:
             return
         plain = {k: v for k, v in kwargs.items() if k not in ("device", "requires_grad")}
-        given = [a for a in (*args, *plain.values()) if isinstance(a, torch.Tensor)]
-        if not any(t.is_meta for t in given):
+        tensors = [a for a in (*args, *plain.values()) if isinstance(a, torch.Tensor)]
+        if not any(t.is_meta for t in tensors):
             self.tracker.has_draws |= func in DRAWN
             self.tracker.shadows.keep(out, func(*args, **plain, device="cpu"))
 
@@ -298,13 +298,13 @@ class CudaPaths:
         if not (torch.is_autocast_enabled("cuda") and x.dtype in (torch.float16, torch.bfloat16)):
             return function(x, target, *args, **kwargs)
         names = ("weight", "reduction", "ignore_index", "label_smoothing")
-        given = dict(zip(names, args, strict=False)) | kwargs
+        options = dict(zip(names, args, strict=False)) | kwargs
         if target.is_floating_point():
-            return function(x, target, **given)
-        smoothing = given.pop("label_smoothing", 0.0)
+            return function(x, target, **options)
+        smoothing = options.pop("label_smoothing", 0.0)
         dim = 0 if x.dim() == 1 else 1
         logs = torch.log_softmax(x, dim)
-        loss = torch._C._nn.nll_loss_nd(logs.float(), target, **given)
+        loss = torch._C._nn.nll_loss_nd(logs.float(), target, **options)
         if smoothing:
             smooth = -logs.sum(dim, dtype=torch.float32)
             loss = (1 - smoothing) * loss + smooth.mean() * smoothing
@@ -314,8 +314,8 @@ class CudaPaths:
         """CUDA scatters ones into zeros."""
         if not x.is_meta or num_classes <= 0:
             return torch._C._nn.one_hot(self._real(x), num_classes).to(x.device)
-        made = torch.zeros((*x.shape, num_classes), dtype=x.dtype, device="meta")
-        return made.scatter_(-1, x.unsqueeze(-1), 1)
+        encoded = torch.zeros((*x.shape, num_classes), dtype=x.dtype, device="meta")
+        return encoded.scatter_(-1, x.unsqueeze(-1), 1)
 
     def _rms_norm(
         self, x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None

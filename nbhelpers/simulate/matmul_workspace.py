@@ -34,11 +34,11 @@ def claim(state: State, func: Any) -> None:
     if func not in _PRODUCTS:
         return
     version = torch_version()
-    held = state.workspaces
+    buffers = state.workspaces
     thread = "forward" if torch._C._current_autograd_node() is None else "backward"
-    if thread not in held:
+    if thread not in buffers:
         size = cublas_workspace_bytes(state.card, version)
-        held[thread] = state.allocate(size, WORKSPACE, "cuBLAS")
-    if func in _LT_PRODUCTS and "lt" not in held:
+        buffers[thread] = state.allocate(size, WORKSPACE, "cuBLAS")
+    if func in _LT_PRODUCTS and "lt" not in buffers:
         size = cublaslt_workspace_bytes(state.card, version)
-        held["lt"] = state.allocate(size, WORKSPACE, "cuBLASLt")
+        buffers["lt"] = state.allocate(size, WORKSPACE, "cuBLASLt")

@@ -90,11 +90,11 @@ def _patch(
 
 def _name_instances(patches: Patches, state: State, cls: Any, name: str, why: str) -> None:
     """Name a class when one of it is made; the class stays itself, for `isinstance`."""
-    made = cls.__init__
+    original = cls.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         state.refuse(name, why)
-        made(self, *args, **kwargs)
+        original(self, *args, **kwargs)
 
     patches.put(cls, "__init__", init)
 

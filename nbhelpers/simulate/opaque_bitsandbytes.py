@@ -167,14 +167,14 @@ def _off_host(args: tuple[Any, ...]) -> bool:
 
 def _kernels(package: Any, patches: Patches, state: State) -> dict[str, Callable[..., Any]]:
     """Return CUDA's Python code of each operator, else the code that serves every device."""
-    found: dict[str, Callable[..., Any]] = {}
+    operators: dict[str, Callable[..., Any]] = {}
     default = _run_file(package, "default", patches, wanted=("default",))
-    found.update(default)
-    found.update(_run_file(package, "cuda", patches, wanted=("cuda", "default")))
-    quant = found.get("int8_vectorwise_quant")
+    operators.update(default)
+    operators.update(_run_file(package, "cuda", patches, wanted=("cuda", "default")))
+    quant = operators.get("int8_vectorwise_quant")
     if quant is not None:
-        found["int8_vectorwise_quant"] = _without_outliers(quant, state)
-    return found
+        operators["int8_vectorwise_quant"] = _without_outliers(quant, state)
+    return operators
 
 
 def _run_file(

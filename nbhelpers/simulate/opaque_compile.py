@@ -151,10 +151,10 @@ def flex_kernels(state: State) -> Iterator[FlexKernels]:
         patches.put(wrapped, "_is_flex_compiled", False)
 
     def patch_ours(module: Any) -> None:
-        kept.append(module._compiled_flex)
+        compiled.append(module._compiled_flex)
         module._compiled_flex.cache_clear()
 
-    kept: list[Any] = []
+    compiled: list[Any] = []
     try:
         with (
             when_imported(MODULE, patch_torch),
@@ -164,7 +164,7 @@ def flex_kernels(state: State) -> Iterator[FlexKernels]:
             yield kernels
     finally:
         patches.undo()
-        for function in kept:
+        for function in compiled:
             function.cache_clear()
 
 

@@ -90,9 +90,9 @@ def _functions(state: State) -> dict[str, Any]:
 
     def varlen(q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any) -> Any:
         names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
-        given = {**dict(zip(names, args, strict=False)), **options}
+        arguments = {**dict(zip(names, args, strict=False)), **options}
         rest = {n: o for n, o in options.items() if n not in names}
-        places = (given["cu_seqlens_q"], given["cu_seqlens_k"], given["max_seqlen_q"])
+        places = (arguments["cu_seqlens_q"], arguments["cu_seqlens_k"], arguments["max_seqlen_q"])
         return attend_rows(q, k, v, *places, **rest)
 
     return {

@@ -107,9 +107,9 @@ class _Name:
         if name.startswith("__"):
             raise AttributeError(name)
         if name[:1].isupper():  # a class, of which `isinstance` may ask
-            made = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
-            setattr(self, name, made)
-            return made
+            stub = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+            setattr(self, name, stub)
+            return stub
         return _Name(f"{self.__name__}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -140,9 +140,9 @@ class _StubModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if name[:1].isupper():  # a class, of which `isinstance` may ask
-            made = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
-            setattr(self, name, made)
-            return made
+            stub = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+            setattr(self, name, stub)
+            return stub
         return _Name(f"{self.__name__}.{name}")
 
 

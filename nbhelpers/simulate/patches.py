@@ -51,12 +51,12 @@ def _deepcopy(mode: Masquerade, real: Any) -> Any:
                 return real(tensor, memo)
         if id(tensor) in memo:
             return memo[id(tensor)]
-        made = tensor.detach().clone()
+        copied = tensor.detach().clone()
         if isinstance(tensor, torch.nn.Parameter):
-            made = torch.nn.Parameter(made, tensor.requires_grad)
-        made.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
-        memo[id(tensor)] = made
-        return made
+            copied = torch.nn.Parameter(copied, tensor.requires_grad)
+        copied.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
+        memo[id(tensor)] = copied
+        return copied
 
     return deepcopy
 
@@ -110,22 +110,22 @@ def _run_at_once(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Futu
 @contextlib.contextmanager
 def real_modules_kept() -> Iterator[None]:
     """Give modules that were made outside their real parameters and buffers back."""
-    apply, kept = torch.nn.Module._apply, {}
+    apply, originals = torch.nn.Module._apply, {}
 
     def remembering(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
         with torch._C.DisableTorchFunction():
-            held = [
+            tensors = [
                 t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None
             ]
-            if id(self) not in kept and any(not t.is_meta for t in held):
-                kept[id(self)] = (self, dict(self._parameters), dict(self._buffers))
+            if id(self) not in originals and any(not t.is_meta for t in tensors):
+                originals[id(self)] = (self, dict(self._parameters), dict(self._buffers))
         return apply(self, fn, recurse)
 
     with mock.patch.object(torch.nn.Module, "_apply", remembering):
         try:
             yield
         finally:
-            for module, parameters, buffers in kept.values():
+            for module, parameters, buffers in originals.values():
                 module._parameters.update(parameters)
                 module._buffers.update(buffers)
 

@@ -15,16 +15,16 @@ aten = torch.ops.aten
 
 
 def _overloads(names: str) -> set[Any]:
-    found = set()
+    chosen = set()
     for name in names.split():
         packet = getattr(aten, name, None)
         if packet is not None:
-            found |= {
+            chosen |= {
                 getattr(packet, o)
                 for o in packet.overloads()
                 if o in ("default", "Tensor", "Scalar", "Tensor_Scalar")
             }
-    return found
+    return chosen
 
 
 _UNARY = _overloads(

@@ -119,8 +119,8 @@ class State:
 
     def temporary(self, *sizes_bytes: int, what: str = "") -> None:
         """Take memory and give it back at once, all pieces being held together."""
-        held = [self.allocate(size, TEMPORARIES, what) for size in sizes_bytes]
-        for handle in held:
+        handles = [self.allocate(size, TEMPORARIES, what) for size in sizes_bytes]
+        for handle in handles:
             self.free(handle)
 
     @contextmanager

@@ -267,12 +267,12 @@ def simulate_step(
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries whose code a simulation runs."""
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    found["torch"] = torch.__version__.partition("+")[0]
-    return found
+            versions[name] = metadata.version(name)
+    versions["torch"] = torch.__version__.partition("+")[0]
+    return versions
 
 
 def _built(build: Callable[..., Any]) -> Any:

@@ -207,9 +207,9 @@ class Tracker(TorchDispatchMode):
             return args[0]  # to main memory, as hooks that offload do
         if _is_composite(func):  # as they come under inference_mode: see what they are made of
             with self:
-                made = func.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
         self._set_phase(args)
         shadowed = None
         if self.shadows or func in DATA_DEPENDENT:
@@ -250,8 +250,8 @@ class Tracker(TorchDispatchMode):
         """Whether results stay in main memory: nothing that they come from is on the card."""
         if self.to_card or not (self.building or self.hosts):
             return False
-        given = tensors_in((args, kwargs))
-        metas = [t for t in given if t.is_meta]
+        tensors = tensors_in((args, kwargs))
+        metas = [t for t in tensors if t.is_meta]
         if not metas:
             return self.building
         return all(t.untyped_storage()._cdata in self.hosts for t in metas)
@@ -276,32 +276,32 @@ class Tracker(TorchDispatchMode):
         )
         what = func._schema.name
         inside = what + " (inside)"
-        held: list[Any] = []
-        self._play(kernels.before(call), held, inside)
+        handles: list[Any] = []
+        self._play(kernels.before(call), handles, inside)
         sizes = kernels.outputs(call)
-        made = [t for t in tensors if t.is_meta]
+        metas = [t for t in tensors if t.is_meta]
         if func is aten.native_dropout.default:
-            made.reverse()  # the mask comes first (Dropout.cu: dropout_cuda)
-        for number, tensor in enumerate(made):
+            metas.reverse()  # the mask comes first (Dropout.cu: dropout_cuda)
+        for number, tensor in enumerate(metas):
             size = sizes[number] if sizes is not None and number < len(sizes) else None
             self._track(tensor, self._category(tensor, func), what, added_to, size)
         if func in _RESIZING:
-            self._resized(made[0])
+            self._resized(metas[0])
         matmul_workspace.claim(self.state, func)
-        self._play(kernels.events(call), held, inside)
-        for handle in held:
+        self._play(kernels.events(call), handles, inside)
+        for handle in handles:
             state.free(handle)
 
-    def _play(self, events: Sequence[int], held: list[Any], what: str) -> None:
+    def _play(self, events: Sequence[int], handles: list[Any], what: str) -> None:
         """Take and give back what happens inside a kernel: +n bytes, -n the latest of n bytes."""
         for size in events:
             if size > 0:
-                held.append(self.state.allocate(size, TEMPORARIES, what))
+                handles.append(self.state.allocate(size, TEMPORARIES, what))
             elif size < 0:
-                for handle in reversed(held):
+                for handle in reversed(handles):
                     if handle is not None and handle[2] == -size:
                         self.state.free(handle)
-                        held.remove(handle)
+                        handles.remove(handle)
                         break
 
     def _resized(self, tensor: torch.Tensor) -> None:
@@ -316,10 +316,10 @@ class Tracker(TorchDispatchMode):
 
     def _shadowed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the operation's result on real values, or None if these are not known."""
-        given = tensors_in((args, kwargs))
-        if not given or not any(t.is_meta for t in given):
+        tensors = tensors_in((args, kwargs))
+        if not tensors or not any(t.is_meta for t in tensors):
             return None
-        if not self.shadows.known(given):
+        if not self.shadows.known(tensors):
             return settled(self.shadows, func, args) if func in ABSORBING else None
         try:
             return (self.shadows.run(func, args, kwargs),)
@@ -376,11 +376,11 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
         return []
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for each in tree:
         if isinstance(each, torch.Tensor):
             if each.layout is torch.strided:
-                found.append(each)
+                tensors.append(each)
         elif isinstance(each, (list, tuple, dict)):
-            found.extend(tensors_in(each))
-    return found
+            tensors.extend(tensors_in(each))
+    return tensors

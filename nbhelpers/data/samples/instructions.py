@@ -378,14 +378,14 @@ def _fill(kind: Kind, name: tuple[str, str], draw: random.Random) -> dict[str, A
     chosen = {choice: draw.choice(pairs) for choice, pairs in kind.choices.items()}
     words = {choice: pair[0] for choice, pair in chosen.items()}
     source = {choice: pair[1] for choice, pair in chosen.items()}
-    says, given = draw.choice(kind.says), ""
+    says, input_text = draw.choice(kind.says), ""
     if kind.given and draw.randrange(GIVEN_ONE_IN) == 0:
-        says, given = kind.given
+        says, input_text = kind.given
     says = _put(says, words, values)
     head = f"{verb}_{noun}({values[slot]})"
     return {
         "instruction": draw.choice(OPENERS).format(head=head, says=says),
-        "input": _put(given, {}, values),
+        "input": _put(input_text, {}, values),
         "output": f"def {head}:\n{_put(kind.code, source, values)}",
         "says": says,
         "entry_point": f"{verb}_{noun}",
@@ -407,6 +407,6 @@ def _tests(row: dict[str, Any]) -> str:
     name = row["entry_point"]
     lines = []
     for call in row["calls"]:
-        given = eval(call, space)  # "17 - 1" reads better as 16
-        lines.append(f"assert {name}({given!r}) == {space[name](given)!r}")
+        value = eval(call, space)  # "17 - 1" reads better as 16
+        lines.append(f"assert {name}({value!r}) == {space[name](value)!r}")
     return "\n".join(lines)

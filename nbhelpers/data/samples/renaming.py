@@ -120,8 +120,8 @@ def rename(code: str, key: str) -> str:
     """Return the method with its declared names drawn anew from `POOL`; `key` seeds the draw."""
     old = declared_names(code)
     pieces = _PIECE.findall(code)
-    kept = set(pieces) - set(old)
-    free = [name for name in POOL if name not in kept]
+    reserved = set(pieces) - set(old)
+    free = [name for name in POOL if name not in reserved]
     new = dict(zip(old, random.Random(key).sample(free, len(old)), strict=True))
     out, solid = [], ""  # solid: the last piece that is not white space
     for piece in pieces:

@@ -208,7 +208,7 @@ def _cased(name: str, language: str) -> str:
 
 
 def _filled(body: str, names: dict[str, str]) -> str:
-    return re.sub(r"\$([a-z]+)", lambda found: names[found[1]], body)
+    return re.sub(r"\$([a-z]+)", lambda match: names[match[1]], body)
 
 
 # Checks and results
@@ -274,28 +274,28 @@ def _with_remarks(
 ) -> list[str]:
     """Put words above the first line of each kind, two times in three."""
     mark = "#" if language == "python" else "//"
-    found, done = [], set()
+    remarked, done = [], set()
     for line in lines:
         kind = _kind_of(line)
         if kind and kind not in done and draw.randrange(3):
             blank = " " if has_sentences or draw.random() < 0.5 else ""
-            found.append(f"{mark}{blank}{draw.choice(REMARKS[kind][has_sentences])}")
+            remarked.append(f"{mark}{blank}{draw.choice(REMARKS[kind][has_sentences])}")
         done.add(kind)
-        found.append(line)
-    return found
+        remarked.append(line)
+    return remarked
 
 
 def _with_room(lines: list[str]) -> list[str]:
     """Put an empty line before each outer block and before the last line."""
-    found: list[str] = []
+    spaced: list[str] = []
     for index, line in enumerate(lines):
         is_last = index == len(lines) - 1
         starts = re.match(r"(for|while|if)\b", line) or is_last
         after_words = index and re.match(r"(#|//)", lines[index - 1])
         if index and starts and not after_words:
-            found.append("")
-        found.append(line)
-    return found
+            spaced.append("")
+        spaced.append(line)
+    return spaced
 
 
 # Whole programs, in levels of four columns
@@ -305,12 +305,12 @@ def _python_lines(
     task: Task, body: list[str], names: dict[str, str], habits: dict[str, bool], draw: random.Random
 ) -> list[str]:
     types = TYPES["python"]
-    given = [(names[slot], types[kind]) for kind, slot in task.parameters]
-    inside = ", ".join(f"{name}: {kind}" if habits["hints"] else name for name, kind in given)
+    typed_names = [(names[slot], types[kind]) for kind, slot in task.parameters]
+    inside = ", ".join(f"{name}: {kind}" if habits["hints"] else name for name, kind in typed_names)
     result = f" -> {types[task.result]}" if habits["hints"] else ""
     lines = [_tight(f"def {names['f']}({inside}){result}:", habits)]
     if habits["docstring"]:
-        lines += _docstring(task, given, draw)
+        lines += _docstring(task, typed_names, draw)
     elif not draw.randrange(6):
         lines.insert(0, f"# {task.name}")
     lines += ["    " + line if line else "" for line in body]
@@ -321,11 +321,11 @@ def _python_lines(
     return lines
 
 
-def _docstring(task: Task, given: list[tuple[str, str]], draw: random.Random) -> list[str]:
+def _docstring(task: Task, typed_names: list[tuple[str, str]], draw: random.Random) -> list[str]:
     if draw.random() < 0.6:
         return [f'    """{task.about}"""']
-    told = [f"        {name}: the {kind} to work on" for name, kind in given]
-    return [f'    """{task.about}', "", "    Args:", *told, '    """']
+    parameter_lines = [f"        {name}: the {kind} to work on" for name, kind in typed_names]
+    return [f'    """{task.about}', "", "    Args:", *parameter_lines, '    """']
 
 
 def _java_lines(
@@ -333,12 +333,18 @@ def _java_lines(
 ) -> list[str]:
     types = TYPES["java"]
     access = "public static" if habits["hints"] else "static"
-    given = [(types[kind], names[slot]) for kind, slot in task.parameters]
-    inside = ", ".join(f"{kind} {name}" for kind, name in given)
+    typed_names = [(types[kind], names[slot]) for kind, slot in task.parameters]
+    inside = ", ".join(f"{kind} {name}" for kind, name in typed_names)
     inner = [_tight(f"{access} {types[task.result]} {names['f']}({inside}) {{", habits)]
     if habits["docstring"]:
-        told = [f" * @param {name} the {kind} to work on" for kind, name in given]
-        inner = ["/**", f" * {task.about}", *(told if draw.random() < 0.4 else []), " */", *inner]
+        parameter_lines = [f" * @param {name} the {kind} to work on" for kind, name in typed_names]
+        inner = [
+            "/**",
+            f" * {task.about}",
+            *(parameter_lines if draw.random() < 0.4 else []),
+            " */",
+            *inner,
+        ]
     inner += [*("    " + line if line else "" for line in body), "}"]
     if habits["demo"]:
         inner += ["", *_java_main(task, names, habits)]
@@ -351,8 +357,8 @@ def _java_lines(
 
 
 def _java_main(task: Task, names: dict[str, str], habits: dict[str, bool]) -> list[str]:
-    given = ast.literal_eval(f"({task.call},)")
-    call = f"{names['f']}({', '.join(map(_java_literal, given))})"
+    arguments = ast.literal_eval(f"({task.call},)")
+    call = f"{names['f']}({', '.join(map(_java_literal, arguments))})"
     shown = f"Arrays.toString({call})" if task.result == "ints" else call
     lines = [f"System.out.println({shown});"]
     if habits["guarded"]:
@@ -380,16 +386,16 @@ def _imports(code: str, is_single: bool) -> list[str]:
 def _in_levels(lines: list[str], habits: dict[str, bool], draw: random.Random) -> str:
     """Write levels of four columns as the habits say, and braces where they say."""
     level = draw.choice(("  ", "\t")) if habits["narrow"] else "    "
-    found: list[str] = []
+    indented: list[str] = []
     for line in lines:
         text = line.lstrip(" ")
         columns = len(line) - len(text)
         room = level * (columns // 4) + " " * (columns % 4)
         if habits["hanging"] and text.endswith(" {"):
-            found += [room + part for part in _hung(text)]
+            indented += [room + part for part in _hung(text)]
         else:
-            found.append(room + text)
-    return "\n".join(line.rstrip() for line in found) + "\n"
+            indented.append(room + text)
+    return "\n".join(line.rstrip() for line in indented) + "\n"
 
 
 def _hung(text: str) -> list[str]:
