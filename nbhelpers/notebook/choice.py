@@ -304,7 +304,7 @@ def quick_estimate(
     """Return what is known of a choice without a simulation.
 
     Args:
-        found: The choice with its objects.
+        resolved: The choice with its objects.
         price_per_hour: Of the machine; a cost is then shown, in the same currency.
         max_hours: What a run may take; more is said, with what would be shorter.
 

@@ -24,7 +24,7 @@ def parameters_of(resolved: Resolved, *, of_job: bool = False) -> dict[str, Any]
     """Return the choice as parameters of the notebook that the picker stands in.
 
     Args:
-        found: The choice.
+        resolved: The choice.
         of_job: Take the notebook that trains, wherever the picker stands.
     """
     choice, values = resolved.choice, {}

@@ -40,7 +40,7 @@ def compare_study(
     """Compare the adapters of a study with one of them, on the same samples.
 
     Args:
-        found: The study; its finished runs are compared.
+        study_result: The study; its finished runs are compared.
         metric: Such as `bleu` (of the test split), `pass@1` (of the first set of problems that was
             run) or `mbpp.pass@1`.
         baseline: An adapter; None: `base`, else the first one.
