@@ -199,14 +199,16 @@ def _uneven(
     total: int, per_device: int, world_size: int, worlds: tuple[int, ...] = ()
 ) -> ConfigError:
     step = per_device * world_size
-    found = valid_choices(total, per_device, world_size)
+    choices = valid_choices(total, per_device, world_size)
     parts = []
-    if found.per_device_sizes:
-        parts.append(f"per_device_train_batch_size={_either(found.per_device_sizes)}")
-    if worlds := worlds or found.world_sizes:
+    if choices.per_device_sizes:
+        parts.append(f"per_device_train_batch_size={_either(choices.per_device_sizes)}")
+    if worlds := worlds or choices.world_sizes:
         parts.append(f"num_gpus={_either(worlds)}")
-    parts.append(f"global_batch_size={_either(found.global_batch_sizes)} (changes the experiment)")
-    if found.has_uneven:
+    parts.append(
+        f"global_batch_size={_either(choices.global_batch_sizes)} (changes the experiment)"
+    )
+    if choices.has_uneven:
         parts.append(
             "allow_uneven_split=True (the last micro-step is not full; the mean stays exact)"
         )
@@ -375,13 +377,13 @@ def scaling_table(
 
 def _instead(total: int, size: int, number: int, exact: list[int]) -> str:
     """What to choose where `number` GPUs do not divide the global batch; the nearest first."""
-    found, parts = valid_choices(total, size, number), []
-    if found.has_uneven:
+    choices, parts = valid_choices(total, size, number), []
+    if choices.has_uneven:
         parts.append("allow_uneven_split=true (exact mean)")
     near = (max((n for n in exact if n < number), default=0), *(n for n in exact if n > number))
     if counts := tuple(n for n in near[:2] if n):
         parts.append(f"num_gpus={_either(counts)}")
-    if found.per_device_sizes:
-        parts.append(f"per_device_train_batch_size={_either(found.per_device_sizes)}")
-    parts.append(f"global_batch_size={_either(found.global_batch_sizes)} (another experiment)")
+    if choices.per_device_sizes:
+        parts.append(f"per_device_train_batch_size={_either(choices.per_device_sizes)}")
+    parts.append(f"global_batch_size={_either(choices.global_batch_sizes)} (another experiment)")
     return f"{total} does not split: set {'; or '.join(parts)}"

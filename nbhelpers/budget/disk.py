@@ -71,14 +71,14 @@ def needs(
     hub_width = HUB_WIDTHS.get(settings.model, USUAL_HUB_WIDTH)
     stored = shape.parameters() * hub_width
     largest = shape.vocab * shape.hidden * hub_width  # the embedding, in the file's format
-    held = 0 if use_gpu else weight_bytes(shape, precision=precision, is_quantised=False)
+    cpu_weights = 0 if use_gpu else weight_bytes(shape, precision=precision, is_quantised=False)
     trained = 0
     if settings.method != "base":
         trained = shape.adapter_parameters(settings.lora_r, settings.lora_target_modules)
     one = trained * BYTES_PER_TRAINED + TOKENIZER_BYTES if trained else 0
     return Needs(
         download=0 if is_local else stored,
-        loading=held + largest + PROCESS_BYTES,
+        loading=cpu_weights + largest + PROCESS_BYTES,
         checkpoint=one,
         checkpoints=one * (settings.save_total_limit + SPARE_CHECKPOINTS),
         merged=2 * shape.parameters() if trained else 0,
@@ -113,8 +113,8 @@ def preflight(
     problems = []
     on_run_disk = need.checkpoints + (download if cache_free_bytes is None else 0)
     if on_run_disk > run_dir_free_bytes:
-        kept = settings.save_total_limit + SPARE_CHECKPOINTS
-        parts = [f"{kept} checkpoints of {gb(need.checkpoint)}"] if need.checkpoints else []
+        count = settings.save_total_limit + SPARE_CHECKPOINTS
+        parts = [f"{count} checkpoints of {gb(need.checkpoint)}"] if need.checkpoints else []
         if download and cache_free_bytes is None:
             parts.append(f"the weights of {settings.model} ({gb(download)})")
         problems.append(

@@ -131,28 +131,28 @@ def _training(
     """The activations and temporaries of training."""
     length = settings.function_length
     rows = settings.rows_per_example * plan.per_device_train_batch_size
-    extent = known or _longest(rows, length)
+    batch = known or _longest(rows, length)
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     # CUDA's dropout keeps its mask as bytes, the CPU's as fp32 (torch 2.11).
     mask = 0 if not dropout else 1 if plan.use_gpu else 4
-    layer = _layer_bytes(settings, shape, extent, is_half=is_half, mask_bytes=mask)
+    layer = _layer_bytes(settings, shape, batch, is_half=is_half, mask_bytes=mask)
     has_scores = _has_scores(settings, plan, dropout)
     scores = shape.heads * score_bytes(is_half=is_half, mask_bytes=mask)
-    layer += extent.squares * scores * has_scores
-    ends = extent.tokens * shape.hidden * (8 + mask)  # embedding dropout, last norm: in and out
+    layer += batch.squares * scores * has_scores
+    ends = batch.tokens * shape.hidden * (8 + mask)  # embedding dropout, last norm: in and out
     if settings.data_flow_length is not None:
-        ends += extent.squares * (2 if is_half else 4)  # which column sees which, as numbers
+        ends += batch.squares * (2 if is_half else 4)  # which column sees which, as numbers
     if settings.gradient_checkpointing:
-        size = layer + shape.layers * extent.tokens * shape.hidden * 4 + ends
+        size = layer + shape.layers * batch.tokens * shape.hidden * 4 + ends
         note = f"one of {shape.layers} layers, and the input of each (checkpointing)"
     else:
         size, note = shape.layers * layer + ends, f"{shape.layers} layers"
     kernel = "with score matrices" if has_scores else "fused attention"
     what = " (the longest batch)" if known else f" of {length:,} each"
-    note = f"{extent.tokens:,} tokens{what}, {note}, {kernel}"
+    note = f"{batch.tokens:,} tokens{what}, {note}, {kernel}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
     inside = _temporary_bytes(settings, is_half=is_half, use_gpu=plan.use_gpu)
-    size = extent.last_tokens * shape.hidden * inside
+    size = batch.last_tokens * shape.hidden * inside
     yield MemoryLine(name="temporaries", size_bytes=size, note="inside the backward pass")
 
 
@@ -174,8 +174,8 @@ def _scoring(
     per_token = shape.hidden * scoring_bytes(settings, shape, is_half) * plan.use_gpu
     per_square = shape.heads * 8 * _has_scores(settings, plan, dropout)
     during, after = (
-        extent.tokens * per_token + extent.squares * per_square
-        for extent in known or (longest, longest)
+        batch.tokens * per_token + batch.squares * per_square
+        for batch in known or (longest, longest)
     )
     size = max(during, after - 8 * shape.parameters())
     what = "the longest of them" if known else f"{settings.function_length:,} tokens each"
@@ -184,14 +184,14 @@ def _scoring(
 
 
 def _layer_bytes(
-    settings: Settings, shape: Shape, extent: BatchExtent, *, is_half: bool, mask_bytes: int
+    settings: Settings, shape: Shape, batch: BatchExtent, *, is_half: bool, mask_bytes: int
 ) -> int:
     """Return what one block keeps for its backward pass, without score matrices."""
     if is_packed(settings):
         dense, padded = packed_bytes_per_token(shape, is_half=is_half, mask_bytes=mask_bytes)
-        return extent.tokens * dense + extent.padded_tokens * padded
+        return batch.tokens * dense + batch.padded_tokens * padded
     is_fused = settings.attention != "eager"
-    return extent.tokens * layer_bytes_per_token(
+    return batch.tokens * layer_bytes_per_token(
         shape, is_half=is_half, mask_bytes=mask_bytes, is_fused=is_fused
     )
 
@@ -476,21 +476,21 @@ def _adapters(case: _Case) -> Iterator[MemoryLine]:
 def _finetune_training(case: _Case, known: CausalExtent | None) -> Iterator[MemoryLine]:
     """Activations, and the larger of the loss and the backward pass of one block."""
     s, shape = case.settings, case.shape
-    extent = known or longest_extent(s, case.plan.per_device_train_batch_size)
-    layer = (_kept_compiled if case.is_compiled else _kept)(case, extent)
-    inputs = shape.layers * extent.tokens * shape.hidden * case.width
-    kept = inputs if s.gradient_checkpointing else shape.layers * layer
+    batch = known or longest_extent(s, case.plan.per_device_train_batch_size)
+    layer = (_kept_compiled if case.is_compiled else _kept)(case, batch)
+    inputs = shape.layers * batch.tokens * shape.hidden * case.width
+    activations = inputs if s.gradient_checkpointing else shape.layers * layer
     how = "the input of each layer (checkpointing)" if s.gradient_checkpointing else "all layers"
-    ends = extent.tokens * shape.hidden * (4 + case.width)  # the last norm
-    what = f"{extent.tokens:,} tokens{' (the longest batch)' if known else ''}"
+    ends = batch.tokens * shape.hidden * (4 + case.width)  # the last norm
+    what = f"{batch.tokens:,} tokens{' (the longest batch)' if known else ''}"
     note = f"{what}, {how} of {shape.layers}, {_KERNELS[case.kernel]}"
     note += ", compiled" if case.is_compiled else ""
-    yield MemoryLine(name="activations", size_bytes=kept + ends, note=note)
-    loss, text = _loss(case, extent)
-    unit = extent.tokens * shape.inner * (1 if case.precision != "fp32" else 2)
+    yield MemoryLine(name="activations", size_bytes=activations + ends, note=note)
+    loss, text = _loss(case, batch)
+    unit = batch.tokens * shape.inner * (1 if case.precision != "fp32" else 2)
     backward = unit * BACKWARD_BYTES
     if s.gradient_checkpointing:
-        backward = layer + max(unit * RECOMPUTED_BYTES, _score_temporaries(case, extent))
+        backward = layer + max(unit * RECOMPUTED_BYTES, _score_temporaries(case, batch))
     if backward - ends > loss:
         note = "of one block computed anew" if s.gradient_checkpointing else "of one block"
         note = f"inside the backward pass {note}"
@@ -506,7 +506,7 @@ _KERNELS = {
 }
 
 
-def _kept(case: _Case, extent: CausalExtent) -> int:
+def _kept(case: _Case, batch: CausalExtent) -> int:
     """Return the bytes that one block keeps for its backward pass.
 
     Source: the saved tensors. Each norm keeps its input in fp32. A frozen layer keeps nothing; an
@@ -524,14 +524,14 @@ def _kept(case: _Case, extent: CausalExtent) -> int:
         # SDPA with a mask repeats keys and values, flex attention does not.
         pairs = shape.query_size if case.kernel == "sdpa" else shape.key_size
         per_token += width * (2 * pairs + shape.query_size) + 4 * shape.heads
-    size = extent.tokens * per_token
+    size = batch.tokens * per_token
     if case.kernel == "eager":
         per_score = width * shape.is_capped + 4 + (2 if width == 2 else 0)
-        size += shape.heads * extent.squares * per_score
+        size += shape.heads * batch.squares * per_score
     return size
 
 
-def _kept_compiled(case: _Case, extent: CausalExtent) -> int:
+def _kept_compiled(case: _Case, batch: CausalExtent) -> int:
     """Return the bytes that one compiled block keeps for its backward pass.
 
     Source: the saved tensors that torch 2.13's partitioner chooses. Norms, activations and dropped
@@ -547,18 +547,18 @@ def _kept_compiled(case: _Case, extent: CausalExtent) -> int:
     per_token += int(bool(case.mask) * COMPILED_DROPOUT_BYTES * shape.hidden)
     per_token += len(names) * s.lora_r * width
     if case.kernel != "eager":
-        return extent.tokens * (per_token + 2 * width * shape.key_size)
-    scores = shape.heads * extent.squares * width
-    return extent.tokens * (per_token + 2 * width * shape.query_size) + scores
+        return batch.tokens * (per_token + 2 * width * shape.key_size)
+    scores = shape.heads * batch.squares * width
+    return batch.tokens * (per_token + 2 * width * shape.query_size) + scores
 
 
 def compiled_block_bytes(
-    settings: FinetuneSettings, plan: BatchPlan, shape: CausalShape, extent: CausalExtent, how: str
+    settings: FinetuneSettings, plan: BatchPlan, shape: CausalShape, batch: CausalExtent, how: str
 ) -> int:
     """Return the bytes that one compiled block keeps; `how`: "bf16 flex", precision and kernel."""
     precision, kernel = how.split()
     case = dict(settings=settings, plan=plan, shape=shape, precision=precision, kernel=kernel)
-    return _kept_compiled(_Case(is_compiled=True, **case), extent)
+    return _kept_compiled(_Case(is_compiled=True, **case), batch)
 
 
 def _adapter_inputs(case: _Case) -> int:
@@ -574,7 +574,7 @@ def _adapter_inputs(case: _Case) -> int:
     return size + sum(shape.linear(group[0])[0] for group in used) * width
 
 
-def _score_temporaries(case: _Case, extent: CausalExtent) -> int:
+def _score_temporaries(case: _Case, batch: CausalExtent) -> int:
     """Return what eager attention's scores add inside the backward pass of one block.
 
     Source: the softmax's gradient in fp32 and its product with the softmax, less the MLP's tensors
@@ -582,11 +582,11 @@ def _score_temporaries(case: _Case, extent: CausalExtent) -> int:
     """
     if case.kernel != "eager":
         return 0
-    gone = extent.tokens * case.shape.inner * (4 * case.width + case.mask)
-    return extent.squares * 8 * case.shape.heads - gone
+    gone = batch.tokens * case.shape.inner * (4 * case.width + case.mask)
+    return batch.squares * 8 * case.shape.heads - gone
 
 
-def _loss(case: _Case, extent: CausalExtent) -> tuple[int, str]:
+def _loss(case: _Case, batch: CausalExtent) -> tuple[int, str]:
     """Return what the loss holds beside all activations, in bytes and words.
 
     Source: plain: the capped logits, and for supervised tokens the log-softmax and its two
@@ -595,17 +595,17 @@ def _loss(case: _Case, extent: CausalExtent) -> tuple[int, str]:
     """
     shape, width = case.shape, case.width
     if case.settings.loss == "plain":
-        capped = extent.tokens * width * shape.is_capped
-        forward = 2 * capped + extent.supervised * (8 if width == 4 else 10)
-        size = shape.vocab * max(forward, capped + 12 * extent.supervised)
-        return size, f"logits of {extent.tokens:,} x {shape.vocab:,}, whole, in fp32 with gradients"
+        capped = batch.tokens * width * shape.is_capped
+        forward = 2 * capped + batch.supervised * (8 if width == 4 else 10)
+        size = shape.vocab * max(forward, capped + 12 * batch.supervised)
+        return size, f"logits of {batch.tokens:,} x {shape.vocab:,}, whole, in fp32 with gradients"
     fits = max(128, LOGIT_CHUNK_BYTES // (shape.vocab * width) // 128 * 128)
-    chunk = min(fits, extent.supervised)
+    chunk = min(fits, batch.supervised)
     per_logit = CPU_CAPPED_LOGIT_BYTES if shape.is_capped else CPU_LOGIT_BYTES
     if case.plan.use_gpu:
         per_logit = 2 * width
     size = chunk * shape.vocab * per_logit
-    size += (2 * extent.supervised + chunk) * shape.hidden * width
+    size += (2 * batch.supervised + chunk) * shape.hidden * width
     return size, f"logits of {chunk:,} x {shape.vocab:,} at a time, with their gradient"
 
 
@@ -621,28 +621,28 @@ def _finetune_scoring(
     if case.adapters and not case.plan.use_gpu:
         return
     more = " (more than training needs)" if case.adapters else ""
-    extent = scoring or longest_extent(s, s.per_device_eval_batch_size)
-    size = _forward(case, extent) + _loss(case, extent)[0]
+    batch = scoring or longest_extent(s, s.per_device_eval_batch_size)
+    size = _forward(case, batch) + _loss(case, batch)[0]
     note = f"the loss of {s.per_device_eval_batch_size} held-out samples{more}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
     if s.evaluate == "none":
         return
     rows = s.generation_batch_size
-    extent = prompts or CausalExtent(
+    batch = prompts or CausalExtent(
         tokens=rows * s.seq_len, squares=rows * s.seq_len**2, supervised=rows
     )
-    tokens = extent.tokens + rows * s.max_new_tokens
+    tokens = batch.tokens + rows * s.max_new_tokens
     cache = tokens * 2 * shape.key_size * width * (shape.layers + 1)  # one layer's while it grows
     eager = replace(case, kernel="eager" if shape.is_capped else "sdpa")
-    size = cache + _forward(eager, extent) + rows * shape.vocab * 12
+    size = cache + _forward(eager, batch) + rows * shape.vocab * 12
     note = f"generating {rows} answers of {s.max_new_tokens} tokens{more}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
 
 
-def _forward(case: _Case, extent: CausalExtent) -> int:
+def _forward(case: _Case, batch: CausalExtent) -> int:
     """Return the bytes alive inside one block without gradients."""
     scale = 1 if case.width == 2 else 2
-    size = extent.tokens * case.shape.inner * FORWARD_BYTES * scale
+    size = batch.tokens * case.shape.inner * FORWARD_BYTES * scale
     if case.kernel == "eager":
-        size = max(size, extent.squares * (8 * case.shape.heads + case.width))
+        size = max(size, batch.squares * (8 * case.shape.heads + case.width))
     return size

@@ -68,15 +68,15 @@ class Held:
 
     def lines(self) -> tuple[MemoryLine, ...]:
         """Return a line for each part that is not zero."""
-        found = []
+        parts = []
         if self.earlier_bytes:
             note = "by this notebook's process: restart its kernel to free it"
-            found.append(MemoryLine(name=EARLIER, size_bytes=self.earlier_bytes, note=note))
+            parts.append(MemoryLine(name=EARLIER, size_bytes=self.earlier_bytes, note=note))
         if self.other_processes_bytes:
             note = self.users or "the driver does not tell by whom"
             size = self.other_processes_bytes
-            found.append(MemoryLine(name=OTHERS, size_bytes=size, note=note))
-        return tuple(found)
+            parts.append(MemoryLine(name=OTHERS, size_bytes=size, note=note))
+        return tuple(parts)
 
 
 def held_memory(gpu: Gpu, *, notebook_pid: int | None = None) -> Held:
@@ -89,12 +89,12 @@ def held_memory(gpu: Gpu, *, notebook_pid: int | None = None) -> Held:
     if not gpu.processes and used < DRIVERS_SHARE * gpu.memory_total_bytes:
         return Held(other_processes_bytes=0, earlier_bytes=0)
     own = os.getpid() if notebook_pid is None else notebook_pid
-    told = [process.memory_bytes for process in gpu.processes]
+    sizes = [process.memory_bytes for process in gpu.processes]
     earlier = sum(p.memory_bytes or 0 for p in gpu.processes if p.pid == own)
     names = [f"{p.name or 'a process'} (pid {p.pid})" for p in gpu.processes if p.pid != own]
     earlier = min(earlier, used)
-    if None not in told and used - sum(told) < DRIVERS_SHARE * gpu.memory_total_bytes:
-        used = min(used, sum(told))  # the driver's own part is no one's
+    if None not in sizes and used - sum(sizes) < DRIVERS_SHARE * gpu.memory_total_bytes:
+        used = min(used, sum(sizes))  # the driver's own part is no one's
     others = max(0, used - earlier)
     return Held(other_processes_bytes=others, earlier_bytes=earlier, users=", ".join(names[:3]))
 
@@ -102,9 +102,9 @@ def held_memory(gpu: Gpu, *, notebook_pid: int | None = None) -> Held:
 def fullest(plan: BatchPlan, hardware: Hardware) -> Held:
     """Return what is held of the card that has the least left, of those a run would use."""
     gpus = hardware.gpus[: plan.world_size] if plan.use_gpu else ()
-    found = [held_memory(gpu) for gpu in gpus if gpu.memory_total_bytes]
+    in_use = [held_memory(gpu) for gpu in gpus if gpu.memory_total_bytes]
     return max(
-        found, key=lambda h: h.size_bytes, default=Held(other_processes_bytes=0, earlier_bytes=0)
+        in_use, key=lambda h: h.size_bytes, default=Held(other_processes_bytes=0, earlier_bytes=0)
     )
 
 
@@ -118,13 +118,13 @@ def with_measured_context(
     gpu = hardware.gpu
     if gpu is None or hardware.is_planned or not plan.use_gpu:
         return tuple(lines)
-    found = measured_context(gpu.key or gpu.name, world_size=plan.world_size)
-    if found is None:
+    context_bytes = measured_context(gpu.key or gpu.name, world_size=plan.world_size)
+    if context_bytes is None:
         return tuple(lines)
     note = "CUDA and NCCL" if plan.world_size > 1 else "CUDA"
     note += ", outside the allocator; measured on this machine"
     return tuple(
-        replace(line, size_bytes=found, note=note) if line.name == CONTEXT else line
+        replace(line, size_bytes=context_bytes, note=note) if line.name == CONTEXT else line
         for line in lines
     )
 
@@ -244,21 +244,21 @@ def ledger_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memory
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
     if shape is None:
         return _unknown(preset, plan, capacity)
-    lines, held = _lines(preset.settings, plan, shape, hardware), fullest(plan, hardware)
-    room = capacity - held.size_bytes if capacity else capacity
+    lines, in_use = _lines(preset.settings, plan, shape, hardware), fullest(plan, hardware)
+    room = capacity - in_use.size_bytes if capacity else capacity
     verdict, advice = _verdict(lines, room, plan, preset.settings), []
     if verdict in (DOES_NOT_FIT, TIGHT):
         advice = list(_advice(preset, plan, shape, hardware, room))
     total = sum(line.size_bytes for line in lines)
     if gpu is not None and capacity and room < total <= capacity:
-        advice.insert(0, held.advice(gpu.name))
+        advice.insert(0, in_use.advice(gpu.name))
     return MemoryBudget(
         lines=lines,
         total_bytes=total,
         capacity_bytes=capacity,
         verdict=verdict,
         advice=tuple(advice),
-        held=held.lines(),
+        held=in_use.lines(),
         notes=_earlier_runs(preset.job, hardware, plan),
     )
 
@@ -266,8 +266,8 @@ def ledger_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memory
 def _earlier_runs(job: str, hardware: Hardware, plan: BatchPlan) -> tuple[str, ...]:
     """Say how far the ledger was off on this machine before; shown, never applied."""
     gpu = hardware.gpu if plan.use_gpu and not hardware.is_planned else None
-    said = usual_error(job, gpu.key or gpu.name, "ledger") if gpu else None
-    return (said,) if said else ()
+    note = usual_error(job, gpu.key or gpu.name, "ledger") if gpu else None
+    return (note,) if note else ()
 
 
 def _precision(settings: Settings, hardware: Hardware) -> str:
@@ -360,7 +360,7 @@ def _advice(
     """Settings that fit with the same global batch, recomputed; the largest saving first."""
     is_causal = isinstance(shape, CausalShape)
     candidates = (_finetune_candidates if is_causal else _candidates)(preset, plan, hardware)
-    found: list[tuple[int, str]] = []
+    options: list[tuple[int, str]] = []
     for changes in candidates:
         try:
             other = preset.override(**changes).settings
@@ -372,13 +372,13 @@ def _advice(
             total = sum(line.size_bytes for line in lines)
             text = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             same = split.global_batch_size == plan.global_batch_size
-            kept = f"same global batch of {plan.global_batch_size}" if same else "other batch"
+            effect = f"same global batch of {plan.global_batch_size}" if same else "other batch"
             if {"seq_len", "method"} & changes.keys():
-                kept += "; changes the experiment"
-            found.append((total, f"{text}: {rounded_size(total)}, fits ({kept})"))
+                effect += "; changes the experiment"
+            options.append((total, f"{text}: {rounded_size(total)}, fits ({effect})"))
             if len(changes) > 1:
                 break
-    yield from (text for _, text in sorted(found))
+    yield from (text for _, text in sorted(options))
 
 
 def _candidates(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Iterator[dict[str, Any]]:
@@ -484,8 +484,8 @@ def require_fit(budget: MemoryBudget) -> None:
         return
     parts = (*budget.lines, *budget.held)
     lines = [f"  {line.name}: {rounded_size(line.size_bytes)} ({line.note})" for line in parts]
-    held = sum(line.size_bytes for line in budget.held)
-    less = f", of which {rounded_size(held)} are in use" if held else ""
+    in_use_bytes = sum(line.size_bytes for line in budget.held)
+    less = f", of which {rounded_size(in_use_bytes)} are in use" if in_use_bytes else ""
     needs, has = rounded_size(budget.total_bytes), rounded_size(budget.capacity_bytes or 0)
     if needs == has:  # a hair too much
         needs, has = (f"{x / GIB:.4f} GiB" for x in (budget.total_bytes, budget.capacity_bytes))

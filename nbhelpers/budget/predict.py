@@ -65,8 +65,8 @@ def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memor
     if known is None or known.verdict != UNSURE or plain.source == UNKNOWN:
         return known or plain
     size = plain.total_bytes / GIB
-    said = f"a part cannot be simulated; the ledger's formulas say {size:.1f} GiB: {plain.verdict}"
-    return replace(known, notes=(*known.notes, said))
+    note = f"a part cannot be simulated; the ledger's formulas say {size:.1f} GiB: {plain.verdict}"
+    return replace(known, notes=(*known.notes, note))
 
 
 def known_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
@@ -113,9 +113,9 @@ def simulate_budget(
     ledger_budget(preset, plan, hardware)  # what is wrong with the settings is told at once
 
     def simulate(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
-        found = _kept(preset, plan, hardware)
-        if found is not None and is_current(preset.job, found.versions):
-            return found
+        stored = _kept(preset, plan, hardware)
+        if stored is not None and is_current(preset.job, stored.versions):
+            return stored
         if report is not None:
             report(f"simulating {plan.per_device_train_batch_size} x {preset.settings.seq_len}")
         return _simulated(preset, plan, hardware, timeout_s)
@@ -161,7 +161,7 @@ def on_this_machine(
     budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
 ) -> MemoryBudget:
     """Return a simulated budget as it holds here: this machine's context, and what is free."""
-    held = fullest(plan, hardware)
+    in_use = fullest(plan, hardware)
     lines = with_measured_context(budget.lines, plan, hardware)
     more = sum(x.size_bytes for x in lines) - sum(x.size_bytes for x in budget.lines)
     gpu = hardware.gpu if plan.use_gpu and not hardware.is_planned else None
@@ -170,22 +170,24 @@ def on_this_machine(
         budget,
         lines=lines,
         total_bytes=budget.total_bytes + more,
-        held=held.lines(),
+        held=in_use.lines(),
         notes=(*budget.notes, *((usual,) if usual else ())),
     )
-    here = judge(here, preset.settings, hardware, use_gpu=plan.use_gpu, held_bytes=held.size_bytes)
-    room = (here.capacity_bytes or 0) - held.size_bytes
-    if hardware.gpu and here.capacity_bytes and held.size_bytes and room < here.total_bytes:
-        return replace(here, advice=(held.advice(hardware.gpu.name), *here.advice))
+    here = judge(
+        here, preset.settings, hardware, use_gpu=plan.use_gpu, held_bytes=in_use.size_bytes
+    )
+    room = (here.capacity_bytes or 0) - in_use.size_bytes
+    if hardware.gpu and here.capacity_bytes and in_use.size_bytes and room < here.total_bytes:
+        return replace(here, advice=(in_use.advice(hardware.gpu.name), *here.advice))
     return here
 
 
 def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
     """A kept budget, else one between kept ones; judged, without advice."""
-    found = _kept(preset, plan, hardware)
+    stored = _kept(preset, plan, hardware)
     key = budget_key(preset, plan, hardware)
-    if found is not None or key is None:
-        return found
+    if stored is not None or key is None:
+        return stored
     points = family(key)
     for current in (True, False):
         same = [point for point in points if point.is_current is current]
@@ -230,11 +232,11 @@ def _advised(
     """Add advice; where kept budgets know of none that fits, the ledger's, named as such."""
     if budget.verdict not in (DOES_NOT_FIT, TIGHT):
         return budget
-    found, has_fit = advise(preset, plan, hardware, budget, predict)
+    suggestions, has_fit = advise(preset, plan, hardware, budget, predict)
     if not has_fit and not is_complete:
         plain = ledger_budget(preset, plan, hardware)
-        found += tuple(f"{text} [by the ledger, not simulated]" for text in plain.advice)
-    return replace(budget, advice=(*found, *budget.advice))
+        suggestions += tuple(f"{text} [by the ledger, not simulated]" for text in plain.advice)
+    return replace(budget, advice=(*suggestions, *budget.advice))
 
 
 def _require_gpu(plan: BatchPlan, hardware: Hardware) -> None:
@@ -264,6 +266,6 @@ def source_words(budget: MemoryBudget, job: str) -> str:
     if budget.source in (SIMULATION, SOURCE):
         how = "a simulated step" if budget.source == SIMULATION else "between simulated steps"
         known = ((name, budget.versions.get(name)) for name in JOBS[job].libraries)
-        made = ", ".join(f"{name} {version}" for name, version in known if version)
-        return f"{how} ({made})" if made else how
+        library_versions = ", ".join(f"{name} {version}" for name, version in known if version)
+        return f"{how} ({library_versions})" if library_versions else how
     return "formulas (ledger): not simulated yet for these settings on this card"

@@ -96,14 +96,14 @@ def _parsed(path: Path) -> Iterable[Line]:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - MOST_BYTES))
         raw = file.read()
-    found: dict[tuple[str, float], Line] = {}
+    lines_by_run: dict[tuple[str, float], Line] = {}
     for text in raw.splitlines():
         try:
             LogLine.model_validate(line := parsed(text))
         except ValidationError:  # torn by a crash or a full disk, or cut above
             continue
-        found[line["run_id"], line["finished_at"]] = line
-    return sorted(found.values(), key=lambda line: line["finished_at"])
+        lines_by_run[line["run_id"], line["finished_at"]] = line
+    return sorted(lines_by_run.values(), key=lambda line: line["finished_at"])
 
 
 def append(result: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
@@ -210,10 +210,10 @@ def summary(lines: Sequence[Line] | None = None) -> list[dict[str, Any]]:
             key = (line.get("job"), line.get("gpu") or line.get("device"), line.get("source"))
             groups.setdefault(tuple(part or "unknown" for part in key), []).append(line)
     rows = []
-    for (job, gpu, source), found in groups.items():
-        errors = [line["error_percent"] for line in found]
+    for (job, gpu, source), group in groups.items():
+        errors = [line["error_percent"] for line in group]
         median = statistics.median(errors)
-        row = {"job": job, "gpu": gpu, "source": source, "runs": len(found)}
+        row = {"job": job, "gpu": gpu, "source": source, "runs": len(group)}
         row |= {"median_error_percent": median, "lowest_percent": min(errors)}
         row |= {"highest_percent": max(errors)}
         rows.append(row | {"corrected": 100 / (100 + median) if median > -100 else None})
@@ -241,18 +241,18 @@ def plot_data(lines: Sequence[Line] | None = None) -> dict[str, list[Any]]:
     Keys: finished_at (unix seconds), job, gpu, source, run_id, predicted_mib, measured_mib,
     error_percent.
     """
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     names = ("finished_at", "job", "gpu", "source", "run_id", "error_percent")
-    found |= {name: [] for name in (*names, "predicted_mib", "measured_mib")}
+    columns |= {name: [] for name in (*names, "predicted_mib", "measured_mib")}
     for line in read_log() if lines is None else lines:
         if not line.get("predicted_bytes") or not line.get("measured_bytes"):
             continue
         for name in names:
-            found[name].append(line.get(name))
-        found["gpu"][-1] = line.get("gpu") or line.get("device")
+            columns[name].append(line.get(name))
+        columns["gpu"][-1] = line.get("gpu") or line.get("device")
         for name in ("predicted", "measured"):
-            found[f"{name}_mib"].append(line[f"{name}_bytes"] / MIB)
-    return found
+            columns[f"{name}_mib"].append(line[f"{name}_bytes"] / MIB)
+    return columns
 
 
 def _dig(data: Any, *keys: str) -> Any:

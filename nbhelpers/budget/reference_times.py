@@ -94,12 +94,12 @@ class SeedRow:
 
     def cells(self) -> tuple[str, ...]:
         """Return run, card, the seed's time, and our two predictions, as text."""
-        claim = self.claim
-        cards = f"{claim.count} x {claim.gpu}" if claim.count > 1 else claim.gpu
+        reference = self.claim
+        cards = f"{reference.count} x {reference.gpu}" if reference.count > 1 else reference.gpu
         return (
-            claim.run,
+            reference.run,
             cards,
-            _span(claim.low_s, claim.high_s),
+            _span(reference.low_s, reference.high_s),
             _span(self.quoted.low_s, self.quoted.high_s),
             _span(self.ours.low_s, self.ours.high_s),
         )
@@ -119,8 +119,8 @@ class SeedTimes:
         """Return the table in aligned columns."""
         lines = [self.heads, *(row.cells() for row in self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.heads))]
-        told = ("  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines)
-        return "\n".join(line.rstrip() for line in told)
+        aligned = ("  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines)
+        return "\n".join(line.rstrip() for line in aligned)
 
     def _repr_html_(self) -> str:
         def row(texts: Sequence[str], tag: str) -> str:
@@ -148,22 +148,26 @@ def seed_times(rows: Sequence[SpeedRow] | None = None, *, job: str = "") -> Seed
         rows: Measured speeds; None: all that are known here.
         job: Of this job only; empty: of all.
     """
-    found = []
-    for claim in CLAIMS:
-        if job and claim.job != job:
+    table = []
+    for reference in CLAIMS:
+        if job and reference.job != job:
             continue
-        quoted = _predicted(claim, claim.preset, dict(claim.overrides), rows)
-        changes = {n: v for n, v in claim.overrides if n in ("lora_r", "method")}
-        ours = quoted if claim.preset == claim.gpu else _predicted(claim, claim.gpu, changes, rows)
-        found.append(SeedRow(claim=claim, quoted=quoted, ours=ours))
-    return SeedTimes(rows=tuple(found))
+        quoted = _predicted(reference, reference.preset, dict(reference.overrides), rows)
+        changes = {n: v for n, v in reference.overrides if n in ("lora_r", "method")}
+        ours = (
+            quoted
+            if reference.preset == reference.gpu
+            else _predicted(reference, reference.gpu, changes, rows)
+        )
+        table.append(SeedRow(claim=reference, quoted=quoted, ours=ours))
+    return SeedTimes(rows=tuple(table))
 
 
 def _predicted(
-    claim: Claim, name: str, overrides: dict[str, Any], rows: Sequence[SpeedRow] | None
+    reference: Claim, name: str, overrides: dict[str, Any], rows: Sequence[SpeedRow] | None
 ) -> TimeBudget:
-    hardware = plan_hardware(claim.gpu, claim.count)
-    preset: Preset = load_preset(claim.job, name, hardware=hardware, overrides=overrides)
+    hardware = plan_hardware(reference.gpu, reference.count)
+    preset: Preset = load_preset(reference.job, name, hardware=hardware, overrides=overrides)
     plan = plan_batch(preset, hardware)
-    found = predict_time(preset, plan, hardware, rows=rows, examples=claim.examples)
-    return replace(found, notes=())
+    time_budget = predict_time(preset, plan, hardware, rows=rows, examples=reference.examples)
+    return replace(time_budget, notes=())

@@ -164,9 +164,9 @@ def advise(
     chain = _with_batch(search, start, _chain(search, start, singles))
     if not _end(start, chain).fits:
         chain = _other_experiment(search, start, chain)
-    told = [_told(start, chain)] if chain else []
-    told += [_told(start, [(change, state)]) for change, state in singles if state.fits]
-    return tuple(dict.fromkeys(told)), _end(start, chain).fits
+    texts = [_told(start, chain)] if chain else []
+    texts += [_told(start, [(change, state)]) for change, state in singles if state.fits]
+    return tuple(dict.fromkeys(texts)), _end(start, chain).fits
 
 
 def _end(start: State, chain: Chain) -> State:
@@ -175,12 +175,12 @@ def _end(start: State, chain: Chain) -> State:
 
 def _singles(search: Search, start: State) -> Chain:
     """Each harmless change alone, the one that saves most first."""
-    found = []
+    candidates = []
     for change in _harmless(start, search.hardware):
         state = search.changed(start, change)
         if state is not None and start.gain(state) > LEAST_GAIN:
-            found.append((change, state))
-    return sorted(found, key=lambda pair: pair[1].budget.total_bytes)
+            candidates.append((change, state))
+    return sorted(candidates, key=lambda pair: pair[1].budget.total_bytes)
 
 
 def _harmless(state: State, hardware: Hardware) -> Iterator[Change]:
@@ -245,12 +245,12 @@ def _with_batch(search: Search, start: State, chain: Chain) -> Chain:
     name, sizes = "per_device_train_batch_size", even_sizes(state.plan)
     if state.fits:
         changes = [{name: size} for size in sizes if size > state.batch]
-        found = search.largest(state, changes)
+        step = search.largest(state, changes)
     else:
         smaller = [size for size in sizes if size < state.batch]
-        found = search.largest(state, [{name: size} for size in smaller])
-        found = found or search.largest(state, [_smaller(state, size) for size in smaller])
-    return chain if found is None else [*chain, found]
+        step = search.largest(state, [{name: size} for size in smaller])
+        step = step or search.largest(state, [_smaller(state, size) for size in smaller])
+    return chain if step is None else [*chain, step]
 
 
 def _smaller(state: State, size: int) -> Change:
@@ -272,8 +272,8 @@ def _other_experiment(search: Search, start: State, chain: Chain) -> Chain:
     state = _end(start, chain)
     if state.fits:
         return chain
-    found = search.largest(state, [{"seq_len": n} for n in LENGTHS if n < _settings(state).seq_len])
-    return chain if found is None else [*chain, found]
+    step = search.largest(state, [{"seq_len": n} for n in LENGTHS if n < _settings(state).seq_len])
+    return chain if step is None else [*chain, step]
 
 
 def _added(search: Search, start: State, chain: Chain, change: Change) -> Chain:

@@ -326,10 +326,10 @@ def find_shape(settings: Settings) -> Shape | CausalShape | None:
     spec = spec_of(settings)
     if not spec.formulas:
         return None
-    found = known_shape(spec.name, settings.model)
-    found = found or _read_shape(settings, is_causal=spec.formulas == ADAPTER)
+    shape = known_shape(spec.name, settings.model)
+    shape = shape or _read_shape(settings, is_causal=spec.formulas == ADAPTER)
     head = _HEADS.get(spec.name)
-    return replace(found, head=head(settings, found)) if found is not None and head else found
+    return replace(shape, head=head(settings, shape)) if shape is not None and head else shape
 
 
 def known_shape(job: str, model: str) -> Shape | CausalShape | None:

@@ -110,8 +110,8 @@ def user_rows(path: Path | None = None) -> tuple[SpeedRow, ...]:
     rows = []
     with contextlib.suppress(OSError):
         for line in (path or speeds_path()).read_bytes().splitlines():
-            found = parsed(line)
-            row = SpeedRow.from_dict(found) if found else None
+            entry = parsed(line)
+            row = SpeedRow.from_dict(entry) if entry else None
             rows += [row] if row is not None else []
     return tuple(reversed(rows))
 
@@ -140,11 +140,11 @@ def read_rows(run_dir: str | Path | None = None) -> tuple[SpeedRow, ...]:
 
 
 def _rows_of_runs(run_dir: str | Path) -> Iterable[SpeedRow]:
-    root, found = Path(run_dir).expanduser(), []
+    root, dated_files = Path(run_dir).expanduser(), []
     for file in root.glob("*/result.json") if is_folder(root) else ():
         with contextlib.suppress(OSError):  # deleted meanwhile
-            found.append((file.stat().st_mtime, file))
-    for _, file in sorted(found, reverse=True)[:MOST_RUNS]:
+            dated_files.append((file.stat().st_mtime, file))
+    for _, file in sorted(dated_files, reverse=True)[:MOST_RUNS]:
         with contextlib.suppress(DataError):
             record = read_raw(Record, file.with_name("run.json"))
             result = read_raw(Result, file)
@@ -212,8 +212,8 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
 
 
 def _was_compiled(result: Mapping[str, Any]) -> bool:
-    model, told = result.get("model") or {}, result.get("compile") or {}
-    return bool(model.get("compiled") or told.get("is_on"))
+    model, compile_facts = result.get("model") or {}, result.get("compile") or {}
+    return bool(model.get("compiled") or compile_facts.get("is_on"))
 
 
 def _examples(result: Mapping[str, Any], mode: object) -> int | None:

@@ -168,13 +168,17 @@ def family(key: Key) -> list[Point]:
     return [*_of_the_user(key), *of_the_package(key)]
 
 
-def is_current(job: str, made: Mapping[str, str], here: Mapping[str, str] | None = None) -> bool:
+def is_current(
+    job: str, versions: Mapping[str, str], here: Mapping[str, str] | None = None
+) -> bool:
     """Whether a budget was made with the library versions that are here."""
     here = installed_versions() if here is None else here
-    return all(public(made.get(name)) == public(here.get(name)) for name in JOBS[job].libraries)
+    return all(public(versions.get(name)) == public(here.get(name)) for name in JOBS[job].libraries)
 
 
-def version_note(job: str, made: Mapping[str, str], here: Mapping[str, str] | None = None) -> str:
+def version_note(
+    job: str, versions: Mapping[str, str], here: Mapping[str, str] | None = None
+) -> str:
     """Say with which other versions a budget was made, else nothing.
 
     >>> version_note("clones", {"torch": "2.11.0", "transformers": "5.17.0"},
@@ -182,19 +186,19 @@ def version_note(job: str, made: Mapping[str, str], here: Mapping[str, str] | No
     'made with torch 2.11, transformers 5.17; here 2.13, 5.24'
     """
     here = installed_versions() if here is None else here
-    odd = [n for n in JOBS[job].libraries if public(made.get(n)) != public(here.get(n))]
+    odd = [n for n in JOBS[job].libraries if public(versions.get(n)) != public(here.get(n))]
     if not odd:
         return ""
-    pairs = [_told(made.get(name), here.get(name)) for name in odd]
-    said = ", ".join(f"{name} {old}" for name, (old, _) in zip(odd, pairs, strict=True))
+    pairs = [_told(versions.get(name), here.get(name)) for name in odd]
+    made_with = ", ".join(f"{name} {old}" for name, (old, _) in zip(odd, pairs, strict=True))
     if not any(here.get(name) for name in odd):
-        return f"made with {said}; here none of them is installed"
-    return f"made with {said}; here {', '.join(new for _, new in pairs)}"
+        return f"made with {made_with}; here none of them is installed"
+    return f"made with {made_with}; here {', '.join(new for _, new in pairs)}"
 
 
-def _told(made: str | None, here: str | None) -> tuple[str, str]:
+def _told(budget_version: str | None, here: str | None) -> tuple[str, str]:
     """Two versions, as short as they can be told apart."""
-    old, new = public(made) or "unknown", public(here) or "none"
+    old, new = public(budget_version) or "unknown", public(here) or "none"
     short = tuple(".".join(each.split(".")[:2]) for each in (old, new))
     return short if short[0] != short[1] else (old, new)
 
@@ -211,13 +215,13 @@ def public(version: str | None) -> str:
 @functools.cache
 def installed_versions() -> dict[str, str]:
     """Return the versions of the libraries that are installed, none of them imported."""
-    found = {}
+    versions = {}
     for name in dict.fromkeys(name for spec in JOBS.values() for name in spec.libraries):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @functools.cache
@@ -255,8 +259,8 @@ def user_folder() -> Path:
 
 def keep(key: Key, budget: MemoryBudget) -> None:
     """Keep a simulated budget in the user's cache."""
-    made = json.dumps([key.card, sorted(budget.versions.items())])
-    stamp = hashlib.sha256(made.encode()).hexdigest()[:8]
+    origin = json.dumps([key.card, sorted(budget.versions.items())])
+    stamp = hashlib.sha256(origin.encode()).hexdigest()[:8]
     path = user_folder() / key.job / f"{key.name}-{stamp}.json"
     facts = {"schema": SCHEMA, "card": key.card, "code": code_stamp()}
     facts |= {"batch": key.batch, "seq_len": key.seq_len, "versions": budget.versions}
@@ -310,8 +314,8 @@ def of_the_package(key: Key) -> Iterator[Point]:
     """Give every shipped budget of the family of a key, whatever code or libraries are here."""
     table = shipped(key.job)
     group = table.get("cards", {}).get(key.card)
-    found = table.get("budgets", {}).get(group, {}).get(key.family, {})
-    for facts in found.values():
+    family_budgets = table.get("budgets", {}).get(group, {}).get(key.family, {})
+    for facts in family_budgets.values():
         yield _point(key.job, facts, table["versions"], table["strings"])
 
 
@@ -360,8 +364,8 @@ def unpacked(
         strings: The texts of a table, each once.
     """
 
-    def text(told: str | int) -> str:
-        return strings[told] if isinstance(told, int) else told
+    def text(value: str | int) -> str:
+        return strings[value] if isinstance(value, int) else value
 
     lines, phases = (
         tuple(MemoryLine(name=text(n), size_bytes=x, note=text(note)) for n, x, note in plain[part])
@@ -444,7 +448,7 @@ def _share(value: int, low: int, high: int) -> float:
 def _mixed(parts: list[tuple[MemoryBudget, float]], at: list[tuple[int, int]]) -> MemoryBudget:
     first = parts[0][0]
     reserved = [budget.reserved_bytes for budget, _ in parts]
-    kept = ", ".join(f"{batch} x {seq_len:,}" for batch, seq_len in at)
+    simulated = ", ".join(f"{batch} x {seq_len:,}" for batch, seq_len in at)
     notes = dict.fromkeys(note for budget, _ in parts for note in budget.notes)
     lines = _mixed_lines([(budget.lines, weight) for budget, weight in parts])
     return MemoryBudget(
@@ -459,7 +463,7 @@ def _mixed(parts: list[tuple[MemoryBudget, float]], at: list[tuple[int, int]]) -
         else round(sum(budget.reserved_bytes * weight for budget, weight in parts)),
         phases=_mixed_lines([(budget.phases, weight) for budget, weight in parts]),
         opaque=tuple(dict.fromkeys(name for budget, _ in parts for name in budget.opaque)),
-        notes=(f"interpolated between simulated batch x tokens: {kept}", *notes),
+        notes=(f"interpolated between simulated batch x tokens: {simulated}", *notes),
         versions=dict(first.versions),
     )
 

@@ -79,11 +79,11 @@ class PhaseTime:
     note: str = ""
 
     @classmethod
-    def of(cls, name: str, found: Range | None, note: str = "") -> PhaseTime:
+    def of(cls, name: str, seconds: Range | None, note: str = "") -> PhaseTime:
         """Return a phase of a range of seconds."""
-        if found is None:
+        if seconds is None:
             return cls(name=name, low_s=None, expected_s=None, high_s=None, note=note)
-        low, middle, high = found.low, found.expected, found.high
+        low, middle, high = seconds.low, seconds.expected, seconds.high
         return cls(name=name, low_s=low, expected_s=middle, high_s=high, note=note)
 
     def words(self) -> str:
@@ -92,8 +92,8 @@ class PhaseTime:
         >>> PhaseTime(name="data", low_s=30, expected_s=60, high_s=90).words()
         'data 1 min 00 s'
         """
-        told = "unknown" if self.expected_s is None else duration(self.expected_s)
-        return f"{self.name} {told}"
+        text = "unknown" if self.expected_s is None else duration(self.expected_s)
+        return f"{self.name} {text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,10 @@ class Plan:
         """Return runs of this job on this device with their seconds, newest first."""
         device = device_key(self.plan.use_gpu, self.hardware.to_dict())
         alike = (r for r in self.rows if r.seconds and r.kind == RUN and r.job == self.spec.name)
-        found = [r for r in alike if r.device == device and r.world_size == self.plan.world_size]
+        runs = [r for r in alike if r.device == device and r.world_size == self.plan.world_size]
         if not self.plan.use_gpu:
-            found = [r for r in found if r.cpu_count == self.hardware.cpu_count]
-        return found
+            runs = [r for r in runs if r.cpu_count == self.hardware.cpu_count]
+        return runs
 
 
 def phases_of(asked: Plan) -> tuple[tuple[PhaseTime, ...], bool]:
@@ -249,14 +249,14 @@ def _generation(asked: Plan) -> PhaseTime:
         return PhaseTime.of(EVALUATION, None, f"the size of {s.model} is unknown")
     steps = -(-count // s.generation_batch_size) * s.max_new_tokens
     low, middle, high = ANSWER_SHARE
-    found = Range.of(
+    seconds = Range.of(
         steps * low * step.low, steps * middle * step.expected, steps * high * step.high
     )
     note = (
         f"{count:,} answers of half to all of {s.max_new_tokens} tokens, "
         f"{s.generation_batch_size} at once (estimate)"
     )
-    return PhaseTime.of(EVALUATION, found, note)
+    return PhaseTime.of(EVALUATION, seconds, note)
 
 
 def _cpu_decode(asked: Plan) -> Range | None:
@@ -266,9 +266,9 @@ def _cpu_decode(asked: Plan) -> Range | None:
         return None
     s: Any = asked.settings
     per = asked.plan.per_device_train_batch_size * asked.work.example_tokens
-    found = step * (0.5 * s.generation_batch_size / per)
+    seconds = step * (0.5 * s.generation_batch_size / per)
     least = Range.of(0.001, 0.002, 0.004)  # the launches of a step, of however few tokens
-    return found + least
+    return seconds + least
 
 
 # ------------------------------------------------------------------------------------------------
@@ -354,18 +354,18 @@ class TimeBudget:
     def lines(self) -> list[str]:
         """Return what there is to say, a line each: time, sources, limit, cost."""
         parts = ", ".join(phase.words() for phase in self.phases)
-        found = [f"Time: {self.words()}: {parts}"]
-        found += [f"  {note}" for note in self.notes]
-        if said := self.verdict_words():
-            found += [said, *(f"  {text}" for text in self.advice)]
+        texts = [f"Time: {self.words()}: {parts}"]
+        texts += [f"  {note}" for note in self.notes]
+        if verdict := self.verdict_words():
+            texts += [verdict, *(f"  {text}" for text in self.advice)]
         if self.cost is not None:
             low, expected, high = self.cost
             unit = f" {self.currency}" if self.currency else ""
-            found.append(
+            texts.append(
                 f"Cost: {expected:.2f}{unit} ({low:.2f} to {high:.2f}) at "
                 f"{self.price_per_hour:g}{unit} per hour"
             )
-        return found
+        return texts
 
     def verdict_words(self) -> str:
         """Say whether it finishes within the user's limit, and what would."""
@@ -476,7 +476,7 @@ def predict_time(
     if trains and rate.micro_step_s is not None:
         per_step = plan.per_device_train_batch_size * plan.world_size * work.example_tokens
         speed = per_step / rate.micro_step_s.expected
-    found = TimeBudget(
+    time_budget = TimeBudget(
         phases=phases,
         basis=MEASURED if is_same else rate.basis if trains else ESTIMATE,
         notes=(phases[0].note,) if is_same else (*work.notes, *rate.notes) if trains else (),
@@ -486,11 +486,11 @@ def predict_time(
         price_per_hour=price_per_hour,
         currency=currency,
     )
-    if advise and found.verdict in (TOO_LONG, PERHAPS):
+    if advise and time_budget.verdict in (TOO_LONG, PERHAPS):
         from dataclasses import replace
 
-        return replace(found, advice=advice_for(preset, found, asked))
-    return found
+        return replace(time_budget, advice=advice_for(preset, time_budget, asked))
+    return time_budget
 
 
 def _check_positive(name: str, value: float | None) -> None:
@@ -578,18 +578,18 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02, 0
 LENGTHS = (1024, 768, 512, 400, 256, 128)
 
 
-def advice_for(preset: Preset, found: TimeBudget, asked: Plan) -> tuple[str, ...]:
+def advice_for(preset: Preset, time_budget: TimeBudget, asked: Plan) -> tuple[str, ...]:
     """Return settings whose predicted time ends within the limit, the mildest first."""
-    said: list[str] = []
-    free = _best_of_free(preset, found, asked)
-    if free is not None and _ends(free[1], found):
-        said.append(_words(free[0], free[1], SAME))
+    texts: list[str] = []
+    free = _best_of_free(preset, time_budget, asked)
+    if free is not None and _ends(free[1], time_budget):
+        texts.append(_words(free[0], free[1], SAME))
     base = free[0] if free is not None else {}
-    for changes in _harder(preset, base, found, asked):
-        if len(said) >= MOST:
+    for changes in _harder(preset, base, time_budget, asked):
+        if len(texts) >= MOST:
             break
-        said.append(_words(changes[0], changes[1], CHANGES))
-    return tuple(said)
+        texts.append(_words(changes[0], changes[1], CHANGES))
+    return tuple(texts)
 
 
 def _ends(time: TimeBudget, limit: TimeBudget) -> bool:
@@ -602,7 +602,7 @@ def _words(changes: Changes, time: TimeBudget, what: str) -> str:
     return f"{text}: {expected}, at most {high} ({what})"
 
 
-def _predicted(preset: Preset, changes: Changes, found: TimeBudget, asked: Plan) -> Any:
+def _predicted(preset: Preset, changes: Changes, time_budget: TimeBudget, asked: Plan) -> Any:
     """Return the time with some settings changed; None where they do not do or do not fit."""
 
     try:
@@ -614,7 +614,7 @@ def _predicted(preset: Preset, changes: Changes, found: TimeBudget, asked: Plan)
     if budget.verdict not in (FITS, NO_GPU):
         return None
     time = predict_time(other, plan, asked.hardware, rows=asked.rows, advise=False)
-    return replace(time, max_s=found.max_s)
+    return replace(time, max_s=time_budget.max_s)
 
 
 def _free(preset: Preset, asked: Plan) -> Iterator[Changes]:
@@ -640,7 +640,7 @@ def _free(preset: Preset, asked: Plan) -> Iterator[Changes]:
 
 
 def _best_of_free(
-    preset: Preset, found: TimeBudget, asked: Plan
+    preset: Preset, time_budget: TimeBudget, asked: Plan
 ) -> tuple[Changes, TimeBudget] | None:
     """Take every free change that is faster than what was taken before; None: there is none."""
     taken: Changes = {}
@@ -648,22 +648,22 @@ def _best_of_free(
     for change in _free(preset, asked):
         if set(change) & set(taken):
             continue
-        time = _predicted(preset, taken | change, found, asked)
-        before = (best or found).expected_s
+        time = _predicted(preset, taken | change, time_budget, asked)
+        before = (best or time_budget).expected_s
         if time is not None and time.expected_s and before and time.expected_s < 0.98 * before:
             taken, best = taken | change, time
     return None if best is None else (taken, best)
 
 
 def _harder(
-    preset: Preset, base: Changes, found: TimeBudget, asked: Plan
+    preset: Preset, base: Changes, time_budget: TimeBudget, asked: Plan
 ) -> Iterator[tuple[Changes, TimeBudget]]:
     """The most epochs, rows, and tokens that end in time, with the free changes and without."""
     for start in [{}, base] if base else [{}]:
         for options in (_epochs(preset), _rows(preset, asked), _lengths(preset)):
             for change in options:
-                time = _predicted(preset, start | change, found, asked)
-                if time is not None and _ends(time, found):
+                time = _predicted(preset, start | change, time_budget, asked)
+                if time is not None and _ends(time, time_budget):
                     yield start | change, time
                     break
 

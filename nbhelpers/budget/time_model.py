@@ -135,8 +135,8 @@ def settings_rows(settings: Settings) -> int:
     return int(getattr(settings, "rows_per_example", 1))
 
 
-def _agree(found: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]) -> bool:
-    return all(found.get(name) == wanted.get(name) for name in names)
+def _agree(actual: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return all(actual.get(name) == wanted.get(name) for name in names)
 
 
 def is_same_work(row: SpeedRow, settings: Settings) -> bool:
@@ -425,8 +425,14 @@ def rate_of(
     if wanted.flops is None and not any(row.model == wanted.model for row in rows):
         note = f"the size of {wanted.model} is unknown, and no run with it was measured"
         return Rate(micro_step_s=None, basis=ESTIMATE, notes=(note,))
-    found = sorted(_transfers(wanted, rows, spec_of(settings).name), key=lambda each: each.distance)
-    return _rate_from(wanted, found, _floor(wanted, rows)) if found else _from_mfu(wanted, hardware)
+    transfers = sorted(
+        _transfers(wanted, rows, spec_of(settings).name), key=lambda each: each.distance
+    )
+    return (
+        _rate_from(wanted, transfers, _floor(wanted, rows))
+        if transfers
+        else _from_mfu(wanted, hardware)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,14 +448,14 @@ class _Transfer:
 
 
 def _transfers(wanted: Case, rows: Sequence[SpeedRow], job: str) -> list[_Transfer]:
-    found = []
+    transfers = []
     for row in rows:
         case = case_of_row(row, wanted)
         if case is None or case.family != wanted.family or case.is_gpu != wanted.is_gpu:
             continue
         moved = _transfer(wanted, case, row, 0.0 if row.job == job else 0.15)
-        found += [moved] if moved is not None else []
-    return found
+        transfers += [moved] if moved is not None else []
+    return transfers
 
 
 def _transfer(wanted: Case, case: Case, row: SpeedRow, distance: float) -> _Transfer | None:
@@ -498,17 +504,17 @@ def _floor(wanted: Case, rows: Sequence[SpeedRow]) -> Range:
     """Return what launching a micro-step takes the CPU: as measured here, else anywhere."""
     if not wanted.is_gpu:
         return Range.of(0.0, 0.0, 0.0)
-    found: list[tuple[bool, float]] = []
+    launch_times: list[tuple[bool, float]] = []
     for row in rows:
         case = case_of_row(row, wanted)
         if case is not None and case.family == wanted.family and case.blocks and row.kind != LOOP:
             taken_s = _alone_s(row)
             if _is_launching(case, taken_s):
-                found.append(
+                launch_times.append(
                     (case.device == wanted.device and bool(row.settings), taken_s / case.launches)
                 )
-    here = [seconds for is_here, seconds in found if is_here]
-    seconds = sorted(here or [seconds for _, seconds in found]) or [LAUNCH_S[wanted.family]]
+    here = [seconds for is_here, seconds in launch_times if is_here]
+    seconds = sorted(here or [seconds for _, seconds in launch_times]) or [LAUNCH_S[wanted.family]]
     middle = seconds[len(seconds) // 2]
     return Range.of(seconds[0], middle, max(seconds[-1], middle * SPREAD)) * wanted.launches
 
@@ -532,15 +538,15 @@ def _differences(wanted: Case, case: Case) -> dict[str, float]:
         "padding": (wanted.packed, case.packed, 0.2),
         "processes": (wanted.world_size, case.world_size, 0.1),
     }
-    found = {name: cost for name, (a, b, cost) in pairs.items() if a != b}
+    differences = {name: cost for name, (a, b, cost) in pairs.items() if a != b}
     if case.kind == LOOP:
-        found["a plain loop"] = 0.5
+        differences["a plain loop"] = 0.5
     if (size := abs(math.log(wanted.tokens / case.tokens))) > math.log(1.25):
-        found["tokens per micro-step"] = 0.3 * size
+        differences["tokens per micro-step"] = 0.3 * size
     work = (wanted.flops or 1.0) * (case.blocks or 1), (case.flops or 1.0) * (wanted.blocks or 1)
     if (scale := abs(math.log(work[0] / work[1]))) > math.log(1.1):
-        found["size"] = 0.4 * scale
-    return found
+        differences["size"] = 0.4 * scale
+    return differences
 
 
 def _place(case: Case) -> tuple[Any, ...]:
@@ -574,10 +580,10 @@ def _card_factor(wanted: Case, case: Case) -> Range | None:
     return Range.of(ratios[0], math.sqrt(ratios[0] * ratios[1]), ratios[1])
 
 
-def _rate_from(wanted: Case, found: list[_Transfer], floor: Range) -> Rate:
+def _rate_from(wanted: Case, transfers: list[_Transfer], launch: Range) -> Rate:
     """Return the mean of the nearest rows, weighted by nearness, and the range that they span."""
-    first = found[0]
-    near = [each for each in found if each.distance <= first.distance + NEAR][:MOST_ROWS]
+    first = transfers[0]
+    near = [each for each in transfers if each.distance <= first.distance + NEAR][:MOST_ROWS]
     weights = [math.exp(-(each.distance - first.distance) / 0.15) for each in near]
     logs = [math.log(each.micro_step_s.expected) for each in near]
     mean = math.exp(sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights))
@@ -590,8 +596,8 @@ def _rate_from(wanted: Case, found: list[_Transfer], floor: Range) -> Rate:
     low = min(min(each.micro_step_s.low for each in close), mean / width)
     high = max(max(each.micro_step_s.high for each in close), mean * width)
     ddp, is_launching = _ddp(wanted.world_size, wanted.is_gpu), first.is_launch_bound
-    if not is_launching and floor.expected >= mean:
-        low, mean, high = max(low, floor.low), floor.expected, max(high, floor.high)
+    if not is_launching and launch.expected >= mean:
+        low, mean, high = max(low, launch.low), launch.expected, max(high, launch.high)
         is_launching = True
     step = Range.of(low / ddp.high, mean / ddp.expected, high / ddp.low)
     return Rate(
@@ -619,21 +625,21 @@ def _basis(best: _Transfer) -> str:
 def _told(wanted: Case, best: _Transfer, count: int, is_launching: bool) -> list[str]:
     row = best.row
     others = f" and {count - 1} more like it" if count > 1 else ""
-    found = [f"{row.tokens_per_s:,.0f} useful tokens/s on {row.device} ({row.source}){others}"]
+    notes = [f"{row.tokens_per_s:,.0f} useful tokens/s on {row.device} ({row.source}){others}"]
     changed = [name for name in best.differs if name != "a plain loop"]
     if changed:
-        found.append(f"brought to this run: {', '.join(changed)}")
+        notes.append(f"brought to this run: {', '.join(changed)}")
     if is_launching:
-        found.append("bound by the CPU that launches the kernels: a larger micro-step costs little")
+        notes.append("bound by the CPU that launches the kernels: a larger micro-step costs little")
     if wanted.world_size > 1 and not wanted.is_gpu:
-        found.append(f"{wanted.world_size} processes share the cores")
+        notes.append(f"{wanted.world_size} processes share the cores")
     elif wanted.world_size > 1:
         scale = wanted.world_size * _ddp(wanted.world_size, wanted.is_gpu).expected
-        found.append(
+        notes.append(
             f"{wanted.world_size} processes as {scale:.2f} (measured for two: 1.86 to 1.89"
             + (")" if wanted.world_size == 2 else "; more is assumed)")
         )
-    return found
+    return notes
 
 
 def _ddp(world_size: int, is_gpu: bool) -> Range:
@@ -673,23 +679,23 @@ def _from_mfu(wanted: Case, hardware: Hardware) -> Rate:
         return Rate(micro_step_s=None, basis=ESTIMATE, notes=(note,))
     weight = replace(wanted, compiled=True).weight
     if wanted.is_gpu:
-        shares, said = (
+        shares, assumption = (
             MFU_RANGE,
             f"{MFU_RANGE[0]:.0%} to {MFU_RANGE[2]:.0%} of {peak / 1e12:g} TFLOP/s",
         )
     else:
         cores = wanted.cpu_count or 1
         shares = tuple(each / CPU_FLOPS_PER_CORE[1] for each in CPU_FLOPS_PER_CORE)
-        said = (
+        assumption = (
             f"{shares[0] * peak / 1e9:.0f} to {shares[2] * peak / 1e9:.0f} GFLOP/s of {cores} cores"
         )
-    floor, ddp = wanted.launch_s, _ddp(wanted.world_size, wanted.is_gpu)
-    seconds = [max(weight / (peak * share), floor) for share in reversed(shares)]
+    launch_time, ddp = wanted.launch_s, _ddp(wanted.world_size, wanted.is_gpu)
+    seconds = [max(weight / (peak * share), launch_time) for share in reversed(shares)]
     step = Range.of(seconds[0] / ddp.high, seconds[1] / ddp.expected, seconds[2] / ddp.low)
     return Rate(
         micro_step_s=step,
         basis=ESTIMATE,
-        notes=(f"{said} (assumed: no measured run is alike)",),
-        is_launch_bound=seconds[1] <= floor,
+        notes=(f"{assumption} (assumed: no measured run is alike)",),
+        is_launch_bound=seconds[1] <= launch_time,
         mfu=_mfu(wanted, step.expected),
     )

@@ -231,8 +231,8 @@ def evaluate(
             "evaluate needs either --run or --checkpoint.",
             fix="name a finished run with --run, or a file of weights with --checkpoint",
         )
-    given = {name: text for name, text in (("data", data), ("model", model)) if text}
-    settings = _overrides(job, override) | given
+    inputs = {name: text for name, text in (("data", data), ("model", model)) if text}
+    settings = _overrides(job, override) | inputs
     started = start_evaluation(
         job, run, checkpoint, preset=preset, overrides=settings, run_dir=run_dir, fresh=fresh
     )
@@ -274,11 +274,11 @@ def stop(run: RunName, run_dir: RunDir = Path("runs")) -> None:
     """Stop a run, or what runs of a study, cleanly: it saves a checkpoint and can be resumed."""
     from nbhelpers.cli.flow import working_run
 
-    found = working_run(run, run_dir)
-    status = found.stop()
-    typer.echo(f"{found.id}: {status}")
+    chosen_run = working_run(run, run_dir)
+    status = chosen_run.stop()
+    typer.echo(f"{chosen_run.id}: {status}")
     if status == "running":
-        host = found.process.get("host") or "another machine"
+        host = chosen_run.process.get("host") or "another machine"
         typer.echo(
             f"It runs on {host} and has not ended yet; there, or by scancel, you can end it."
         )
@@ -290,8 +290,8 @@ def runs(run_dir: RunDir = Path("runs")) -> None:
     from nbhelpers.cli.flow import study_rows
     from nbhelpers.runs.run import list_runs
 
-    found = list_runs(run_dir)
-    typer.echo(table(found.rows()) if len(found) else repr(found))
+    listing = list_runs(run_dir)
+    typer.echo(table(listing.rows()) if len(listing) else repr(listing))
     if studies := study_rows(run_dir):
         typer.echo(f"\n{table(studies)}")
 

@@ -79,17 +79,17 @@ def show_history(*, runs: bool, plot: Path | None) -> None:
 def _group_row(row: dict[str, object]) -> dict[str, str]:
     names = {"median_error_percent": "median", "lowest_percent": "lowest"}
     names |= {"highest_percent": "highest"}
-    found = {name: str(row[name]) for name in ("job", "gpu", "source", "runs")}
-    return found | {head: f"{row[name]:+.1f} %" for name, head in names.items()}
+    cells = {name: str(row[name]) for name in ("job", "gpu", "source", "runs")}
+    return cells | {head: f"{row[name]:+.1f} %" for name, head in names.items()}
 
 
 def _run_row(line: dict[str, object]) -> dict[str, str]:
-    found = {"run": str(line["run_id"]), "gpu": str(line.get("gpu") or line.get("device") or "-")}
+    cells = {"run": str(line["run_id"]), "gpu": str(line.get("gpu") or line.get("device") or "-")}
     for name in ("predicted", "measured"):
         size = line.get(f"{name}_bytes")
-        found[f"{name} MiB"] = f"{size / 2**20:.1f}" if size else "-"
+        cells[f"{name} MiB"] = f"{size / 2**20:.1f}" if size else "-"
     error = line.get("error_percent")
-    return found | {"error": "-" if error is None else f"{error:+.1f} %"}
+    return cells | {"error": "-" if error is None else f"{error:+.1f} %"}
 
 
 def _draw(path: Path, data: dict[str, list[object]]) -> None:
@@ -160,17 +160,17 @@ def budget(
     from nbhelpers.budget.time import predict_time
 
     asked = _asked(name, job, preset, gpu=gpu, count=count, override=override, method=method)
-    found, table = _predicted(asked, exact=exact, grid=grid)
+    memory_budget, table = _predicted(asked, exact=exact, grid=grid)
     wishes = {"max_hours": max_hours, "price_per_hour": price, "currency": currency}
     time = predict_time(asked.preset, asked.plan, asked.hardware, run_dir="runs", **wishes)
     if as_json:
-        typer.echo(json.dumps(_plain(asked, found, table, time), indent=2))
+        typer.echo(json.dumps(_plain(asked, memory_budget, table, time), indent=2))
     else:
-        typer.echo(_text(asked, found, table, time))
-    code = exit_code(found)
+        typer.echo(_text(asked, memory_budget, table, time))
+    code = exit_code(memory_budget)
     if not exact:
-        _refresh(asked, found)
-    _tell(found, as_json=as_json)
+        _refresh(asked, memory_budget)
+    _tell(memory_budget, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
@@ -203,13 +203,13 @@ def _asked(
     if count != 1 and not gpu:
         raise ConfigError("--count needs --gpu.", fix="add for instance --gpu t4")
     chosen = name or job or "clones"
-    given = parse_overrides(chosen, override or [])
-    if method and given.get("method", method) != method:
-        text = f"Two methods are named: --method {method} and -o method={given['method']}."
+    settings = parse_overrides(chosen, override or [])
+    if method and settings.get("method", method) != method:
+        text = f"Two methods are named: --method {method} and -o method={settings['method']}."
         raise ConfigError(text, fix="name one of them")
-    given |= {"method": method} if method else {}
+    settings |= {"method": method} if method else {}
     hardware = plan_hardware(gpu, count) if gpu else detect_hardware()
-    loaded = load_preset(chosen, preset, hardware=hardware, overrides=given)
+    loaded = load_preset(chosen, preset, hardware=hardware, overrides=settings)
     return _Asked(hardware, loaded, plan_batch(loaded, hardware))
 
 
@@ -224,33 +224,35 @@ def _predicted(asked: _Asked, *, exact: bool, grid: bool) -> tuple[MemoryBudget,
         return simulate_budget(preset, plan, hardware, with_advice=False, report=report)
 
     if exact:
-        found = simulate_budget(asked.preset, asked.plan, asked.hardware, report=report)
+        memory_budget = simulate_budget(asked.preset, asked.plan, asked.hardware, report=report)
     else:
-        found = predict_memory(asked.preset, asked.plan, asked.hardware)
+        memory_budget = predict_memory(asked.preset, asked.plan, asked.hardware)
     if not grid:
-        return found, None
+        return memory_budget, None
     predict: Callable[..., MemoryBudget] = simulated if exact else predict_memory
-    return found, budget_grid(asked.preset, asked.plan, asked.hardware, predict=predict)
+    return memory_budget, budget_grid(asked.preset, asked.plan, asked.hardware, predict=predict)
 
 
-def exit_code(found: MemoryBudget) -> int:
+def exit_code(memory_budget: MemoryBudget) -> int:
     """Return 8 for what does not fit, 10 where that cannot be said, else 0."""
     from nbhelpers.budget.memory import DOES_NOT_FIT, UNKNOWN, UNSURE
 
-    if found.verdict == DOES_NOT_FIT:
+    if memory_budget.verdict == DOES_NOT_FIT:
         return BudgetError.exit_code
-    return NOT_KNOWN if found.verdict == UNSURE or found.source == UNKNOWN else 0
+    return NOT_KNOWN if memory_budget.verdict == UNSURE or memory_budget.source == UNKNOWN else 0
 
 
-def _text(asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget) -> str:
+def _text(
+    asked: _Asked, memory_budget: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget
+) -> str:
     from nbhelpers.budget.predict import source_words
     from nbhelpers.budget.search import LEGEND
     from nbhelpers.cli.options import budget_text, table
 
-    parts = [repr(asked.preset), repr(asked.plan), budget_text(found)]
-    parts.append(f"From: {source_words(found, asked.preset.job)}")
-    if found.opaque:
-        parts.append(f"Not predicted: {', '.join(found.opaque)}")
+    parts = [repr(asked.preset), repr(asked.plan), budget_text(memory_budget)]
+    parts.append(f"From: {source_words(memory_budget, asked.preset.job)}")
+    if memory_budget.opaque:
+        parts.append(f"Not predicted: {', '.join(memory_budget.opaque)}")
     parts += time.lines()
     if grid is not None:
         parts.append(f"\n{table(grid.rows())}\n{LEGEND}")
@@ -290,7 +292,7 @@ def _same(asked: _Asked) -> list[str]:
 
 
 def _plain(
-    asked: _Asked, found: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget
+    asked: _Asked, memory_budget: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget
 ) -> dict[str, Any]:
     gpu = asked.hardware.gpu
     return {
@@ -299,10 +301,10 @@ def _plain(
         "gpu": gpu.key or gpu.name if gpu is not None else None,
         "gpu_count": len(asked.hardware.gpus),
         "plan": asked.plan.to_dict(),
-        "budget": found.to_dict(),
+        "budget": memory_budget.to_dict(),
         "time": _time(time),
         "grid": [cell.to_dict() for cell in grid.cells] if grid is not None else None,
-        "exit_code": exit_code(found),
+        "exit_code": exit_code(memory_budget),
     }
 
 
@@ -313,11 +315,11 @@ def _time(time: TimeBudget) -> dict[str, Any]:
     return time.to_dict() | sums | {"verdict": time.verdict, "cost": cost}
 
 
-def _refresh(asked: _Asked, found: MemoryBudget) -> None:
+def _refresh(asked: _Asked, memory_budget: MemoryBudget) -> None:
     """Have a budget of other versions simulated anew, behind the command's back."""
     from nbhelpers.budget.predict import SIMULATION, is_exact
 
-    if found.source != SIMULATION or is_exact(found, asked.preset.job):
+    if memory_budget.source != SIMULATION or is_exact(memory_budget, asked.preset.job):
         return
     from nbhelpers.budget.refresh import refresh_later
 
@@ -326,22 +328,22 @@ def _refresh(asked: _Asked, found: MemoryBudget) -> None:
         typer.echo(f"{text} or wait for it with --exact.", err=True)
 
 
-def _tell(found: MemoryBudget, *, as_json: bool) -> None:
+def _tell(memory_budget: MemoryBudget, *, as_json: bool) -> None:
     """Say on stderr what the exit code means."""
     from nbhelpers.budget.memory import DOES_NOT_FIT, NO_GPU, TIGHT, UNKNOWN, UNSURE, require_fit
     from nbhelpers.cli.options import error_text
 
-    if found.verdict == DOES_NOT_FIT and not as_json:
+    if memory_budget.verdict == DOES_NOT_FIT and not as_json:
         try:
-            require_fit(found)
+            require_fit(memory_budget)
         except BudgetError as error:  # its details are the table above
             typer.echo(error_text(BudgetError(error.message, fix=error.fix)), err=True)
-    elif found.verdict == UNSURE or found.source == UNKNOWN:
+    elif memory_budget.verdict == UNSURE or memory_budget.source == UNKNOWN:
         typer.echo("Warning: it cannot be said whether this fits; see above.", err=True)
-    elif found.verdict == NO_GPU:
+    elif memory_budget.verdict == NO_GPU:
         typer.echo(
             "No GPU is here: for the verdict of a card, add for instance --gpu t4.", err=True
         )
-    elif found.verdict == TIGHT:
+    elif memory_budget.verdict == TIGHT:
         text = "Warning: tight. It should run, with little room for what was not predicted."
         typer.echo(text, err=True)

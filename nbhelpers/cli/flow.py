@@ -85,7 +85,7 @@ def probe(
     if getattr(chosen.settings, "method", "") == "base":
         raise ConfigError("method=base trains nothing to probe.", fix="set method=lora or qlora")
     plan = plan_batch(chosen, hardware)
-    found = run_probe(
+    result = run_probe(
         chosen,
         plan,
         predict_memory(chosen, plan, hardware),
@@ -96,9 +96,9 @@ def probe(
         price_per_hour=price,
         currency=currency,
     )
-    if found is None:
+    if result is None:
         raise typer.Exit(INTERRUPTED)
-    typer.echo("\n".join(found.lines()))
+    typer.echo("\n".join(result.lines()))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -159,16 +159,16 @@ def study(
     _show(run_study(planned, hardware=hardware, report=report, **options))
 
 
-def _show(found: StudyResult) -> None:
+def _show(result: StudyResult) -> None:
     """Print the report of a study as `nbhelpers report`, and end with the code of how it ended."""
     from nbhelpers.reports.study import report_study
 
-    if found.finished:
-        typer.echo(f"\n{report_study(found, show=False)}".rstrip())
-    typer.echo(f"The study: {found.path}")
-    if any(row.status == "running" for row in found.rows):  # Ctrl-C: it has said how to go on
+    if result.finished:
+        typer.echo(f"\n{report_study(result, show=False)}".rstrip())
+    typer.echo(f"The study: {result.path}")
+    if any(row.status == "running" for row in result.rows):  # Ctrl-C: it has said how to go on
         raise typer.Exit(INTERRUPTED)
-    found.require_complete()
+    result.require_complete()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -199,14 +199,14 @@ def refuse_study(command: str, name: str, run_dir: Path) -> None:
     Raises:
         ConfigError: It is a study; names its runs and the command for one of them.
     """
-    if (found := find_study(name, run_dir)) is None:
+    if (result := find_study(name, run_dir)) is None:
         return
-    best = found.best if found.finished else found.rows[0]
-    likely = next((row for row in found.rows if row.status == "running"), best)
-    runs = ", ".join(f"{row.run.id} ({row.name}, {row.status})" for row in found.rows)
+    best = result.best if result.finished else result.rows[0]
+    likely = next((row for row in result.rows if row.status == "running"), best)
+    runs = ", ".join(f"{row.run.id} ({row.name}, {row.status})" for row in result.rows)
     words = ["nbhelpers", command, str(likely.run.path)]
     rest = {"ask": ' "INSTRUCTION"', "merge": " FOLDER", "export": " FOLDER"}.get(command, "")
-    text = f"{found.study.id} is a study, and `{command}` takes a run. Its runs are: {runs}."
+    text = f"{result.study.id} is a study, and `{command}` takes a run. Its runs are: {runs}."
     raise ConfigError(text, fix=f"write for instance: {shlex.join(words)}{rest}")
 
 
@@ -214,10 +214,10 @@ def working_run(name: str, run_dir: Path) -> Run:
     """Return the run that a name means: of a study the one that works, or worked last."""
     from nbhelpers.runs.run import open_run
 
-    if (found := find_study(name, run_dir)) is None:
+    if (result := find_study(name, run_dir)) is None:
         return open_run(name, run_dir)
-    begun = [row.run for row in found.rows if row.status != "new"] or [found.rows[0].run]
-    return next((row.run for row in found.rows if row.status == "running"), begun[-1])
+    begun = [row.run for row in result.rows if row.status != "new"] or [result.rows[0].run]
+    return next((row.run for row in result.rows if row.status == "running"), begun[-1])
 
 
 def study_rows(run_dir: Path) -> list[dict[str, str]]:
@@ -227,12 +227,12 @@ def study_rows(run_dir: Path) -> list[dict[str, str]]:
     rows = []
     for folder in list_studies(run_dir):
         try:
-            found = open_study(folder)
+            result = open_study(folder)
         except (ConfigError, DataError):  # `report` says what is wrong with it
             rows.append({"study": folder.name, "adapters": "", "finished": "cannot be read"})
             continue
-        names = ", ".join(dict.fromkeys(row.planned.adapter for row in found.rows))
-        count = f"{len(found.finished)} of {len(found.rows)}"
+        names = ", ".join(dict.fromkeys(row.planned.adapter for row in result.rows))
+        count = f"{len(result.finished)} of {len(result.rows)}"
         rows.append({"study": folder.name, "adapters": names, "finished": count})
     return rows
 
@@ -367,11 +367,11 @@ def _require_foreign(weights: Path, overrides: Mapping[str, Any]) -> None:
 def _existing(checkpoint: Path) -> Path:
     if kind_of(checkpoint) not in ("file", "folder"):
         raise DataError(f"There is no checkpoint {checkpoint}.", fix="check the path")
-    given = expanded(checkpoint, "--checkpoint").resolve()
-    found = weights_file(given)
-    if found != given:
-        typer.echo(f"Weights: {found}")
-    return found
+    path = expanded(checkpoint, "--checkpoint").resolve()
+    weights = weights_file(path)
+    if weights != path:
+        typer.echo(f"Weights: {weights}")
+    return weights
 
 
 def play_notebook(

@@ -86,8 +86,8 @@ def settings_text(job: str) -> str:
 
     settings, lines = load_preset(job, "base").settings, []
     for name, field in JOBS[job].settings.model_fields.items():
-        said = f"{name} = {short(getattr(settings, name))}"
-        lines += [said, *textwrap.wrap(field.description or "", 92, **INDENTED)]
+        line = f"{name} = {short(getattr(settings, name))}"
+        lines += [line, *textwrap.wrap(field.description or "", 92, **INDENTED)]
     return "\n".join(lines)
 
 

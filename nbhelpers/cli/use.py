@@ -37,27 +37,27 @@ def audit(
     """Say whether data can train a detector; exit code 5 when they cannot."""
     from nbhelpers.reports.audits import audit as look
 
-    found = look(
+    result = look(
         data,
         revision=revision or None,
         canonical=canonical,
         known_humans=known_humans or None,
     )
-    typer.echo(audit_text(found))
-    for path, save in ((json, found.save), (html, found.save_page)):
+    typer.echo(audit_text(result))
+    for path, save in ((json, result.save), (html, result.save_page)):
         if path is not None:
             typer.echo(f"written: {save(path)}")
-    if found.is_hopeless:
+    if result.is_hopeless:
         raise typer.Exit(DataError.exit_code)
 
 
-def audit_text(found: Any) -> str:
+def audit_text(result: Any) -> str:
     """Return an audit as a shell shows it: the verdict with its sentences, and the main tables."""
-    lines = [repr(found)]
-    for title, sentences in (("Reasons", found.reasons), ("Warnings", found.warnings)):
+    lines = [repr(result)]
+    for title, sentences in (("Reasons", result.reasons), ("Warnings", result.warnings)):
         if sentences:
             lines += [f"{title}:", *map(_item, sentences)]
-    facts = found.facts
+    facts = result.facts
     rows = [
         {"source": one["value"] or "none named", "human": one["human"], "ai": one["ai"]}
         for one in facts["counts"]["source"]
@@ -133,18 +133,18 @@ def calibrate(
 
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:
         options = {"target_fpr": fpr, "confidence": confidence, "out": out}
-        found = detector.calibrate(humans, **options, progress=not quiet)
+        calibration = detector.calibrate(humans, **options, progress=not quiet)
         place = out or detector.facts.home / "calibration.json"
-    typer.echo(found.text())
-    if found.is_met or out is not None:
+    typer.echo(calibration.text())
+    if calibration.is_met or out is not None:
         typer.echo(f"Written to {place}.")
     else:
-        kept = f"{place} stays as it is" if is_file(place) else "there is still none"
-        typer.echo(f"Not written: the promise does not hold, and {kept} (--out FILE keeps it).")
-    if found.lack:
-        less = ceil(1000 * found.promised_fpr) / 1000
+        status = f"{place} stays as it is" if is_file(place) else "there is still none"
+        typer.echo(f"Not written: the promise does not hold, and {status} (--out FILE keeps it).")
+    if calibration.lack:
+        less = ceil(1000 * calibration.promised_fpr) / 1000
         other = f", or ask for less: --fpr {less:g}" if less <= MAX_FPR else ""
-        raise RequirementMissed(f"{found.lack}.", fix=f"add known-human programs{other}")
+        raise RequirementMissed(f"{calibration.lack}.", fix=f"add known-human programs{other}")
 
 
 def detect(
@@ -216,10 +216,10 @@ def similar(
     outputs = [checked_output(path) for path in _outputs(csv, json)]
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:
         options = {"starter": starter, "top": top, "language": language}
-        found = detector.similar(place, other, **options, progress=not quiet)
-    typer.echo(found.text())
+        ranking = detector.similar(place, other, **options, progress=not quiet)
+    typer.echo(ranking.text())
     for path in outputs:
-        typer.echo(f"Written to {found.save(path)}.")
+        typer.echo(f"Written to {ranking.save(path)}.")
 
 
 def _outputs(csv: Path | None, json: Path | None) -> list[Path]:
@@ -267,8 +267,8 @@ def ask(
     refuse_study("ask", run, run_dir)
     how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "raw": raw}
     how["timeout_s"] = timeout
-    found = {"base": base or None, "template": template or None, "run_dir": run_dir}
-    with load(run, device=device, **found) as model:
+    options = {"base": base or None, "template": template or None, "run_dir": run_dir}
+    with load(run, device=device, **options) as model:
         for note in model.trained.notes:
             typer.echo(f"note: {note}", err=True)
         if compare:
@@ -315,8 +315,8 @@ def export(
     typer.echo(repr(done))
     for name in done.files:
         typer.echo(f"  {name}")
-    for form, text in done.measured().items():
-        typer.echo(f"{form}: {text}")
+    for variant, text in done.measured().items():
+        typer.echo(f"{variant}: {text}")
     if done.agreement:
         command = shlex.join(["nbhelpers", "detect", "--model", str(done.path)])
         typer.echo(f"To use it: {command} FILE_OR_FOLDER")

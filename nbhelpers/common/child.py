@@ -60,13 +60,13 @@ class Inbox:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.changed:
-                told, self.progress = self.progress, []
+                texts, self.progress = self.progress, []
                 reply, is_over = self.replies.pop(number, None), self.ended
                 left = None if deadline is None else deadline - time.monotonic()
-                if not told and reply is None and not is_over and (left is None or left > 0):
+                if not texts and reply is None and not is_over and (left is None or left > 0):
                     self.changed.wait(left)
                     continue
-            for text in told if report else ():
+            for text in texts if report else ():
                 report(text)
             if reply is not None or is_over or (left is not None and left <= 0):
                 return reply

@@ -30,12 +30,12 @@ def changed(preset: Mapping[str, Any]) -> str:
     'seed=7, data=b.jsonl'
     """
     settings, origin = (preset.get(key) or {} for key in ("settings", "provenance"))
-    said = [
+    changes = [
         f"{name}={str(settings.get(name)).rstrip('/').rpartition('/')[2]}"
         for name, where in origin.items()
         if str(where).startswith("overrides")
     ]
-    return cut(", ".join(said))
+    return cut(", ".join(changes))
 
 
 def cut(text: str) -> str:

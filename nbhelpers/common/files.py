@@ -77,8 +77,8 @@ def absence(path: str | os.PathLike[str]) -> str:
     'does not exist'
     """
     kind = kind_of(path)
-    found = {"": "does not exist", "folder": "is a folder", "file": "is a file"}
-    return found.get(kind, "cannot be looked at" if kind == "forbidden" else "is no plain file")
+    states = {"": "does not exist", "folder": "is a folder", "file": "is a file"}
+    return states.get(kind, "cannot be looked at" if kind == "forbidden" else "is no plain file")
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:

@@ -219,5 +219,5 @@ def read_raw(kind: type[JsonFile], path: str | Path) -> dict[str, Any]:
     Raises:
         DataError: It is damaged; names the field.
     """
-    found = kind.read(path)
-    return {} if found is None else found.raw
+    content = kind.read(path)
+    return {} if content is None else content.raw

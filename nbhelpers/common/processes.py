@@ -52,8 +52,8 @@ def _ps_table() -> dict[int, tuple[str, int, str]]:
 
 def start_time(pid: int) -> str | None:
     """The start time of a process as the system words it; None when it is gone or a zombie."""
-    found = _stat(pid)
-    return None if found is None or found[0] in "ZX" else found[2]
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in "ZX" else stat[2]
 
 
 def is_alive(pid: int, started: str | None) -> bool:
@@ -68,7 +68,7 @@ def table() -> dict[int, tuple[str, int, str]]:
     pids: list[int] = []
     with contextlib.suppress(OSError):  # /proc is not mounted
         pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    return {pid: found for pid in pids if (found := _stat(pid)) is not None}
+    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
 
 
 def descendants(root: int) -> list[int]:
@@ -77,21 +77,21 @@ def descendants(root: int) -> list[int]:
     processes = table()
     for pid, (_, parent, _) in processes.items():
         children.setdefault(parent, []).append(pid)
-    found, queue = [], [root]
+    pids, queue = [], [root]
     while queue:
         below = children.get(queue.pop(0), [])
         queue += below
-        found += [pid for pid in below if processes[pid][0] not in "ZX"]
-    return found
+        pids += [pid for pid in below if processes[pid][0] not in "ZX"]
+    return pids
 
 
 def ancestors(pid: int, levels: int = 6) -> list[int]:
     """The parents of a process, nearest first, at most `levels` of them, without process 1."""
-    found: list[int] = []
-    while len(found) < levels and (stat := _stat(pid)) is not None and stat[1] > 1:
+    pids: list[int] = []
+    while len(pids) < levels and (stat := _stat(pid)) is not None and stat[1] > 1:
         pid = stat[1]
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def arguments(pid: int) -> list[str]:
@@ -109,13 +109,13 @@ def arguments(pid: int) -> list[str]:
 def of_launch(launch_id: str) -> list[int]:
     """Processes that a launch started, wherever they hang in the tree (Linux; elsewhere [])."""
     mark = f"{LAUNCH_VARIABLE}={launch_id}".encode()
-    found = []
+    pids = []
     for pid in table() if sys.platform == "linux" and launch_id else ():
         with contextlib.suppress(OSError):
             environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
             if mark in environment and pid != os.getpid() and start_time(pid):
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 @functools.cache
@@ -337,7 +337,7 @@ def first_failure(log: str) -> tuple[int, int] | None:
     >>> first_failure("  rank      : 1 (local_rank: 1)\\n  exitcode  : -9 (pid: 77) (SIGKILL)")
     (1, -9)
     """
-    found = [(int(match["rank"]), int(match["code"])) for match in _FAILURE.finditer(log)]
-    signalled = [item for item in found if item[1] < 0 and item[1] != -signal.SIGTERM]
+    failures = [(int(match["rank"]), int(match["code"])) for match in _FAILURE.finditer(log)]
+    signalled = [item for item in failures if item[1] < 0 and item[1] != -signal.SIGTERM]
     signalled.sort(key=lambda item: item[1] != -signal.SIGKILL)
-    return next(iter(signalled or found[-1:]), None)
+    return next(iter(signalled or failures[-1:]), None)

@@ -52,8 +52,8 @@ def _folder_name(value: str) -> str:
 
 def _pair_lead(value: Any) -> Any:
     """Accept a lead, or leads by metric."""
-    for lead in value.values() if isinstance(value, dict) else [value]:
-        numbers_check(3)(lead)
+    for difference in value.values() if isinstance(value, dict) else [value]:
+        numbers_check(3)(difference)
     return value
 
 

@@ -54,12 +54,12 @@ def read_with_lines(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], i
     """The mapping, and the line of every key in it."""
     shown, kind = shown_path(path), kind_of(path)
     if kind != "file":
-        found, fix = {
+        problem, fix = {
             "": ("no such file", "check the path"),
             "folder": ("it is a folder", "name the .yaml file"),
             "forbidden": ("a folder above it may not be searched", "check its permissions"),
         }.get(kind, ("it is no regular file", "name a .yaml file"))
-        raise ConfigError(f"{shown}: {found}.", fix=fix)
+        raise ConfigError(f"{shown}: {problem}.", fix=fix)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -120,31 +120,31 @@ def _walk(
     """
     import yaml
 
-    found: list[tuple[int, str]] = []
+    problems: list[tuple[int, str]] = []
     if seen.get(id(node)):
         raise ValueError(f"line {node.start_mark.line + 1} holds an alias of itself")
     if id(node) in seen and not isinstance(node, yaml.ScalarNode):
-        return found
+        return problems
     seen[id(node)] = True  # until its end: an alias in between means a loop
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            found += _walk(item, (*where, str(index)), lines, seen)
+            problems += _walk(item, (*where, str(index)), lines, seen)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             line = key.start_mark.line + 1
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             if (*where, name) in lines:
                 first = lines[*where, name]
-                found.append((line, f"`{name}` is given twice (first in line {first})"))
+                problems.append((line, f"`{name}` is given twice (first in line {first})"))
             elif not key.tag.endswith((":str", ":merge")):
                 text = f'the key `{name}` is not text for YAML 1.1; write `"{name}"`'
-                found.append((line, text))
+                problems.append((line, text))
             lines[*where, name] = line
-            found += _walk(value, (*where, name), lines, seen)
+            problems += _walk(value, (*where, name), lines, seen)
     elif node is not None and node.style is None and (text := _misread(node)):
-        found.append((node.start_mark.line + 1, text))
+        problems.append((node.start_mark.line + 1, text))
     seen[id(node)] = False
-    return found
+    return problems
 
 
 def _misread(node: Any) -> str:

@@ -89,22 +89,22 @@ def _chosen(devices: Sequence[Device], setting: str, notes: list[str]) -> list[G
         if name is None:
             break
         wanted.append(name)
-    found: list[Gpu | Device] = []
+    gpus: list[Gpu | Device] = []
     for name in wanted:
         match = _find(devices, name)
         if match is None:
             break
-        if any(match is each for each in found):
+        if any(match is each for each in gpus):
             notes.append(_repeated(setting, str(name)))
             return []
-        found.append(match)
-    ignored = ",".join(entries[len(found) :]).strip(", ")
+        gpus.append(match)
+    ignored = ",".join(entries[len(gpus) :]).strip(", ")
     if ignored not in ("", "-1", "NoDevFiles"):  # the last is Slurm's word for "none"
         notes.append(
-            f"CUDA_VISIBLE_DEVICES={setting}: {entries[len(found)].strip()!r} names no single GPU "
+            f"CUDA_VISIBLE_DEVICES={setting}: {entries[len(gpus)].strip()!r} names no single GPU "
             "here, so CUDA ignores it and everything after it"
         )
-    return found
+    return gpus
 
 
 def _repeated(setting: str, entry: str) -> str:
@@ -192,8 +192,8 @@ class Hardware:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form, as it stands in `run.json`."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return found | {
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {
             "gpus": [gpu.to_dict() for gpu in self.gpus],
             "notes": list(self.notes),
         }

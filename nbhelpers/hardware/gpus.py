@@ -151,10 +151,10 @@ def _load(path: Path) -> dict[str, GpuSpec]:
 
 def _spec(key: str, entry: Any, file: str) -> GpuSpec:
     wanted = {field.name for field in fields(GpuSpec)} - {"key"}
-    given = set(entry) if isinstance(entry, dict) else set()
-    if given != wanted:
-        wrong = [f"lacks {name}" for name in sorted(wanted - given)]
-        wrong += [f"does not know {name}" for name in sorted(given - wanted)]
+    field_names = set(entry) if isinstance(entry, dict) else set()
+    if field_names != wanted:
+        wrong = [f"lacks {name}" for name in sorted(wanted - field_names)]
+        wrong += [f"does not know {name}" for name in sorted(field_names - wanted)]
         raise ConfigError(
             f"{file}: the GPU {key!r} {', '.join(wrong)}.",
             fix=f"give it exactly these fields: {', '.join(sorted(wanted))}",
@@ -225,11 +225,11 @@ def find_gpu(text: str) -> GpuSpec:
 
 def _names(specs: Iterable[GpuSpec]) -> dict[str, list[str]]:
     """Every spelling, bare, with the keys that it may mean."""
-    found: dict[str, list[str]] = {}
+    keys_by_name: dict[str, list[str]] = {}
     for spec in specs:
         for name in dict.fromkeys(_bare(each) for each in (spec.key, spec.name, *spec.aliases)):
-            found.setdefault(name, []).append(spec.key)
-    return found
+            keys_by_name.setdefault(name, []).append(spec.key)
+    return keys_by_name
 
 
 def _bare(text: str) -> str:

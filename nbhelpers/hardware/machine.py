@@ -89,11 +89,11 @@ def _machine_ram(root: Path) -> tuple[int, int]:
 
 def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, use that cannot be reclaimed) of each cgroup around this process that has a limit."""
-    forms = (
+    layouts = (
         ("", "memory.max", "memory.current", "inactive_file"),
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     )
-    for controller, limit_file, usage_file, cache in forms:
+    for controller, limit_file, usage_file, cache in layouts:
         for folder in _cgroups(root, controller):
             limit = _number(folder / limit_file)
             if limit is None or limit >= 2**60:  # v1 writes "no limit" as nearly 2**63
@@ -143,9 +143,9 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
         for name in dict.fromkeys((parts[1], controller)):
             base = mount / name
             path = PurePosixPath(parts[2].lstrip("/"))
-            found = [base / each for each in (path, *path.parents) if (base / each).is_dir()]
-            if found:
-                yield from dict.fromkeys(found)
+            folders = [base / each for each in (path, *path.parents) if (base / each).is_dir()]
+            if folders:
+                yield from dict.fromkeys(folders)
                 break
 
 

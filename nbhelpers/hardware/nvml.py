@@ -109,17 +109,17 @@ def read_utilisation(devices: Sequence[int | str]) -> list[dict[str, Any]]:
 
     A GPU that does not answer is left out; without NVML the list is empty.
     """
-    found = []
+    loads = []
     try:
         with session() as nvml:
             for device in devices:
                 by = "Index" if isinstance(device, int) else "UUID"
                 with suppress(nvml.NVMLError):
                     handle = getattr(nvml, f"nvmlDeviceGetHandleBy{by}")(device)
-                    found.append({"index": device, **_load(nvml, handle)})
+                    loads.append({"index": device, **_load(nvml, handle)})
     except NvmlUnavailable:
         return []
-    return found
+    return loads
 
 
 def _load(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -158,10 +158,10 @@ def _mig_instances(nvml: Any, handle: Any) -> tuple[bool, list[Any]]:
     if mode is not None and not mode[0]:
         return False, []
     slots = int(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle, default=0))
-    found = [
+    slot_handles = [
         _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in range(slots)
     ]
-    handles = [each for each in found if each is not None]
+    handles = [each for each in slot_handles if each is not None]
     return mode is not None or bool(handles), handles
 
 
@@ -240,14 +240,14 @@ def _shared_memory(shown: str, notes: list[str]) -> tuple[int, int]:
 
 def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
     """Who holds memory of this GPU, largest first; other containers' processes may be hidden."""
-    held: dict[int, int | None] = {}
+    used_by_pid: dict[int, int | None] = {}
     for kind in ("Compute", "Graphics"):
         for process in _running(nvml, f"nvmlDeviceGet{kind}RunningProcesses", handle):
             used = process.usedGpuMemory
             used = None if used is None or used >= _NOT_AVAILABLE else int(used)
-            known = held.get(process.pid)
-            held[process.pid] = used if known is None else max(known, used or 0)
-    ordered = sorted(held.items(), key=lambda item: (-(item[1] or 0), item[0]))
+            known = used_by_pid.get(process.pid)
+            used_by_pid[process.pid] = used if known is None else max(known, used or 0)
+    ordered = sorted(used_by_pid.items(), key=lambda item: (-(item[1] or 0), item[0]))
     return tuple(
         GpuProcess(pid=pid, name=_process_name(nvml, pid), memory_bytes=used)
         for pid, used in ordered
@@ -257,9 +257,9 @@ def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
 def _running(nvml: Any, function: str, handle: Any) -> Sequence[Any]:
     """The list of processes; an older driver knows only the older form of the call."""
     for name in (function, f"{function}_v2"):
-        found = _ask(nvml, name, handle)
-        if found is not None:
-            return found
+        processes = _ask(nvml, name, handle)
+        if processes is not None:
+            return processes
     return ()
 
 

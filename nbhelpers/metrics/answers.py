@@ -121,8 +121,8 @@ def _block(opened: re.Match[str], lines: list[str]) -> _Block:
 
 def _choose(blocks: list[_Block], name: str = "") -> str:
     of_python = [block for block in blocks if block.language in _PYTHON] or blocks
-    if name and (found := _with_name(of_python, name)):
-        return found
+    if name and (code := _with_name(of_python, name)):
+        return code
     for block in of_python:
         if _DEFINITION.search(block.text):
             return block.text

@@ -67,7 +67,7 @@ def identifier_overlap(
     from scipy.sparse import csr_matrix
 
     left, right = _listed(left), _listed(right)
-    found = np.ones(len(left))
+    overlaps = np.ones(len(left))
     row_of = {key: row for row, key in enumerate(dict.fromkeys([*left, *right]))}
     column_of: dict[str, int] = {}
     columns: list[int] = []
@@ -77,7 +77,7 @@ def identifier_overlap(
         columns += [column_of.setdefault(name, len(column_of)) for name in names]
         ends.append(len(columns))
     if not columns:
-        return found
+        return overlaps
     shape = (len(row_of), len(column_of))
     uses = csr_matrix((np.ones(len(columns), dtype=np.int32), columns, ends), shape=shape)
     uses.sort_indices()
@@ -87,8 +87,8 @@ def identifier_overlap(
         a, b = (np.array([row_of[key] for key in side[rows]]) for side in (left, right))
         both = np.asarray(uses[a].multiply(uses[b]).sum(axis=1)).reshape(-1)
         either = sizes[a] + sizes[b] - both
-        np.divide(both, either, out=found[rows], where=either > 0)
-    return found
+        np.divide(both, either, out=overlaps[rows], where=either > 0)
+    return overlaps
 
 
 class TfidfClassifier:
@@ -219,25 +219,27 @@ def score_floors(
     scored = {name: pairs for name, pairs in splits.items() if name != "train"}
     probabilities, skipped = _probabilities(functions, splits, scored, seed)
     thresholds = {
-        floor: 0.5
-        if floor == "always_yes"
+        baseline: 0.5
+        if baseline == "always_yes"
         else best_threshold(splits["valid"].label, by_split["valid"])
-        for floor, by_split in probabilities.items()
+        for baseline, by_split in probabilities.items()
     }
     report: dict[str, dict[str, dict[str, Any]]] = {}
     for name, pairs in scored.items():
-        scorers = {floor: (p[name], thresholds[floor]) for floor, p in probabilities.items()}
+        scorers = {
+            baseline: (p[name], thresholds[baseline]) for baseline, p in probabilities.items()
+        }
         report[name] = _scored(
             pairs, scorers, ours=(model or {}).get(name), samples=bootstrap_samples, seed=seed
         )
-        report[name] |= {floor: {"skipped": reason} for floor, reason in skipped.items()}
+        report[name] |= {baseline: {"skipped": reason} for baseline, reason in skipped.items()}
     return report
 
 
 def _probabilities(
     functions: Functions, splits: Mapping[str, Pairs], scored: Mapping[str, Pairs], seed: int
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-    found = {
+    probabilities = {
         "always_yes": {name: always_yes(len(pairs.label)) for name, pairs in scored.items()},
         "identifier_overlap": {
             name: identifier_overlap(functions, pairs.left, pairs.right)
@@ -247,13 +249,15 @@ def _probabilities(
     train = splits.get("train")
     classes = set(_listed(train.label)) if train is not None else set()
     if len(classes) < 2:
-        return found, {"tfidf_mlp": "there are no train pairs of both classes to learn from"}
+        return probabilities, {
+            "tfidf_mlp": "there are no train pairs of both classes to learn from"
+        }
     classifier = TfidfClassifier(seed=seed).fit(functions, train)
-    found["tfidf_mlp"] = {
+    probabilities["tfidf_mlp"] = {
         name: classifier.predict(functions, pairs.left, pairs.right)
         for name, pairs in scored.items()
     }
-    return found, {}
+    return probabilities, {}
 
 
 def _scored(
@@ -264,16 +268,16 @@ def _scored(
     samples: int | None,
     seed: int,
 ) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for floor, (probabilities, threshold) in scorers.items():
+    table: dict[str, dict[str, Any]] = {}
+    for baseline, (probabilities, threshold) in scorers.items():
         scores = binary_scores(pairs.label, probabilities, threshold)
-        found[floor] = {name: scores[name] for name in METRICS} | {"threshold": threshold}
+        table[baseline] = {name: scores[name] for name in METRICS} | {"threshold": threshold}
     if samples is None:
-        return found
+        return table
     compared = compare_scorers(
         pairs.left, pairs.right, pairs.label, scorers, ours=ours, samples=samples, seed=seed
     )
-    return {floor: scores | compared[floor] for floor, scores in found.items()}
+    return {baseline: scores | compared[baseline] for baseline, scores in table.items()}
 
 
 def _passes(n_pairs: int) -> int:
@@ -325,10 +329,10 @@ class DetectorFloors:
 
         Scores are log odds, (n,) float64; above the threshold a program is called AI.
         """
-        found: dict[str, Floor] = dict(self.skipped)
+        scores: dict[str, Floor] = dict(self.skipped)
         for name, scorer in self._scorers.items():
-            found[name] = (scorer(codes), self.thresholds[name])
-        return {name: found[name] for name in FLOORS}
+            scores[name] = (scorer(codes), self.thresholds[name])
+        return {name: scores[name] for name in FLOORS}
 
 
 def fit_floors(
@@ -428,16 +432,18 @@ def _fit_tfidf(
         rows = np.sort(drawn[:limit])
         vectors = NgramVectors(sizes=SIZES, min_texts=MIN_TEXTS)
         matrix = vectors.fit_transform([codes[row] for row in rows])
-        held = vectors.transform(valid)
+        valid_vectors = vectors.transform(valid)
         tried = [_regression(matrix, y[rows], strength) for strength in strengths]
-        model = max(tried, key=lambda each: _quality(y_valid, each.decision_function(held)))
+        model = max(
+            tried, key=lambda each: _quality(y_valid, each.decision_function(valid_vectors))
+        )
         strengths = (model.C,)
 
     def score(codes: Sequence[str]) -> np.ndarray:
-        found = model.decision_function(vectors.transform(codes)) if len(codes) else np.zeros(0)
-        return found.astype(np.float64)
+        decisions = model.decision_function(vectors.transform(codes)) if len(codes) else np.zeros(0)
+        return decisions.astype(np.float64)
 
-    return score, model.decision_function(held).astype(np.float64)
+    return score, model.decision_function(valid_vectors).astype(np.float64)
 
 
 def _regression(matrix: Any, y: np.ndarray, strength: float) -> Any:

@@ -187,8 +187,8 @@ def refused(reason: str) -> Comparison:
 
 def direction(metric: str) -> bool | None:
     """Return whether higher is better; None where neither direction is good."""
-    found = FINETUNE_SCORES.metric(metric)
-    return None if found.is_neutral else not found.lower_is_better
+    entry = FINETUNE_SCORES.metric(metric)
+    return None if entry.is_neutral else not entry.lower_is_better
 
 
 def check_names(metric: str, baseline: str, runs: Mapping[str, Any]) -> None:
@@ -305,15 +305,15 @@ def _crossed(
     resampled = _resampled(matched, resamples=resamples, seed=seed)
     together = resampled.mean(axis=0)
     variance = float(together.var())
-    found = _over_seeds(
+    comparison = _over_seeds(
         dict(zip(pairs, values, strict=True)),
         variance,
         overlap=float(resampled.var(axis=1).mean()) - variance,
         n_samples=len(origin.rows),
     )
     if len(values) < MIN_SEEDS:
-        found["interval"] = interval(together)
-    return found
+        comparison["interval"] = interval(together)
+    return comparison
 
 
 def _resampled(matched: list[tuple[Counts, Counts]], *, resamples: int, seed: int) -> np.ndarray:
@@ -323,8 +323,8 @@ def _resampled(matched: list[tuple[Counts, Counts]], *, resamples: int, seed: in
     flat = [side for sides in matched for side in sides]
     drawn = resampled_sums([side.rows for side in flat], resamples=resamples, seed=seed)
     scores = np.stack([side.score(sums) for side, sums in zip(flat, drawn, strict=True)])
-    found = scores[1::2] - scores[::2]
-    return found[:, ~np.isnan(found).any(axis=0)]
+    differences = scores[1::2] - scores[::2]
+    return differences[:, ~np.isnan(differences).any(axis=0)]
 
 
 def _over_seeds(
@@ -343,17 +343,17 @@ def _over_seeds(
     if not n:
         return refused("no seed in common")
     mean = math.fsum(values) / n
-    found = {"difference": mean, "per_seed": dict(differences), "n_seeds": n, "reason": None}
+    comparison = {"difference": mean, "per_seed": dict(differences), "n_seeds": n, "reason": None}
     if n < MIN_SEEDS:
-        return found | {"interval": None, "p_value": None}
+        return comparison | {"interval": None, "p_value": None}
     seeds = math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n
     both = seeds + sample_variance - overlap / (n - 1)
     variance = max(seeds, sample_variance, both)
     parts = seeds**2 / (n - 1) + sample_variance**2 / max(n_samples - 1, 1)
     freedom = max(variance**2 / parts, n - 1) if parts else n - 1
     spread = {"seeds": math.sqrt(seeds), "samples": math.sqrt(sample_variance)}
-    found["spread"] = spread if sample_variance else {"seeds": spread["seeds"]}
-    return found | _student(mean, math.sqrt(variance), freedom)
+    comparison["spread"] = spread if sample_variance else {"seeds": spread["seeds"]}
+    return comparison | _student(mean, math.sqrt(variance), freedom)
 
 
 def _student(mean: float, error: float, freedom: float) -> Comparison:
@@ -460,8 +460,8 @@ def compare_runs(
             continue
         pair = (counts[baseline], aligned(read[baseline], read[name], counts[name]))
         reason = undefined(pair, metric)
-        found = None if reason else _paired(pair, seed=seed, resamples=resamples)
-        against[name] = found or refused(str(reason))
+        comparison = None if reason else _paired(pair, seed=seed, resamples=resamples)
+        against[name] = comparison or refused(str(reason))
     return {
         "metric": metric,
         "baseline": baseline,
@@ -476,17 +476,17 @@ def _paired(pair: tuple[Counts, Counts], *, seed: int, resamples: int) -> Compar
     import numpy as np
 
     first, second = pair
-    found = second.value - first.value
+    difference = second.value - first.value
     drawn = resampled_sums([first.rows, second.rows], resamples=resamples, seed=seed)
     differences = second.score(drawn[1]) - first.score(drawn[0])
     swapped = swapped_sums(first.rows, second.rows, resamples=resamples, seed=seed)
     by_chance = np.abs(second.score(swapped[1]) - first.score(swapped[0]))
     reached = int(
-        (by_chance >= abs(found) - 1e-9).sum()
+        (by_chance >= abs(difference) - 1e-9).sum()
     )  # sums of floats differ in their last bits
     spread = interval(differences) if len(first.rows) > 1 else None
     return {
-        "difference": found,
+        "difference": difference,
         "interval": spread,
         "p_value": (reached + 1) / (resamples + 1),
         "n_differing": int((first.rows != second.rows).any(axis=1).sum()),

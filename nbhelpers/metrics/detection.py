@@ -121,18 +121,18 @@ class TprAtFpr:
     def _block(self, weights: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        found = np.full(len(weights), np.nan)
+        tpr = np.full(len(weights), np.nan)
         humans, machines = (self._totals @ weights.T).astype(np.float64)  # (r,) drawn of each class
         rows = np.flatnonzero((humans > 0) & (machines > 0))
         if not len(rows):
-            return found
+            return tpr
         weights, allowed = weights[rows], np.floor(self._target * humans[rows] + 1e-9)
         first = self._first_refused(weights, allowed)
         above = self._above[first]
         seen = np.take(weights, self._machines[: above.max()], axis=1)
         caught = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(seen, axis=1)], axis=1)
-        found[rows] = caught[np.arange(len(rows)), above] / machines[rows]
-        return found
+        tpr[rows] = caught[np.arange(len(rows)), above] / machines[rows]
+        return tpr
 
     def _first_refused(self, weights: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         """Return the rank of the human that may not lie above the threshold, (r,)."""
@@ -274,10 +274,10 @@ def equal_bins(p: np.ndarray) -> np.ndarray:
 
 def reliability(y: np.ndarray, p: np.ndarray, bins: np.ndarray) -> list[dict[str, Any]]:
     """Return per bin its range, its rows, its mean probability and its share of AI rows."""
-    found = []
+    table = []
     for at in range(int(bins.max()) + 1 if len(bins) else 0):
         rows = bins == at
-        found.append(
+        table.append(
             {
                 "low": float(p[rows].min()),
                 "high": float(p[rows].max()),
@@ -286,7 +286,7 @@ def reliability(y: np.ndarray, p: np.ndarray, bins: np.ndarray) -> list[dict[str
                 "share_ai": float(y[rows].mean()),
             }
         )
-    return found
+    return table
 
 
 def calibration_error(y: np.ndarray, p: np.ndarray, bins: np.ndarray) -> float:
@@ -369,10 +369,10 @@ class OperatingPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the point as JSON."""
-        found = asdict(self)
+        facts = asdict(self)
         for name in ("valid_fpr_interval", "abstain", "warnings"):
-            found[name] = None if found[name] is None else list(found[name])
-        return found
+            facts[name] = None if facts[name] is None else list(facts[name])
+        return facts
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
@@ -569,15 +569,15 @@ def score_detection(
     sums = resampled_sums(groups, extras, resamples, seed)
     ours.spread |= _extra_rates(resampler.counts[0], sums)
     n_ai, n_ai_tasks = int(y.sum()), len(set(groups[y == 1].tolist()))
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "n_samples": len(y),
         "n_human": len(y) - n_ai,
         "n_ai": n_ai,
         "n_tasks": int(groups.max()) + 1,
     }
-    found |= _with_calibration(y, point.probabilities(z), ours)
-    found["intervals"] = ours.intervals(n_ai_tasks)
-    found["at_prevalence"] = {
+    result |= _with_calibration(y, point.probabilities(z), ours)
+    result["intervals"] = ours.intervals(n_ai_tasks)
+    result["at_prevalence"] = {
         f"{share:g}": precision_at(ours.counts[0], ours.spread["tpr"], n_ai_tasks, share)
         for share in prevalences
     }
@@ -585,11 +585,11 @@ def score_detection(
         name: _floor(ours, resampler.scored(at), n_ai_tasks) | {"threshold": float(known[name][1])}
         for at, name in enumerate(known, start=1)
     }
-    found["floors"] = {
+    result["floors"] = {
         name: {"skipped": value} if isinstance(value, str) else compared[name]
         for name, value in (floors or {}).items()
     }
-    return found
+    return result
 
 
 def _with_calibration(y: np.ndarray, p: np.ndarray, ours: _Scored) -> dict[str, Any]:
@@ -604,11 +604,11 @@ def _with_calibration(y: np.ndarray, p: np.ndarray, ours: _Scored) -> dict[str, 
     }
 
 
-def _floor(ours: _Scored, floor: _Scored, n_ai_tasks: int) -> dict[str, Any]:
+def _floor(ours: _Scored, baseline: _Scored, n_ai_tasks: int) -> dict[str, Any]:
     return {
-        "metrics": {name: plain(value[0]) for name, value in floor.values.items()},
-        "intervals": floor.intervals(n_ai_tasks),
-        "lead": ours.lead_over(floor),
+        "metrics": {name: plain(value[0]) for name, value in baseline.values.items()},
+        "intervals": baseline.intervals(n_ai_tasks),
+        "lead": ours.lead_over(baseline),
     }
 
 
@@ -666,24 +666,28 @@ class _Scored:
     def intervals(self, n_ai_tasks: int) -> dict[str, list[float] | None]:
         """Return the interval of every metric."""
         tp, fp, fn, tn = (round(float(value)) for value in self.counts[0, :4])
-        found = {name: moved_interval(self.spread[name]) for name in METRICS if name in self.spread}
-        if found["precision"] is None and fn + tp and fp + tn:
-            found["precision"] = rate_interval(
+        bounds = {
+            name: moved_interval(self.spread[name]) for name in METRICS if name in self.spread
+        }
+        if bounds["precision"] is None and fn + tp and fp + tn:
+            bounds["precision"] = rate_interval(
                 tp, tp + fp, self.spread["precision"], self.n_called_tasks
             )
-        found["tpr"] = found["recall"] = rate_interval(tp, tp + fn, self.spread["tpr"], n_ai_tasks)
-        found["fpr"] = list(clopper_pearson(fp, fp + tn)) if fp + tn else None
-        found["specificity"] = found["fpr"] and [1 - found["fpr"][1], 1 - found["fpr"][0]]
-        return found
+        bounds["tpr"] = bounds["recall"] = rate_interval(
+            tp, tp + fn, self.spread["tpr"], n_ai_tasks
+        )
+        bounds["fpr"] = list(clopper_pearson(fp, fp + tn)) if fp + tn else None
+        bounds["specificity"] = bounds["fpr"] and [1 - bounds["fpr"][1], 1 - bounds["fpr"][0]]
+        return bounds
 
     def lead_over(self, other: _Scored) -> dict[str, list[float] | None]:
         """Return of each of `LEADS` ours minus theirs, with the interval of the difference."""
-        lead: dict[str, list[float] | None] = {}
+        differences: dict[str, list[float] | None] = {}
         for name in LEADS:
             middle = plain(self.values[name][0] - other.values[name][0])
             edges = interval(self.spread[name] - other.spread[name])
-            lead[name] = None if middle is None or edges is None else [middle, *edges]
-        return lead
+            differences[name] = None if middle is None or edges is None else [middle, *edges]
+        return differences
 
 
 def ranking_of(y: np.ndarray, scores: np.ndarray, called: np.ndarray) -> Ranking:
@@ -702,7 +706,7 @@ def rates(counts: np.ndarray) -> dict[str, np.ndarray]:
     tp, fp, fn, tn, roc_auc, pr_auc = counts.T
     tpr, fpr = divide(tp, tp + fn), divide(fp, fp + tn)
     is_single = np.isnan(tpr) | np.isnan(fpr)
-    found = {
+    metrics = {
         "roc_auc": roc_auc,
         "pr_auc": pr_auc,
         "accuracy": divide(tp + tn, tp + fp + fn + tn),
@@ -710,8 +714,8 @@ def rates(counts: np.ndarray) -> dict[str, np.ndarray]:
         "precision": divide(tp, tp + fp),
         "balanced_accuracy": (tpr + 1 - fpr) / 2,
     }
-    found = {name: np.where(is_single, np.nan, value) for name, value in found.items()}
-    return found | {"recall": tpr, "tpr": tpr, "fpr": fpr, "specificity": 1 - fpr}
+    metrics = {name: np.where(is_single, np.nan, value) for name, value in metrics.items()}
+    return metrics | {"recall": tpr, "tpr": tpr, "fpr": fpr, "specificity": 1 - fpr}
 
 
 def _extras(y: np.ndarray, z: np.ndarray, point: OperatingPoint) -> np.ndarray:

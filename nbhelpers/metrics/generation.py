@@ -129,11 +129,11 @@ def chrf_scores(sums: np.ndarray, *, beta: float) -> np.ndarray:
     """
     import numpy as np
 
-    made, wanted, matched = (sums[:, at::3] for at in range(3))
-    occurs = (made > 0) & (wanted > 0)
+    hypothesis, wanted, matched = (sums[:, at::3] for at in range(3))
+    occurs = (hypothesis > 0) & (wanted > 0)
     orders = np.maximum(occurs.sum(axis=1), 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        precision = np.where(occurs, matched / made, 0.0).sum(axis=1) / orders
+        precision = np.where(occurs, matched / hypothesis, 0.0).sum(axis=1) / orders
         recall = np.where(occurs, matched / wanted, 0.0).sum(axis=1) / orders
         score = (1 + beta**2) * precision * recall / (beta**2 * precision + recall)
     score = 100 * np.where(precision + recall > 0, score, 0.0)
@@ -415,7 +415,7 @@ class Generated:
 
     def counts(self, metric: str) -> Counts:
         """What each row adds to a metric."""
-        made: dict[str, Callable[[], Counts]] = {
+        counters: dict[str, Callable[[], Counts]] = {
             "pass@1": lambda: shares(_passes(self.column("outcome"))),
             "syntax_accuracy": lambda: shares([error is None for error in self.errors]),
             "bleu": lambda: bleu_counts(self.answers, self.references),
@@ -424,7 +424,7 @@ class Generated:
             "stopped": lambda: shares(self.column("stopped")),
             "mean_new_tokens": lambda: means(self.column("new_tokens")),
         }
-        return made[metric]()
+        return counters[metric]()
 
 
 def _row_fault(row: object) -> str:

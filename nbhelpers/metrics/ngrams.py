@@ -57,18 +57,18 @@ class NgramVectors:
         self._bits = self._enough_bits(texts)
         counted = self._counted(texts)
         texts_with = np.bincount(counted[1], minlength=1 << self._bits)
-        kept = np.flatnonzero(texts_with >= self.min_texts)
-        if len(kept) > self.max_columns:
-            ranked = np.argsort(-texts_with[kept], kind="stable")[: self.max_columns]
-            kept = np.sort(kept[ranked])
-        if not len(kept):
+        columns = np.flatnonzero(texts_with >= self.min_texts)
+        if len(columns) > self.max_columns:
+            ranked = np.argsort(-texts_with[columns], kind="stable")[: self.max_columns]
+            columns = np.sort(columns[ranked])
+        if not len(columns):
             raise DataError(
                 f"no run of characters occurs in {self.min_texts} of {len(texts)} texts",
                 fix="Give more texts.",
             )
         self._column = np.full(1 << self._bits, -1, dtype=np.int32)
-        self._column[kept] = np.arange(len(kept), dtype=np.int32)
-        rarity = np.log((1 + len(texts)) / (1 + texts_with[kept])) + 1
+        self._column[columns] = np.arange(len(columns), dtype=np.int32)
+        rarity = np.log((1 + len(texts)) / (1 + texts_with[columns])) + 1
         self._rarity = rarity.astype(np.float32)
         return self._vectors(counted)
 
@@ -105,11 +105,11 @@ class NgramVectors:
         columns = columns[known]
         values = (1 + np.log(counts[known], dtype=np.float32)) * self._rarity[columns]
         shape = (len(ends) - 1, len(self._rarity))
-        found = csr_matrix((values, columns, ends), shape=shape)
+        matrix = csr_matrix((values, columns, ends), shape=shape)
         length = np.sqrt(np.add.reduceat(np.append(values, 0) ** 2, ends[:-1]))
         length[np.diff(ends) == 0] = 1.0  # reduceat reads one value of an empty row
-        found.data /= np.repeat(length, np.diff(ends)).astype(np.float32)
-        return found
+        matrix.data /= np.repeat(length, np.diff(ends)).astype(np.float32)
+        return matrix
 
     def _counted(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return where each text ends, and the buckets and counts of all of them in a row."""
@@ -117,10 +117,10 @@ class NgramVectors:
 
         buckets, counts, ends = [], [], [0]
         for text in texts:
-            found, times = np.unique(self._buckets(text), return_counts=True)
-            buckets.append(found.astype(np.int32))
+            text_buckets, times = np.unique(self._buckets(text), return_counts=True)
+            buckets.append(text_buckets.astype(np.int32))
             counts.append(times.astype(np.float32))
-            ends.append(ends[-1] + len(found))
+            ends.append(ends[-1] + len(text_buckets))
         if not buckets:
             return np.array([0]), np.zeros(0, np.int32), np.zeros(0, np.float32)
         return np.array(ends), np.concatenate(buckets), np.concatenate(counts)
@@ -131,15 +131,15 @@ class NgramVectors:
 
         letters = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.uint64)
         packed = np.zeros(len(letters), dtype=np.uint64)
-        found = []
+        grams = []
         for size in range(1, max(self.sizes) + 1):
             if size > len(letters):
                 break
             packed = packed[: len(letters) - size + 1] << np.uint64(8)
             packed |= letters[size - 1 :]
             if size in self.sizes:
-                found.append(packed | np.uint64(size << 56))
-        keys = np.concatenate(found) if found else packed[:0]
+                grams.append(packed | np.uint64(size << 56))
+        keys = np.concatenate(grams) if grams else packed[:0]
         return (keys * np.uint64(_MIX)) >> np.uint64(64 - self._bits)
 
 
@@ -205,9 +205,9 @@ class TfidfSimilarity:
         members = np.unique(np.concatenate([left, right]))
         chosen = self._counts[members]
         texts_with = np.bincount(chosen.indices, minlength=chosen.shape[1])
-        kept = np.flatnonzero(texts_with >= self._min_programs)
-        rarity = np.log((1 + len(members)) / (1 + texts_with[kept])) + 1
-        weighted = chosen[:, kept] @ diags(rarity.astype(np.float32))
+        columns = np.flatnonzero(texts_with >= self._min_programs)
+        rarity = np.log((1 + len(members)) / (1 + texts_with[columns])) + 1
+        weighted = chosen[:, columns] @ diags(rarity.astype(np.float32))
         length = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).reshape(-1))
         scale = np.divide(1, length, out=np.zeros_like(length), where=length > 0)
         unit = (diags(scale.astype(np.float32)) @ weighted).tocsr()

@@ -87,9 +87,9 @@ def best_threshold(
     if clones == 0:
         return 0.5
     order = np.argsort(-p, kind="stable")
-    ranked, found = p[order], np.cumsum(y[order])
+    ranked, true_positives = p[order], np.cumsum(y[order])
     ends = np.flatnonzero(np.append(np.diff(ranked) != 0, True))
-    f1 = 2 * found[ends] / (ends + 1 + clones)
+    f1 = 2 * true_positives[ends] / (ends + 1 + clones)
     upper = ranked[ends]
     lower = np.append(upper[1:], upper[-1])
     middle = lower + (upper - lower) / 2
@@ -267,8 +267,8 @@ def _strata(
 
 
 def _intervals(counts: np.ndarray, level: float) -> dict[str, list[float] | None]:
-    found = ratios(counts)
-    return {name: _interval(found[name], level) for name in METRICS}
+    metrics = ratios(counts)
+    return {name: _interval(metrics[name], level) for name in METRICS}
 
 
 def _f1(counts: np.ndarray) -> np.ndarray:
@@ -276,8 +276,8 @@ def _f1(counts: np.ndarray) -> np.ndarray:
 
 
 def _scores(counts: np.ndarray) -> Scores:
-    found = ratios(counts[None, :])
-    return {name: _plain(found[name][0]) for name in METRICS}
+    metrics = ratios(counts[None, :])
+    return {name: _plain(metrics[name][0]) for name in METRICS}
 
 
 def _scores_at(
@@ -286,8 +286,8 @@ def _scores_at(
     """Return scores at a prior, with their intervals where there are resamples."""
     if not isinstance(prior, int | float) or not 0 < prior < 1:
         raise ConfigError(f"prior={prior} is not between 0 and 1", fix="Give a share such as 0.14.")
-    found = ratios_at(counts[None, :], prior)
-    scores = {"prior": float(prior)} | {name: _plain(value[0]) for name, value in found.items()}
+    metrics = ratios_at(counts[None, :], prior)
+    scores = {"prior": float(prior)} | {name: _plain(value[0]) for name, value in metrics.items()}
     if resampled is None:
         return scores
     spread = ratios_at(resampled, prior)

@@ -27,7 +27,7 @@ _SHOWN = 3
 class Sink(Protocol):
     """Takes the scores of a split piece by piece, in file order, each pair exactly once."""
 
-    def __call__(self, start: int, given: np.ndarray, swapped: np.ndarray) -> None:
+    def __call__(self, start: int, p_given: np.ndarray, swapped: np.ndarray) -> None:
         """Take P(clone) of the pairs from row `start` on, as given and with functions swapped."""
 
 
@@ -109,17 +109,17 @@ class PredictionWriter:
         """
         import numpy as np
 
-        given = np.asarray(p, dtype=np.float64)
+        p_given = np.asarray(p, dtype=np.float64)
         swapped = None if p_reversed is None else np.asarray(p_reversed, dtype=np.float64)
-        _require_finite(split, start, given, swapped)
+        _require_finite(split, start, p_given, swapped)
         quoted, decided = self._quoted, np.asarray(prediction, dtype=np.int64).tolist()
         columns = (
-            range(start, start + len(given)),
+            range(start, start + len(p_given)),
             [quoted[id_] for id_ in id1],
             [quoted[id_] for id_ in id2],
             np.asarray(label, dtype=np.int64).tolist(),
-            given.tolist(),
-            ["null"] * len(given) if swapped is None else map(repr, swapped.tolist()),
+            p_given.tolist(),
+            ["null"] * len(p_given) if swapped is None else map(repr, swapped.tolist()),
             decided,
         )
         # What json.dumps writes for these values, in a tenth of its time; the order is FIELDS.
@@ -133,7 +133,7 @@ class PredictionWriter:
             self._files[self.txt_path].writelines(
                 f"{a}\t{b}\t{called}\n" for a, b, called in zip(id1, id2, decided, strict=True)
             )
-        self.n_written += len(given)
+        self.n_written += len(p_given)
 
 
 class _Quoted(dict[str, str]):
@@ -295,14 +295,14 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _refuse(problems: Mapping[str, list[str]], path: str | Path) -> None:
-    found = {kind: rows for kind, rows in problems.items() if rows}
-    if not found:
+    rows_by_kind = {kind: rows for kind, rows in problems.items() if rows}
+    if not rows_by_kind:
         return
-    said = [
+    texts = [
         f"{len(rows)} {kind}: {'; '.join(rows[:_SHOWN])}{' …' if len(rows) > _SHOWN else ''}"
-        for kind, rows in found.items()
+        for kind, rows in rows_by_kind.items()
     ]
     raise DataError(
-        f"{path} cannot be scored: " + ". ".join(said) + ".",
+        f"{path} cannot be scored: " + ". ".join(texts) + ".",
         fix="Give one line per pair of the answers, in the same id order, with label 0 or 1.",
     )

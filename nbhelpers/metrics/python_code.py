@@ -210,19 +210,19 @@ class _Reader:
 
     def tokens(self) -> Iterator[str]:
         line_start = 0
-        while found := _TOKEN.match(self.code, self.place):
-            start, self.place = found.start(), found.end()
-            kind = str(found.lastgroup) if found.lastgroup != "quote" else "string"
+        while token := _TOKEN.match(self.code, self.place):
+            start, self.place = token.start(), token.end()
+            kind = str(token.lastgroup) if token.lastgroup != "quote" else "string"
             if kind == "line":
                 line_start = self.place
                 yield from self._end_line()
             elif kind == "comment":
-                yield from _WORD.findall(found.group())
+                yield from _WORD.findall(token.group())
             elif kind not in ("space", "joined"):
                 if not self.in_line and self.depth == 0:
                     yield from self._indentation(self.code[line_start:start])
                 self.in_line = True
-                yield from self._string(found) if kind == "string" else self._plain(found.group())
+                yield from self._string(token) if kind == "string" else self._plain(token.group())
         yield from self._end_line()
         yield from [DEDENT] * (len(self.columns) - 1)
 

@@ -128,25 +128,25 @@ class Ranking:
         w = np.ones(len(self.rows)) if weights is None else weights
         clones, others = w[: self.n_clones], w[self.n_clones :]
         gained = clones if self._groups is None else _sums(clones, self._groups)
-        found = np.cumsum(gained)
+        hits = np.cumsum(gained)
         passed = np.zeros(len(self._starts) + 1)
         np.cumsum(_sums(others, self._starts), out=passed[1:])
-        positives, negatives = (found[-1] if len(found) else 0.0), passed[-1]
-        tp, fp = (found[self._called - 1] if self._called else 0.0), passed[self._cut]
+        positives, negatives = (hits[-1] if len(hits) else 0.0), passed[-1]
+        tp, fp = (hits[self._called - 1] if self._called else 0.0), passed[self._cut]
         areas = (np.nan, np.nan)
         if positives > 0:
-            areas = self._areas(gained, found, passed)
+            areas = self._areas(gained, hits, passed)
         return np.array([tp, fp, positives - tp, negatives - fp, *areas])
 
     def _areas(
-        self, gained: np.ndarray, found: np.ndarray, passed: np.ndarray
+        self, gained: np.ndarray, hits: np.ndarray, passed: np.ndarray
     ) -> tuple[float, float]:
         """Return both areas from the running sums of clones and of the others."""
         import numpy as np
 
-        positives, negatives, upto = found[-1], passed[-1], passed[self._upto]
-        called = found + upto
-        precision = found / np.maximum(called, _TINY)  # 0 where nothing is called yet
+        positives, negatives, upto = hits[-1], passed[-1], passed[self._upto]
+        called = hits + upto
+        precision = hits / np.maximum(called, _TINY)  # 0 where nothing is called yet
         average_precision = float(gained @ precision) / positives
         if negatives <= 0:
             return np.nan, average_precision
@@ -164,7 +164,7 @@ def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Turn rows of `Ranking.counts` into metrics, one array each."""
     tp, fp, fn, tn, roc_auc, pr_auc = counts.T
-    found = {
+    metrics = {
         "precision": _divide(tp, tp + fp),
         "recall": _divide(tp, tp + fn),
         "f1": _divide(2 * tp, 2 * tp + fp + fn),
@@ -174,9 +174,9 @@ def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
         "recall": _divide(tn, tn + fp),
         "f1": _divide(2 * tn, 2 * tn + fp + fn),
     }
-    found |= {f"{name}_macro": (found[name] + negative[name]) / 2 for name in negative}
-    found["accuracy"] = _divide(tp + tn, tp + fp + fn + tn)
-    return found | {"roc_auc": roc_auc, "pr_auc": pr_auc}
+    metrics |= {f"{name}_macro": (metrics[name] + negative[name]) / 2 for name in negative}
+    metrics["accuracy"] = _divide(tp + tn, tp + fp + fn + tn)
+    return metrics | {"roc_auc": roc_auc, "pr_auc": pr_auc}
 
 
 def ratios_at(counts: np.ndarray, prior: float) -> dict[str, np.ndarray]:

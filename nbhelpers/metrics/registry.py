@@ -194,10 +194,10 @@ class Scores:
 
     def _of_beside(self, data: Mapping[str, Any]) -> dict[str, float | None]:
         """Return the named numbers that were measured beside the scores."""
-        found: dict[str, float | None] = {}
+        by_name: dict[str, float | None] = {}
         for group, names in self.beside.items():
-            found |= _named(group, data.get(group), names)
-        return found
+            by_name |= _named(group, data.get(group), names)
+        return by_name
 
     def of_split(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
         """Return the named numbers of one split's scores."""
@@ -206,8 +206,8 @@ class Scores:
 
 def part(data: Any, name: str) -> Mapping[str, Any]:
     """Return a mapping inside another; an empty one where there is none."""
-    found = data.get(name) if isinstance(data, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    value = data.get(name) if isinstance(data, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
 
 
 def numbers(values: Any, names: Iterable[str] | None = None) -> dict[str, float | None]:
@@ -284,14 +284,14 @@ class ClonesScores(Scores):
     def of_split(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
         """Return the named numbers of one split's scores."""
         orders = part(scores, "orders")
-        found = numbers(orders.get("given") or scores.get("metrics"))
-        found |= numbers(scores, self.counts)
+        by_name = numbers(orders.get("given") or scores.get("metrics"))
+        by_name |= numbers(scores, self.counts)
         groups = dict(orders)
         for group in self.NESTED:
             groups |= {f"{group}.{key}": values for key, values in part(scores, group).items()}
         for group, values in groups.items():
-            found |= _named(group, values, values if isinstance(values, Mapping) else ())
-        return found
+            by_name |= _named(group, values, values if isinstance(values, Mapping) else ())
+        return by_name
 
 
 CLONES_SCORES = ClonesScores(
@@ -462,21 +462,21 @@ class DetectorScores(Scores):
     def of_split(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
         """Return the named numbers of one split's scores."""
         metrics, differences = self.names(), self.differences()
-        found = numbers(scores.get("metrics"), metrics) | numbers(scores, self.counts)
+        by_name = numbers(scores.get("metrics"), metrics) | numbers(scores, self.counts)
         for metric in self.metrics:
-            if metric.alias_of in found:
-                found.setdefault(metric.name, found[metric.alias_of])
+            if metric.alias_of in by_name:
+                by_name.setdefault(metric.name, by_name[metric.alias_of])
         for prevalence, values in part(scores, "at_prevalence").items():
-            found |= _named(f"at_prevalence.{prevalence}", values, ("precision",))
+            by_name |= _named(f"at_prevalence.{prevalence}", values, ("precision",))
         for edit, values in part(scores, "edits").items():
-            found |= _named(f"edits.{edit}", values, self.EDIT_SCORES)
+            by_name |= _named(f"edits.{edit}", values, self.EDIT_SCORES)
         for baseline, values in part(scores, "floors").items():
-            found |= _named(f"floors.{baseline}", part(values, "metrics"), metrics)
+            by_name |= _named(f"floors.{baseline}", part(values, "metrics"), metrics)
             for metric, difference in part(values, "lead").items():
                 if metric in differences and isinstance(difference, list) and difference:
                     first = {metric: difference[0]}
-                    found |= _named(f"floors.{baseline}.lead", first, differences)
-        return found
+                    by_name |= _named(f"floors.{baseline}.lead", first, differences)
+        return by_name
 
 
 _OF_SPACE = {"splits": ("similarity",), "shown_in": ()}

@@ -61,20 +61,20 @@ def resampled_counts(
     names, index = np.unique(np.concatenate([left, right]), return_inverse=True)
     counter = _Counter(index[:n_pairs], index[n_pairs:], rankings)
     weights = drawn_counts(len(names), samples, seed)
-    found = np.full((len(rankings), samples, 6), np.nan)
+    counts = np.full((len(rankings), samples, 6), np.nan)
     walked = area_samples(n_pairs, samples)
     draws = _Shared(enumerate(islice(weights, walked)))
     threads = _threads(n_pairs * walked)
     with ThreadPoolExecutor(threads) as pool:
-        jobs = [pool.submit(counter.fill, draws, found) for _ in range(threads)]
+        jobs = [pool.submit(counter.fill, draws, counts) for _ in range(threads)]
         for job in jobs:
             job.result()
     for start in range(walked, samples, SUMMED_AT_ONCE):
         block = np.stack(list(islice(weights, SUMMED_AT_ONCE)))
         for at in range(len(rankings)):
-            found[at, start : start + len(block), :4] = counter.sums(at, block)
-    is_drawn = found[0, :, :4].sum(axis=1) > 0
-    return [rows[is_drawn] for rows in found]
+            counts[at, start : start + len(block), :4] = counter.sums(at, block)
+    is_drawn = counts[0, :, :4].sum(axis=1) > 0
+    return [rows[is_drawn] for rows in counts]
 
 
 def area_samples(n_pairs: int, samples: int) -> int:
@@ -102,7 +102,7 @@ class _Counter:
         self.places = [place[ranking.rows] for ranking in rankings[1:]]
         self.orders += self.places
 
-    def fill(self, draws: Iterator[tuple[int, np.ndarray]], found: np.ndarray) -> None:
+    def fill(self, draws: Iterator[tuple[int, np.ndarray]], results: np.ndarray) -> None:
         """Score draws until there are none left. Two buffers serve all of them."""
         import numpy as np
 
@@ -113,10 +113,10 @@ class _Counter:
             np.take(weight, self.second, out=other, mode="clip")
             np.multiply(pair_weight, other, out=pair_weight)
             pair_weight[self.itself] = weight[self.first[self.itself]]
-            found[0, sample] = self.rankings[0].counts(pair_weight)
+            results[0, sample] = self.rankings[0].counts(pair_weight)
             for at, rows in enumerate(self.places, start=1):
                 np.take(pair_weight, rows, out=other, mode="clip")
-                found[at, sample] = self.rankings[at].counts(other)
+                results[at, sample] = self.rankings[at].counts(other)
 
     def sums(self, at: int, weights: np.ndarray) -> np.ndarray:
         """Return (samples, 4) tp, fp, fn, tn of one ranking: sums of products, no ranking needed.
@@ -131,15 +131,15 @@ class _Counter:
         ranking, order, size = self.rankings[at], self.orders[at], weights.shape[1]
         tp, clones = ranking.n_called_clones, ranking.n_clones
         fp = clones + ranking.n_called_others
-        found = np.empty((len(weights), 4))
+        totals = np.empty((len(weights), 4))
         for column, rows in enumerate((order[:tp], order[clones:fp], order[tp:clones], order[fp:])):
             a, b = self.first[rows], self.second[rows]
             same = a == b
             ones = np.ones(int((~same).sum()))
             pairs = csr_matrix((ones, (a[~same], b[~same])), shape=(size, size))
             alone = np.bincount(a[same], minlength=size)
-            found[:, column] = ((pairs.T @ weights.T).T * weights).sum(axis=1) + weights @ alone
-        return found
+            totals[:, column] = ((pairs.T @ weights.T).T * weights).sum(axis=1) + weights @ alone
+        return totals
 
 
 class _Shared:

@@ -82,7 +82,7 @@ def rank_queries(
     for at, task in enumerate(pool_tasks):
         if task:
             places.setdefault(task, []).append(at)
-    found = Ranks(np.full(n_queries, np.nan), np.full(n_queries, np.nan))
+    query_ranks = Ranks(np.full(n_queries, np.nan), np.full(n_queries, np.nan))
     for start, block in similarity_blocks(query_vectors, pool_vectors):
         wanted = []
         for at, row in enumerate(block, start=start):
@@ -97,10 +97,10 @@ def rank_queries(
                 continue
             order = np.arange(1, len(scores) + 1)
             ranks = order + n_pool - np.searchsorted(row, scores, "left")
-            found.reciprocal_rank[at] = 1 / ranks[0]
+            query_ranks.reciprocal_rank[at] = 1 / ranks[0]
             precision = np.where(ranks <= len(scores), order / ranks, 0.0)
-            found.average_precision[at] = precision.mean()
-    return found
+            query_ranks.average_precision[at] = precision.mean()
+    return query_ranks
 
 
 def similarity_blocks(left: Any, right: Any) -> Iterator[tuple[int, np.ndarray]]:
@@ -151,7 +151,7 @@ def retrieval(
     ours = ranked((query_vectors, pool_vectors))
     known = np.flatnonzero(~np.isnan(ours.reciprocal_rank))
     groups = task_groups([query_tasks[at] for at in known], len(known))
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "n_queries": len(known),
         "n_without": len(query_tasks) - len(known),
         "n_tasks": len(set(groups.tolist())),
@@ -159,22 +159,24 @@ def retrieval(
     }
     spread = _spread(ours, known, groups, resamples, seed)
     for at, name in enumerate(("mrr", "map_at_r")):
-        found[name] = float(ours[at][known].mean()) if len(known) else None
-        found[f"{name}_interval"] = interval(spread[at])
-    found["floors"] = {}
+        result[name] = float(ours[at][known].mean()) if len(known) else None
+        result[f"{name}_interval"] = interval(spread[at])
+    result["floors"] = {}
     for name, value in (floors or {}).items():
         if isinstance(value, str):
-            found["floors"][name] = {"skipped": value}
+            result["floors"][name] = {"skipped": value}
             continue
         theirs = value if isinstance(value, Ranks) else ranked(value)
         other = _spread(theirs, known, groups, resamples, seed)
         scores: dict[str, Any] = {}
-        for at, (key, lead) in enumerate((("mrr", "lead"), ("map_at_r", "lead_map_at_r"))):
+        for at, (key, difference_key) in enumerate(
+            (("mrr", "lead"), ("map_at_r", "lead_map_at_r"))
+        ):
             scores[key] = float(theirs[at][known].mean()) if len(known) else None
             edges = interval(spread[at] - other[at])
-            scores[lead] = None if edges is None else [found[key] - scores[key], *edges]
-        found["floors"][name] = scores
-    return found
+            scores[difference_key] = None if edges is None else [result[key] - scores[key], *edges]
+        result["floors"][name] = scores
+    return result
 
 
 def _spread(
@@ -221,7 +223,7 @@ def retrieval_table(
     names = np.array(languages, dtype=object)
     known = sorted(set(languages) - {""})
     directions = [(a, b) for a in known for b in known if a != b] + [("all", "all")]
-    found = []
+    rows = []
     for query, pool in directions:
         queries = np.flatnonzero(names == query) if query != "all" else np.arange(len(tasks))
         members = np.flatnonzero(names == pool) if pool != "all" else np.arange(len(tasks))
@@ -232,15 +234,15 @@ def retrieval_table(
         sides = (queries, members)
         scores = _direction(vectors, tasks, sides, floors or {}, min_queries, (resamples, seed))
         if scores is not None:
-            found.append({"query": query, "pool": pool} | scores)
-    return found
+            rows.append({"query": query, "pool": pool} | scores)
+    return rows
 
 
 def _direction(
     vectors: Any,
     tasks: Sequence[str],
     sides: tuple[np.ndarray, np.ndarray],
-    floors: Mapping[str, Any],
+    baselines: Mapping[str, Any],
     min_queries: int,
     draw: tuple[int, int],
 ) -> dict[str, Any] | None:
@@ -257,7 +259,7 @@ def _direction(
     queries = queries[np.array(able, dtype=bool)]
     if len(queries) < min_queries:
         return None
-    chosen = {name: _sides(value, queries, members) for name, value in floors.items()}
+    chosen = {name: _sides(value, queries, members) for name, value in baselines.items()}
     return retrieval(
         vectors[queries],
         [tasks[at] for at in queries],
@@ -333,12 +335,12 @@ def hard_pairs(
     for language in set(languages):
         rows = np.flatnonzero((names == language) & has_task)
         ranked[language] = rows[np.argsort(size[rows], kind="stable")]
-    found: list[tuple[int, int, int]] = []
+    triples: list[tuple[int, int, int]] = []
     for left, right in (positives[at] for at in chosen):
         near = _nearest(ranked[languages[right]], size, right, task != task[left])
         if len(near):
-            found += [(left, right, 1), (left, int(near[draw.integers(len(near))]), 0)]
-    columns = np.array(found, dtype=np.int64).reshape(-1, 3)
+            triples += [(left, right, 1), (left, int(near[draw.integers(len(near))]), 0)]
+    columns = np.array(triples, dtype=np.int64).reshape(-1, 3)
     return Pairs(columns[:, 0], columns[:, 1], columns[:, 2])
 
 
@@ -374,19 +376,19 @@ def cosines(vectors: Vectors, pairs: Pairs) -> np.ndarray:
     """Return the cosine of each pair, (pairs,) float64."""
     import numpy as np
 
-    found = np.empty(len(pairs.left))
+    values = np.empty(len(pairs.left))
     if isinstance(vectors, TfidfSimilarity):
         used, places = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
         vectors, _ = vectors.between(used, used)
         left, right = places[: len(pairs.left)], places[len(pairs.left) :]
     else:
         left, right = pairs.left, pairs.right
-    for start in range(0, len(found), CHUNK):
+    for start in range(0, len(values), CHUNK):
         part = slice(start, start + CHUNK)
         a, b = vectors[left[part]], vectors[right[part]]
         product = a.multiply(b) if hasattr(a, "multiply") else a * b
-        found[part] = np.asarray(product.sum(axis=1), dtype=np.float64).reshape(-1)
-    return found
+        values[part] = np.asarray(product.sum(axis=1), dtype=np.float64).reshape(-1)
+    return values
 
 
 def pair_threshold(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -449,9 +451,9 @@ def pair_scores(
         )
     known = {name: value for name, value in (floors or {}).items() if not isinstance(value, str)}
     scorers, thresholds = [], []
-    for each, held in [(vectors, valid[0]), *known.values()]:
+    for each, valid_vectors in [(vectors, valid[0]), *known.values()]:
         scorers.append(cosines(each, pairs))
-        thresholds.append(pair_threshold(valid[1].label, cosines(held, valid[1])))
+        thresholds.append(pair_threshold(valid[1].label, cosines(valid_vectors, valid[1])))
         if not np.isfinite(scorers[-1]).all():
             raise DataError("a cosine is not finite", fix="Look for vectors that are not finite.")
     rankings = [
@@ -462,16 +464,16 @@ def pair_scores(
     sides = [names[rows].astype(str) for rows in (pairs.left, pairs.right)]
     counts = resampled_counts(*sides, rankings, resamples, seed)
     tables = [_table(*each) for each in zip(rankings, counts, thresholds, strict=True)]
-    found: dict[str, Any] = {"n_pairs": len(pairs.label), "n_positive": int(pairs.label.sum())}
-    found |= tables[0] | {"n_tasks": len(set(sides[0].tolist()) | set(sides[1].tolist()))}
-    found["floors"] = {
+    result: dict[str, Any] = {"n_pairs": len(pairs.label), "n_positive": int(pairs.label.sum())}
+    result |= tables[0] | {"n_tasks": len(set(sides[0].tolist()) | set(sides[1].tolist()))}
+    result["floors"] = {
         name: {"skipped": value} for name, value in (floors or {}).items() if isinstance(value, str)
     }
     for name, table, rows in zip(known, tables[1:], counts[1:], strict=True):
         edges = interval(rates(counts[0])["roc_auc"] - rates(rows)["roc_auc"])
-        lead = None if edges is None else [tables[0]["roc_auc"] - table["roc_auc"], *edges]
-        found["floors"][name] = table | {"lead": lead}
-    return found
+        difference = None if edges is None else [tables[0]["roc_auc"] - table["roc_auc"], *edges]
+        result["floors"][name] = table | {"lead": difference}
+    return result
 
 
 def _table(ranking: Any, counts: np.ndarray, threshold: float) -> dict[str, Any]:
@@ -482,8 +484,8 @@ def _table(ranking: Any, counts: np.ndarray, threshold: float) -> dict[str, Any]
         "accuracy": "accuracy",
         "f1": "f1",
     }
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for key, name in names.items():
-        found[name] = plain(once[key][0])
-        found[f"{name}_interval"] = interval(spread[key])
-    return found | {"threshold": float(threshold)}
+        scores[name] = plain(once[key][0])
+        scores[f"{name}_interval"] = interval(spread[key])
+    return scores | {"threshold": float(threshold)}

@@ -175,27 +175,27 @@ def _worst(slices: list[dict[str, Any]], min_rows: int) -> dict[str, Any]:
     Of equal rates the one counts whose interval reaches further: a rate of 0 in few programs may
     be the worst, one in many is not.
     """
-    found: dict[str, Any] = {}
+    worst: dict[str, Any] = {}
     for name, sign, edge in (("tpr", 1, 0), ("fpr", -1, 1), ("roc_auc", 1, 0)):
 
         def badness(each: dict[str, Any], name: str = name, sign: int = sign, edge: int = edge):
             between = each.get(f"{name}_interval")
             return sign * each[name], sign * (between or [0.0, 1.0])[edge]
 
-        found[name] = min(_counted(slices, name, min_rows), key=badness, default=None)
-    return found
+        worst[name] = min(_counted(slices, name, min_rows), key=badness, default=None)
+    return worst
 
 
 def _macro(slices: list[dict[str, Any]], min_rows: int) -> dict[str, Mapping[str, float | None]]:
-    found = {}
+    averages = {}
     for kind in SLICES:
         means = {}
         for name in ("roc_auc", "tpr", "fpr"):
             of_kind = [each for each in slices if each["by"] == kind]
             counted = [each[name] for each in _counted(of_kind, name, min_rows)]
             means[name] = sum(counted) / len(counted) if counted else None
-        found[kind] = means
-    return found
+        averages[kind] = means
+    return averages
 
 
 # ------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def edit_scores(
 
     y, z = checked_rows(labels, logits)
     groups = task_groups(tasks, len(y))
-    found = {}
+    result = {}
     for name, edit in edited.items():
         rows = np.asarray(edit.rows, dtype=np.int64)
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(y)):
@@ -260,17 +260,17 @@ def edit_scores(
         calls = (point.is_ai(z[rows]), point.is_ai(after))
         scores |= _compared(y[rows], z[rows], after, calls, draw)
         scores["floors"] = {}
-        for floor, value in (floors or {}).items():
-            if isinstance(value, str) or floor not in edit.floors:
+        for baseline, value in (floors or {}).items():
+            if isinstance(value, str) or baseline not in edit.floors:
                 reason = value if isinstance(value, str) else "not scored under edits"
-                scores["floors"][floor] = {"skipped": reason}
+                scores["floors"][baseline] = {"skipped": reason}
                 continue
             before, line = np.asarray(value[0], dtype=np.float64)[rows], value[1]
-            _, other = checked_rows(y[rows], edit.floors[floor])
+            _, other = checked_rows(y[rows], edit.floors[baseline])
             calls = (is_positive(before, line), is_positive(other, line))
-            scores["floors"][floor] = _compared(y[rows], before, other, calls, draw)
-        found[name] = scores
-    return found
+            scores["floors"][baseline] = _compared(y[rows], before, other, calls, draw)
+        result[name] = scores
+    return result
 
 
 def _compared(
@@ -296,7 +296,7 @@ def _compared(
     tpr, tpr_before = divide(sums[:, 0], sums[:, 2]), divide(sums[:, 1], sums[:, 2])
     old_hits, old_alarms = int(called_before[is_ai].sum()), int(called_before[~is_ai].sum())
     n_tasks = len(set(groups[is_ai].tolist()))
-    found: dict[str, Any] = {
+    scores: dict[str, Any] = {
         "roc_auc": _auc(y, after),
         "roc_auc_unedited": _auc(y, before),
         "roc_auc_ai_edited": _auc(y, np.where(is_ai, after, before)),
@@ -310,7 +310,7 @@ def _compared(
         "fpr_interval": list(clopper_pearson(alarms, n_human)) if n_human else None,
         "fpr_unedited": old_alarms / n_human if n_human else None,
     }
-    return found
+    return scores
 
 
 def _auc(y: np.ndarray, scores: np.ndarray) -> float | None:

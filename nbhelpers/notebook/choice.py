@@ -129,10 +129,10 @@ def choose_hardware(gpu: str = "auto", count: int = 1) -> Hardware:
     """
     if gpu not in ("auto", "here", ""):
         return plan_hardware(gpu, count)
-    found = detect_hardware()
-    if found.gpus or gpu == "here":
-        return found
-    note = f"{found.reason or 'no GPU'}: a T4 is planned; name another one with `gpu`"
+    hardware = detect_hardware()
+    if hardware.gpus or gpu == "here":
+        return hardware
+    note = f"{hardware.reason or 'no GPU'}: a T4 is planned; name another one with `gpu`"
     planned = plan_hardware("t4", count)
     return replace(planned, notes=(note, *planned.notes))
 
@@ -183,24 +183,24 @@ def own_value(choice: Choice, here: Hardware, name: str) -> Any:
     return getattr(preset.settings, name)
 
 
-def offered(found: Resolved) -> dict[str, list[Any]]:
+def offered(resolved: Resolved) -> dict[str, list[Any]]:
     """Return the values of each setting that a picker offers, its present one among them."""
-    known = settings_class(found.choice.job).model_fields
+    known = settings_class(resolved.choice.job).model_fields
     names = [name for name in OFFERED if name in known]
-    return {name: _values(found, name) for name in names}
+    return {name: _values(resolved, name) for name in names}
 
 
-def _values(found: Resolved, name: str) -> list[Any]:
-    settings = found.preset.settings
+def _values(resolved: Resolved, name: str) -> list[Any]:
+    settings = resolved.preset.settings
     now = getattr(settings, name)
     if name == "model":
-        return _with(_model(settings.model, found), JOBS[found.choice.job].models.names)
+        return _with(_model(settings.model, resolved), JOBS[resolved.choice.job].models.names)
     if name == "per_device_train_batch_size":
-        share = settings.global_batch_size // found.plan.world_size
+        share = settings.global_batch_size // resolved.plan.world_size
         return _in_order(now, divisors(share) if share else ())
     if name == "seq_len":
-        return _in_order(now, (n for n in LENGTHS if n <= most_tokens(found.preset)))
-    kind = settings_class(found.choice.job).model_fields[name].annotation
+        return _in_order(now, (n for n in LENGTHS if n <= most_tokens(resolved.preset)))
+    kind = settings_class(resolved.choice.job).model_fields[name].annotation
     return [True, False] if kind is bool else _with(now, literals(kind))
 
 
@@ -222,8 +222,8 @@ def literals(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) is not None else ()
 
 
-def _model(model: str, found: Resolved) -> str:
-    return JOBS[found.choice.job].models.short_name(model) or model
+def _model(model: str, resolved: Resolved) -> str:
+    return JOBS[resolved.choice.job].models.short_name(model) or model
 
 
 def _with(now: Any, values: Iterable[Any]) -> list[Any]:
@@ -299,12 +299,12 @@ class Estimate:
 
 
 def quick_estimate(
-    found: Resolved, *, price_per_hour: float | None = None, max_hours: float | None = None
+    resolved: Resolved, *, price_per_hour: float | None = None, max_hours: float | None = None
 ) -> Estimate:
     """Return what is known of a choice without a simulation.
 
     Args:
-        found: The choice with its objects.
+        resolved: The choice with its objects.
         price_per_hour: Of the machine; a cost is then shown, in the same currency.
         max_hours: What a run may take; more is said, with what would be shorter.
 
@@ -312,11 +312,11 @@ def quick_estimate(
         ConfigError: `seq_len` is more than the positions of the model.
     """
     budgets = {
-        name: predict_memory(preset, found.plan, found.hardware)
-        for name, preset in found.variants.items()
+        name: predict_memory(preset, resolved.plan, resolved.hardware)
+        for name, preset in resolved.variants.items()
     }
-    lines = time_lines(found, price_per_hour=price_per_hour, max_hours=max_hours)
-    return Estimate(found=found, budgets=budgets, time_lines=lines)
+    lines = time_lines(resolved, price_per_hour=price_per_hour, max_hours=max_hours)
+    return Estimate(found=resolved, budgets=budgets, time_lines=lines)
 
 
 def exact_estimate(
@@ -335,40 +335,42 @@ def exact_estimate(
     Raises:
         NbhelpersError: A simulation could not be run.
     """
-    found, exact = estimate.found, {}
+    resolved, exact = estimate.found, {}
     for name, budget in estimate.budgets.items():
-        preset = found.variants[name]
-        is_done = is_exact(budget, found.choice.job) and (budget.verdict == FITS or not with_advice)
+        preset = resolved.variants[name]
+        is_done = is_exact(budget, resolved.choice.job) and (
+            budget.verdict == FITS or not with_advice
+        )
         exact[name] = (
             budget
             if is_done
             else simulate_budget(
-                preset, found.plan, found.hardware, with_advice=with_advice, report=report
+                preset, resolved.plan, resolved.hardware, with_advice=with_advice, report=report
             )
         )
     return replace(estimate, budgets=exact)
 
 
 def time_lines(
-    found: Resolved, *, price_per_hour: float | None = None, max_hours: float | None = None
+    resolved: Resolved, *, price_per_hour: float | None = None, max_hours: float | None = None
 ) -> tuple[str, ...]:
     """Say how long each run of a choice may take, what that costs, and whether it is too long.
 
     Raises:
         ConfigError: A limit or price that is no number above zero.
     """
-    is_one = len(found.variants) == 1
+    is_one = len(resolved.variants) == 1
     lines: list[str] = []
-    for name, preset in found.variants.items():
+    for name, preset in resolved.variants.items():
         time = predict_time(
             preset,
-            found.plan,
-            found.hardware,
+            resolved.plan,
+            resolved.hardware,
             max_hours=max_hours,
             price_per_hour=price_per_hour,
             advise=is_one,
         )
-        told = time.lines()
+        texts = time.lines()
         notes = {f"  {note}" for note in time.notes}
-        lines += told if is_one else [f"{name}: {text}" for text in told if text not in notes]
+        lines += texts if is_one else [f"{name}: {text}" for text in texts if text not in notes]
     return tuple(lines)

@@ -20,32 +20,32 @@ WISHES = {"price_per_hour": "--price", "max_hours": "--max-hours"}  # as options
 DECLARED_BUDGET = ("model", "per_device_train_batch_size", "seq_len")
 
 
-def parameters_of(found: Resolved, *, of_job: bool = False) -> dict[str, Any]:
+def parameters_of(resolved: Resolved, *, of_job: bool = False) -> dict[str, Any]:
     """Return the choice as parameters of the notebook that the picker stands in.
 
     Args:
-        found: The choice.
+        resolved: The choice.
         of_job: Take the notebook that trains, wherever the picker stands.
     """
-    choice, values = found.choice, {}
+    choice, values = resolved.choice, {}
     is_budget = choice.any_job and not of_job
     own = DECLARED_BUDGET if is_budget else JOBS[choice.job].parameters
     if is_budget:
-        values |= {"gpu": planned_gpu(found) or "here"}
-        values |= {"gpu_count": count} if (count := len(found.hardware.gpus)) > 1 else {}
+        values |= {"gpu": planned_gpu(resolved) or "here"}
+        values |= {"gpu_count": count} if (count := len(resolved.hardware.gpus)) > 1 else {}
         values["job"] = choice.job
-    values["preset"] = choice.preset if _is_file(choice.preset) else found.preset.name
+    values["preset"] = choice.preset if _is_file(choice.preset) else resolved.preset.name
     if JOBS[choice.job].has_adapters:
-        values[ADAPTERS] = choice.adapters or found.preset.settings.adapter
+        values[ADAPTERS] = choice.adapters or resolved.preset.settings.adapter
     values |= {name: value for name, value in choice.overrides.items() if name in own}
     if more := {name: v for name, v in choice.overrides.items() if name not in own}:
         values[MORE] = more
     return values | choice.wishes if is_budget else values
 
 
-def planned_gpu(found: Resolved) -> str | None:
+def planned_gpu(resolved: Resolved) -> str | None:
     """Return the key of the GPU that the choice plans for; None for what is really here."""
-    gpu = found.hardware.gpu if found.hardware.is_planned else None
+    gpu = resolved.hardware.gpu if resolved.hardware.is_planned else None
     return gpu.key if gpu is not None else None
 
 
@@ -53,57 +53,57 @@ def _is_file(preset: str) -> bool:
     return preset.endswith((".yaml", ".yml"))
 
 
-def parameter_lines(found: Resolved) -> str:
+def parameter_lines(resolved: Resolved) -> str:
     """Write the choice for the cell under `Parameters`.
 
     Returns:
         One assignment a line, in the notebook's order.
     """
-    return "\n".join(f"{name} = {_quoted(v)}" for name, v in parameters_of(found).items())
+    return "\n".join(f"{name} = {_quoted(v)}" for name, v in parameters_of(resolved).items())
 
 
 def _quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def python_lines(found: Resolved) -> str:
+def python_lines(resolved: Resolved) -> str:
     """Write the choice as calls of this package."""
-    preset = _quoted(parameters_of(found)["preset"])
-    count = f", {len(found.hardware.gpus)}" if len(found.hardware.gpus) > 1 else ""
-    key = planned_gpu(found)
+    preset = _quoted(parameters_of(resolved)["preset"])
+    count = f", {len(resolved.hardware.gpus)}" if len(resolved.hardware.gpus) > 1 else ""
+    key = planned_gpu(resolved)
     where = f'nb.plan_hardware("{key}"{count})' if key else "nb.detect_hardware()"
-    changed = _overrides(found)
-    given = f", overrides={changed!r}" if changed else ""
+    changed = _overrides(resolved)
+    options = f", overrides={changed!r}" if changed else ""
     return (
         f"hardware = {where}\n"
-        f'chosen = nb.load_preset("{found.choice.job}", {preset}, hardware=hardware{given})\n'
+        f'chosen = nb.load_preset("{resolved.choice.job}", {preset}, hardware=hardware{options})\n'
         "plan = nb.plan_batch(chosen, hardware)\n"
         "budget = nb.predict_memory(chosen, plan, hardware)"
     )
 
 
-def _overrides(found: Resolved) -> dict[str, Any]:
+def _overrides(resolved: Resolved) -> dict[str, Any]:
     """The overrides of a choice; one adapter that is not the preset's own is an override too."""
-    changed: dict[str, Any] = dict(found.choice.overrides)
-    if len(found.variants) == 1:
-        (variant,) = found.variants.values()
+    changed: dict[str, Any] = dict(resolved.choice.overrides)
+    if len(resolved.variants) == 1:
+        (variant,) = resolved.variants.values()
         for name in ("method", "lora_r", "lora_alpha", "lora_target_modules"):
             value = getattr(variant.settings, name, None)
-            if value != getattr(found.preset.settings, name, None):
+            if value != getattr(resolved.preset.settings, name, None):
                 changed[name] = value
     return changed
 
 
-def papermill_lines(found: Resolved) -> str:
+def papermill_lines(resolved: Resolved) -> str:
     """Write the choice as papermill's command for the notebook that trains.
 
     Where the picker stands in the budget notebook, the command for that one comes first.
     """
-    notebook = JOBS[found.choice.job].notebook
-    job = _papermill(notebook, parameters_of(found, of_job=True)) if notebook else ""
-    if not found.choice.any_job:
+    notebook = JOBS[resolved.choice.job].notebook
+    job = _papermill(notebook, parameters_of(resolved, of_job=True)) if notebook else ""
+    if not resolved.choice.any_job:
         return job
-    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(found))}\n{job}".rstrip()
+    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(resolved))}\n{job}".rstrip()
 
 
 def _papermill(notebook: str, parameters: Mapping[str, Any]) -> str:
@@ -126,33 +126,35 @@ def _reads_back(value: Any) -> bool:
     return False
 
 
-def shell_lines(found: Resolved) -> str:
+def shell_lines(resolved: Resolved) -> str:
     """Write the choice as commands: the budget for the chosen GPU, then the run on this machine."""
-    preset, job = loaded(found), found.choice.job
-    name = str(parameters_of(found)["preset"])
+    preset, job = loaded(resolved), resolved.choice.job
+    name = str(parameters_of(resolved)["preset"])
     settings = override_words(preset)
     budget = ["nbhelpers", "budget", "--job", job, "--preset", name]
-    if key := planned_gpu(found):
-        count = len(found.hardware.gpus)
+    if key := planned_gpu(resolved):
+        count = len(resolved.hardware.gpus)
         budget += ["--gpu", key, *(["--count", str(count)] if count > 1 else [])]
-    for wish, value in found.choice.wishes.items():
+    for wish, value in resolved.choice.wishes.items():
         budget += [WISHES[wish], str(value)]
     train = ["nbhelpers", "train", job, "--preset", name]
-    if len(found.variants) > 1:
-        train = ["nbhelpers", "study", "--preset", name, "--adapters", found.choice.adapters]
+    if len(resolved.variants) > 1:
+        train = ["nbhelpers", "study", "--preset", name, "--adapters", resolved.choice.adapters]
     return "\n".join(shlex.join([*words, *settings]) for words in (budget, train))
 
 
-def loaded(found: Resolved) -> Preset:
+def loaded(resolved: Resolved) -> Preset:
     """Return the one preset that runs; of a study the preset that its runs share."""
-    return next(iter(found.variants.values())) if len(found.variants) == 1 else found.preset
+    return (
+        next(iter(resolved.variants.values())) if len(resolved.variants) == 1 else resolved.preset
+    )
 
 
-def all_lines(found: Resolved) -> Mapping[str, str]:
+def all_lines(resolved: Resolved) -> Mapping[str, str]:
     """Return every form of the choice by its name."""
     return {
-        "parameters cell": parameter_lines(found),
-        "Python": python_lines(found),
-        "papermill": papermill_lines(found),
-        "shell": shell_lines(found),
+        "parameters cell": parameter_lines(resolved),
+        "Python": python_lines(resolved),
+        "papermill": papermill_lines(resolved),
+        "shell": shell_lines(resolved),
     }

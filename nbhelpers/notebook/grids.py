@@ -81,8 +81,8 @@ def what_fits(
         methods: Pairs of a job and settings that differ from the preset for this GPU.
     """
     name = hardware.gpu.name if hardware.gpu else "this machine, without a GPU"
-    found = [fit_grid(job, hardware, changes) for job, changes in methods]
-    return WhatFits(gpu=name, grids=tuple(found))
+    job_grids = [fit_grid(job, hardware, changes) for job, changes in methods]
+    return WhatFits(gpu=name, grids=tuple(job_grids))
 
 
 def fit_grid(job: str, hardware: Hardware, changes: Mapping[str, Any] | None = None) -> FitGrid:
@@ -122,10 +122,10 @@ def _thinned(values: Iterable[int], most: int) -> tuple[int, ...]:
     >>> _thinned((1, 2, 3, 4, 6, 8, 12, 24), 4)
     (1, 3, 8, 24)
     """
-    found = list(values)
-    if len(found) <= most:
-        return tuple(found)
-    return tuple(found[round(i * (len(found) - 1) / (most - 1))] for i in range(most))
+    numbers = list(values)
+    if len(numbers) <= most:
+        return tuple(numbers)
+    return tuple(numbers[round(i * (len(numbers) - 1) / (most - 1))] for i in range(most))
 
 
 def _title(preset: Preset) -> str:
@@ -177,10 +177,10 @@ def _of_seed(job: str, name: str) -> dict[str, MemoryBudget]:
     choice = Choice(
         job=job, preset=name, adapters=adapters, gpu=plain.gpu, count=plain.num_target_gpus
     )
-    found = resolve(choice, hardware)
+    resolved = resolve(choice, hardware)
     return {
-        _seed_name(job, name, variant): predict_memory(preset, found.plan, found.hardware)
-        for variant, preset in found.variants.items()
+        _seed_name(job, name, variant): predict_memory(preset, resolved.plan, resolved.hardware)
+        for variant, preset in resolved.variants.items()
     }
 
 

@@ -130,12 +130,12 @@ def _existing(notebook: str | Path) -> Path:
     path = expanded(notebook, "the notebook")
     kind = kind_of(path)
     if kind != "file":
-        found = {
+        reason = {
             "": "does not exist",
             "folder": "is a folder",
             "forbidden": "is in a folder that may not be searched",
         }.get(kind, "is no regular file")
-        raise ConfigError(f"{notebook} {found}.", fix="name an .ipynb file")
+        raise ConfigError(f"{notebook} {reason}.", fix="name an .ipynb file")
     return path.resolve()
 
 
@@ -198,16 +198,16 @@ def _defaults(cell: Any, declared: Mapping[str, Any], notebook: str | Path) -> d
             f"The cell tagged `parameters` of {notebook} is not plain Python: {error}.",
             fix="write lines such as epochs = 3",
         ) from error
-    found = {}
+    defaults = {}
     for name, about in declared.items():
         try:
-            found[name] = ast.literal_eval(about["default"])
+            defaults[name] = ast.literal_eval(about["default"])
         except (SyntaxError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"The default of `{name}` in {notebook} is computed: {about['default']}.",
                 fix=f"write a plain value, such as {name} = None",
             ) from error
-    return found
+    return defaults
 
 
 def project_root(notebook: Path) -> Path:
@@ -473,8 +473,8 @@ def _mark_unfinished(saved: Path, error: NbhelpersError) -> None:
         content = nbformat.read(saved, as_version=4)
     except Exception:  # nothing was saved, or half of it: the error itself is what counts
         return
-    said = html.escape(error.message, quote=False)
-    text = f"**This notebook did not finish: {type(error).__name__}.** {said}"
+    reason = html.escape(error.message, quote=False)
+    text = f"**This notebook did not finish: {type(error).__name__}.** {reason}"
     cell = nbformat.v4.new_markdown_cell(text)
     cell.metadata["tags"] = ["nbhelpers-unfinished"]
     content.cells.insert(0, cell)

@@ -153,14 +153,14 @@ def verdict_chip(verdict: str) -> str:
 
 def plain_text(estimate: Estimate) -> str:
     """Return the whole answer as text, for a terminal and for a run without widgets."""
-    found, parts = estimate.found, []
+    resolved, parts = estimate.found, []
     for name, budget in estimate.budgets.items():
-        parts.append(f"{found.choice.job}/{found.preset.name}, {name}: {budget.title()}")
-        parts.append(f"  {source_words(budget, found.choice.job)}")
+        parts.append(f"{resolved.choice.job}/{resolved.preset.name}, {name}: {budget.title()}")
+        parts.append(f"  {source_words(budget, resolved.choice.job)}")
         parts += [f"  {text}" for text in (*budget.advice, *_unpredicted(budget), *budget.notes)]
-    parts.append(f"Batch: {found.plan.words()}")
+    parts.append(f"Batch: {resolved.plan.words()}")
     parts += estimate.time_lines
-    for name, lines in all_lines(found).items():
+    for name, lines in all_lines(resolved).items():
         parts += [f"{name}:", *(f"  {line}" for line in lines.splitlines())]
     return "\n".join(parts)
 
@@ -208,9 +208,9 @@ def _first(lines: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _unpredicted(budget: MemoryBudget) -> list[str]:
-    told = [f"not predicted: {name}" for name in budget.opaque[:MOST_TOLD]]
+    texts = [f"not predicted: {name}" for name in budget.opaque[:MOST_TOLD]]
     rest = len(budget.opaque) - MOST_TOLD
-    return [*told, f"and {rest} more that are not predicted"] if rest > 0 else told
+    return [*texts, f"and {rest} more that are not predicted"] if rest > 0 else texts
 
 
 def lines_html(estimate: Estimate) -> str:
@@ -223,7 +223,7 @@ def lines_html(estimate: Estimate) -> str:
     return "".join(blocks)
 
 
-def problem_html(error: NbhelpersError, said: str) -> str:
+def problem_html(error: NbhelpersError, heading: str) -> str:
     """Return an error as HTML: what it means for the choice, what is wrong, and what to do."""
     fix = f"<br>Fix: {escape(error.fix)}" if error.fix else ""
     log = (
@@ -231,7 +231,7 @@ def problem_html(error: NbhelpersError, said: str) -> str:
         if error.details
         else ""
     )
-    return f"<p role='alert'><b>{escape(said)}</b> {escape(error.message)}{fix}</p>{log}"
+    return f"<p role='alert'><b>{escape(heading)}</b> {escape(error.message)}{fix}</p>{log}"
 
 
 def bundle(estimate: Estimate) -> dict[str, Any]:
@@ -487,14 +487,14 @@ class PresetPicker:
     ) -> None:
         self.here = hardware if hardware is not None else detect_hardware()
         self.price_per_hour, self.max_hours = price_per_hour, max_hours
-        given = dict(overrides or {})
+        changes = dict(overrides or {})
         wishes = {"price_per_hour": price_per_hour, "max_hours": max_hours}
         start = Choice(
             job=job,
             preset=preset,
             adapters=adapters,
-            overrides=given,
-            kept=frozenset(given),
+            overrides=changes,
+            kept=frozenset(changes),
             any_job=any_job,
             wishes={name: value for name, value in wishes.items() if value is not None},
         )
@@ -502,8 +502,8 @@ class PresetPicker:
         check_choice(start)
         self.found: Resolved = resolve(start, self.here)
         self._estimate: Estimate | None = None
-        if (kept := _KEPT.get(self._key)) is not None:
-            self.set(kept)
+        if (previous := _KEPT.get(self._key)) is not None:
+            self.set(previous)
 
     @property
     def choice(self) -> Choice:

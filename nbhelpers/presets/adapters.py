@@ -44,32 +44,32 @@ def parse_adapters(adapters: str | Iterable[str]) -> list[tuple[str, int | None]
     names = [item.strip() if isinstance(item, str) else item for item in items]
     if not any(names):
         raise ConfigError("adapters names no adapter.", fix='write "all", or for instance "r16"')
-    found: list[tuple[str, int | None]] = []
+    choices: list[tuple[str, int | None]] = []
     for name in names:
         group = ALL if isinstance(name, str) and name.lower() == "all" else (_adapter(name),)
         for each in group:
-            if each in found:
+            if each in choices:
                 text = f"adapters names {adapter_name(*each)} twice"
                 text += " (`all` holds it)" if "all" in [str(n).lower() for n in names] else ""
                 raise ConfigError(f"{text}.", fix="keep one of the two")
-            found.append(each)
-    return found
+            choices.append(each)
+    return choices
 
 
 def _adapter(name: object) -> tuple[str, int | None]:
     text = name.lower() if isinstance(name, str) else ""
     if text == "base":
         return "base", None
-    form = _FORM.fullmatch(text)
-    number = int(form[2]) if form else 0
-    if not form or not 1 <= number <= LARGEST_RANK or not text.startswith(("r", "lora", "qlora")):
+    match = _FORM.fullmatch(text)
+    number = int(match[2]) if match else 0
+    if not match or not 1 <= number <= LARGEST_RANK or not text.startswith(("r", "lora", "qlora")):
         is_rank = number in range(1, LARGEST_RANK + 1)
         near = f"r{number}" if is_rank else name
         hint = did_you_mean(near, {*_OFFERED, f"r{number}"} if is_rank else _OFFERED)
         hint = f"{hint} " if hint.startswith("did") else ""
         fix = f"{hint}Write base, r8 (LoRA of rank 8), qlora-r16, or all; ranks go from 1 to 1024"
         raise ConfigError(f"There is no adapter `{name}`.", fix=fix)
-    return ("qlora" if form[1] else "lora"), number
+    return ("qlora" if match[1] else "lora"), number
 
 
 def adapter_name(method: str, lora_r: int | None) -> str:
@@ -91,25 +91,25 @@ def parse_variants(adapters: str | Iterable[str | Mapping[str, Any]]) -> list[Va
     Raises:
         ConfigError: A name or a setting is wrong, or a name stands there twice.
     """
-    given = [adapters] if isinstance(adapters, Mapping | int) else adapters
-    if not isinstance(given, Iterable) or isinstance(given, bytes):
-        text = f"adapters={given!r} names no adapter."
+    entries = [adapters] if isinstance(adapters, Mapping | int) else adapters
+    if not isinstance(entries, Iterable) or isinstance(entries, bytes):
+        text = f"adapters={entries!r} names no adapter."
         raise ConfigError(text, fix='write "all", or for instance "r16"')
-    items = given.split(",") if isinstance(given, str) else list(given)
+    items = entries.split(",") if isinstance(entries, str) else list(entries)
     texts = [item for item in items if not isinstance(item, Mapping)]
     if texts or not items:
         parse_adapters(texts)  # refuses wrong names, and any that stands there twice
-    found: list[Variant] = []
+    variants: list[Variant] = []
     for item in items:
         if isinstance(item, Mapping):
-            found.append(_own_variant(item))
+            variants.append(_own_variant(item))
         else:
-            found += [plain_variant(*each) for each in parse_adapters([item])]
-    for variant in found:
-        if sum(other.name == variant.name for other in found) > 1:
+            variants += [plain_variant(*each) for each in parse_adapters([item])]
+    for variant in variants:
+        if sum(other.name == variant.name for other in variants) > 1:
             text = f"Two adapters are named `{variant.name}`."
             raise ConfigError(text, fix="give each mapping a name of its own")
-    return found
+    return variants
 
 
 def plain_variant(method: str, lora_r: int | None) -> Variant:
@@ -150,13 +150,13 @@ def parse_seeds(seeds: str | int | Sequence[int] | None) -> list[int] | None:
         return None
     is_list = isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes | Mapping)
     items = seeds.split(",") if isinstance(seeds, str) else list(seeds) if is_list else [seeds]
-    found = [int(i) if isinstance(i, str) and _SEED.fullmatch(i) else i for i in items]
-    for seed in found:
+    numbers = [int(i) if isinstance(i, str) and _SEED.fullmatch(i) else i for i in items]
+    for seed in numbers:
         if type(seed) is not int or not 0 <= seed <= _LARGEST_SEED:
             fix = "write whole numbers from 0 on, such as 3,4,5"
             raise ConfigError(f"{seed!r} is no seed.", fix=fix)
-        if found.count(seed) > 1:
+        if numbers.count(seed) > 1:
             raise ConfigError(f"The seed {seed} is given twice.", fix="keep one of the two")
-    if not found:
+    if not numbers:
         raise ConfigError("seeds is empty.", fix="leave it out, or write for instance 3,4,5")
-    return found
+    return numbers

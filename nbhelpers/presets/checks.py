@@ -96,16 +96,18 @@ def raise_problems(title: str, problems: Iterable[Problem]) -> None:
     Raises:
         ConfigError: There is at least one problem.
     """
-    found = list(dict.fromkeys(problems))
-    if not found:
+    unique_problems = list(dict.fromkeys(problems))
+    if not unique_problems:
         return
-    if len(found) == 1:
-        where, text, fix = found[0]
+    if len(unique_problems) == 1:
+        where, text, fix = unique_problems[0]
         place = title if where in title else f"{title}: {where}"
         raise ConfigError(f"{place}: {text}.", fix=fix)
-    lines = [f"  - {where}: {text}; {fix}" for where, text, fix in found]
-    message = "\n".join([f"{title}: {len(found)} problems", *lines])
-    raise ConfigError(message, fix=f"correct these {len(found)} values; each line says how")
+    lines = [f"  - {where}: {text}; {fix}" for where, text, fix in unique_problems]
+    message = "\n".join([f"{title}: {len(unique_problems)} problems", *lines])
+    raise ConfigError(
+        message, fix=f"correct these {len(unique_problems)} values; each line says how"
+    )
 
 
 def settings_class(job: str) -> type[Settings]:
@@ -199,8 +201,8 @@ def _value_fix(label: str, value: object, wanted: str) -> str:
         return f"set {label} to {'more' if way == 'greater' else 'less'} than {number}"
     fix = f"write `{label}` as {wanted}"
     if wanted == "a list" and isinstance(value, str | int | float):  # as the shell takes it
-        given = [part.strip(" '\"") for part in str(value).strip("[]").split(",")]
-        fix += f": {label}={json.dumps(given if isinstance(value, str) else [value])}"
+        parts = [part.strip(" '\"") for part in str(value).strip("[]").split(",")]
+        fix += f": {label}={json.dumps(parts if isinstance(value, str) else [value])}"
     return fix
 
 
@@ -247,15 +249,15 @@ def source_problems(
     job: str, values: Mapping[str, Any], places: Mapping[str, str]
 ) -> list[Problem]:
     """Return what is wrong with the names of the model and the data, without any network."""
-    found, further = [], JOBS[job].further_data
+    problems, further = [], JOBS[job].further_data
     data = dict.fromkeys(("data", *further), _data_fault)
     for name, check in ({"model": _model_fault} | data).items():
         value = values.get(name)
         fault = check(job, value) if isinstance(value, str) else None
         if fault:
             text = f"{name}: {fault[0]}" if name in further else fault[0]
-            found.append(Problem(places.get(name, "the preset"), text, fault[1]))
-    return found
+            problems.append(Problem(places.get(name, "the preset"), text, fault[1]))
+    return problems
 
 
 def _model_fault(job: str, model: str) -> tuple[str, str] | None:

@@ -72,12 +72,12 @@ def detector_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fa
 
 
 def _hold_out_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
-    given = values.get("hold_out")
-    if not isinstance(given, str):
+    condition = values.get("hold_out")
+    if not isinstance(condition, str):
         return
-    name, sign, value = given.partition("=")
+    name, sign, value = condition.partition("=")
     if name.strip() not in HOLD_OUT_FIELDS or not sign or not value.strip():
-        text = f"hold_out={given[:60]!r} does not name what is kept out"
+        text = f"hold_out={condition[:60]!r} does not name what is kept out"
         yield "hold_out", text, "write source=NAME, generator=NAME or language=NAME"
     elif values.get("objective") == "similar" and name.strip() == "generator":
         text = "hold_out=generator… is about who wrote the code, and objective=similar is not"
@@ -86,8 +86,8 @@ def _hold_out_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
 
 def _list_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
     for name in ("augment", "languages", "prevalences"):
-        given = values.get(name)
-        if isinstance(given, list) and len(set(map(str, given))) < len(given):
+        entries = values.get(name)
+        if isinstance(entries, list) and len(set(map(str, entries))) < len(entries):
             yield name, f"{name} names one thing twice", "keep one of each"
     if values.get("augment") == [] and values.get("augment_share"):
         text = f"augment_share={values['augment_share']} with no edit in augment changes nothing"
@@ -259,8 +259,8 @@ class JobSpec:
 def resolve(place: str) -> Any:
     """Return what `module:name` names, or the module where no name is given."""
     module, _, name = place.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    imported = importlib.import_module(module)
+    return getattr(imported, name) if name else imported
 
 
 def _finetune_memory(facts: dict[str, Any], s: Any, plan: Any) -> dict[str, Any]:

@@ -151,8 +151,8 @@ def _check_reasons(
 ) -> None:
     for name, text in why.items():
         if name not in known:
-            said = f"`why` names no setting `{name}`"
-            file.problem((*keys, name), said, did_you_mean(name, known))
+            message = f"`why` names no setting `{name}`"
+            file.problem((*keys, name), message, did_you_mean(name, known))
         elif not isinstance(text, str) or not text.strip():
             file.problem((*keys, name), f"`why.{name}` is no text", "write a sentence in quotes")
 
@@ -262,11 +262,11 @@ def list_presets(job: str) -> list[str]:
 
 def _preset_paths(job: str) -> dict[str, Path]:
     settings_class(job)
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in (*user_folders(), configs_dir()):
         for path in sorted((folder / job).glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+            paths.setdefault(path.stem, path)
+    return paths
 
 
 def _find(job: str, name: str, *, beside: Path | None = None) -> Path:
@@ -308,23 +308,23 @@ def load_preset(
     Raises:
         ConfigError: Lists every problem with its file and line, and the fix.
     """
-    given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    given, problems = respelt(given, lambda _: OVERRIDES)
+    changes = {key: value for key, value in (overrides or {}).items() if value is not None}
+    changes, problems = respelt(changes, lambda _: OVERRIDES)
     raise_problems("the overrides", problems)
     notes: tuple[str, ...] = ()
     if name == "auto":
-        name, notes = choose(_candidates(job), hardware, given.get("num_gpus"))
-    preset = _compose(job, _find(job, name), given, notes)
+        name, notes = choose(_candidates(job), hardware, changes.get("num_gpus"))
+    preset = _compose(job, _find(job, name), changes, notes)
     if hardware is not None:
         check_precision(preset.settings, hardware, preset)
         num_gpus, visible = preset.settings.num_gpus, max(len(hardware.gpus), 1)
         is_quoted = preset.name.startswith(SEED) and num_gpus != "auto"
-        if "per_device_train_batch_size" not in given and not is_quoted:
+        if "per_device_train_batch_size" not in changes and not is_quoted:
             preset = share(preset, visible if num_gpus == "auto" else num_gpus)
     return preset
 
 
-def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]) -> Preset:
+def _compose(job: str, path: Path, changes: dict[str, Any], notes: tuple[str, ...]) -> Preset:
     file = parse_file(job, path)
     files = [file]
     if file.data.get("extends"):
@@ -343,16 +343,16 @@ def _compose(job: str, path: Path, given: dict[str, Any], notes: tuple[str, ...]
     else:
         _require_whole(job, file)
     base = _with_defaults(job, files[0].settings)
-    model = _model_of(job, files, given)
+    model = _model_of(job, files, changes)
     draft = _draft(
         _layers(job, files, model), base | files[0].layer(model).values if model else base
     )
     for layer in files:
         require_why(layer, files[0], base)
-    draft.values |= given
-    draft.provenance |= dict.fromkeys(given, OVERRIDES)
-    draft.places |= dict.fromkeys(given, OVERRIDES)
-    draft.why = {key: text for key, text in draft.why.items() if key not in given}
+    draft.values |= changes
+    draft.provenance |= dict.fromkeys(changes, OVERRIDES)
+    draft.places |= dict.fromkeys(changes, OVERRIDES)
+    draft.why = {key: text for key, text in draft.why.items() if key not in changes}
     origin = SimpleNamespace(
         job=job,
         name=path.stem,
@@ -378,9 +378,9 @@ def _require_whole(job: str, file: PresetFile) -> None:
     raise_problems(f"preset {job}/{file.path.stem}", file.problems)
 
 
-def _model_of(job: str, files: list[PresetFile], given: Mapping[str, Any]) -> str | None:
+def _model_of(job: str, files: list[PresetFile], changes: Mapping[str, Any]) -> str | None:
     """The short name of the model that the overrides, the overlay or the base ask for."""
-    sources = (given, *(file.settings for file in reversed(files)))
+    sources = (changes, *(file.settings for file in reversed(files)))
     model = next((each["model"] for each in sources if "model" in each), None)
     return JOBS[job].models.short_name(model)
 
@@ -420,14 +420,14 @@ def _with_defaults(job: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _candidates(job: str) -> list[Candidate]:
     """The presets that `auto` may choose: those that name a GPU and do not quote a seed."""
     facts = gpu_facts()
-    found = []
+    candidates = []
     for name, path in _preset_paths(job).items():
         data = read_yaml(path)
         gpu, count = data.get("gpu"), data.get("gpus") or 1
         if isinstance(gpu, str) and gpu in facts and not name.startswith(SEED):
             count = count if type(count) is int else 1  # chosen or not, `_parse` says what is wrong
-            found.append(Candidate(name, gpu, count, *facts[gpu]))
-    return found
+            candidates.append(Candidate(name, gpu, count, *facts[gpu]))
+    return candidates
 
 
 def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -440,24 +440,24 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
         ConfigError: Lists every unknown name, wrong type and value out of range.
     """
     known = settings_class(job).model_fields
-    given = {key: value for key, value in parameters.items() if value is not None and value != ""}
-    given, problems = respelt(given, lambda _: "parameters")
-    places = dict.fromkeys(given, "parameters")
+    values = {key: value for key, value in parameters.items() if value is not None and value != ""}
+    values, problems = respelt(values, lambda _: "parameters")
+    places = dict.fromkeys(values, "parameters")
     varied = (ADAPTERS,) if JOBS[job].has_adapters else ()
     problems += unknown_names(job, places, also=(*PARAMETERS, *varied))
-    if varied and ADAPTERS in given:
-        problems += _variant_problems(given[ADAPTERS])
+    if varied and ADAPTERS in values:
+        problems += _variant_problems(values[ADAPTERS])
     for key in PARAMETERS:
-        if not isinstance(given.get(key, ""), str):
-            text = f"`{key}` must be a text; it is {given[key]!r}"
+        if not isinstance(values.get(key, ""), str):
+            text = f"`{key}` must be a text; it is {values[key]!r}"
             problems.append(Problem("parameters", text, f'write {key} = "…"'))
-    name = given.get("preset", "auto")
+    name = values.get("preset", "auto")
     if isinstance(name, str) and name != "auto":
         try:
             _find(job, name)
         except ConfigError as error:
             problems.append(Problem("parameters", error.message.rstrip("."), error.fix))
-    overrides = {key: value for key, value in given.items() if key in known}
+    overrides = {key: value for key, value in values.items() if key in known}
     wrong = type_problems(job, overrides, places)
     problems += [problem for problem in wrong if problem.where == "parameters"]
     problems += source_problems(job, overrides, places)

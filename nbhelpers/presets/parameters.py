@@ -88,7 +88,7 @@ def parse_overrides(job: str, pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def require_known(given: Iterable[str], known: Iterable[str], where: str) -> None:
+def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
     """Stop on names that `where` does not have, with the nearest name that it has.
 
     Raises:
@@ -96,7 +96,7 @@ def require_known(given: Iterable[str], known: Iterable[str], where: str) -> Non
     """
     known = sorted(known)
     problems, fixes = [], []
-    for name in sorted(set(given) - set(known)):
+    for name in sorted(set(names) - set(known)):
         problems.append(f"`{name}` is not a parameter of {where}")
         if near := difflib.get_close_matches(name, known, n=1):
             fixes.append(f"write `{near[0]}` for `{name}`")
@@ -130,17 +130,17 @@ def with_more(job: str, parameters: Mapping[str, Any], declared: Container[str])
     Raises:
         ConfigError: A setting is given in `more_settings` and beside it.
     """
-    given = dict(parameters)
+    values = dict(parameters)
     if MORE not in declared:
-        return given
+        return values
     fields = settings_class(job).model_fields
-    more = {name: given.pop(name) for name in list(given) if _is_more(name, fields, declared)}
-    own = given.get(MORE) or {}
+    more = {name: values.pop(name) for name in list(values) if _is_more(name, fields, declared)}
+    own = values.get(MORE) or {}
     if not more or not isinstance(own, Mapping):
-        return given | more
+        return values | more
     if twice := sorted(more.keys() & own.keys()):
         raise ConfigError(f"{', '.join(twice)} stands in {MORE} and beside it.", fix=KEEP_ONE)
-    return given | {MORE: {**own, **more}}
+    return values | {MORE: {**own, **more}}
 
 
 def _is_more(name: str, fields: Container[str], declared: Container[str]) -> bool:
@@ -156,16 +156,16 @@ def spread(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: `more_settings` is no mapping, or sets what another parameter sets.
     """
-    given = dict(parameters)
-    more = given.pop(MORE, None) or {}
+    values = dict(parameters)
+    more = values.pop(MORE, None) or {}
     if not isinstance(more, Mapping):
         fix = f'write {MORE} = {{"learning_rate": 1e-4}}'
         raise ConfigError(f"{MORE} is {more!r}, which is no mapping.", fix=fix)
-    twice = [name for name in more if given.get(name) not in (None, "")]
+    twice = [name for name in more if values.get(name) not in (None, "")]
     if twice:
         text = f"{', '.join(map(str, twice))} stands in {MORE} and is a parameter of its own."
         raise ConfigError(text, fix=KEEP_ONE)
-    return {name: value for name, value in given.items() if name not in more} | dict(more)
+    return {name: value for name, value in values.items() if name not in more} | dict(more)
 
 
 def check_values(job: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -196,8 +196,8 @@ class Overrides(dict[str, Any]):
     def __repr__(self) -> str:
         changes = ", ".join(f"{name} = {value!r}" for name, value in self.items())
         if self.adapters:
-            said = f"You change: {changes}." if changes else "You change no setting."
-            return f"{said} Adapters: {self.adapters}."
+            text = f"You change: {changes}." if changes else "You change no setting."
+            return f"{text} Adapters: {self.adapters}."
         return f"You change: {changes}" if changes else "You change nothing."
 
 
@@ -231,13 +231,13 @@ def check_parameters(
     injected = [index for index, source in enumerate(cells) if source.startswith(_INJECTED)]
     values = {name: namespace[name] for name in sorted(declared)}
     if injected:
-        given = _assigned(cells[injected[-1]])
-        others = {o for o in given & SPELLINGS.keys() if SPELLINGS[o] in declared}
+        assigned = _assigned(cells[injected[-1]])
+        others = {o for o in assigned & SPELLINGS.keys() if SPELLINGS[o] in declared}
         if MORE in declared:
             fields = settings_class(job).model_fields
-            others |= {name for name in given if _is_more(name, fields, declared)}
+            others |= {name for name in assigned if _is_more(name, fields, declared)}
         values |= {name: namespace.get(name) for name in others}
-        require_known(given - others, declared, "this notebook")
+        require_known(assigned - others, declared, "this notebook")
         if injected[-1] < max(i for i, source in enumerate(cells) if _declares(source)):
             raise ConfigError(
                 "Values were injected before the defaults, so the defaults are in force.",

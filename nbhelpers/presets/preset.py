@@ -108,18 +108,18 @@ class Preset:
         Raises:
             ConfigError: A name or a value is wrong; all problems are listed.
         """
-        given = {name: value for name, value in changes.items() if value is not None}
-        given, problems = respelt(given, lambda _: OVERRIDES)
+        new_values = {name: value for name, value in changes.items() if value is not None}
+        new_values, problems = respelt(new_values, lambda _: OVERRIDES)
         of_model = {n for n, origin in self.provenance.items() if OF_MODEL in origin}
         draft = Draft(
-            values=self.settings.model_dump() | given,
-            provenance=self.provenance | dict.fromkeys(given, OVERRIDES),
-            places=dict.fromkeys(given, OVERRIDES),
-            why={k: v for k, v in self.why.items() if k not in given},
+            values=self.settings.model_dump() | new_values,
+            provenance=self.provenance | dict.fromkeys(new_values, OVERRIDES),
+            places=dict.fromkeys(new_values, OVERRIDES),
+            why={k: v for k, v in self.why.items() if k not in new_values},
             reference=self.base | {n: getattr(self.settings, n) for n in of_model},
         )
         changed = build_preset(draft, origin=self, problems=problems)
-        if "per_device_train_batch_size" not in given:
+        if "per_device_train_batch_size" not in new_values:
             changed = replace(changed, per_device_limit=self.per_device_limit)
         old, new = (JOBS[self.job].models.short_name(p.settings.model) for p in (self, changed))
         if old == new:

@@ -123,9 +123,9 @@ def parse_requirement(text: str, job: str | None = None) -> Requirement:
         ConfigError: It is not NAME OP NUMBER, or the name cannot exist in any result.
     """
     match = _FORM.match(text)
-    form = "Write NAME OP NUMBER, for example 'f1>=0.9'; OP is one of >= <= > < ==."
+    usage = "Write NAME OP NUMBER, for example 'f1>=0.9'; OP is one of >= <= > < ==."
     if match is None:
-        fix = f"{form} {_listed(score_names(job), JOBS[job].scores if job else None)}"
+        fix = f"{usage} {_listed(score_names(job), JOBS[job].scores if job else None)}"
         raise ConfigError(f"cannot read the requirement {text!r}", fix=fix)
     metric, op, number = match.groups()
     try:
@@ -133,7 +133,7 @@ def parse_requirement(text: str, job: str | None = None) -> Requirement:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"{number!r} in the requirement {text!r} is not a number", fix=form)
+        raise ConfigError(f"{number!r} in the requirement {text!r} is not a number", fix=usage)
     if not any(scores.may_exist(metric) for scores in _of(job)):
         raise _unknown(metric, score_names(job), JOBS[job].scores if job else None)
     return Requirement(metric=metric, op=op, value=value)

@@ -119,19 +119,19 @@ def phase_seconds(events: Iterable[Event]) -> dict[str, float]:
     >>> phase_seconds(told)
     {'check': 3.0, 'train': 16.0}
     """
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     name, since, last = "", 0.0, 0.0
     for event in (e for e in events if e.get("rank", 0) == 0):
         now = float(event["t"])
         if event.get("type") == "phase":
             if name:
                 end = last if event.get("name") == FIRST_PHASE else now
-                found[name] = found.get(name, 0.0) + max(0.0, end - since)
+                seconds[name] = seconds.get(name, 0.0) + max(0.0, end - since)
             name, since = str(event.get("name")), now
         last = now
     if name:
-        found[name] = found.get(name, 0.0) + max(0.0, last - since)
-    return found
+        seconds[name] = seconds.get(name, 0.0) + max(0.0, last - since)
+    return seconds
 
 
 def tail(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:

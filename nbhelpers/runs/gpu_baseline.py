@@ -65,8 +65,8 @@ def gpus_of(plan: BatchPlan, hardware: Hardware) -> tuple[Gpu, ...]:
 def memory_in_use(gpus: Sequence[Gpu]) -> dict[str, int]:
     """Return the bytes in use of each GPU by its key; a GPU that does not answer is left out."""
     handles = {(gpu.uuid if gpu.is_mig else gpu.index): _key(gpu) for gpu in gpus}
-    found = utilisation(list(handles))
-    used = {handles[each["index"]]: each["memory_used_bytes"] for each in found}
+    loads = utilisation(list(handles))
+    used = {handles[each["index"]]: each["memory_used_bytes"] for each in loads}
     return {key: size for key, size in used.items() if size is not None}
 
 

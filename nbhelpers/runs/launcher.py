@@ -175,7 +175,7 @@ def slurm_script(
         "LAUNCH": _broken_up(words),
     }
     # In one pass: a run folder may hold such a mark itself.
-    body = re.sub(f"@({'|'.join(parts)})@", lambda found: parts[found[1]], _BODY)
+    body = re.sub(f"@({'|'.join(parts)})@", lambda match: parts[match[1]], _BODY)
     first = f"# {run.id} on {num_nodes} nodes, {WRITTEN_BY}. Submit: sbatch."
     return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in head), first, body])
 
@@ -392,15 +392,15 @@ def plan_nodes(
         if type(value) is not int or not 1 <= value <= MOST_GPUS:
             fix = f"set a number from 1 to {MOST_GPUS}"
             raise ConfigError(f"{name}={value!r} is no number of machines or GPUs.", fix=fix)
-    total, given = num_nodes * gpus_per_node, dict(overrides or {})
+    total, changes = num_nodes * gpus_per_node, dict(overrides or {})
     if total == 1:
         text = "One process on one node needs no launcher of its own."
         raise ConfigError(text, fix=f"nbhelpers train {job}, or set more nodes or GPUs")
-    node = _node_hardware(job, preset, gpu, gpus_per_node, given)
+    node = _node_hardware(job, preset, gpu, gpus_per_node, changes)
     everything = _repeated(node, total)
-    if not node.gpus and given.get("num_gpus") in (None, "auto"):
-        given["num_gpus"] = total  # without a GPU, `auto` means one process
-    chosen = load_preset(job, preset, hardware=everything, overrides=given)
+    if not node.gpus and changes.get("num_gpus") in (None, "auto"):
+        changes["num_gpus"] = total  # without a GPU, `auto` means one process
+    chosen = load_preset(job, preset, hardware=everything, overrides=changes)
     plan = plan_batch(chosen, node, num_nodes=num_nodes)
     if plan.world_size != total:
         raise ConfigError(

@@ -103,23 +103,25 @@ class Attendance:
         threading.Thread(target=self._beat, name="nbhelpers-beat", daemon=True).start()
 
     def _refuse_a_second(self) -> None:
-        claim, first = read_claim(self.run.path, self.rank), self.run.process
+        record, first = read_claim(self.run.path, self.rank), self.run.process
         if first and not first.get(ATTENDED) and self.run.is_running:
-            claim, what = first, f"{self.run.id} is running already, under a supervisor"
-        elif claim.get(ATTENDED) and not has_ended(claim) and self._is_alive(claim):
+            record, what = first, f"{self.run.id} is running already, under a supervisor"
+        elif record.get(ATTENDED) and not has_ended(record) and self._is_alive(record):
             what = f"Rank {self.rank} of {self.run.id} works already"
         else:
             return
-        where = f"process {int(claim.get('pid') or 0)} on {claim.get('host') or 'another machine'}"
+        where = (
+            f"process {int(record.get('pid') or 0)} on {record.get('host') or 'another machine'}"
+        )
         raise LaunchError(
             f"{what}: {where}. This one ends and changes nothing.",
             fix="start each node's line once; to end the run first: "
             f"nbhelpers stop {self.run.path}",
         )
 
-    def _is_alive(self, claim: dict[str, Any]) -> bool:
-        if is_here(claim):
-            return processes.is_alive(int(claim.get("pid") or 0), claim.get("start_time"))
+    def _is_alive(self, record: dict[str, Any]) -> bool:
+        if is_here(record):
+            return processes.is_alive(int(record.get("pid") or 0), record.get("start_time"))
         before = beat_of(self.run.path, self.rank)
         if before is None or time.time() - before / 1e9 > self.limit_s:
             return False
@@ -192,10 +194,10 @@ class _Watch:
 
     def _is_new(self, rank: int) -> bool:
         """Whether a rank that signed in on this machine before this one is at work."""
-        claim = read_claim(self.own.run.path, rank)
-        if not claim or has_ended(claim) or not is_here(claim):
+        record = read_claim(self.own.run.path, rank)
+        if not record or has_ended(record) or not is_here(record):
             return False
-        return processes.is_alive(int(claim.get("pid") or 0), claim.get("start_time"))
+        return processes.is_alive(int(record.get("pid") or 0), record.get("start_time"))
 
     def look(self) -> None:
         """End this rank when another failed or vanished; name those that never came.
@@ -226,10 +228,10 @@ class _Watch:
             self._name_missing()
 
     def _end(self, rank: int, what: str) -> None:
-        own, claim = self.own, read_claim(self.own.run.path, rank)
+        own, record = self.own, read_claim(self.own.run.path, rank)
         if own.ended.is_set():
             return
-        host = claim.get("host") or "an unknown host"
+        host = record.get("host") or "an unknown host"
         error = Killed(f"Rank {rank} of {own.run.id}, on {host}, {what}.", fix=_AGAIN)
         with contextlib.suppress(OSError), EventWriter(own.run.path, own.rank) as writer:
             writer.write("error", kind="Killed", message=error.message, fix=error.fix)
@@ -242,10 +244,10 @@ class _Watch:
         if not missing:
             return
         for rank in missing:
-            claim = read_claim(self.own.run.path, rank)
-            begin = float(claim.get("started_at") or 0.0)
-            if claim.get("returncode") and self.own.claim["started_at"] - begin < RECENT_S:
-                self._end(rank, f"ended with exit code {int(claim['returncode'])}")
+            record = read_claim(self.own.run.path, rank)
+            begin = float(record.get("started_at") or 0.0)
+            if record.get("returncode") and self.own.claim["started_at"] - begin < RECENT_S:
+                self._end(rank, f"ended with exit code {int(record['returncode'])}")
         nodes = sorted({rank // self.own.per_node for rank in missing})
         text = (
             f"{len(missing)} of {self.own.world_size} ranks have not come yet; start the line of "

@@ -45,14 +45,14 @@ class ProbeResult:
 
     def lines(self) -> list[str]:
         """Return what the probe found, a line each."""
-        found = [f"Probe of {self.steps} steps: {self.tokens_per_s:,.0f} useful tokens/s"]
+        texts = [f"Probe of {self.steps} steps: {self.tokens_per_s:,.0f} useful tokens/s"]
         if self.before.tokens_per_s:
             error = 100 * (self.before.tokens_per_s / self.tokens_per_s - 1)
-            found[0] += f"; predicted {self.before.tokens_per_s:,.0f} ({error:+.0f} %)"
-        found += [*filter(None, [self.memory_words()]), *self.time.lines()]
+            texts[0] += f"; predicted {self.before.tokens_per_s:,.0f} ({error:+.0f} %)"
+        texts += [*filter(None, [self.memory_words()]), *self.time.lines()]
         if self.before.expected_s is not None:
-            found.append(f"  before the probe: {self.before.words()}")
-        return found
+            texts.append(f"  before the probe: {self.before.words()}")
+        return texts
 
     def memory_words(self) -> str:
         """Say the measured peak on the longest examples beside the predicted one."""

@@ -75,18 +75,18 @@ class Progress:
             self.task, self._first = "", None
         self._count(event, event.get("step"), event.get("total_steps"))
         self.loss = event.get("loss", self.loss)
-        told = {name: event.get(f"{name}_loss") for name in LOSSES}
-        self.losses |= {name: value for name, value in told.items() if value is not None}
+        reported_losses = {name: event.get(f"{name}_loss") for name in LOSSES}
+        self.losses |= {name: value for name, value in reported_losses.items() if value is not None}
         self.useful_tokens_per_s = event.get("useful_tokens_per_s", self.useful_tokens_per_s)
         self.memory_bytes = event.get("memory_bytes") or self.memory_bytes
         self.skipped_steps = int(event.get("skipped_steps") or 0)
 
     def _on_eval(self, event: Event) -> None:
-        found = event.get("scores") or {}
-        self.scores = {name: v for name, v in found.items() if isinstance(v, int | float)}
-        told = self.scores.get("loss", event.get("loss"))
-        if told is not None:
-            self.valid_loss, step = told, event.get("step")
+        reported_scores = event.get("scores") or {}
+        self.scores = {name: v for name, v in reported_scores.items() if isinstance(v, int | float)}
+        reported_loss = self.scores.get("loss", event.get("loss"))
+        if reported_loss is not None:
+            self.valid_loss, step = reported_loss, event.get("step")
             self.valid_step = step if type(step) is int and step > 0 else None
         self.split = str(event.get("split") or "")
 
@@ -126,31 +126,31 @@ class Progress:
 
     def parts(self) -> list[str]:
         """What is known, in words, most important first."""
-        found = []
+        texts = []
         if self.total:
             name = self.task or ("step" if self.phase == "train" else "")
             units = UNITS | JOBS.get(self.job, CLONES).task_units
             counted = f"{self.done:,}/{self.total:,} {units.get(self.task.split(' ')[0], '')}"
-            found.append(f"{name} {counted.strip()} ({self.share:.0%})".strip())
+            texts.append(f"{name} {counted.strip()} ({self.share:.0%})".strip())
         elif self.task:
-            found.append(self.task)
+            texts.append(self.task)
         if self.phase == "train" and self.loss is not None:
             parts = ", ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
-            found.append(f"loss {self.loss:.4f}" + (f" ({parts})" if parts else ""))
+            texts.append(f"loss {self.loss:.4f}" + (f" ({parts})" if parts else ""))
         if self.phase == "train" and self.valid_loss is not None:
             where = "" if self.valid_step is None else f" (step {self.valid_step:,})"
-            found.append(f"valid loss {self.valid_loss:.4f}{where}")
+            texts.append(f"valid loss {self.valid_loss:.4f}{where}")
         if self.phase == "train" and self.useful_tokens_per_s:
-            found.append(f"{self.useful_tokens_per_s:,.0f} useful tokens/s")
+            texts.append(f"{self.useful_tokens_per_s:,.0f} useful tokens/s")
         if self.phase == "train" and self.skipped_steps:
-            found.append(f"{self.skipped_steps:,} skipped")
+            texts.append(f"{self.skipped_steps:,} skipped")
         if self.eta_s is not None and self.done < self.total:
-            found.append(f"ETA {duration(self.eta_s)}")
+            texts.append(f"ETA {duration(self.eta_s)}")
         if (left_s := self.predicted_left_s) is not None:
-            found.append(f"about {duration(left_s)} to the end (predicted)")
-        if said := self._scores_said():
-            found.append(f"{self.split} {said}".strip())
-        return found + self._device_parts()
+            texts.append(f"about {duration(left_s)} to the end (predicted)")
+        if scores_text := self._scores_said():
+            texts.append(f"{self.split} {scores_text}".strip())
+        return texts + self._device_parts()
 
     def _scores_said(self) -> str:
         """Write the scores of the latest evaluation that the job is known by."""

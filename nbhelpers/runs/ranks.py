@@ -31,13 +31,13 @@ def read_claim(folder: Path, rank: int) -> dict[str, Any]:
     """
     from nbhelpers.common.result_files import Process
 
-    found = Process.read(claim_path(folder, rank))
-    return {} if found is None else found.raw
+    process = Process.read(claim_path(folder, rank))
+    return {} if process is None else process.raw
 
 
-def has_ended(claim: Mapping[str, Any]) -> bool:
+def has_ended(record: Mapping[str, Any]) -> bool:
     """Whether the rank said how it ended."""
-    return claim.get("returncode") is not None
+    return record.get("returncode") is not None
 
 
 def beat_of(folder: Path, rank: int) -> int | None:
@@ -51,8 +51,8 @@ def claims_of_launch(folder: Path, process: Mapping[str, Any]) -> dict[int, dict
     """Return the claims of the ranks that started together with rank 0's, itself left out."""
     begin = float(process.get("started_at") or 0.0) - START_WINDOW_S
     ranks = (int(m[1]) for path in folder.glob("process-rank*.json") if (m := _match(path)))
-    found = {rank: read_claim(folder, rank) for rank in sorted(ranks)}
-    return {r: c for r, c in found.items() if float(c.get("started_at") or 0.0) >= begin}
+    records = {rank: read_claim(folder, rank) for rank in sorted(ranks)}
+    return {r: c for r, c in records.items() if float(c.get("started_at") or 0.0) >= begin}
 
 
 def _match(path: Path) -> re.Match[str] | None:
@@ -62,8 +62,8 @@ def _match(path: Path) -> re.Match[str] | None:
 def later_offsets(folder: Path, process: Mapping[str, Any]) -> dict[str, int]:
     """Return where the other ranks' files begin in this launch, as each rank saw its own."""
     offsets: dict[str, int] = {}
-    for claim in claims_of_launch(folder, process).values():
-        offsets |= claim.get("offsets") or {}
+    for record in claims_of_launch(folder, process).values():
+        offsets |= record.get("offsets") or {}
     return offsets
 
 
@@ -71,5 +71,5 @@ def lost_ranks(folder: Path, process: Mapping[str, Any]) -> dict[int, str]:
     """Return rank and host of those that have not said how they ended, once the run has."""
     if not process.get(ATTENDED):
         return {}
-    claims = {0: dict(process)} | claims_of_launch(folder, process)
-    return {rank: c.get("host") or "?" for rank, c in claims.items() if not has_ended(c)}
+    records = {0: dict(process)} | claims_of_launch(folder, process)
+    return {rank: c.get("host") or "?" for rank, c in records.items() if not has_ended(c)}

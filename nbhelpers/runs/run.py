@@ -47,11 +47,11 @@ class RunResult:
         from nbhelpers.common.result_files import Result
 
         folder = expanded(path, "the run").absolute()
-        found = Result.read(folder / RESULT_NAME)
-        if found is None:
+        result = Result.read(folder / RESULT_NAME)
+        if result is None:
             fix = "Look at the run's status; launch the same configuration again to continue it."
             raise JobFailed(f"{folder} holds no result.", fix=fix)
-        return cls(found.run_id or folder.name, folder, found.raw)
+        return cls(result.run_id or folder.name, folder, result.raw)
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class RunResult:
     @property
     def f1(self) -> float | None:
         """F1 of the class `clone` on the test split, pairs in the given order."""
-        given = ((self.scores.get("test") or {}).get("orders") or {}).get("given") or {}
-        return given.get("f1")
+        given_order = ((self.scores.get("test") or {}).get("orders") or {}).get("given") or {}
+        return given_order.get("f1")
 
     @property
     def job(self) -> str:
@@ -101,8 +101,8 @@ class RunResult:
         Of `clones`: F1 on test. Of `finetune`: syntax accuracy and BLEU on test, and pass@1. Of
         `detector`: ROC-AUC, TPR and FPR on test, and MRR of the similarity space.
         """
-        scores, found = scores_of(self.data), available(self.data)
-        values = {(split, name): found.get(f"{split}.{name}") for split, name in scores.headline}
+        scores, numbers = scores_of(self.data), available(self.data)
+        values = {(split, name): numbers.get(f"{split}.{name}") for split, name in scores.headline}
         return {
             scores.title_of(split, name): scores.written(name, value)
             for (split, name), value in values.items()
@@ -126,10 +126,10 @@ def sound_results(folders: Iterable[Path]) -> Iterator[RunResult]:
     """Yield the results of runs; a run without one, or with a damaged one, is left out."""
     for folder in folders:
         try:
-            found = RunResult.from_path(folder)
+            result = RunResult.from_path(folder)
         except (JobFailed, DataError):
             continue
-        yield found
+        yield result
 
 
 # ------------------------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ class Run:
         """
         from nbhelpers.common.result_files import Record
 
-        found = Record.read(self.record_path)
-        return None if found is None else found.raw
+        content = Record.read(self.record_path)
+        return None if content is None else content.raw
 
     def read_json(self) -> dict[str, Any]:
         """What `run.json` holds.
@@ -262,8 +262,8 @@ class Run:
         """
         from nbhelpers.common.result_files import Process
 
-        found = Process.read(self.process_path)
-        return {} if found is None else found.raw
+        content = Process.read(self.process_path)
+        return {} if content is None else content.raw
 
     @property
     def world_size(self) -> int:
@@ -313,13 +313,13 @@ class Run:
 
     def final_events(self, *types: str) -> list[Event]:
         """Events of the given types near the end of the latest launch, earliest first."""
-        found = [
+        events = [
             event
             for file in self.rank_files()
             for event in last_events(file, offset=self.offset(file))
             if event["type"] in types
         ]
-        return sorted(found, key=lambda event: event["t"])
+        return sorted(events, key=lambda event: event["t"])
 
     def events(self) -> list[Event]:
         """Every event of every launch, rank and supervisor, ordered by time."""
@@ -472,11 +472,11 @@ def _row(run: Run) -> dict[str, str]:
 
 def _sound_row(run: Run) -> dict[str, str]:
     record, status = run.record or {}, run.status
-    found = run.result().headline_scores if status == "finished" else {}
+    scores = run.result().headline_scores if status == "finished" else {}
     preset, errors = record.get("preset") or {}, run.final_events("error")
     row = {"run": run.id, "status": status, "preset": preset.get("name") or ""}
     row |= {"changed": changed(preset)}
-    row["score"] = " ".join(next(iter(found.items()), ())).removeprefix("test ")
+    row["score"] = " ".join(next(iter(scores.items()), ())).removeprefix("test ")
     if status == "failed" and errors:
         row["score"] = cut(f"{errors[-1].get('kind', 'Error')}: {errors[-1].get('message', '')}")
     return row | {"started": record.get("created_at") or ""}
@@ -491,12 +491,12 @@ def list_runs(run_dir: str | Path = "runs") -> RunTable:
     root = expanded(run_dir, "run_dir").absolute()
     if kind_of(root) == "forbidden" or (is_folder(root) and not os.access(root, os.R_OK | os.X_OK)):
         raise ConfigError(f"{root} may not be read.", fix="check its permissions, or your user")
-    found: list[tuple[float, Path]] = []
+    dated_folders: list[tuple[float, Path]] = []
     for file in root.glob("*/run.json") if is_folder(root) else ():
         with contextlib.suppress(OSError):  # deleted meanwhile
             if is_file(file):
-                found.append((file.stat().st_mtime, file.parent))
-    newest = sorted(found, key=lambda each: each[0], reverse=True)
+                dated_folders.append((file.stat().st_mtime, file.parent))
+    newest = sorted(dated_folders, key=lambda each: each[0], reverse=True)
     return RunTable(root, tuple(Run(folder) for _, folder in newest))
 
 

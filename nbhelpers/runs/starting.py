@@ -287,12 +287,12 @@ def _start(run: Run, owner: tuple[int, str] | None) -> None:
     if starter.poll() is None:
         starter.kill()
         starter.wait()
-    said = run.launcher_log_path.read_bytes()[start:].decode(errors="replace")
+    log_text = run.launcher_log_path.read_bytes()[start:].decode(errors="replace")
     processes.end(lambda: processes.of_launch(launch_id), grace_s=0)
     raise LaunchError(
         f"The supervisor of {run.id} did not start.",
         fix=f"Read the lines below; the whole log is {run.launcher_log_path}.",
-        details="\n".join(said.splitlines()[-20:]),
+        details="\n".join(log_text.splitlines()[-20:]),
     )
 
 
@@ -360,11 +360,11 @@ def _warn_of_lost_disk(platform: str, root: Path) -> None:
             "runs, mount Google Drive and set run_dir='/content/drive/MyDrive/runs'."
         )
     if platform == "kaggle":
-        kept = root.is_relative_to("/kaggle/working")
-        where = "this run" if kept else f"{root} is lost in any case, and /kaggle/working"
+        is_kept = root.is_relative_to("/kaggle/working")
+        where = "this run" if is_kept else f"{root} is lost in any case, and /kaggle/working"
         _say(
             f"Kaggle deletes this machine's disk when the session ends: {where} is kept only by "
-            "'Save Version'" + ("." if kept else "; set run_dir='/kaggle/working/runs'.")
+            "'Save Version'" + ("." if is_kept else "; set run_dir='/kaggle/working/runs'.")
         )
 
 

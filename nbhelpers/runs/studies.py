@@ -130,9 +130,9 @@ class StudyFolder:
         run, noted = self.run_of(row), self.noted(row)
         places = [run, *(Run(path) for path in sorted(run.path.parent.glob(f"{run.id}~*")))]
         for name in ("launch_id", "created_at"):  # the second outlives a launch that went on
-            told = noted.get(name)
-            for place in places if told else ():
-                if launch_facts(place)[name] == told:
+            noted_value = noted.get(name)
+            for place in places if noted_value else ():
+                if launch_facts(place)[name] == noted_value:
                     return place, ""
         now = launch_facts(run)["created_at"]
         if not noted.get("created_at") or not now:
@@ -202,11 +202,11 @@ def open_folder(path_or_id: str | Path, run_dir: str | Path) -> StudyFolder:
 
 def study_folders(run_dir: str | Path) -> list[Path]:
     """Return the folders of the studies in a folder of runs, newest first."""
-    found = []
+    dated_folders = []
     for file in expanded(run_dir, "run_dir").absolute().glob(f"*/{FILE_NAME}"):
         with contextlib.suppress(OSError):  # deleted meanwhile
-            found.append((file.stat().st_mtime, file.parent))
-    return [folder for _, folder in sorted(found, reverse=True)]
+            dated_folders.append((file.stat().st_mtime, file.parent))
+    return [folder for _, folder in sorted(dated_folders, reverse=True)]
 
 
 def error_facts(error: NbhelpersError) -> dict[str, str]:
@@ -304,10 +304,10 @@ def run_study(
         driver.work(on_failure)
     except KeyboardInterrupt:
         driver.say(driver.how_to_go_on())
-    found = folder.result()
-    for line in found.failure_lines():
+    outcome = folder.result()
+    for line in outcome.failure_lines():
         driver.say(f"Without a result: {line}")
-    return found.require_complete() if found.failures and not found.finished else found
+    return outcome.require_complete() if outcome.failures and not outcome.finished else outcome
 
 
 def require_gpu_for(
@@ -475,14 +475,14 @@ class _Driver:
         gpus = gpus_of(row.plan, self.hardware)
         if not gpus or not self.baseline:
             return None
-        found = check_baseline(gpus, self.baseline, patience_s=self.patience_s)
-        if found is not None and not found.is_back:
-            who = ", ".join(found.holders) or "processes that the driver does not name"
+        check = check_baseline(gpus, self.baseline, patience_s=self.patience_s)
+        if check is not None and not check.is_back:
+            who = ", ".join(check.holders) or "processes that the driver does not name"
             self.say(
-                f"Warning: {found.excess_bytes / 2**20:,.0f} MiB more than before the study are in "
+                f"Warning: {check.excess_bytes / 2**20:,.0f} MiB more than before the study are in "
                 f"use after {row.name}, held by: {who}"
             )
-        return found
+        return check
 
     def how_to_go_on(self) -> str:
         """Say what an interrupt left behind, and how to go on."""

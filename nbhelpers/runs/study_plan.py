@@ -110,10 +110,10 @@ class TimeEstimate:
 
 def total_time(times: Iterable[TimeEstimate]) -> TimeEstimate:
     """Return the sum of runs that follow each other; what is unknown makes the sum unknown."""
-    given = list(times)
-    times = [each for each in given if each.basis not in (FINISHED, REFUSED)]
+    estimates = list(times)
+    times = [each for each in estimates if each.basis not in (FINISHED, REFUSED)]
     if not times:
-        basis = REFUSED if any(each.basis == REFUSED for each in given) else FINISHED
+        basis = REFUSED if any(each.basis == REFUSED for each in estimates) else FINISHED
         return TimeEstimate(low_s=0.0, high_s=0.0, basis=basis)
     notes = tuple(dict.fromkeys(note for each in times for note in each.notes))
     if any(each.high_s is None for each in times):
@@ -233,11 +233,11 @@ class Study:
         if not self.is_hopeless:
             return
         trained = [row for row in self.refused if row.preset.settings.method != "base"]
-        told = [f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB" for row in trained]
+        needs = [f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB" for row in trained]
         largest = max(trained, key=lambda row: row.budget.total_bytes).budget
         has, advice = (largest.capacity_bytes or 0) / 2**30, largest.advice
         raise BudgetError(
-            f"No adapter of the study fits (predicted: {', '.join(told)}); the GPU has {has:.1f} "
+            f"No adapter of the study fits (predicted: {', '.join(needs)}); the GPU has {has:.1f} "
             "GiB.",
             fix="set one of: " + "; or ".join(advice) if advice else "use a larger GPU",
         )
@@ -275,7 +275,7 @@ class Study:
 
         An adapter given as a mapping has settings of its own, which only Python takes.
         """
-        first, given = self.rows[0].preset, {row.preset.settings.seed for row in self.rows}
+        first, seeds = self.rows[0].preset, {row.preset.settings.seed for row in self.rows}
         trained = [row for row in self.rows if row.preset.settings.method != "base"]
         for row in trained:
             s, like = row.preset.settings, first.settings
@@ -289,7 +289,7 @@ class Study:
             of_study |= {"lora_r"}
         names = dict.fromkeys(row.adapter for row in self.rows)
         words = ["nbhelpers", "study", "--preset", first.name, "--adapters", ",".join(names)]
-        words += ["--seeds", ",".join(map(str, sorted(given)))]
+        words += ["--seeds", ",".join(map(str, sorted(seeds)))]
         return shlex.join([*words, *override_words(first, leave_out=of_study)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -336,15 +336,19 @@ def plan_study(
     if not JOBS[preset.job].has_adapters:
         fix = "load a preset of the job finetune; other jobs launch one run at a time"
         raise ConfigError(f"A study compares adapters, and {preset.job} has none.", fix=fix)
-    variants, given, notes = parse_variants(adapters), parse_seeds(seeds), []
+    variants, seed_list, notes = parse_variants(adapters), parse_seeds(seeds), []
     methods = [variant.changes["method"] for variant in variants]
     if preset.settings.evaluate == "none" and set(methods) != {"base"}:
         variants = [v for v in variants if v.changes["method"] != "base"]
         notes.append("evaluate=none: the model without an adapter has nothing to do")
     elif "base" not in methods:
         variants.insert(0, plain_variant("base", None))
-    named = list(_named_presets(preset, variants, given or [preset.settings.seed]))
-    if given and len(given) > 1 and sum(p.settings.method == "base" for *_, p in named) == 1:
+    named = list(_named_presets(preset, variants, seed_list or [preset.settings.seed]))
+    if (
+        seed_list
+        and len(seed_list) > 1
+        and sum(p.settings.method == "base" for *_, p in named) == 1
+    ):
         notes.append("base is evaluated once: no seed changes it")
     rows = _planned_rows(named, hardware, run_dir)
     for row in rows:

@@ -35,12 +35,12 @@ HEADLINE = tuple(f"{split}.{name}" for split, name in FINETUNE_SCORES.headline)
 
 
 def compare_study(
-    found: StudyResult, metric: str = "syntax_accuracy", *, baseline: str | None = None
+    study_result: StudyResult, metric: str = "syntax_accuracy", *, baseline: str | None = None
 ) -> dict[str, Any]:
     """Compare the adapters of a study with one of them, on the same samples.
 
     Args:
-        found: The study; its finished runs are compared.
+        study_result: The study; its finished runs are compared.
         metric: Such as `bleu` (of the test split), `pass@1` (of the first set of problems that was
             run) or `mbpp.pass@1`.
         baseline: An adapter; None: `base`, else the first one.
@@ -55,15 +55,15 @@ def compare_study(
     """
     from nbhelpers.metrics.compare import compare_over_seeds, compare_runs
 
-    split, name = _split_of(found, metric)
-    rows = [row for row in found.finished if _has_scores(row, split)]
+    split, name = _split_of(study_result, metric)
+    rows = [row for row in study_result.finished if _has_scores(row, split)]
     by_adapter: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         answers = _answers(row.run.path / GENERATIONS, split)
         if answers:
             by_adapter.setdefault(row.planned.adapter, {})[row.settings.seed] = answers
     if not by_adapter:
-        text = f"No run of {found.study.id} has answers of the split {split}."
+        text = f"No run of {study_result.study.id} has answers of the split {split}."
         raise ConfigError(text, fix="run the study with evaluate=text or all")
     settings = rows[0].settings
     baseline = baseline or ("base" if "base" in by_adapter else next(iter(by_adapter)))
@@ -71,19 +71,19 @@ def compare_study(
     options |= {"resamples": settings.bootstrap_samples}
     if max(len(of) for of in by_adapter.values()) > 1:
         fixed = {row.planned.adapter for row in rows if row.settings.method == "base"}
-        told: dict[str, dict[int, Any]] = {}
+        scores_by_adapter: dict[str, dict[int, Any]] = {}
         for row in rows:
             scores = row.result.scores[split]
-            told.setdefault(row.planned.adapter, {})[row.settings.seed] = scores
+            scores_by_adapter.setdefault(row.planned.adapter, {})[row.settings.seed] = scores
         return {"split": split} | compare_over_seeds(
-            by_adapter, fixed=fixed, scored=told, **options
+            by_adapter, fixed=fixed, scored=scores_by_adapter, **options
         )
     one = {adapter: next(iter(of.values())) for adapter, of in by_adapter.items()}
     scored = {row.planned.adapter: row.result.scores[split] for row in rows}
     return {"split": split} | compare_runs(one, scored=scored, **options)
 
 
-def verdicts(found: StudyResult, metrics: Iterable[str] = HEADLINE) -> list[str]:
+def verdicts(study_result: StudyResult, metrics: Iterable[str] = HEADLINE) -> list[str]:
     """Return a sentence for each pair that matters: all against base, then the adapters.
 
     The words account for all comparisons of one metric with one baseline (Holm); the intervals are
@@ -92,22 +92,24 @@ def verdicts(found: StudyResult, metrics: Iterable[str] = HEADLINE) -> list[str]
     sentences = []
     for metric in metrics:
         split, _, name = metric.rpartition(".")
-        rows = [row for row in found.finished if _metric(row, split, name) is not None]
+        rows = [row for row in study_result.finished if _metric(row, split, name) is not None]
         names = list(dict.fromkeys(row.planned.adapter for row in rows))
         trained = [n for n in names if n in {r.planned.adapter for r in rows if _is_trained(r)}]
         bases = [n for n in names if n not in trained][:1]
         if len(trained) > 1:
             bases.append(REFERENCE if REFERENCE in trained else trained[0])
         for baseline in bases if len(names) > 1 else ():
-            sentences += _sentences(found, metric, baseline, trained)
+            sentences += _sentences(study_result, metric, baseline, trained)
     return sentences
 
 
-def _sentences(found: StudyResult, metric: str, baseline: str, trained: list[str]) -> Iterator[str]:
+def _sentences(
+    study_result: StudyResult, metric: str, baseline: str, trained: list[str]
+) -> Iterator[str]:
     split, _, name = metric.rpartition(".")
     title = TITLES.get(name, name) if split == "test" else f"{TITLES[split]} {name}"
     try:
-        against = compare_study(found, metric, baseline=baseline)["against"]
+        against = compare_study(study_result, metric, baseline=baseline)["against"]
     except NbhelpersError as error:
         yield f"{title}, against {baseline}: not compared ({error.message})"
         return
@@ -120,10 +122,10 @@ def _sentences(found: StudyResult, metric: str, baseline: str, trained: list[str
 def _difference(each: dict[str, Any], metric: str) -> str:
     if each["difference"] is None:
         return f" ({each['reason']})" if each.get("reason") else ""
-    form = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
-    text = form.format(each["difference"])
+    number_format = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
+    text = number_format.format(each["difference"])
     if edges := each["interval"]:
-        text += f" [{form.format(edges[0])}, {form.format(edges[1])}]"
+        text += f" [{number_format.format(edges[0])}, {number_format.format(edges[1])}]"
     return f" ({text})"
 
 
@@ -132,11 +134,11 @@ def _answers(path: Path, split: str) -> list[dict[str, Any]]:
     return [row for row in read_lines(Generation, path) if row["split"] == split]
 
 
-def _split_of(found: StudyResult, metric: str) -> tuple[str, str]:
+def _split_of(study_result: StudyResult, metric: str) -> tuple[str, str]:
     """The split and the bare name that a metric means in this study."""
     split, _, name = metric.rpartition(".")
     if not split and name == "pass@1":
-        has = [t for t in TASKS if any(_has_scores(row, t) for row in found.finished)]
+        has = [t for t in TASKS if any(_has_scores(row, t) for row in study_result.finished)]
         split = has[0] if has else TASKS[0]
     split = split or "test"
     if split not in ("test", *TASKS):
@@ -234,7 +236,7 @@ class StudyRow:
         """Return everything that is compared, as numbers with their units in the names."""
         s, time = self.settings, self.predicted
         is_base = s.method == "base"
-        found = {
+        columns = {
             "run": self.name,
             "adapter": self.planned.adapter,
             "method": s.method,
@@ -264,9 +266,9 @@ class StudyRow:
                 continue
             low, high = self.interval(split, metric) or (None, None)
             name = f"{split}.{metric}"
-            found |= {name: value, f"{name}.low": low, f"{name}.high": high}
+            columns |= {name: value, f"{name}.low": low, f"{name}.high": high}
         excess = self.baseline.excess_bytes if self.baseline else None
-        return found | {
+        return columns | {
             "gpu_excess_bytes": excess,
             "gpu_is_back": self.baseline.is_back if self.baseline else None,
         }
@@ -345,12 +347,14 @@ class StudyResult:
     def notes(self) -> list[str]:
         """Say what the figures leave out, and which runs are not the study's own any more."""
         taken = ((row.name, row.number("timing", "pretrain_s")) for row in self.finished)
-        told = ", ".join(f"{duration(seconds)} in {name}" for name, seconds in taken if seconds)
-        said = [row.replaced for row in self.rows if row.replaced]
-        if told:
+        pretraining = ", ".join(
+            f"{duration(seconds)} in {name}" for name, seconds in taken if seconds
+        )
+        texts = [row.replaced for row in self.rows if row.replaced]
+        if pretraining:
             text = "Times leave out the pre-training of the smoke model, done once for all runs"
-            said.insert(0, f"{text} ({told}).")
-        return said
+            texts.insert(0, f"{text} ({pretraining}).")
+        return texts
 
     @property
     def table(self) -> pd.DataFrame:
@@ -436,8 +440,8 @@ def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
     yield "GPU after it", row.baseline.words() if row.baseline else ""
 
 
-def _text(value: float | None, form: str, factor: float = 1.0) -> str:
-    return "" if value is None else form.format(value * factor)
+def _text(value: float | None, number_format: str, factor: float = 1.0) -> str:
+    return "" if value is None else number_format.format(value * factor)
 
 
 def _first_line(text: str) -> str:
