@@ -287,10 +287,10 @@ def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_
     found = open_study(study.id, tmp_path)
     base, r8 = found.cells()
     assert (base["time"], base["predicted time"]) == ("31 s", "")
-    assert r8["predicted time"] == study.rows[1].time.words() and r8["time"] == "10.0 s"
+    assert r8["predicted time"] == study.rows[1].time.words() and r8["time"] == "10 s"
     assert found.table.set_index("run").loc["base", ["time_s", "pretrain_s"]].tolist() == [31, 24]
     note = "Times leave out the pre-training of the smoke model, done once for all runs"
-    note += " (24.0 s in base)."
+    note += " (24 s in base)."
     assert found.notes() == [note] and note in str(found) and note in found._repr_html_()
 
 
