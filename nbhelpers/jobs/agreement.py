@@ -50,7 +50,7 @@ def prepare(texts: Sequence[Text], tokenizer: Any, *, seq_len: int, vocabulary: 
     """
     texts = list(texts)[:MAX_TEXTS]
     budget = max(1, min(MAX_POSITIONS, MAX_NUMBERS // vocabulary) // max(1, len(texts)))
-    found = []
+    rows = []
     for text in texts:
         first = prompt_ids(tokenizer, [text.prompt])[0]
         after = tokenizer(text.answer, add_special_tokens=False)["input_ids"] if text.answer else []
@@ -58,8 +58,8 @@ def prepare(texts: Sequence[Text], tokenizer: Any, *, seq_len: int, vocabulary: 
         start = min(len(first) - 1, ids.shape[1] - 1)
         count = min(budget, ids.shape[1] - start)
         chosen = torch.linspace(start, ids.shape[1] - 1, count).round().long()
-        found.append(Rows(ids, chosen))
-    return found
+        rows.append(Rows(ids, chosen))
+    return rows
 
 
 @torch.inference_mode()
@@ -68,8 +68,8 @@ def distributions(model: Any, rows: Sequence[Rows]) -> Tensor:
     device = next(model.parameters()).device
     parts = []
     for row in rows:
-        kept = row.positions.to(device)  # logits of these positions only
-        out = model(input_ids=row.ids.to(device), use_cache=False, logits_to_keep=kept)
+        logit_positions = row.positions.to(device)  # logits of these positions only
+        out = model(input_ids=row.ids.to(device), use_cache=False, logits_to_keep=logit_positions)
         parts.append(out.logits[0].float().log_softmax(-1).cpu())
     return torch.cat(parts)
 

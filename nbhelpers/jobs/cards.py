@@ -44,8 +44,8 @@ def base_lines(settings: FinetuneSettings, result: Mapping[str, Any]) -> list[st
     elif settings.model in FINETUNE.models.embedded:
         source = f"`{settings.model}`, built and pre-trained for seconds by nbhelpers"
     elif settings.model in FINETUNE.models.packaged:
-        told = (result.get("versions") or {}).get(PACKAGE)
-        known = f", version {told}" if told and not str(told).startswith("not ") else ""
+        version = (result.get("versions") or {}).get(PACKAGE)
+        known = f", version {version}" if version and not str(version).startswith("not ") else ""
         source = f"`{settings.model}`, from the Python package `{PACKAGE}`{known}"
     else:
         source = f"a local folder named {Path(settings.model).name}, whose origin is not recorded"
@@ -254,8 +254,8 @@ def _opening(trained: Trained, result: Mapping[str, Any], merge: Mapping[str, An
     if merge:
         text = f"{base} with a {kind} adapter of rank {trained.settings.lora_r} merged into it"
     run = result.get("run_id") or (trained.run.name if trained.run else None)
-    made = f"trained by nbhelpers in the run `{run}`" if run else "of unrecorded training"
-    return f"{text}, {made}. This card is written from what the run recorded."
+    origin = f"trained by nbhelpers in the run `{run}`" if run else "of unrecorded training"
+    return f"{text}, {origin}. This card is written from what the run recorded."
 
 
 def _licences(model: str, result: Mapping[str, Any]) -> list[str]:
@@ -294,10 +294,10 @@ def _data(settings: Any, result: Mapping[str, Any]) -> list[str]:
 
 def _like_evaluation(settings: Any, data: Mapping[str, Any]) -> str:
     """Say how many training rows (nearly) equal an evaluation row, and what became of them."""
-    found = ((data.get("problems") or {}).get("duplicates") or {}).get("train_rows_like_any")
-    if found == 0:
+    n_alike = ((data.get("problems") or {}).get("duplicates") or {}).get("train_rows_like_any")
+    if n_alike == 0:
         return "Training rows that (nearly) equal an evaluation row: none were found."
-    number = f"{found:,} training rows" if found is not None else "Training rows"
+    number = f"{n_alike:,} training rows" if n_alike is not None else "Training rows"
     removed = "were removed" if settings.remove_duplicates else "were not removed"
     if number[0].isdigit():
         return f"{number} (nearly) equal an evaluation row; they {removed}."
@@ -386,8 +386,8 @@ def _scores(split: Mapping[str, Any]) -> Iterator[str]:
     if split.get("tokenizer"):
         yield f"- tokens of the scores: {_line(split['tokenizer'])}"
     if split.get("outcomes"):
-        told = ", ".join(f"{name} {count}" for name, count in split["outcomes"].items())
-        yield f"\nOutcomes: {told}."
+        outcome_counts = ", ".join(f"{name} {count}" for name, count in split["outcomes"].items())
+        yield f"\nOutcomes: {outcome_counts}."
 
 
 def _merge(merge: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
@@ -399,11 +399,11 @@ def _merge(merge: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
         f"{merge['kl']:.3g} nats. For comparison: base without and with the adapter differ by "
         f"{merge['adapter_kl']:.3g} nats.",
     ]
-    if told := merge.get("training_base"):
+    if base := merge.get("training_base"):
         lines += [
             "",
             "The adapter was trained on the base in 4 bits. Against that, the merged model has a "
-            f"top-1 agreement of {100 * told['top1']:.2f} % and a mean KL of {told['kl']:.3g} "
+            f"top-1 agreement of {100 * base['top1']:.2f} % and a mean KL of {base['kl']:.3g} "
             "nats." + (" The scores above were measured on that." if result.get("scores") else ""),
         ]
     return lines
@@ -424,8 +424,10 @@ def _limits(settings: Any, result: Mapping[str, Any]) -> list[str]:
             "were cut."
         )
     if result:
-        told = f"- One run with one seed ({settings.seed}): the spread over seeds is not told here."
-        lines.append(told)
+        seed_line = (
+            f"- One run with one seed ({settings.seed}): the spread over seeds is not told here."
+        )
+        lines.append(seed_line)
     lines += [
         "- Whether the base model saw the test problems in its own training is not known.",
         "- Not evaluated for safety, bias, other languages than Python, or security of the code.",
@@ -436,10 +438,10 @@ def _limits(settings: Any, result: Mapping[str, Any]) -> list[str]:
 def _versions(result: Mapping[str, Any]) -> list[str]:
     versions = result.get("versions") or {}
     known = {n: str(v) for n, v in versions.items() if v and not str(v).startswith("not ")}
-    found = {n: known[n] for n in ("python", *_VERSIONS, "cuda") if n in known}
+    card_versions = {n: known[n] for n in ("python", *_VERSIONS, "cuda") if n in known}
     return (
-        [", ".join(f"{n} {_line(v)}" for n, v in found.items()) + "."]
-        if found
+        [", ".join(f"{n} {_line(v)}" for n, v in card_versions.items()) + "."]
+        if card_versions
         else ["Not recorded."]
     )
 

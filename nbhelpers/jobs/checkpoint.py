@@ -202,11 +202,11 @@ def agree(accelerator: Accelerator, folder: Path, choose: Callable[[], Path | No
     from accelerate.utils import broadcast_object_list
 
     chosen = choose() if accelerator.is_main_process else None
-    told = [chosen.name if chosen else None]
-    broadcast_object_list(told)
-    if told[0] is None:
+    names = [chosen.name if chosen else None]
+    broadcast_object_list(names)
+    if names[0] is None:
         return None
-    path = folder / told[0]
+    path = folder / names[0]
     if not accelerator.is_main_process:
         _wait_to_see(path, SEEN_WITHIN_S)
     return path

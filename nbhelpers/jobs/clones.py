@@ -185,11 +185,13 @@ class PairTask(PlainTask):
         pairs = _fixed_draw(
             self.data.splits["valid"], self.settings.max_eval_pairs, self.settings.seed
         )
-        given, _ = self.predict(pairs)
-        threshold = best_threshold(pairs.label, given)
-        scores = binary_scores(pairs.label, given, threshold)
-        kept = ("precision", "recall", "f1", "f1_macro", "roc_auc", "pr_auc")
-        return {"threshold": threshold} | {k: scores[k] for k in kept if scores[k] is not None}
+        p_clone, _ = self.predict(pairs)
+        threshold = best_threshold(pairs.label, p_clone)
+        scores = binary_scores(pairs.label, p_clone, threshold)
+        metric_names = ("precision", "recall", "f1", "f1_macro", "roc_auc", "pr_auc")
+        return {"threshold": threshold} | {
+            k: scores[k] for k in metric_names if scores[k] is not None
+        }
 
     def predict(
         self,
@@ -211,9 +213,9 @@ class PairTask(PlainTask):
         with torch.no_grad():
             states = self._encode_all(used, report)
             left, right = inverse[: len(pairs.left)], inverse[len(pairs.left) :]
-            given, swapped = self._score(states, left, right, sink)
+            p_given, p_swapped = self._score(states, left, right, sink)
         self.raw.train()
-        return given, swapped
+        return p_given, p_swapped
 
     def _encode_all(self, used: np.ndarray, report: Callable[[int, int], None]) -> torch.Tensor:
         """Return (len(used), hidden): each rank fills its batches, the sum joins them."""
@@ -230,8 +232,8 @@ class PairTask(PlainTask):
             lengths = self.lengths[used[rows]]
             bucket = self.table.bucket(used[rows], self._width(int(lengths.max())))
             with self.accelerator.autocast():
-                found = self.raw.encode(bucket.to(self._put))
-            states[torch.from_numpy(rows).to(device)] = found.to(states.dtype)
+                batch_states = self.raw.encode(bucket.to(self._put))
+            states[torch.from_numpy(rows).to(device)] = batch_states.to(states.dtype)
             report(min(start + size, len(order)), len(order))
         return self.accelerator.reduce(states, "sum")
 
@@ -307,7 +309,7 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
 
 
 def largest_batch_budget(
-    context: RunContext, task: PairTask, windows: list[np.ndarray]
+    context: RunContext, task: PairTask, global_batches: list[np.ndarray]
 ) -> MemoryBudget | None:
     """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
 
@@ -315,9 +317,9 @@ def largest_batch_budget(
     measured peak is compared with.
     """
     shape, s, plan = find_shape(context.settings), context.settings, context.plan
-    if shape is None or not windows:
+    if shape is None or not global_batches:
         return None
-    largest = largest_extent(context, task.costs, windows, task.extent)
+    largest = largest_extent(context, task.costs, global_batches, task.extent)
     extents = {"extent": largest, "scoring": task.scoring_extents()}
     lines = ledger(s, plan, shape, precision=context.precision, **extents)
     total = sum(line.size_bytes for line in lines)
@@ -327,27 +329,27 @@ def largest_batch_budget(
 def largest_extent(
     context: RunContext,
     costs: np.ndarray,
-    windows: list[np.ndarray],
-    extent: Callable[[np.ndarray], BatchExtent],
+    global_batches: list[np.ndarray],
+    shape_of: Callable[[np.ndarray], BatchExtent],
 ) -> BatchExtent:
     """Return the extent of this rank's largest micro-batch in some optimizer steps.
 
     Args:
         costs: Of every row, as `micro_batches` takes them.
-        extent: Of the rows of a micro-batch.
+        shape_of: Given the rows of a micro-batch, returns its shape.
     """
     plan = context.plan
     largest = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
-    for window in windows:
+    for global_batch in global_batches:
         for rows in micro_batches(
-            window,
+            global_batch,
             costs,
             rank=context.rank,
             world_size=plan.world_size,
             per_device=plan.per_device_train_batch_size,
         ):
             if len(rows):
-                largest = max(largest, extent(rows), key=lambda x: (x.tokens, x.squares))
+                largest = max(largest, shape_of(rows), key=lambda x: (x.tokens, x.squares))
     return largest
 
 
@@ -417,17 +419,17 @@ def prediction_sink(
     """Return what takes the scores of a split in file order and writes a line per pair."""
     pairs, ids = data.splits[split], data.ids
 
-    def write(start: int, given: np.ndarray, swapped: np.ndarray) -> None:
-        rows = slice(start, start + len(given))
+    def write(start: int, p_given: np.ndarray, p_swapped: np.ndarray) -> None:
+        rows = slice(start, start + len(p_given))
         writer.write_chunk(
             split=split,
             start=start,
             id1=[ids[function] for function in pairs.left[rows].tolist()],
             id2=[ids[function] for function in pairs.right[rows].tolist()],
             label=pairs.label[rows],
-            p=given,
-            p_reversed=swapped,
-            prediction=is_positive(given, threshold),
+            p=p_given,
+            p_reversed=p_swapped,
+            prediction=is_positive(p_given, threshold),
         )
 
     return write
@@ -446,14 +448,14 @@ def _scores(
     context: RunContext, data: CloneData, predicted: Predicted, threshold: float
 ) -> dict[str, Any]:
     s, scores = context.settings, {}
-    for name, (given, swapped) in predicted.items():
+    for name, (p_given, p_swapped) in predicted.items():
         pairs = data.splits[name]
         scores[name] = score_pairs(
             pairs.left,
             pairs.right,
             pairs.label,
-            given,
-            swapped,
+            p_given,
+            p_swapped,
             threshold,
             seen=data.seen_members(name) if "train" in data.splits else None,
             priors=dict(s.priors),
@@ -476,15 +478,15 @@ def _add_floors(
         context.warn("The floors need train and valid pairs and were left out.")
         return
     context.clock.phase("floors")
-    floors = score_floors(
+    baselines = score_floors(
         data.functions,
         data.splits,
         seed=context.settings.seed,
         bootstrap_samples=context.settings.bootstrap_samples,
-        model={name: (given, threshold) for name, (given, _) in predicted.items()},
+        model={name: (p_given, threshold) for name, (p_given, _) in predicted.items()},
     )
-    for name, found in floors.items():
-        scores[name]["floors"] = found
+    for name, split_baselines in baselines.items():
+        scores[name]["floors"] = split_baselines
 
 
 def _model_facts(context: RunContext, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
@@ -550,29 +552,29 @@ def build_data(context: RunContext) -> Inputs:
         seed=s.seed,
         require=("test",) if context.checkpoint else ("train", "valid", "test"),
     )
-    found = build_tokenizer(s, [data.functions[row] for row in train_functions(data)])
+    tokeniser = build_tokenizer(s, [data.functions[row] for row in train_functions(data)])
     build = _text_table if s.data_flow_length is None else _graph_table
-    table = build(context, data, found)
+    table = build(context, data, tokeniser)
     if table.truncated:
         share = table.truncated / len(data.functions)
         context.warn(
             f"{table.truncated} functions ({share:.1%}) are longer than seq_len={s.seq_len} and "
             "are cut."
         )
-    return Inputs(data=data, table=table, found=found)
+    return Inputs(data=data, table=table, found=tokeniser)
 
 
-def _text_table(context: RunContext, data: CloneData, found: Tokeniser) -> TokenTable:
+def _text_table(context: RunContext, data: CloneData, tokeniser: Tokeniser) -> TokenTable:
     return tokenise(
         data.functions,
-        found.tokenizer,
+        tokeniser.tokenizer,
         seq_len=context.settings.seq_len,
-        vocab_size=found.config.vocab_size,
+        vocab_size=tokeniser.config.vocab_size,
         report=context.progress("tokenise"),
     )
 
 
-def _graph_table(context: RunContext, data: CloneData, found: Tokeniser) -> GraphTable:
+def _graph_table(context: RunContext, data: CloneData, tokeniser: Tokeniser) -> GraphTable:
     s = context.settings
     flows = extract_corpus(
         data.functions,
@@ -588,11 +590,11 @@ def _graph_table(context: RunContext, data: CloneData, found: Tokeniser) -> Grap
         )
     return graph_table(
         flows,
-        found.tokenizer,
+        tokeniser.tokenizer,
         seq_len=s.seq_len,
         data_flow_length=s.data_flow_length,
-        positions=found.config.max_position_embeddings,
-        vocab_size=found.config.vocab_size,
+        positions=tokeniser.config.max_position_embeddings,
+        vocab_size=tokeniser.config.vocab_size,
     )
 
 
@@ -645,7 +647,7 @@ def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
         context,
         task,
         model,
-        predict=lambda windows: largest_batch_budget(context, task, windows),
+        predict=lambda global_batches: largest_batch_budget(context, task, global_batches),
         save_files=save_files,
     )
 

@@ -88,8 +88,8 @@ def pretrained(context: RunContext, inputs: Inputs, config: Any) -> Any:
 def _distinct(inputs: Inputs) -> np.ndarray:
     """Return table rows of the train programs, in every form that training may read."""
     train = inputs.rows[inputs.data.splits["train"]]
-    found = np.concatenate([train, *inputs.forms.values()])
-    return np.unique(found[found >= 0])
+    table_rows = np.concatenate([train, *inputs.forms.values()])
+    return np.unique(table_rows[table_rows >= 0])
 
 
 def _key(context: RunContext, table: TokenTable, rows: np.ndarray, config: Any) -> str:
@@ -186,14 +186,16 @@ def _batches(lengths: np.ndarray, tokens: int, seed: int) -> Iterator[np.ndarray
 
 
 def largest_batch_budget(
-    context: RunContext, task: DetectorTask, windows: list[np.ndarray]
+    context: RunContext, task: DetectorTask, global_batches: list[np.ndarray]
 ) -> MemoryBudget | None:
     """Return the ledger of this rank's largest micro-batch; None where the sizes are not known."""
     s, plan, shape = context.settings, context.plan, find_shape(context.settings)
-    if shape is None or not windows:
+    if shape is None or not global_batches:
         return None
-    forms, batches = task.forms.reshape(-1), task.batches
-    largest = largest_extent(context, task.costs, windows, lambda rows: batches.extent(forms[rows]))
+    variant_rows, batches = task.forms.reshape(-1), task.batches
+    largest = largest_extent(
+        context, task.costs, global_batches, lambda rows: batches.extent(variant_rows[rows])
+    )
     scored = np.argsort(-batches.lengths[task.inputs.rows])[: s.per_device_eval_batch_size]
     scoring = batches.extent(task.inputs.rows[scored])
     lines = ledger(
@@ -250,8 +252,8 @@ class CompiledTask(DetectorTask):
         is_on = worst <= limit
         self.raw.compile_blocks(is_on)
         self._counted_from = graphs()
-        found = {"is_on": is_on, "largest_difference": worst, "tolerance": limit}
-        return found | {"parameters": len(plain), "took_s": time.perf_counter() - began}
+        facts = {"is_on": is_on, "largest_difference": worst, "tolerance": limit}
+        return facts | {"parameters": len(plain), "took_s": time.perf_counter() - began}
 
     @property
     def device(self) -> torch.device:
@@ -275,14 +277,14 @@ class CompiledTask(DetectorTask):
             states = model.states(batch.buckets)
         weight = torch.linspace(-1.0, 1.0, states.shape[1], device=states.device)
         (states.float() * weight).sum(1).tanh().sum().backward()
-        found = {
+        gradients = {
             name: p.grad.detach().float().clone()
             for name, p in model.encoder.named_parameters()
             if p.grad is not None
         }
         model.zero_grad()
         model.train(was_training)
-        return found
+        return gradients
 
     def facts(self) -> dict[str, Any]:
         """Return what became of the compiling, for the result."""
@@ -361,7 +363,7 @@ def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training
         context,
         task,
         model,
-        predict=lambda windows: largest_batch_budget(context, task, windows),
+        predict=lambda global_batches: largest_batch_budget(context, task, global_batches),
         save_files=save_files,
         groups=lambda bare: parameter_groups(bare, context.settings, task),
     )
@@ -380,13 +382,13 @@ def token_rarity(inputs: Inputs) -> torch.Tensor:
     every one, so they weigh nothing.
     """
     table, rows = inputs.table, inputs.rows[inputs.data.splits["train"]]
-    found = np.zeros(inputs.found.config.vocab_size)
+    counts = np.zeros(inputs.found.config.vocab_size)
     for row in rows:
-        found[np.unique(table.ids[table.offsets[row] : table.offsets[row + 1]])] += 1
+        counts[np.unique(table.ids[table.offsets[row] : table.offsets[row + 1]])] += 1
     for end in (table.bos_id, table.eos_id):
         if end is not None:
-            found[end] = len(rows)
-    return torch.from_numpy(np.log((1 + len(rows)) / (1 + found)).astype(np.float32))
+            counts[end] = len(rows)
+    return torch.from_numpy(np.log((1 + len(rows)) / (1 + counts)).astype(np.float32))
 
 
 def parameter_groups(
@@ -399,7 +401,7 @@ def parameter_groups(
     """
     steps = -(-task.examples // settings.global_batch_size)
     first = min(settings.freeze_epochs, settings.epochs) * steps
-    found = []
+    groups = []
     for is_encoder in (False, True):
         for decays in (True, False):
             picked = [
@@ -411,8 +413,8 @@ def parameter_groups(
             group["weight_decay"] = settings.weight_decay if decays else 0.0
             group["peak"] = settings.encoder_learning_rate if is_encoder else settings.learning_rate
             group["first_step"] = first if is_encoder else 0
-            found.append(group)
-    return [group for group in found if group["params"]]
+            groups.append(group)
+    return [group for group in groups if group["params"]]
 
 
 def _task(context: RunContext, inputs: Inputs, model: DetectorModel) -> DetectorTask:

@@ -67,7 +67,7 @@ Scores = tuple["NDArray[np.float32]", "NDArray[np.float32]"]
 
 
 def agreement(
-    form: str, trained: Scores, exported: Scores, *, batches: int, limit: float
+    export_format: str, trained: Scores, exported: Scores, *, batches: int, limit: float
 ) -> Agreement:
     """Compare (n,) logits and (n, dimensions) vectors of the same programs.
 
@@ -76,7 +76,7 @@ def agreement(
     True
     """
     return Agreement(
-        form=form,
+        form=export_format,
         programs=len(trained[0]),
         batches=batches,
         logit=_largest(trained[0], exported[0]),

@@ -68,9 +68,9 @@ def is_whole(numbers: Sequence[float | None] | None) -> bool:
 
 def began_random(result: Mapping[str, Any]) -> bool | None:
     """Whether the encoder had learnt nothing before the run; None where that is not recorded."""
-    told = at(result, "model", "random_weights")
+    is_random = at(result, "model", "random_weights")
     is_own = at(result, "settings", "model") in DETECTOR.models.embedded
-    return True if is_own else told
+    return True if is_own else is_random
 
 
 def one_line(text: Any) -> str:
@@ -118,46 +118,51 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
-def scored(floors: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def scored(baselines: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the floors that were scored."""
-    return {name: floor for name, floor in floors.items() if floor and "skipped" not in floor}
+    return {
+        name: baseline
+        for name, baseline in baselines.items()
+        if baseline and "skipped" not in baseline
+    }
 
 
 def split_table(scores: Mapping[str, Any]) -> list[str]:
     """Return the scores of one split beside those of its floors, with intervals."""
-    floors = scored(mapping(scores, "floors"))
-    sides = [scores, *floors.values()]
-    head = ["score", "this model", *(f"floor: {FLOORS.get(name, name)}" for name in floors)]
+    baselines = scored(mapping(scores, "floors"))
+    sides = [scores, *baselines.values()]
+    head = ["score", "this model", *(f"floor: {FLOORS.get(name, name)}" for name in baselines)]
     rows = []
     for name, title in METRICS.items():
         values = [(at(s, "metrics", name), at(s, "intervals", name)) for s in sides]
         if any(value is not None for value, _ in values):
             rows.append([title, *(figure(*pair) for pair in values)])
     lines = grid(head, rows)
-    for name, floor in mapping(scores, "floors").items():
-        if "skipped" in (floor or {}):
+    for name, baseline in mapping(scores, "floors").items():
+        if "skipped" in (baseline or {}):
             lines += [
                 "",
-                f"Floor not scored, {FLOORS.get(name, name)}: {one_line(at(floor, 'skipped'))}.",
+                f"Floor not scored, {FLOORS.get(name, name)}: {one_line(at(baseline, 'skipped'))}.",
             ]
-    return [*lines, *lead_lines(floors)]
+    return [*lines, *lead_lines(baselines)]
 
 
-def lead_lines(floors: Mapping[str, Any]) -> Iterator[str]:
+def lead_lines(baselines: Mapping[str, Any]) -> Iterator[str]:
     """Say for each floor whether the model is ahead of it by more than the interval."""
     first = True
-    for name, floor in floors.items():
-        for metric, lead in mapping(floor, "lead").items():
-            if metric not in DETECTOR_SCORES.differences() or not is_whole(lead):
+    for name, baseline in baselines.items():
+        for metric, difference in mapping(baseline, "lead").items():
+            if metric not in DETECTOR_SCORES.differences() or not is_whole(difference):
                 continue
             if first:
                 yield ""
             first = False
-            verdict = "ahead" if lead[1] > 0 else "behind" if lead[2] < 0 else "no clear difference"
+            estimate, low, high = difference[:3]
+            verdict = "ahead" if low > 0 else "behind" if high < 0 else "no clear difference"
             title = METRICS.get(metric, metric)
             yield (
-                f"- Against {FLOORS.get(name, name)}, {title}: {lead[0]:+.3f} "
-                f"[{lead[1]:+.3f}, {lead[2]:+.3f}]: {verdict}."
+                f"- Against {FLOORS.get(name, name)}, {title}: {estimate:+.3f} "
+                f"[{low:+.3f}, {high:+.3f}]: {verdict}."
             )
 
 
@@ -166,9 +171,9 @@ def prevalence_lines(scores: Mapping[str, Any]) -> list[str]:
     rows = [
         [
             f"{100 * float(share):g} %",
-            percent(at(told, "precision"), at(told, "precision_interval")),
+            percent(at(share_scores, "precision"), at(share_scores, "precision_interval")),
         ]
-        for share, told in mapping(scores, "at_prevalence").items()
+        for share, share_scores in mapping(scores, "at_prevalence").items()
         if _is_share(share)
     ]
     head = ("of all programs are AI-written", "of those called AI are AI-written (precision)")
@@ -185,12 +190,12 @@ def _is_share(text: Any) -> bool:
 def slice_lines(scores: Mapping[str, Any]) -> list[str]:
     """Return the slices in which the model is worst, by each measure."""
     rows = []
-    for metric, told in mapping(scores, "worst").items():
-        if not told:
+    for metric, worst_slice in mapping(scores, "worst").items():
+        if not worst_slice:
             continue
-        name = f"{one_line(told.get('by'))} {one_line(told.get('value'))}"
-        size = f"{count(told.get('n_human'))} human, {count(told.get('n_ai'))} AI"
-        value = figure(told.get(metric), told.get(f"{metric}_interval"))
+        name = f"{one_line(worst_slice.get('by'))} {one_line(worst_slice.get('value'))}"
+        size = f"{count(worst_slice.get('n_human'))} human, {count(worst_slice.get('n_ai'))} AI"
+        value = figure(worst_slice.get(metric), worst_slice.get(f"{metric}_interval"))
         rows.append([METRICS.get(metric, metric), name, value, size])
     return grid(("measure", "worst slice", "value", "programs"), rows) if rows else []
 
@@ -198,16 +203,16 @@ def slice_lines(scores: Mapping[str, Any]) -> list[str]:
 def edit_lines(scores: Mapping[str, Any]) -> list[str]:
     """Return what each edit of the code does to the calls."""
     rows = []
-    for name, told in mapping(scores, "edits").items():
-        if told:
+    for name, edited in mapping(scores, "edits").items():
+        if edited:
             rows.append(
                 [
                     EDITS.get(name, name),
-                    figure(told.get("tpr_unedited")),
-                    figure(told.get("tpr"), told.get("tpr_interval")),
-                    figure(told.get("fpr_unedited")),
-                    figure(told.get("fpr"), told.get("fpr_interval")),
-                    count(told.get("skipped")),
+                    figure(edited.get("tpr_unedited")),
+                    figure(edited.get("tpr"), edited.get("tpr_interval")),
+                    figure(edited.get("fpr_unedited")),
+                    figure(edited.get("fpr"), edited.get("fpr_interval")),
+                    count(edited.get("skipped")),
                 ]
             )
     head = ("edit", "TPR before", "TPR after", "FPR before", "FPR after", "not edited")
@@ -230,9 +235,9 @@ def leaves(data: Any) -> Iterator[Any]:
 def split_counts(data: Mapping[str, Any]) -> list[str]:
     """Return how many programs each split has, by label."""
     rows = []
-    for name, told in mapping(data, "splits").items():
-        if told:
-            rows.append([name, count(told.get("rows")), _labels(told), count(told.get("tasks"))])
+    for name, split in mapping(data, "splits").items():
+        if split:
+            rows.append([name, count(split.get("rows")), _labels(split), count(split.get("tasks"))])
     return grid(("split", "programs", "of them", "tasks"), rows) if rows else []
 
 
@@ -244,19 +249,21 @@ def _labels(split: Mapping[str, Any]) -> str:
 def retrieval_table(rows: list[Mapping[str, Any]]) -> list[str]:
     """Return how well the programs of the same task are found, beside the floors."""
     lines = []
-    for told in rows:
-        tfidf, raw = mapping(told, "floors", "tfidf"), mapping(told, "floors", "raw_encoder")
-        lead = tfidf.get("lead")
+    for row in rows:
+        tfidf, raw = mapping(row, "floors", "tfidf"), mapping(row, "floors", "raw_encoder")
+        difference = tfidf.get("lead")
         lines.append(
             [
-                one_line(f"{told.get('query')} to {told.get('pool')} ({told.get('split')})"),
-                count(told.get("n_queries")),
-                count(told.get("pool_size")),
-                figure(told.get("mrr"), told.get("mrr_interval")),
-                figure(told.get("map_at_r"), told.get("map_at_r_interval")),
+                one_line(f"{row.get('query')} to {row.get('pool')} ({row.get('split')})"),
+                count(row.get("n_queries")),
+                count(row.get("pool_size")),
+                figure(row.get("mrr"), row.get("mrr_interval")),
+                figure(row.get("map_at_r"), row.get("map_at_r_interval")),
                 figure(tfidf.get("mrr")),
                 figure(raw.get("mrr")),
-                f"{lead[0]:+.3f} [{lead[1]:+.3f}, {lead[2]:+.3f}]" if is_whole(lead) else UNKNOWN,
+                f"{difference[0]:+.3f} [{difference[1]:+.3f}, {difference[2]:+.3f}]"
+                if is_whole(difference)
+                else UNKNOWN,
             ]
         )
     head = ("same task", "queries", "pool", "MRR", "MAP@R", "MRR of character n-grams")
@@ -268,15 +275,15 @@ def pairs_table(pairs: Mapping[str, Any]) -> list[str]:
     """Return how well pairs of the same task are told from hard negatives."""
     names = {"roc_auc": "ROC-AUC", "average_precision": "average precision"}
     names |= {"accuracy": "accuracy", "f1": "F1"}
-    floors = scored(mapping(pairs, "floors"))
+    baselines = scored(mapping(pairs, "floors"))
     rows = []
     for name, title in names.items():
-        values = [figure(floor.get(name)) for floor in floors.values()]
+        values = [figure(baseline.get(name)) for baseline in baselines.values()]
         rows.append([title, figure(pairs.get(name), pairs.get(f"{name}_interval")), *values])
-    head = ("pairs of the same task", "this model", *(FLOORS.get(k, k) for k in floors))
+    head = ("pairs of the same task", "this model", *(FLOORS.get(k, k) for k in baselines))
     size = f"{count(pairs.get('n_pairs'))} pairs, {count(pairs.get('n_positive'))} of the same task"
-    told = f"{size}; the others are of the same language and like length."
-    return [told, "", *grid(head, rows)]
+    caption = f"{size}; the others are of the same language and like length."
+    return [caption, "", *grid(head, rows)]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -325,9 +332,9 @@ def limit_lines(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str
 def _behind(test: Mapping[str, Any]) -> list[str]:
     """Name the floors that the model does not beat by more than the interval."""
     names = []
-    for name, floor in mapping(test, "floors").items():
-        lead = at(floor, "lead", "tpr_at_fpr") or at(floor, "lead", "tpr")
-        if is_whole(lead) and lead[1] <= 0:
+    for name, baseline in mapping(test, "floors").items():
+        difference = at(baseline, "lead", "tpr_at_fpr") or at(baseline, "lead", "tpr")
+        if is_whole(difference) and difference[1] <= 0:
             names.append(name)
     if not names:
         return []
@@ -340,20 +347,20 @@ def _behind(test: Mapping[str, Any]) -> list[str]:
 def _fragile(test: Mapping[str, Any]) -> list[str]:
     """Name the edit that costs the most."""
     losses = {
-        name: told
-        for name, told in mapping(test, "edits").items()
-        if at(told, "tpr_loss") is not None
+        name: edited
+        for name, edited in mapping(test, "edits").items()
+        if at(edited, "tpr_loss") is not None
     }
     if not losses:
         return []
     worst = max(losses, key=lambda name: losses[name]["tpr_loss"])
-    told = losses[worst]
-    if told["tpr_loss"] <= 0:
+    edited = losses[worst]
+    if edited["tpr_loss"] <= 0:
         return []
     return [
         f"- Whoever edits the code can avoid it: after `{worst}` the TPR falls from "
-        f"{figure(told.get('tpr_unedited'))} to {figure(told.get('tpr'))}, and the false-positive "
-        f"rate becomes {percent(told.get('fpr'))}."
+        f"{figure(edited.get('tpr_unedited'))} to {figure(edited.get('tpr'))}, and the "
+        f"false-positive rate becomes {percent(edited.get('fpr'))}."
     ]
 
 
@@ -464,7 +471,9 @@ def detector_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         "Versions": _versions(result, facts),
         "Citation": _citation(result, facts),
     }
-    texts = [f"## {name}\n\n{without_paths(chr(10).join(told))}" for name, told in sections.items()]
+    texts = [
+        f"## {name}\n\n{without_paths(chr(10).join(lines))}" for name, lines in sections.items()
+    ]
     return "\n\n".join([*head, *texts]) + "\n"
 
 
@@ -485,13 +494,13 @@ def front_matter(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 def _source(result: Mapping[str, Any], facts: Mapping[str, Any], key: str) -> str:
     """The model or the data as the settings name it."""
-    found = at(result, "settings", key) or at(facts, "settings", key)
-    return found or ""
+    source = at(result, "settings", key) or at(facts, "settings", key)
+    return source or ""
 
 
 def _encoder_name(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    told = at(result, "model", "name")  # public already, unless the run has no result
-    return told or public_name(_source(result, facts, "model"))
+    recorded_name = at(result, "model", "name")  # public already, unless the run has no result
+    return recorded_name or public_name(_source(result, facts, "model"))
 
 
 def _opening(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -535,8 +544,8 @@ def _model(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         "dimensions of the similarity space": count(detector.get("projection_size")),
     }
     if pretrain := mapping(model, "pretrain"):
-        told = ", ".join(f"{one_line(k)} {one_line(v)}" for k, v in pretrain.items())
-        rows["masked-language-model steps first"] = told
+        pretraining = ", ".join(f"{one_line(k)} {one_line(v)}" for k, v in pretrain.items())
+        rows["masked-language-model steps first"] = pretraining
     return table(rows, ("model", ""))
 
 
@@ -555,8 +564,8 @@ def _data(result: Mapping[str, Any]) -> list[str]:
         lines += ["", *counts]
     if overlap := mapping(data, "overlap"):
         zero = all(value == 0 for value in leaves(overlap))
-        told = "none" if zero else one_line(json.dumps(overlap))
-        lines += ["", f"Programs, tasks and authors that two splits share: {told}."]
+        shared_counts = "none" if zero else one_line(json.dumps(overlap))
+        lines += ["", f"Programs, tasks and authors that two splits share: {shared_counts}."]
         if "held_out" in mapping(data, "splits"):
             lines[-1] += " Test and held_out may share some; nothing was trained on either."
     if data.get("note"):
@@ -611,14 +620,14 @@ def _point_table(point: Mapping[str, Any]) -> list[str]:
     return [*table(rows, ("operating point", "")), *([""] if notes else []), *notes]
 
 
-def _calibration_table(told: Mapping[str, Any]) -> list[str]:
+def _calibration_table(calibration: Mapping[str, Any]) -> list[str]:
     rows = {
-        "called AI when the logit is above": figure(told.get("threshold_logit")),
-        "human programs it was fixed on": count(told.get("n")),
-        "of them above the threshold": count(told.get("exceed")),
-        "asked for": percent(told.get("target_fpr")),
-        "promised for people like these, at most": percent(told.get("promised_fpr")),
-        "written": told.get("created"),
+        "called AI when the logit is above": figure(calibration.get("threshold_logit")),
+        "human programs it was fixed on": count(calibration.get("n")),
+        "of them above the threshold": count(calibration.get("exceed")),
+        "asked for": percent(calibration.get("target_fpr")),
+        "promised for people like these, at most": percent(calibration.get("promised_fpr")),
+        "written": calibration.get("created"),
     }
     return table(rows, ("calibration", ""))
 
@@ -663,10 +672,10 @@ def _unseen(result: Mapping[str, Any]) -> list[str]:
 
 
 def _similarity(result: Mapping[str, Any]) -> list[str]:
-    found = mapping(result, "similarity")
-    rows = items(found, "retrieval")
+    similarity = mapping(result, "similarity")
+    rows = items(similarity, "retrieval")
     lines = retrieval_table(rows) if rows else []
-    if pairs := mapping(found, "pairs"):
+    if pairs := mapping(similarity, "pairs"):
         lines += ["", *pairs_table(pairs)]
     return lines or ["Not evaluated: how near two programs are says nothing that was measured."]
 
@@ -678,13 +687,13 @@ def _agreement(facts: Mapping[str, Any]) -> list[str]:
     head = ("form", "programs", "largest difference of a logit", "of a vector", "allowed")
     cells = [
         [
-            told["form"],
-            count(told["programs"]),
-            f"{told['logit']:.2g}",
-            f"{told['vector']:.2g}",
-            f"{told['limit']:g}",
+            row["form"],
+            count(row["programs"]),
+            f"{row['logit']:.2g}",
+            f"{row['vector']:.2g}",
+            f"{row['limit']:g}",
         ]
-        for told in rows
+        for row in rows
     ]
     where = one_line(facts.get("programs") or "programs that were given")
     return [f"Measured on {where}, when this folder was written:", "", *grid(head, cells)]
@@ -692,15 +701,15 @@ def _agreement(facts: Mapping[str, Any]) -> list[str]:
 
 def _versions(result: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     lines = []
-    for title, told in (("Trained", result), ("Exported", facts)):
-        known = {k: str(v) for k, v in mapping(told, "versions").items() if v}
-        found = [
+    for title, record in (("Trained", result), ("Exported", facts)):
+        known = {k: str(v) for k, v in mapping(record, "versions").items() if v}
+        versions = [
             f"{name} {one_line(known[name])}"
             for name in _VERSIONS
             if name in known and not known[name].startswith(("not ", "none"))
         ]
-        if found:
-            lines.append(f"- {title} with {', '.join(found)}.")
+        if versions:
+            lines.append(f"- {title} with {', '.join(versions)}.")
     return lines or ["Not recorded."]
 
 

@@ -79,7 +79,7 @@ def export_detector(
     part = public.require_ours(out.with_name(f"{out.name}.part"))
     public.start(part)
     try:
-        told = _write(trained, part, onnx=onnx, push_to=push_to, report=report)
+        facts = _write(trained, part, onnx=onnx, push_to=push_to, report=report)
         public.open_up(part)
         if out.exists():
             shutil.rmtree(out)  # an earlier export of ours, with no file of anybody else
@@ -88,8 +88,8 @@ def export_detector(
         shutil.rmtree(part, ignore_errors=True)
         raise
     options = {"token": token, "private": private, "api": api, "message": COMMIT_MESSAGE}
-    url = push(out, push_to, told["files"], **options) if push_to else None
-    return told | {"url": url}
+    url = push(out, push_to, facts["files"], **options) if push_to else None
+    return facts | {"url": url}
 
 
 def _write(
@@ -103,11 +103,11 @@ def _write(
     programs = agree.find_programs(trained.run, settings)
     expected = model.score(list(programs.codes), batch_size=BATCH_SIZE)
     copy = load_detector(part, device="cpu")
-    found = copy.score(list(programs.codes), batch_size=BATCH_SIZE)
+    copy_scores = copy.score(list(programs.codes), batch_size=BATCH_SIZE)
     batches = -(-len(programs.codes) // BATCH_SIZE)
     rows = [
         agree.agreement(
-            "safetensors", expected, found, batches=batches, limit=agree.RELOAD_LIMIT
+            "safetensors", expected, copy_scores, batches=batches, limit=agree.RELOAD_LIMIT
         ).require()
     ]
     if onnx:
@@ -134,8 +134,8 @@ def _write(
 def _result(trained: TrainedDetector) -> dict[str, Any]:
     """What may be told of `result.json`: of the run, or of a folder that was exported before."""
     for folder in (trained.scored, trained.folder):
-        if folder is not None and (found := read_raw(Result, folder / RESULT_NAME)):
-            return public_result(found)
+        if folder is not None and (record := read_raw(Result, folder / RESULT_NAME)):
+            return public_result(record)
     return {}
 
 
@@ -148,11 +148,11 @@ def _copy(trained: TrainedDetector, part: Path, result: dict[str, Any]) -> None:
         for path in source.glob(pattern):
             shutil.copy2(path, part / path.name)
     scrub_names(part)
-    told = read_raw(DetectorFile, source / FACTS_FILE)
-    told |= {"run_id": result.get("run_id") or told.get("run_id") or trained.name}
-    told |= {"operating_point": result.get("operating_point")}
-    told |= {"calibration": copy_calibration(trained, part)}
-    write_json(part / FACTS_FILE, scrubbed(told))
+    facts = read_raw(DetectorFile, source / FACTS_FILE)
+    facts |= {"run_id": result.get("run_id") or facts.get("run_id") or trained.name}
+    facts |= {"operating_point": result.get("operating_point")}
+    facts |= {"calibration": copy_calibration(trained, part)}
+    write_json(part / FACTS_FILE, scrubbed(facts))
     if result:
         Result.write(part / RESULT_NAME, result)
 
@@ -188,9 +188,11 @@ def _onnx(
     write_graph(copy, part)
     write_example(copy, part)
     steps = []
-    for group, found in graph_scores(part, codes):
+    for group, onnx_scores in graph_scores(part, codes):
         wanted = expected[0][group], expected[1][group]
-        steps.append(agree.agreement("ONNX", wanted, found, batches=1, limit=agree.ONNX_LIMIT))
+        steps.append(
+            agree.agreement("ONNX", wanted, onnx_scores, batches=1, limit=agree.ONNX_LIMIT)
+        )
     return agree.Agreement(
         form="ONNX",
         programs=len(codes),
@@ -204,7 +206,7 @@ def _onnx(
 def _sign(trained: TrainedDetector, part: Path, measured: list[dict[str, Any]]) -> list[str]:
     """Write what the folder tells about itself; return the names of its files."""
     files = sorted(path.name for path in part.iterdir() if path.name != FACTS_NAME)
-    told = {
+    facts = {
         "schema": 1,
         "kind": KIND,
         "name": trained.name,
@@ -212,5 +214,5 @@ def _sign(trained: TrainedDetector, part: Path, measured: list[dict[str, Any]]) 
         "files": files,
         "card_sha256": digest(part / CARD),
     }
-    write_json(part / FACTS_NAME, told)
+    write_json(part / FACTS_NAME, facts)
     return sorted([*files, FACTS_NAME])

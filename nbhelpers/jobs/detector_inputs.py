@@ -87,19 +87,19 @@ def new_rows(
         if only_humans and row.author.casefold() in people:
             yield "author"
 
-    kept, left_out = [], Counter[str]()
+    unseen_rows, left_out = [], Counter[str]()
     for row in rows:
         text = canonical(row.code, "flat")
         reason = next(reasons(row, text), None)
         if reason is None:
             seen.add(text)
-            kept.append(row)
+            unseen_rows.append(row)
         else:
             left_out[reason] += 1
-    like = _like(kept, known)
+    like = _like(unseen_rows, known)
     left_out["near_code"] = int(like.sum())
-    kept = [row for row, is_like in zip(kept, like, strict=True) if not is_like]
-    return kept, {reason: left_out[reason] for reason in REASONS if left_out[reason]}
+    unseen_rows = [row for row, is_like in zip(unseen_rows, like, strict=True) if not is_like]
+    return unseen_rows, {reason: left_out[reason] for reason in REASONS if left_out[reason]}
 
 
 def _like(rows: Sequence[CodeRow], known: Sequence[CodeRow]) -> np.ndarray:
@@ -154,14 +154,14 @@ def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
     """
     if checkpoint is None:
         return
-    told = read_raw(DetectorFile, checkpoint.parent / FACTS_FILE)
-    odd = [name for name, value in settings.items() if name in told and told[name] != value]
+    facts = read_raw(DetectorFile, checkpoint.parent / FACTS_FILE)
+    odd = [name for name, value in settings.items() if name in facts and facts[name] != value]
     if odd:
         raise ConfigError(
             f"{checkpoint.parent.name} was trained with "
-            f"{', '.join(f'{name}={told[name]}' for name in odd)}, and is to be scored with "
+            f"{', '.join(f'{name}={facts[name]}' for name in odd)}, and is to be scored with "
             f"{', '.join(f'{name}={settings[name]}' for name in odd)}.",
-            fix=" ".join(f"-o {name}={told[name]}" for name in odd),
+            fix=" ".join(f"-o {name}={facts[name]}" for name in odd),
         )
 
 
@@ -177,11 +177,11 @@ def without_known(context: RunContext, data: DetectionData) -> DetectionData:
     if context.checkpoint is None:
         return data
     record = read_raw(Record, context.checkpoint.parents[2] / "run.json")
-    told = (record.get("preset") or {}).get("settings")
-    if not told or data_arguments(told) == data_arguments(context.settings):
+    trained_settings = (record.get("preset") or {}).get("settings")
+    if not trained_settings or data_arguments(trained_settings) == data_arguments(context.settings):
         return data
     try:
-        trained = load_detection_data(**data_arguments(told))
+        trained = load_detection_data(**data_arguments(trained_settings))
     except DataError as error:
         context.warn(f"Whether the test holds programs of the training is not known: {error}")
         return data
@@ -191,12 +191,12 @@ def without_known(context: RunContext, data: DetectionData) -> DetectionData:
         if name not in splits:
             continue
         rows = [data.rows[at] for at in splits[name]]
-        kept, left_out = new_rows(rows, known)
-        ids = {id(row) for row in kept}
+        unseen_rows, left_out = new_rows(rows, known)
+        ids = {id(row) for row in unseen_rows}
         splits[name] = splits[name][np.array([id(row) in ids for row in rows], dtype=bool)]
         if left_out:
             context.warn(
-                f"{name}: {len(rows) - len(kept):,} of {len(rows):,} programs are left out: "
+                f"{name}: {len(rows) - len(unseen_rows):,} of {len(rows):,} programs are left out: "
                 f"{left_out_said(left_out)}."
             )
     _require_rows(data, splits["test"], is_labelled=context.settings.objective != "similar")
@@ -293,11 +293,11 @@ def read_inputs(context: RunContext) -> Inputs:
     texts = _Texts(s.canonical)
     rows = texts.add([row.code for row in data.rows])
     is_trained = context.checkpoint is None
-    forms, edits, edited = {}, {}, {}
+    variants, edits, edited = {}, {}, {}
     if is_trained and s.augment_share:
         codes, languages = _of(data, "train")
         for name in _forms(s.augment):
-            forms[name] = texts.add(_edited(context, codes, languages, name, "augment"))
+            variants[name] = texts.add(_edited(context, codes, languages, name, "augment"))
     if s.edit_suite and s.objective != "similar":
         codes, languages = _of(data, "test")
         for name in EDITS:
@@ -310,16 +310,16 @@ def read_inputs(context: RunContext) -> Inputs:
             new, left_out[name] = _further(context, name, source, data)
             others[name] = (new, texts.add([row.code for row in new]))
     picked = [canonical(row.code, s.canonical) for row in _train_rows(data)]
-    found = build_detector_tokenizer(s, picked)
-    form = reading_form(found.tokenizer, s.canonical, s.objective)
+    tokeniser = build_detector_tokenizer(s, picked)
+    form = reading_form(tokeniser.tokenizer, s.canonical, s.objective)
     require_alike(context.checkpoint, {"canonical": form})
     inputs = Inputs(
         data=data,
         audit=verdict,
-        table=_table(context, texts.texts, found, form),
-        found=found,
+        table=_table(context, texts.texts, tokeniser, form),
+        found=tokeniser,
         rows=rows,
-        forms=forms,
+        forms=variants,
         edits=edits,
         edited_codes=edited,
         others=others,
@@ -330,13 +330,13 @@ def read_inputs(context: RunContext) -> Inputs:
     return inputs
 
 
-def _table(context: RunContext, texts: list[str], found: Tokeniser, form: str) -> TokenTable:
+def _table(context: RunContext, texts: list[str], tokeniser: Tokeniser, form: str) -> TokenTable:
     s = context.settings
     return tokenise(
         texts if form == s.canonical else [canonical(text, form) for text in texts],
-        found.tokenizer,
+        tokeniser.tokenizer,
         seq_len=s.seq_len,
-        vocab_size=found.config.vocab_size,
+        vocab_size=tokeniser.config.vocab_size,
         collapse=s.canonical == "flat",
         report=context.progress("tokenise"),
     )
@@ -344,12 +344,12 @@ def _table(context: RunContext, texts: list[str], found: Tokeniser, form: str) -
 
 def _audit(context: RunContext, data: DetectionData) -> dict[str, Any]:
     """Audit the data; a hopeless set stops here unless the settings say to go on."""
-    found = audit(data)
-    if found.verdict == "hopeless":
+    audit_report = audit(data)
+    if audit_report.verdict == "hopeless":
         if context.settings.on_failed_audit == "stop":
-            found.require_usable()
-        context.warn("The audit calls the data hopeless: " + "; ".join(found.reasons))
-    return found.to_dict()
+            audit_report.require_usable()
+        context.warn("The audit calls the data hopeless: " + "; ".join(audit_report.reasons))
+    return audit_report.to_dict()
 
 
 def _train_rows(data: DetectionData) -> list[CodeRow]:
@@ -372,8 +372,8 @@ def _edited(
 ) -> list[str | None]:
     # Other names and styles than those of the test: a seed of its own.
     seed = context.settings.seed if what == "augment" else 10_000 + context.settings.seed
-    found = edit_rows(codes, languages, name, seed=seed, report=context.progress(what))
-    return only_changed(codes, found, context.settings.canonical)
+    edited = edit_rows(codes, languages, name, seed=seed, report=context.progress(what))
+    return only_changed(codes, edited, context.settings.canonical)
 
 
 def only_changed(codes: Sequence[str], edited: Sequence[str | None], form: str) -> list[str | None]:
@@ -398,8 +398,8 @@ def _further(
     is_human = name == "unseen_humans"
     # A rate over languages that the training never saw would promise what no one gets.
     languages = s.languages or sorted({row.language for row in known} if is_human else ())
-    found, left_out = new_rows(rows, known, languages=languages, only_humans=is_human)
-    if not found:
+    unseen_rows, left_out = new_rows(rows, known, languages=languages, only_humans=is_human)
+    if not unseen_rows:
         raise DataError(
             f"{name}={source} holds no program that is new to the training: "
             f"{left_out_said(left_out) or 'it is empty'}.",
@@ -407,10 +407,10 @@ def _further(
         )
     if left_out:
         context.warn(
-            f"{name}: {len(rows) - len(found):,} of {len(rows):,} programs are left out: "
+            f"{name}: {len(rows) - len(unseen_rows):,} of {len(rows):,} programs are left out: "
             f"{left_out_said(left_out)}."
         )
-    return found, {"rows_read": len(rows), **left_out}
+    return unseen_rows, {"rows_read": len(rows), **left_out}
 
 
 def _tell_limits(context: RunContext, inputs: Inputs) -> None:

@@ -83,17 +83,17 @@ def score_similarity(
     if not context.is_main:
         return None
     context.clock.phase("similarity")
-    found: dict[str, Any] = {"dimensions": context.settings.projection_size, "retrieval": []}
-    floors = {
+    similarity: dict[str, Any] = {"dimensions": context.settings.projection_size, "retrieval": []}
+    baselines = {
         split: TfidfSimilarity(_texts(context, numbers.splits[split].rows))
         for split in ("valid", *POOLS)
         if split in numbers.splits
     }
     for split in POOLS:
         if split in numbers.splits:
-            found["retrieval"] += _retrieval(context, split, numbers, floors[split], raw)
-    found["pairs"] = _pairs(context, numbers, floors, raw)
-    return found | {"headline": _headline(found)}
+            similarity["retrieval"] += _retrieval(context, split, numbers, baselines[split], raw)
+    similarity["pairs"] = _pairs(context, numbers, baselines, raw)
+    return similarity | {"headline": _headline(similarity)}
 
 
 def _raw_vectors(
@@ -114,12 +114,12 @@ def _raw_vectors(
     model: DetectorModel = build_detector(plain, inputs.found)
     model.projector = None  # `project` then gives the states' own directions
     model.to(context.accelerator.device)
-    found = {}
+    vectors = {}
     for split in ("valid", *POOLS):
         if split in numbers.splits:
             rows = _rows_of(inputs, split)
-            _, found[split] = task.batches.predict(model, rows)
-    return found
+            _, vectors[split] = task.batches.predict(model, rows)
+    return vectors
 
 
 def _rows_of(inputs: Inputs, split: str) -> np.ndarray:
@@ -152,7 +152,10 @@ def _retrieval(
 
 
 def _pairs(
-    context: RunContext, numbers: Numbers, floors: dict[str, TfidfSimilarity], raw: dict[str, Any]
+    context: RunContext,
+    numbers: Numbers,
+    baselines: dict[str, TfidfSimilarity],
+    raw: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Return the scores of same-task pairs of the test split; the threshold comes from valid."""
     if "valid" not in numbers.splits or "test" not in numbers.splits:
@@ -177,7 +180,7 @@ def _pairs(
         numbers.splits["test"].tasks,
         valid=(numbers.splits["valid"].vectors, pairs["valid"]),
         floors={
-            "tfidf": (floors["test"], floors["valid"]),
+            "tfidf": (baselines["test"], baselines["valid"]),
             "raw_encoder": reason or tuple(plain),
         },
         resamples=s.bootstrap_samples,
@@ -185,11 +188,11 @@ def _pairs(
     )
 
 
-def _headline(found: dict[str, Any]) -> dict[str, float | None]:
+def _headline(similarity: dict[str, Any]) -> dict[str, float | None]:
     """Return one number each: retrieval among all programs of the test split, and its pairs."""
-    rows = found["retrieval"]
+    rows = similarity["retrieval"]
     whole = next((row for row in rows if row["query"] == "all" and row["split"] == "test"), None)
-    whole, pairs = whole or {}, found["pairs"] or {}
+    whole, pairs = whole or {}, similarity["pairs"] or {}
     return {
         "mrr": whole.get("mrr"),
         "map_at_r": whole.get("map_at_r"),
@@ -242,8 +245,8 @@ def _numbers(context: RunContext, inputs: Inputs, task: DetectorTask) -> Numbers
         if name in inputs.data.splits and len(inputs.data.splits[name]):
             rows = inputs.rows[inputs.data.splits[name]]
             splits[name] = _scored(context, task, name, inputs.split_rows(name), rows)
-    for name, (found, rows) in inputs.others.items():
-        splits[name] = _scored(context, task, name, found, rows)
+    for name, (code_rows, rows) in inputs.others.items():
+        splits[name] = _scored(context, task, name, code_rows, rows)
     edits = {}
     for name, rows in inputs.edits.items():
         at = np.flatnonzero(rows != ABSENT)
@@ -253,11 +256,11 @@ def _numbers(context: RunContext, inputs: Inputs, task: DetectorTask) -> Numbers
 
 
 def _scored(
-    context: RunContext, task: DetectorTask, name: str, found: list[CodeRow], rows: np.ndarray
+    context: RunContext, task: DetectorTask, name: str, code_rows: list[CodeRow], rows: np.ndarray
 ) -> Scored:
     report = context.progress(f"evaluate {name}")
     logits, vectors = task.batches.predict(task.raw, rows, report)
-    return Scored(rows=found, logits=logits, vectors=vectors)
+    return Scored(rows=code_rows, logits=logits, vectors=vectors)
 
 
 def _speed(task: DetectorTask, inputs: Inputs) -> dict[str, Any]:
@@ -324,15 +327,15 @@ def _scores(
 ) -> dict[str, Any]:
     s = context.settings
     draw = {"resamples": s.bootstrap_samples, "seed": s.seed}
-    floors = _fit_floors(context, inputs)
+    baselines = _fit_floors(context, inputs)
     context.clock.phase("scores")
-    found = {}
+    split_scores = {}
     for name, split in numbers.splits.items():
         if name == "retrieval_data":
             continue
         codes = [canonical(row.code, s.canonical) for row in split.rows]
-        beside = floors.score(codes) if floors is not None else None
-        found[name] = score_detection(
+        beside = baselines.score(codes) if baselines is not None else None
+        split_scores[name] = score_detection(
             split.labels,
             split.logits,
             point,
@@ -341,19 +344,19 @@ def _scores(
             floors=beside,
             **draw,
         )
-        found[name] |= slice_scores(split.rows, split.labels, split.logits, point, **draw)
+        split_scores[name] |= slice_scores(split.rows, split.labels, split.logits, point, **draw)
         if name == "test" and numbers.edits:
-            found[name]["edits"] = edit_scores(
+            split_scores[name]["edits"] = edit_scores(
                 split.labels,
                 split.logits,
-                _edited(context, inputs, numbers, floors),
+                _edited(context, inputs, numbers, baselines),
                 point,
                 tasks=split.tasks,
                 floors=beside,
                 **draw,
             )
-        context.emit("eval", step=-1, split=name, scores=_plain(found[name]["metrics"]))
-    return found
+        context.emit("eval", step=-1, split=name, scores=_plain(split_scores[name]["metrics"]))
+    return split_scores
 
 
 def _plain(metrics: dict[str, Any]) -> dict[str, float]:
@@ -379,15 +382,15 @@ def _fit_floors(context: RunContext, inputs: Inputs) -> DetectorFloors | None:
 
 
 def _edited(
-    context: RunContext, inputs: Inputs, numbers: Numbers, floors: DetectorFloors | None
+    context: RunContext, inputs: Inputs, numbers: Numbers, baselines: DetectorFloors | None
 ) -> dict[str, Edited]:
-    form, found = context.settings.canonical, {}
+    form, edited = context.settings.canonical, {}
     for name, (at, logits) in numbers.edits.items():
         codes = [canonical(inputs.edited_codes[name][row] or "", form) for row in at]
-        scored = floors.score(codes) if floors is not None and len(codes) else {}
+        scored = baselines.score(codes) if baselines is not None and len(codes) else {}
         beside = {k: v[0] for k, v in scored.items() if not isinstance(v, str)}
-        found[name] = Edited(rows=at, logits=logits, floors=beside)
-    return found
+        edited[name] = Edited(rows=at, logits=logits, floors=beside)
+    return edited
 
 
 def write_predictions(path: Path, numbers: Numbers, point: OperatingPoint) -> None:
@@ -448,10 +451,10 @@ def _throughput(
 ) -> dict[str, Any]:
     if training is None or not training.state.examples:
         return {}
-    found = outcome.throughput(training.state)
-    found["programs_per_s"] = found.pop("pairs_per_s")
-    found["mfu_6n"] = _mfu(context, task, training)
-    return found
+    rates = outcome.throughput(training.state)
+    rates["programs_per_s"] = rates.pop("pairs_per_s")
+    rates["mfu_6n"] = _mfu(context, task, training)
+    return rates
 
 
 def _mfu(context: RunContext, task: DetectorTask, training: Training) -> float | None:

@@ -116,22 +116,22 @@ class Batches:
         order = np.argsort(-self.lengths[rows], kind="stable")
         was_training = model.training
         model.eval()
-        found = None
+        outputs = None
         with torch.no_grad():
             for number, start in enumerate(range(0, total, size)):
-                if found is not None and number % world != rank:
+                if outputs is not None and number % world != rank:
                     continue
                 part = order[start : start + size]
                 scored = self._scored(model, rows[part])
-                if found is None:  # every rank scores the first batch: now the sizes are known
-                    found = scored.new_zeros(total, scored.shape[1])
+                if outputs is None:  # every rank scores the first batch: now the sizes are known
+                    outputs = scored.new_zeros(total, scored.shape[1])
                 if number % world == rank:
-                    found[torch.from_numpy(part).to(self.device)] = scored
+                    outputs[torch.from_numpy(part).to(self.device)] = scored
                 report(min(start + size, total), total)
         model.train(was_training)
-        if found is None:
+        if outputs is None:
             return np.zeros(0), np.zeros((0, 1))
-        values = self.accelerator.reduce(found, "sum").cpu().numpy()
+        values = self.accelerator.reduce(outputs, "sum").cpu().numpy()
         return values[:, 0], values[:, 1:]
 
     def states(self, model: DetectorModel, rows: np.ndarray) -> torch.Tensor:
@@ -141,9 +141,9 @@ class Batches:
         width = self._width(int(self.lengths[rows].max()))
         bucket: TextBucket = self.table.bucket(rows, width).to(self._put)
         with torch.no_grad(), self.accelerator.autocast():
-            found = model.states([bucket])
+            program_states = model.states([bucket])
         model.train(was_training)
-        return found
+        return program_states
 
     def _scored(self, model: DetectorModel, rows: np.ndarray) -> torch.Tensor:
         """Return (rows, 1 + size): the logit, then the vector."""
@@ -217,8 +217,8 @@ class DetectorTask(PlainTask):
         s = self.settings
         draw = np.random.default_rng([s.seed, epoch])
         order = task_order(self.tasks, self._languages, s.members_per_task, draw)
-        form = self._drawn_forms(draw)
-        rows = form[order] * self.examples + order
+        variants = self._drawn_forms(draw)
+        rows = variants[order] * self.examples + order
         size = s.global_batch_size
         return [rows[at : at + size] for at in range(0, len(rows), size)]
 
@@ -300,32 +300,32 @@ class DetectorTask(PlainTask):
         """Return the programs of these rows on the device; none: a stand-in of weight 0."""
         is_real = len(rows) > 0
         used = rows if is_real else np.array([int(np.argmin(self.costs[: self.examples]))])
-        example, form = used % self.examples, used // self.examples
+        example, variant = used % self.examples, used // self.examples
         labels = self.labels[example]
         weights = self._weights[example] * float(is_real)
         order = np.argsort(self._batch_rows, kind="stable")
         at = order[np.searchsorted(self._batch_rows, rows, sorter=order)] if is_real else rows
         return self.batches.make(
-            self.forms[form, example], labels=labels, weights=weights, positions=at
+            self.forms[variant, example], labels=labels, weights=weights, positions=at
         )
 
     def loss_sum(self, model: Any, batch: ProgramBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what is differentiated, and the loss with its two parts, summed over the rows."""
         logits, vectors = model(batch)
         zero = torch.zeros((), device=self.accelerator.device)
-        told_label = label = zero if logits is None else label_loss(wide(logits), batch)
-        surrogate = told_similar = zero
+        reported_label = label = zero if logits is None else label_loss(wide(logits), batch)
+        surrogate = reported_similar = zero
         if self.contrasts:
             rows = len(batch.positions)
             gradient, losses = self._next_gradient(batch, vectors)
             # A stand-in row adds 0, and takes part in the collectives of the backward pass.
             inner = (wide(vectors)[:rows] * gradient).sum() + 0.0 * wide(vectors).sum()
-            surrogate, told_similar = self.weight * inner, losses.sum()
+            surrogate, reported_similar = self.weight * inner, losses.sum()
         elif vectors is not None:
             surrogate = 0.0 * wide(vectors).sum()  # DDP waits for every head
-        total = told_label + self.weight * told_similar
-        told = torch.stack([total, told_label, told_similar]).detach()
-        return label + surrogate, told
+        total = reported_label + self.weight * reported_similar
+        reported_loss = torch.stack([total, reported_label, reported_similar]).detach()
+        return label + surrogate, reported_loss
 
     def _next_gradient(
         self, batch: ProgramBatch, vectors: torch.Tensor
@@ -342,26 +342,26 @@ class DetectorTask(PlainTask):
         """Return (rows, width) states of some train programs, the same on all ranks."""
         draw = np.random.default_rng(self.settings.seed)
         rows = draw.permutation(self.examples)[:STATES]
-        found = [
+        parts = [
             self.batches.states(self.raw, self.forms[0, part])
             for part in np.array_split(rows, max(1, len(rows) // 64))
         ]
-        return torch.cat(found)
+        return torch.cat(parts)
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return scores on valid: areas and TPR at the promised FPR, and retrieval."""
         logits, vectors = self.batches.predict(self.raw, self.inputs.rows[self._valid])
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         if self.settings.objective != "similar":
             labels = self.inputs.labels("valid")
             line = threshold_at_fpr(logits[labels == 0], self.settings.target_fpr)
             counts = Ranking(labels, logits.astype(np.float64), line).counts(None)
-            found |= {"roc_auc": float(counts[4]), "pr_auc": float(counts[5])}
-            found["tpr"] = float(counts[0] / max(1.0, counts[0] + counts[2]))
+            scores |= {"roc_auc": float(counts[4]), "pr_auc": float(counts[5])}
+            scores["tpr"] = float(counts[0] / max(1.0, counts[0] + counts[2]))
         if self.settings.objective != "detect":
             tasks = [row.task for row in self.inputs.split_rows("valid")]
-            found["mrr"] = mean_reciprocal_rank(vectors, tasks)
-        return found
+            scores["mrr"] = mean_reciprocal_rank(vectors, tasks)
+        return scores
 
     @property
     def _valid(self) -> np.ndarray:
@@ -388,10 +388,10 @@ def number_tasks(tasks: Sequence[str]) -> np.ndarray:
     [0, 1, 0, 2]
     """
     numbers: dict[str, int] = {}
-    found = np.empty(len(tasks), dtype=np.int64)
+    task_numbers = np.empty(len(tasks), dtype=np.int64)
     for at, task in enumerate(tasks):
-        found[at] = numbers.setdefault(task or f"\0{at}", len(numbers))
-    return found
+        task_numbers[at] = numbers.setdefault(task or f"\0{at}", len(numbers))
+    return task_numbers
 
 
 def task_order(

@@ -55,15 +55,15 @@ def prove(
     model.eval()
     device = next(model.parameters()).device
     with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-        found = _hidden(adapted, table, rows, kernel, dtype, device, packed=packed)
+        batch_states = _hidden(adapted, table, rows, kernel, dtype, device, packed=packed)
         alone = [
             _hidden(adapted, table, rows[i : i + 1], "eager", dtype, device, packed=False)
             for i in range(len(rows))
         ]
-        wanted = torch.cat(alone)
-        error = _distance(found, wanted)
+        single_states = torch.cat(alone)
+        error = _distance(batch_states, single_states)
         head = bare.lm_head
-        same = head(found).argmax(-1) == head(wanted).argmax(-1)
+        same = head(batch_states).argmax(-1) == head(single_states).argmax(-1)
         cap = {} if kernel == "eager" else _cap_is_kept(adapted, table, rows, kernel, dtype, packed)
     model.train(was_training)
     limit = LIMITS[dtype]
@@ -71,7 +71,7 @@ def prove(
     return cap | {
         "attention": kernel,
         "samples": len(rows),
-        "tokens": len(wanted),
+        "tokens": len(single_states),
         "relative_error": error,
         "limit": limit,
         "top1_agreement": float(same.float().mean()),
@@ -109,26 +109,26 @@ def _cap_is_kept(
                 uncapped = attended("eager")
             if not _distance(uncapped, capped) >= CAP_MATTERS:  # NaN is not, either
                 continue
-            found = attended(kernel)
-        from_capped, from_uncapped = _distance(found, capped), _distance(found, uncapped)
+            outputs = attended(kernel)
+        from_capped, from_uncapped = _distance(outputs, capped), _distance(outputs, uncapped)
         return {"stress": stress, "from_capped": from_capped, "from_uncapped": from_uncapped}
     return {}
 
 
-def _distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found - wanted).float().norm() / wanted.float().norm())
+def _distance(states: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((states - reference).float().norm() / reference.float().norm())
 
 
 @contextmanager
 def _input_of(layer: torch.nn.Module | None) -> Iterator[list[torch.Tensor]]:
     """Keep what a layer is called with."""
-    kept: list[torch.Tensor] = []
+    layer_inputs: list[torch.Tensor] = []
     if layer is None:
-        yield kept
+        yield layer_inputs
         return
-    hook = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    hook = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
     try:
-        yield kept
+        yield layer_inputs
     finally:
         hook.remove()
 
@@ -182,9 +182,9 @@ def _hidden(
     batch = make_batch(
         table, rows, pad_id=adapted.base.pad_id, packed=packed, multiple=multiple
     ).to(device)
-    with forward.active(), _input_of(into) as kept:
+    with forward.active(), _input_of(into) as layer_inputs:
         states = forward.hidden(batch.ids, batch.layout)
-    return (kept[0] if into is not None else states)[batch.layout.segments >= 0]
+    return (layer_inputs[0] if into is not None else states)[batch.layout.segments >= 0]
 
 
 # ------------------------------------------------------------------------------------------------

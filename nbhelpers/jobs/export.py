@@ -101,25 +101,25 @@ def require_place(out: Path, name: str, *, kind: str) -> None:
     """
     if not out.exists():
         return
-    told = read_raw(ExportFile, out / FACTS_NAME)
+    facts = read_raw(ExportFile, out / FACTS_NAME)
     there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    is_ours = told.get("kind") == kind and told.get("name") == name
-    foreign = there - {FACTS_NAME, *(told.get("files") or [])} if is_ours else there
-    if not foreign and _card_was_edited(out, told):
+    is_ours = facts.get("kind") == kind and facts.get("name") == name
+    foreign = there - {FACTS_NAME, *(facts.get("files") or [])} if is_ours else there
+    if not foreign and _card_was_edited(out, facts):
         raise ConfigError(
             f"{out / CARD} was changed since it was written, and would be lost.",
             fix="name another folder, or move the card away first",
         )
     if foreign:
-        held = ", ".join(sorted(foreign)[:8])
+        foreign_names = ", ".join(sorted(foreign)[:8])
         raise ConfigError(
-            f"{out} exists and holds what is no export of {name}: {held}.",
+            f"{out} exists and holds what is no export of {name}: {foreign_names}.",
             fix="name another folder, or empty this one",
         )
 
 
-def _card_was_edited(out: Path, told: dict[str, Any]) -> bool:
-    card, written = out / CARD, told.get("card_sha256")
+def _card_was_edited(out: Path, facts: dict[str, Any]) -> bool:
+    card, written = out / CARD, facts.get("card_sha256")
     return bool(written) and card.is_file() and digest(card) != written
 
 
@@ -137,7 +137,7 @@ def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> l
     scrub(part, trained.settings)
     write_card(part, trained, repo_id=push_to)
     files = sorted(path.name for path in part.iterdir() if path.name != FACTS_NAME)
-    told = {
+    facts = {
         "schema": 1,
         "kind": "adapter",
         "name": trained.name,
@@ -146,7 +146,7 @@ def _write(trained: Trained, source: Path, part: Path, push_to: str | None) -> l
         "files": files,
         "card_sha256": digest(part / CARD),
     }
-    write_json(part / FACTS_NAME, told)
+    write_json(part / FACTS_NAME, facts)
     return sorted([*files, FACTS_NAME])
 
 
@@ -278,13 +278,13 @@ def merge_adapter(
     size = _write_merged(loaded, trained.template, part, out)
     del loaded
     _free()
-    found, on_training = _measure(trained, part, rows, reference, where, precision, report)
+    measured, on_training = _measure(trained, part, rows, reference, where, precision, report)
     facts = {
         "run_id": trained.run.name if trained.run else trained.name,
         "adapter": trained.settings.adapter,
         "precision": precision,
         "size_bytes": size,
-        **asdict(found),
+        **asdict(measured),
         "adapter_kl": effect.kl,
         "samples": len(rows),
         "held_out": prompts is None,
@@ -293,7 +293,7 @@ def merge_adapter(
         "reused": False,
     }
     _finish(trained, part, asked, facts)
-    _settle(part, out, found, facts)
+    _settle(part, out, measured, facts)
     return facts
 
 
@@ -317,14 +317,14 @@ def _measure(
     theirs = distributions(merged.model, rows)
     del merged
     _free()
-    found, on_training = agreement(reference, theirs), None
+    measured, on_training = agreement(reference, theirs), None
     if trained.settings.method == "qlora":
         report("compares with the 4-bit base of the training")
         tuned = load_trained(trained, device=device, quantised=True)
         on_training = agreement(distributions(tuned.model, rows), theirs)
         del tuned
         _free()
-    return found, on_training
+    return measured, on_training
 
 
 def _free() -> None:
@@ -340,12 +340,12 @@ def _digest(path: Path) -> str:
 
 def _earlier(out: Path, asked: dict[str, str]) -> dict[str, Any] | None:
     """The figures of the same merge, when its folder is whole."""
-    told = ExportFile.read(out / FACTS_NAME)
-    if told is None or told.asked != asked or not isinstance(told.files, dict):
+    facts = ExportFile.read(out / FACTS_NAME)
+    if facts is None or facts.asked != asked or not isinstance(facts.files, dict):
         return None
-    files = told.files.items()
+    files = facts.files.items()
     is_whole = all((out / n).is_file() and (out / n).stat().st_size == s for n, s in files)
-    return told.merge or None if files and is_whole else None
+    return facts.merge or None if files and is_whole else None
 
 
 def _require_place(out: Path) -> None:
@@ -379,10 +379,12 @@ def require_disk(out: Path, need_bytes: int) -> None:
 
 def _texts(trained: Trained, prompts: Sequence[str] | None, loaded: Loaded) -> list[Text]:
     if prompts is not None:
-        given = [dressed(text, trained.template, loaded.tokenizer) for text in prompts[:MAX_TEXTS]]
+        dressed_prompts = [
+            dressed(text, trained.template, loaded.tokenizer) for text in prompts[:MAX_TEXTS]
+        ]
         how = {"template": trained.template, "limit": ANSWER_TOKENS}
-        answers = continuations(loaded, given, **how)
-        texts = [Text(*pair) for pair in zip(given, answers, strict=True)]
+        answers = continuations(loaded, dressed_prompts, **how)
+        texts = [Text(*pair) for pair in zip(dressed_prompts, answers, strict=True)]
     else:
         texts = _generated(trained) or _held_out(trained, loaded.tokenizer)
     if not texts:
@@ -462,7 +464,7 @@ def _finish(trained: Trained, part: Path, asked: dict[str, str], facts: dict[str
     write_card(part, trained, merge=facts)
     there = sorted(path for path in part.iterdir() if path.is_file())
     files = {path.name: path.stat().st_size for path in there if path.name != FACTS_NAME}
-    told = {
+    folder_facts = {
         "schema": 1,
         "kind": "merged",
         "run_id": facts["run_id"],
@@ -472,15 +474,15 @@ def _finish(trained: Trained, part: Path, asked: dict[str, str], facts: dict[str
         "merge": facts,
         "files": files,
     }
-    write_json(part / FACTS_NAME, told)
+    write_json(part / FACTS_NAME, folder_facts)
     drafts.open_up(part)
 
 
-def _settle(part: Path, out: Path, found: Agreement, facts: dict[str, Any]) -> None:
+def _settle(part: Path, out: Path, measured: Agreement, facts: dict[str, Any]) -> None:
     """Give the folder its name, or the name of a failure."""
     limits, effect = facts["limits"], facts["adapter_kl"]
-    agrees = found.top1 >= limits["top1"] and found.kl <= limits["kl"]
-    if agrees and found.kl < effect:  # else rounding has eaten what the adapter does
+    agrees = measured.top1 >= limits["top1"] and measured.kl <= limits["kl"]
+    if agrees and measured.kl < effect:  # else rounding has eaten what the adapter does
         if out.exists():
             out.rmdir()  # empty: looked at before
         part.replace(out)
@@ -489,9 +491,9 @@ def _settle(part: Path, out: Path, found: Agreement, facts: dict[str, Any]) -> N
     shutil.rmtree(failed, ignore_errors=True)
     part.replace(failed)
     raise RequirementMissed(
-        f"The merged model does not agree with base and adapter: top-1 {100 * found.top1:.2f} % "
-        f"(limit {100 * limits['top1']:.2f} %), mean KL {found.kl:.3g} nats (limit "
-        f"{limits['kl']:g}; the adapter itself changes {effect:.3g}), on {found.positions} "
+        f"The merged model does not agree with base and adapter: top-1 {100 * measured.top1:.2f} % "
+        f"(limit {100 * limits['top1']:.2f} %), mean KL {measured.kl:.3g} nats (limit "
+        f"{limits['kl']:g}; the adapter itself changes {effect:.3g}), on {measured.positions} "
         f"tokens. It lies in {failed}.",
         fix="use the adapter as it is (load, export), or merge on a CPU, where weights are fp32",
     )

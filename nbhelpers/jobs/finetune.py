@@ -171,9 +171,9 @@ def _adapter_facts(s: FinetuneSettings, model: Any, *, is_found: bool) -> dict[s
     if is_found:
         config = model.peft_config[model.active_adapter]
         method = "qlora" if s.method == "qlora" else "lora"
-        r, alpha, given = config.r, float(config.lora_alpha), config.target_modules
+        r, alpha, targets = config.r, float(config.lora_alpha), config.target_modules
         name = f"{'qlora-' if method == 'qlora' else ''}r{r}"
-        modules = [given] if isinstance(given, str) else sorted(given)
+        modules = [targets] if isinstance(targets, str) else sorted(targets)
     has_one = method != "base"
     return {
         "name": name,

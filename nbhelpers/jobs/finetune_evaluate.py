@@ -121,7 +121,7 @@ def _answers(
     """Return the answers to questions, in order; this rank generates every n-th."""
     s, rank, world = context.settings, context.rank, context.plan.world_size
     mine = range(rank, len(questions), world)
-    made = generate_answers(
+    own_answers = generate_answers(
         adapted.model,
         inputs.tokenizer,
         [questions[i].prompt for i in mine],
@@ -132,8 +132,8 @@ def _answers(
         precision=context.precision,
         report=context.progress(name),
     )
-    found = dict(gather_object(list(zip(mine, made, strict=True))))
-    return [Answer(*found[i]) for i in range(len(questions))] if context.is_main else []
+    answers = dict(gather_object(list(zip(mine, own_answers, strict=True))))
+    return [Answer(*answers[i]) for i in range(len(questions))] if context.is_main else []
 
 
 def _row(question: _Question, answer: Answer) -> dict[str, Any]:
@@ -152,7 +152,9 @@ def _row(question: _Question, answer: Answer) -> dict[str, Any]:
 
 def _run_programs(context: RunContext, inputs: Inputs, rows: list[dict[str, Any]]) -> None:
     """Run the generated programs of each task in the sandbox and note how they ended."""
-    tasks = {(name, task.id): task for name, found in inputs.tasks.items() for task in found}
+    tasks = {
+        (name, task.id): task for name, split_tasks in inputs.tasks.items() for task in split_tasks
+    }
     asked = [row for row in rows if (row["split"], row["id"]) in tasks]
     if not asked:
         return
@@ -187,8 +189,8 @@ def _scores(context: RunContext, rows: list[dict[str, Any]], adapted: Adapted) -
     for split in dict.fromkeys(row["split"] for row in rows):
         part = [row for row in rows if row["split"] == split]
         score = score_generations if split == "test" else score_tasks
-        found = score(part, seed=s.split_seed, resamples=s.bootstrap_samples)
-        scores[split] = found | {"decoding": decoding}
+        split_scores = score(part, seed=s.split_seed, resamples=s.bootstrap_samples)
+        scores[split] = split_scores | {"decoding": decoding}
     return scores
 
 

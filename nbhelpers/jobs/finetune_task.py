@@ -377,8 +377,8 @@ def largest_extent(task: AdapterTask, batches: list[np.ndarray]) -> CausalExtent
     largest = CausalExtent(tokens=0, squares=0, supervised=0)
     for batch_rows in batches:
         for rows in filter(len, task.micro_batches(batch_rows)):
-            extent = _extent(task, task.costs[rows], supervised=int(task.supervised[rows].sum()))
-            largest = max(largest, extent, key=lambda x: (x.tokens, x.squares))
+            size = _extent(task, task.costs[rows], supervised=int(task.supervised[rows].sum()))
+            largest = max(largest, size, key=lambda x: (x.tokens, x.squares))
     return largest
 
 

@@ -59,7 +59,7 @@ def generate_answers(
     with _numbers(device, precision), for_generation(bare):
         for start in range(0, len(order), batch_size):
             part = order[start : start + batch_size]
-            made = _batch(
+            batch_tokens = _batch(
                 model,
                 [encoded[i] for i in part],
                 stop_ids=stop_ids,
@@ -67,7 +67,7 @@ def generate_answers(
                 max_new_tokens=max_new_tokens,
                 device=device,
             )
-            for number, tokens in zip(part, made, strict=True):
+            for number, tokens in zip(part, batch_tokens, strict=True):
                 answers[number] = answer = _answer(tokenizer, tokens, stop_ids)
                 if told is not None:
                     told(number, answer)
@@ -173,13 +173,13 @@ def continuations(
     how = decoding(model, tokenizer, template, limit, temperature)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     with for_generation(bare):
-        made = model.generate(  # (batch, prompt and new tokens)
+        sequences = model.generate(  # (batch, prompt and new tokens)
             input_ids=torch.tensor(rows, device=loaded.device),
             attention_mask=torch.tensor(mask, device=loaded.device),  # 1: a token, 0: padding
             generation_config=how,
             stopping_criteria=StoppingCriteriaList([stop] if stop else []),
         )
-    return tokenizer.batch_decode(made[:, width:].tolist(), skip_special_tokens=True)
+    return tokenizer.batch_decode(sequences[:, width:].tolist(), skip_special_tokens=True)
 
 
 def pad_token(tokenizer: Any) -> int:
@@ -193,8 +193,8 @@ def pad_token(tokenizer: Any) -> int:
 def end_tokens(model: Any, tokenizer: Any, template: str) -> list[int]:
     """Return the ids that end an answer: the training's and the model's own."""
     own = model.generation_config.eos_token_id
-    found = [*stop_tokens(tokenizer, template), *(own if isinstance(own, list) else [own])]
-    return list(dict.fromkeys(int(token) for token in found if token is not None))
+    ids = [*stop_tokens(tokenizer, template), *(own if isinstance(own, list) else [own])]
+    return list(dict.fromkeys(int(token) for token in ids if token is not None))
 
 
 def decoding(model: Any, tokenizer: Any, template: str, limit: int, temperature: float) -> Any:

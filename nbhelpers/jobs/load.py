@@ -207,10 +207,10 @@ def _fill(model: Any, tensors: dict[str, Any], folder: Path) -> dict[str, Any]:
     misfit = sorted(name for name in shared if tensors[name].shape != places[name].shape)
     if homeless or empty or misfit:
         parts = (("without a place", homeless), ("missing", empty), ("of another shape", misfit))
-        told = "; ".join(f"{len(n)} {what} ({_some(n)})" for what, n in parts if n)
+        mismatches = "; ".join(f"{len(n)} {what} ({_some(n)})" for what, n in parts if n)
         raise DataError(
             f"The adapter in {folder} does not fit its base: of {len(tensors)} tensors in the "
-            f"file, {len(shared) - len(misfit)} have a place: {told}.",
+            f"file, {len(shared) - len(misfit)} have a place: {mismatches}.",
             fix="load it on the base that it was trained on, with the adapter_config.json that was "
             "saved with it",
         )

@@ -83,8 +83,8 @@ class Loaded:
         with torch.inference_mode():
             states = self.model.states([bucket.to(lambda x: x.to(self.device))])
             logits, vectors = self.model.logits(states), self.model.project(states)
-        found = np.full(len(rows), np.nan) if logits is None else logits.cpu().numpy()
-        return found, vectors.cpu().numpy()
+        row_logits = np.full(len(rows), np.nan) if logits is None else logits.cpu().numpy()
+        return row_logits, vectors.cpu().numpy()
 
 
 def load_detector(folder: Path, *, device: str | torch.device = "cpu") -> Loaded:
@@ -133,18 +133,18 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """
     path = Path(folder) / FACTS_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no detector: {FACTS_FILE} is missing or cannot be read.",
             fix="name a run of the job detector, its checkpoint, or an exported folder",
         ) from error
-    if not isinstance(found, dict) or any(name not in found for name in NEEDED):
+    if not isinstance(facts, dict) or any(name not in facts for name in NEEDED):
         raise ConfigError(f"{path} lacks one of {', '.join(NEEDED)}.", fix="export the run again")
     for name, is_known in KNOWN.items():
-        if not is_known(found[name]):
+        if not is_known(facts[name]):
             raise ConfigError(
-                f"{path}: {name} is {str(found[name])[:80]!r}, which this version does not know.",
+                f"{path}: {name} is {str(facts[name])[:80]!r}, which this version does not know.",
                 fix="copy the folder again, or use the version of nbhelpers that wrote it",
             )
-    return found
+    return facts

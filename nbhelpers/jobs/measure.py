@@ -50,8 +50,8 @@ class CardMemory:
 
     def _read(self) -> Gpu | None:
         gpus = detect_hardware().gpus
-        found = gpus[self.index] if self.index < len(gpus) else None
-        return found if found is not None and found.memory_total_bytes else None
+        gpu = gpus[self.index] if self.index < len(gpus) else None
+        return gpu if gpu is not None and gpu.memory_total_bytes else None
 
     def read(self, device: torch.device) -> None:
         """Measure the context now, which this process must have."""
@@ -66,11 +66,11 @@ class CardMemory:
 
     def facts(self) -> dict[str, Any]:
         """Return this card's part of a rank's line in `result.json`."""
-        found: dict[str, Any] = {"context_bytes": self.context_bytes}
+        sizes: dict[str, Any] = {"context_bytes": self.context_bytes}
         if self.held is not None:
-            found["other_processes_bytes"] = self.held.other_processes_bytes
-            found["earlier_bytes"] = self.held.earlier_bytes
-        return found
+            sizes["other_processes_bytes"] = self.held.other_processes_bytes
+            sizes["earlier_bytes"] = self.held.earlier_bytes
+        return sizes
 
 
 # ------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class MemoryMeter:
         if self._scores:
             self.note("evaluation", self.take())
         self.read_context()
-        found = {
+        line = {
             "rank": rank,
             "peak_allocated_bytes": self.peak_bytes(),
             "peak_reserved_bytes": self.reserved_bytes(),
@@ -258,7 +258,7 @@ class MemoryMeter:
             "phases": self.phases,
             "snapshot": self.snapshot,
         }
-        return found | (self.card.facts() if self.card is not None else {})
+        return line | (self.card.facts() if self.card is not None else {})
 
 
 def peak_rss_bytes() -> int:

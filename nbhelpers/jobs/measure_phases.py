@@ -91,8 +91,8 @@ class StepRecorder:
         error = 100 * (self.predicted_bytes - measured_bytes) / max(1, measured_bytes)
         try:
             if abs(error) > TOLERANCE_PERCENT:
-                found = torch.cuda.memory._snapshot(self.device)
-                self._keep(found, step=step, measured_bytes=measured_bytes, error=error)
+                snapshot = torch.cuda.memory._snapshot(self.device)
+                self._keep(snapshot, step=step, measured_bytes=measured_bytes, error=error)
         except (OSError, RuntimeError, KeyError) as problem:
             self.warn(f"The record of a step's memory could not be kept: {problem}.")
         finally:
@@ -112,11 +112,11 @@ class StepRecorder:
         ]
         alive, curve = at_peak(events, blocks)
         rows = [each.to_dict() for each in alive[:MOST_SIZES]]
-        told = {"file": self.path.name, "step": step + 1, "measured_bytes": measured_bytes}
-        told |= {"predicted_bytes": self.predicted_bytes, "error_percent": error}
-        whole = told | {"schema": 1, "torch": torch.__version__, "events": len(events)}
+        summary = {"file": self.path.name, "step": step + 1, "measured_bytes": measured_bytes}
+        summary |= {"predicted_bytes": self.predicted_bytes, "error_percent": error}
+        whole = summary | {"schema": 1, "torch": torch.__version__, "events": len(events)}
         write_json(self.path, whole | {"alive": rows, "curve": thin(curve)})
-        self.tell(told | {"alive": rows[:MOST_IN_RESULT]})
+        self.tell(summary | {"alive": rows[:MOST_IN_RESULT]})
 
 
 def at_peak(
@@ -149,17 +149,17 @@ def at_peak(
 
 def _grouped(events: Sequence[Mapping[str, Any]], alive: dict[int, int], at: int) -> list[Alive]:
     """Go forward from what was alive before the first event up to event `at`."""
-    made: dict[int, str] = {}
+    origins: dict[int, str] = {}
     for event in events[:at]:
         if event["action"] == "alloc":
             alive[event["addr"]] = event["size"]
-            made[event["addr"]] = place(event.get("frames") or ())
+            origins[event["addr"]] = place(event.get("frames") or ())
         elif event["action"] in FREED:
             alive.pop(event["addr"], None)
-            made.pop(event["addr"], None)
-    counts = Counter((size, made.get(addr, NO_FRAME)) for addr, size in alive.items())
-    found = [Alive(size_bytes=s, count=n, made_at=where) for (s, where), n in counts.items()]
-    return sorted(found, key=lambda each: -each.size_bytes * each.count)
+            origins.pop(event["addr"], None)
+    counts = Counter((size, origins.get(addr, NO_FRAME)) for addr, size in alive.items())
+    groups = [Alive(size_bytes=s, count=n, made_at=where) for (s, where), n in counts.items()]
+    return sorted(groups, key=lambda each: -each.size_bytes * each.count)
 
 
 def place(frames: Iterable[Mapping[str, Any]]) -> str:
@@ -169,15 +169,15 @@ def place(frames: Iterable[Mapping[str, Any]]) -> str:
     ...        {"filename": "/y/models/gemma/mlp.py", "line": 7, "name": "forward"}])
     'gemma/mlp.py:7 forward'
     """
-    found = ""
+    code_line = ""
     for frame in frames:
         parts = str(frame.get("filename", "")).replace("\\", "/").split("/")
         if not parts[-1].endswith(".py"):
             continue
-        found = f"{'/'.join(parts[-2:])}:{frame.get('line')} {frame.get('name')}"
+        code_line = f"{'/'.join(parts[-2:])}:{frame.get('line')} {frame.get('name')}"
         if "torch" not in parts:
-            return found
-    return found or "the backward pass, or code without Python lines"
+            return code_line
+    return code_line or "the backward pass, or code without Python lines"
 
 
 def thin(curve: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -316,23 +316,23 @@ class PhaseTimer:
 
 
 def steps_to_watch(
-    windows: list[np.ndarray], tokens: Callable[[np.ndarray], int], *, first: int
+    global_batches: list[np.ndarray], tokens: Callable[[np.ndarray], int], *, first: int
 ) -> list[int]:
     """Return the optimizer steps whose phases are measured: the first, and the heaviest later one.
 
     Args:
-        windows: Rows of each step to come, the first of them that of step `first`.
-        tokens: Of the largest micro-batch of a window.
+        global_batches: Rows of each step to come, the first of them that of step `first`.
+        tokens: Of the largest micro-batch of a global batch.
 
-    >>> windows = [np.array([1, 2]), np.array([3, 3]), np.array([9, 8]), np.array([2, 3])]
-    >>> steps_to_watch(windows, lambda window: int(window.sum()), first=10)
+    >>> batches = [np.array([1, 2]), np.array([3, 3]), np.array([9, 8]), np.array([2, 3])]
+    >>> steps_to_watch(batches, lambda batch: int(batch.sum()), first=10)
     [10, 11, 12]
     """
-    found = list(range(first, first + min(FIRST_STEPS, len(windows))))
-    late = windows[FIRST_STEPS : FIRST_STEPS + MOST_WINDOWS]
+    steps = list(range(first, first + min(FIRST_STEPS, len(global_batches))))
+    late = global_batches[FIRST_STEPS : FIRST_STEPS + MOST_WINDOWS]
     if late:
-        found.append(first + FIRST_STEPS + int(np.argmax([tokens(window) for window in late])))
-    return found
+        steps.append(first + FIRST_STEPS + int(np.argmax([tokens(batch) for batch in late])))
+    return steps
 
 
 def told_phases(events: Iterable[Mapping[str, Any]], where: str) -> dict[str, int]:
@@ -341,15 +341,15 @@ def told_phases(events: Iterable[Mapping[str, Any]], where: str) -> dict[str, in
     Args:
         where: The device's name: what another card needed says nothing of this one.
     """
-    found: dict[str, int] = {}
+    peaks: dict[str, int] = {}
     for event in events:
         phases = event.get("phases")
         if event.get("type") != EVENT or event.get("where") != where:
             continue
         for name, size in phases.items() if isinstance(phases, Mapping) else ():
             if name in PHASES and isinstance(size, int | float):
-                found[name] = max(found.get(name, 0), int(size))
-    return found
+                peaks[name] = max(peaks.get(name, 0), int(size))
+    return peaks
 
 
 def phase_rows(
@@ -397,27 +397,28 @@ def meter_of(context: RunContext, *, is_resumed: bool, load_bytes: int = 0) -> M
     meter = MemoryMeter(device, card=context.card, phases=loaded)
     for name, size in told_phases(context.earlier, meter.where).items():
         meter.note(name, size)
-    kept = [event for event in context.earlier if event.get("type") == SNAPSHOT_EVENT]
-    meter.snapshot = kept[-1].get("snapshot") if kept else None
+    snapshots = [event for event in context.earlier if event.get("type") == SNAPSHOT_EVENT]
+    meter.snapshot = snapshots[-1].get("snapshot") if snapshots else None
     return meter
 
 
-def settle_budget(context: RunContext, found: MemoryBudget | None) -> MemoryBudget | None:
+def settle_budget(context: RunContext, data_budget: MemoryBudget | None) -> MemoryBudget | None:
     """Return what the measured peak is compared with, and write it as an event.
 
     The simulation of before the run is of the longest possible batch. Where the data's largest one
     is as long, it stands in the place of the ledger.
 
     Args:
-        found: The ledger of the data's largest batch.
+        data_budget: The ledger of the data's largest batch.
     """
-    told = _told_budget(context)
-    if told is not None and told.source == "simulation" and found is not None:
+    run_budget = _told_budget(context)
+    if run_budget is not None and run_budget.source == "simulation" and data_budget is not None:
         longest = ledger_budget(context.preset, context.plan, context.hardware).allocated_bytes
-        found = told if abs(found.allocated_bytes / longest - 1) < SAME_SHARE else found
-    if found is not None:
-        context.emit("memory", predicted_bytes=found.allocated_bytes)
-    return found
+        if abs(data_budget.allocated_bytes / longest - 1) < SAME_SHARE:
+            data_budget = run_budget
+    if data_budget is not None:
+        context.emit("memory", predicted_bytes=data_budget.allocated_bytes)
+    return data_budget
 
 
 def peaks_of(
@@ -432,9 +433,9 @@ def peaks_of(
     if meter.device.type == "cuda" and predicted:
         rank = context.rank
 
-        def tell(found: dict[str, Any]) -> None:
-            meter.snapshot = found
-            context.emit_rank(SNAPSHOT_EVENT, snapshot=found)
+        def tell(record: dict[str, Any]) -> None:
+            meter.snapshot = record
+            context.emit_rank(SNAPSHOT_EVENT, snapshot=record)
 
         recorder = StepRecorder(
             meter.device,
@@ -474,16 +475,16 @@ def memory_facts(
     cuda = context.accelerator.device.type == "cuda"
     by_phase = [line.pop("phases", {}) for line in ranks]
     snapshots = [line.pop("snapshot", None) for line in ranks]
-    told = budget if budget is not None and budget.phases else _told_budget(context)
-    phases = {line.name: line.size_bytes for line in told.phases} if told else {}
+    phase_budget = budget if budget is not None and budget.phases else _told_budget(context)
+    phases = {line.name: line.size_bytes for line in phase_budget.phases} if phase_budget else {}
     facts: dict[str, Any] = {
         "device": context.accelerator.device.type,
         "what": "allocator peak" if cuda else "live tensor bytes",
         "per_rank": ranks,
         "source": budget.source if budget is not None else None,
         "phases": phase_rows(phases, by_phase),
-        "basis": (OF_DATA if told is budget else OF_BUDGET) if phases else None,
-        "reserved": _reserved(told, ranks),
+        "basis": (OF_DATA if phase_budget is budget else OF_BUDGET) if phases else None,
+        "reserved": _reserved(phase_budget, ranks),
         "left_over": left_over(ranks),
         "snapshot": next(filter(None, snapshots), None),
     }
@@ -493,17 +494,17 @@ def memory_facts(
     return facts | {"predicted_lines": lines} | compare(budget, measured)
 
 
-def _reserved(told: MemoryBudget | None, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def _reserved(budget: MemoryBudget | None, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     measured = max(line["peak_reserved_bytes"] for line in ranks) or None
-    predicted = told.reserved_bytes if told is not None else None
+    predicted = budget.reserved_bytes if budget is not None else None
     error = 100 * (predicted - measured) / measured if predicted and measured else None
     return {"predicted_bytes": predicted, "measured_bytes": measured, "error_percent": error}
 
 
 def left_over(ranks: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
     """Return what the cards held beside the tensors of the run: of each kind the largest."""
-    found = {}
+    largest = {}
     for name in LEFT_OVER:
         known = [line[name] for line in ranks if line.get(name) is not None]
-        found[name] = max(known, default=None)
-    return found
+        largest[name] = max(known, default=None)
+    return largest

@@ -101,10 +101,10 @@ class CodeMetric(evaluate.Metric):
                 f"{type(self).__name__} got no {missing[0]}",
                 fix=f"Give {' and '.join(self.inputs)}, one value a sample each.",
             )
-        given = {name: values for name, values in columns.items() if values is not None}
-        super().add_batch(**{name: [_storable(v) for v in given[name]] for name in given})
+        filled = {name: values for name, values in columns.items() if values is not None}
+        super().add_batch(**{name: [_storable(v) for v in filled[name]] for name in filled})
 
-    def compute(self, **given: Any) -> dict[str, Any] | None:
+    def compute(self, **arguments: Any) -> dict[str, Any] | None:
         """Return the score of all that was added; without any sample it is None.
 
         Columns of other metrics, as `evaluate.combine` passes them to all, are left aside.
@@ -112,13 +112,13 @@ class CodeMetric(evaluate.Metric):
         Raises:
             ConfigError: An argument is no column of any of these metrics.
         """
-        unknown = sorted(set(given) - set(INPUTS))
+        unknown = sorted(set(arguments) - set(INPUTS))
         if unknown:
             raise ConfigError(
                 f"{type(self).__name__}.compute has no argument {unknown[0]!r}",
                 fix=did_you_mean(unknown[0], self.inputs),
             )
-        columns = {name: given.get(name) for name in self.inputs}
+        columns = {name: arguments.get(name) for name in self.inputs}
         if any(values is not None for values in columns.values()):
             self.add_batch(**columns)
         elif self.writer is None:

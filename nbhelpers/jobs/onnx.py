@@ -78,13 +78,13 @@ class Graph(nn.Module):
             input_ids: (batch, length) int64, padded on the right.
             attention_mask: (batch, length) int64, 1 for tokens and 0 for padding.
         """
-        told = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        states = told.last_hidden_state  # (batch, length, hidden)
+        outputs = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        states = outputs.last_hidden_state  # (batch, length, hidden)
         parts = [
             self._pooled(states, input_ids, attention_mask, how) for how in self.model.poolings
         ]
-        found = self.model.scaled(torch.cat(parts, dim=1))
-        logit, vector = self.model.logits(found), self.model.project(found)
+        pooled_states = self.model.scaled(torch.cat(parts, dim=1))
+        logit, vector = self.model.logits(pooled_states), self.model.project(pooled_states)
         return (vector,) if logit is None else (logit, vector)
 
 
@@ -116,11 +116,11 @@ def write_graph(loaded: Loaded, folder: Path) -> list[str]:
                 external_data=size > LARGEST_FILE,
             )
     except Exception as error:  # the exporter raises what its parts raise
-        told = str(error).strip().splitlines() or [type(error).__name__]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise JobFailed(
-            f"The ONNX exporter of torch {torch.__version__} failed: {told[0][:300]}",
+            f"The ONNX exporter of torch {torch.__version__} failed: {lines[0][:300]}",
             fix="export without --onnx, or with another version of torch",
-            details="\n".join(told[1:6]),
+            details="\n".join(lines[1:6]),
         ) from error
     return sorted(path.name for path in folder.glob(f"{GRAPH}*"))
 
@@ -155,9 +155,9 @@ def write_example(loaded: Loaded, folder: Path) -> None:
     ends = {"first": table.bos_id, "last": table.eos_id, "pad": table.pad_id}
     result = Result.read(folder / RESULT_NAME)
     note = (result.data.note if result else None) or ""
-    told = read_raw(DetectorFile, folder / FACTS_FILE)
-    told |= {"tokens": ends, "notice": NO_EVIDENCE, "data_note": note}
-    write_json(folder / FACTS_FILE, told)
+    facts = read_raw(DetectorFile, folder / FACTS_FILE)
+    facts |= {"tokens": ends, "notice": NO_EVIDENCE, "data_note": note}
+    write_json(folder / FACTS_FILE, facts)
 
 
 _OF_PROGRAM = ("from nbhelpers.data.canonical import", "from canonical import")
@@ -184,6 +184,6 @@ def graph_scores(folder: Path, codes: Sequence[str]) -> Iterator[tuple[list[int]
     shipped = OnnxDetector(folder)
     rows = [shipped.ids(code) for code in codes]
     for group, width in batches_of([len(row) for row in rows], shipped.facts["seq_len"]):
-        found = shipped.run([rows[row] for row in group], width)
-        logit = found.get("logit", np.full(len(group), np.nan))
-        yield group, (logit, found["vector"])
+        outputs = shipped.run([rows[row] for row in group], width)
+        logit = outputs.get("logit", np.full(len(group), np.nan))
+        yield group, (logit, outputs["vector"])

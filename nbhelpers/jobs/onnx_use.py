@@ -48,10 +48,10 @@ class OnnxDetector:
         """Return the token ids of a program, cut to what the model reads."""
         ends = self.facts["tokens"]
         first = [] if ends["first"] is None else [ends["first"]]
-        found = self.tokenizer.encode(
+        encoding = self.tokenizer.encode(
             canonical(code, self.facts["canonical"]), add_special_tokens=False
         )
-        return [*first, *found.ids[: self.facts["seq_len"] - 1 - len(first)], ends["last"]]
+        return [*first, *encoding.ids[: self.facts["seq_len"] - 1 - len(first)], ends["last"]]
 
     def run(self, rows: Sequence[Sequence[int]], width: int = 0) -> dict[str, Any]:
         """Return `logit` (rows,) and `vector` (rows, dimensions), as far as the graph has them.
@@ -65,15 +65,15 @@ class OnnxDetector:
         mask = np.zeros_like(ids)
         for line, row in enumerate(rows):
             ids[line, : len(row)], mask[line, : len(row)] = row, 1
-        found = self.session.run(self.outputs, {"input_ids": ids, "attention_mask": mask})
-        return dict(zip(self.outputs, found, strict=True))
+        arrays = self.session.run(self.outputs, {"input_ids": ids, "attention_mask": mask})
+        return dict(zip(self.outputs, arrays, strict=True))
 
     def score(self, code: str) -> dict[str, float]:
         """Return the logit (AI against human) and its probability; {} without a classifier."""
-        found = self.run([self.ids(code)])
-        if "logit" not in found:
+        outputs = self.run([self.ids(code)])
+        if "logit" not in outputs:
             return {}
-        logit = float(found["logit"][0])
+        logit = float(outputs["logit"][0])
         point = self.facts.get("operating_point") or {}
         scaled = logit / (point.get("temperature") or 1.0)
         return {"logit": logit, "p_ai": 0.5 * (1.0 + math.tanh(scaled / 2))}
@@ -81,8 +81,8 @@ class OnnxDetector:
     @property
     def notice(self) -> str:
         """What must be read beside every score: of `detector.json`, and that nothing is called."""
-        told = [self.facts.get("data_note"), self.facts.get("notice"), NO_THRESHOLD]
-        return " ".join(text for text in told if text)
+        texts = [self.facts.get("data_note"), self.facts.get("notice"), NO_THRESHOLD]
+        return " ".join(text for text in texts if text)
 
 
 def code_in(place: Path) -> tuple[str, str]:
@@ -117,8 +117,8 @@ def main(names: list[str]) -> int:
     for name in asked.files:
         code, fault = code_in(Path(name))
         n_faults += bool(fault)
-        told = {"error": fault} if fault else {**detector.score(code), "call": None}
-        sys.stdout.write(json.dumps({"file": name, **told, "notice": detector.notice}) + "\n")
+        fields = {"error": fault} if fault else {**detector.score(code), "call": None}
+        sys.stdout.write(json.dumps({"file": name, **fields, "notice": detector.notice}) + "\n")
     return int(n_faults > 0)
 
 

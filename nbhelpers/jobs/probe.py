@@ -83,15 +83,15 @@ def rate_of(steps: Sequence[dict[str, Any]], *, warm_up: int = WARM_UP) -> dict[
         steps: Events with counts and seconds since the start of training.
         warm_up: Steps that are left out, as long as one more is left.
     """
-    kept = list(steps[min(warm_up, max(len(steps) - 2, 0)) :])
-    if len(kept) < 2:
+    timed_steps = list(steps[min(warm_up, max(len(steps) - 2, 0)) :])
+    if len(timed_steps) < 2:
         return {}
-    first, last = kept[0], kept[-1]
+    first, last = timed_steps[0], timed_steps[-1]
     names = ("examples", "useful_tokens", "padded_tokens", "elapsed_s")
     pairs, useful, padded, seconds = (last[name] - first[name] for name in names)
     if seconds <= 0 or padded <= 0:
         return {}
-    each = [two["elapsed_s"] - one["elapsed_s"] for one, two in pairwise(kept)]
+    each = [two["elapsed_s"] - one["elapsed_s"] for one, two in pairwise(timed_steps)]
     return {
         "pairs_per_s": pairs / seconds,
         "useful_tokens_per_s": useful / seconds,

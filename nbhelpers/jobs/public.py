@@ -36,8 +36,8 @@ def require_ours(folder: Path) -> Path:
     is_link = folder.is_symlink()
     if not is_link and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
         return folder
-    told = {} if is_link else read_json(folder / FACTS_NAME) or {}
-    if told.get("kind") not in _KINDS:
+    facts = {} if is_link else read_json(folder / FACTS_NAME) or {}
+    if facts.get("kind") not in _KINDS:
         raise ConfigError(
             f"{folder} is needed for a while, and something else lies there.",
             fix=f"move {folder.name} away, or name another folder to write",
@@ -173,12 +173,12 @@ def public_name(source: Any) -> str:
 
 def public_detector_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in which local files and folders have no name."""
-    found = dict(settings)
+    published = dict(settings)
     for name in _SOURCES:
-        value = found.get(name)
+        value = published.get(name)
         if value and public_name(value).startswith("a local copy"):
-            found[name] = LOCAL
-    return scrubbed(found)
+            published[name] = LOCAL
+    return scrubbed(published)
 
 
 def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,15 +186,18 @@ def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
 
     What `nbhelpers detect` reads of a run is kept under the same names.
     """
-    found = {name: result[name] for name in _KEPT if result.get(name) is not None}
-    found["settings"] = public_detector_settings(result.get("settings") or {})
-    found["data"] = _picked(result.get("data"), _OF_DATA)
-    found["audit"] = _picked(result.get("audit"), _OF_AUDIT)
-    if "source" in found["data"]:
-        found["data"]["source"] = public_name(found["data"]["source"])
-    if found.get("model"):
-        found["model"] = {**found["model"], "name": public_name(found["model"].get("name"))}
-    return scrubbed(found)
+    published = {name: result[name] for name in _KEPT if result.get(name) is not None}
+    published["settings"] = public_detector_settings(result.get("settings") or {})
+    published["data"] = _picked(result.get("data"), _OF_DATA)
+    published["audit"] = _picked(result.get("audit"), _OF_AUDIT)
+    if "source" in published["data"]:
+        published["data"]["source"] = public_name(published["data"]["source"])
+    if published.get("model"):
+        published["model"] = {
+            **published["model"],
+            "name": public_name(published["model"].get("name")),
+        }
+    return scrubbed(published)
 
 
 def _picked(data: Any, names: tuple[str, ...]) -> dict[str, Any]:
@@ -219,17 +222,19 @@ def scrub_names(folder: Path) -> None:
     for name in ("config.json", "tokenizer_config.json"):
         data = read_json(folder / name)
         if data is not None and {"_name_or_path", "name_or_path"} & set(data):
-            kept = {k: v for k, v in data.items() if k not in ("_name_or_path", "name_or_path")}
-            write_json(folder / name, kept)
+            remaining = {
+                k: v for k, v in data.items() if k not in ("_name_or_path", "name_or_path")
+            }
+            write_json(folder / name, remaining)
 
 
 def copy_calibration(trained: TrainedDetector, part: Path) -> dict[str, Any] | None:
     """Write the calibration of a run beside its model, where there is one; return it."""
     home = trained.scored or trained.folder
-    told = read_raw(CalibrationFile, home / CALIBRATION)
-    if not told:
+    calibration = read_raw(CalibrationFile, home / CALIBRATION)
+    if not calibration:
         return None
-    if not (source := told.get("source")) or public_name(source).startswith("a local copy"):
-        told["source"] = "known-human code of the one who exported this"
-    write_json(part / CALIBRATION, scrubbed(told))
-    return told
+    if not (source := calibration.get("source")) or public_name(source).startswith("a local copy"):
+        calibration["source"] = "known-human code of the one who exported this"
+    write_json(part / CALIBRATION, scrubbed(calibration))
+    return calibration

@@ -29,20 +29,20 @@ def epoch_windows(
 
 
 def micro_batches(
-    window: NDArray[np.int64],
+    global_batch: NDArray[np.int64],
     costs: NDArray[np.int64],
     *,
     rank: int,
     world_size: int,
     per_device: int,
 ) -> list[NDArray[np.int64]]:
-    """Return this rank's rows of each micro-step; a rank may get none in a short window.
+    """Return this rank's rows of each micro-step; a rank may get none in a short batch.
 
     Rows are sorted by cost (tokens), so that a micro-step holds like lengths and all ranks of a
     micro-step work equally long. The longest come first: a run that does not fit fails at once.
 
     Args:
-        window: Rows of the whole optimizer step.
+        global_batch: Rows of the whole optimizer step.
         costs: Cost of every row of the data set.
 
     >>> w, c = np.arange(5), np.array([1, 5, 2, 4, 3])
@@ -51,8 +51,8 @@ def micro_batches(
     >>> [m.tolist() for m in micro_batches(w, c, rank=1, world_size=2, per_device=2)]
     [[3], [0]]
     """
-    ordered = window[np.lexsort((window, -costs[window]))]
-    micro_steps = math.ceil(len(window) / (world_size * per_device))
+    ordered = global_batch[np.lexsort((global_batch, -costs[global_batch]))]
+    micro_steps = math.ceil(len(global_batch) / (world_size * per_device))
     return [part[rank::world_size] for part in np.array_split(ordered, micro_steps)]
 
 

@@ -153,19 +153,19 @@ def operations(
         report: Called with a text that says how far it is.
         is_cancelled: Whether the request at hand is to be stopped.
     """
-    held: dict[str, Served] = {}
+    models: dict[str, Served] = {}
 
     def load(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
-        held["model"] = Served(
+        models["model"] = Served(
             Trained.from_dict(trained), report=report, is_cancelled=is_cancelled, **options
         )
-        return held["model"].loaded.to_dict()
+        return models["model"].loaded.to_dict()
 
     def ask(**options: Any) -> dict[str, Any]:
-        return {"answers": held["model"].ask(**options)}
+        return {"answers": models["model"].ask(**options)}
 
     def compare(**options: Any) -> dict[str, Any]:
-        return held["model"].compare(**options)
+        return models["model"].compare(**options)
 
     return {
         "load": load,
@@ -181,9 +181,9 @@ def _merge(report: Report) -> Callable[..., dict[str, Any]]:
         from nbhelpers.jobs.export import merge_adapter
 
         set_token(token)
-        given = Trained.from_dict(trained)
+        source = Trained.from_dict(trained)
         options["out"] = Path(options["out"])
-        return merge_adapter(given, report=report, **options)
+        return merge_adapter(source, report=report, **options)
 
     return merge
 

@@ -23,19 +23,19 @@ HEAD_CHARACTERS, HEAD_CHARACTERS_PER_TOKEN = 64_000, 32
 
 def operations(line: Line) -> dict[str, Callable[..., dict[str, Any]]]:
     """Return the operations of one process by name; `load` comes before `score`."""
-    held: dict[str, Loaded] = {}
+    models: dict[str, Loaded] = {}
 
     def load(folder: str, device: str) -> dict[str, Any]:
         from nbhelpers.jobs.load import choose_device
         from nbhelpers.jobs.load_detector import load_detector
 
         used = choose_device(device)
-        held["model"] = load_detector(Path(folder), device=used)
-        return {"device": str(used), "settings": held["model"].settings}
+        models["model"] = load_detector(Path(folder), device=used)
+        return {"device": str(used), "settings": models["model"].settings}
 
     def score(codes: list[str], batch_size: int, vectors: bool) -> dict[str, Any]:
         """Logits, token counts, and unit vectors as base64 of float32, (programs, dimensions)."""
-        return scores(held["model"], line, codes, batch_size=batch_size, with_vectors=vectors)
+        return scores(models["model"], line, codes, batch_size=batch_size, with_vectors=vectors)
 
     return {"load": load, "score": score, "export": _export(line)}
 
@@ -46,8 +46,8 @@ def _export(line: Line) -> Callable[..., dict[str, Any]]:
         from nbhelpers.use.trained import TrainedDetector
 
         options["out"] = Path(options["out"])
-        given = TrainedDetector.from_dict(trained)
-        return export_detector(given, report=line.report, **options)
+        detector = TrainedDetector.from_dict(trained)
+        return export_detector(detector, report=line.report, **options)
 
     return export
 
@@ -66,8 +66,8 @@ def scores(
     rows: list[Any] = []
     for start in range(0, len(codes), PART):
         heads, counts = read_heads(loaded, codes[start : start + PART])
-        found, vectors = _scored(loaded, line, heads, batch_size)
-        logits += [float(each) for each in found]
+        part_logits, vectors = _scored(loaded, line, heads, batch_size)
+        logits += [float(each) for each in part_logits]
         tokens += counts
         if with_vectors:
             rows.append(vectors)

@@ -69,8 +69,8 @@ def pretrained_encoder(
 def _key(
     config: Any, table: TokenTable | GraphTable, rows: np.ndarray, steps: int, seed: int
 ) -> str:
-    recipe = [RECIPE, BATCH, LEARNING_RATE, WARMUP_STEPS, SORTED_BATCHES]
-    facts = json.dumps([*recipe, table.seq_len, steps, seed])
+    hyperparameters = [RECIPE, BATCH, LEARNING_RATE, WARMUP_STEPS, SORTED_BATCHES]
+    facts = json.dumps([*hyperparameters, table.seq_len, steps, seed])
     digest = hashlib.sha256(f"{config.to_json_string()}{facts}".encode())
     digest.update(torch.__version__.encode())
     for row in rows:
@@ -127,7 +127,7 @@ def _loss(model: Any, bucket: Bucket, words: Tensor) -> Tensor:
     if model.config.model_type == "gpt2":
         states = hidden_states(model, bucket)
         at = torch.arange(ids.shape[1] - 1) < bucket.last[:, None]
-        told, wanted = states[:, :-1][at], ids[:, 1:][at]
+        token_states, wanted = states[:, :-1][at], ids[:, 1:][at]
         recalled = states[rows, bucket.last]
     else:
         at = (torch.rand(ids.shape) < HIDDEN_SHARE) & (torch.arange(ids.shape[1]) > 0)
@@ -135,8 +135,8 @@ def _loss(model: Any, bucket: Bucket, words: Tensor) -> Tensor:
         states = hidden_states(
             model, replace(bucket, ids=ids.masked_fill(at, model.config.eos_token_id))
         )
-        told, wanted, recalled = states[at], ids[at], states[:, 0]
-    return cross_entropy(told @ table.T, wanted) + cross_entropy(recalled @ table.T, words)
+        token_states, wanted, recalled = states[at], ids[at], states[:, 0]
+    return cross_entropy(token_states @ table.T, wanted) + cross_entropy(recalled @ table.T, words)
 
 
 def _code_end(bucket: Bucket) -> Tensor:

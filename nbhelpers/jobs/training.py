@@ -204,8 +204,8 @@ def watched_gpus(context: RunContext) -> dict[int, str]:
     if not (context.is_main and plan.use_gpu):
         return {}
     # A run of several nodes is recorded before it is known which GPUs of which node it gets.
-    found = detect_hardware() if plan.num_nodes > 1 else context.hardware
-    return {gpu.index: gpu.name for gpu in found.gpus[: plan.processes_per_node]}
+    machine = detect_hardware() if plan.num_nodes > 1 else context.hardware
+    return {gpu.index: gpu.name for gpu in machine.gpus[: plan.processes_per_node]}
 
 
 def _resume(

@@ -185,12 +185,12 @@ def _check_gpu(precision: str, launched_by: int | None) -> CardMemory:
 
     from nbhelpers.jobs.measure import CardMemory
 
-    found = torch.cuda.device_count()
+    n_gpus = torch.cuda.device_count()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     card = CardMemory(local, notebook_pid=launched_by)
-    if local >= found:
+    if local >= n_gpus:
         raise HardwareError(
-            f"Process {local} needs a GPU of its own; torch {torch.__version__} sees {found}.",
+            f"Process {local} needs a GPU of its own; torch {torch.__version__} sees {n_gpus}.",
             fix="check CUDA_VISIBLE_DEVICES, and that torch was built for this driver",
         )
     if precision == "bf16" and torch.cuda.get_device_capability(local) < (8, 0):
@@ -266,10 +266,10 @@ def _out_of_memory(run: Run, text: str) -> OutOfMemory:
         else "set gradient_checkpointing=true or a shorter seq_len"
     )
     predicted = (budget or {}).get("total_bytes")
-    told = f" Predicted need: {predicted / 2**30:.2f} GiB." if predicted else ""
+    memory_text = f" Predicted need: {predicted / 2**30:.2f} GiB." if predicted else ""
     where, measured = _where()
-    told += f" Allocated at the peak: {measured / 2**30:.2f} GiB." if measured else ""
-    return OutOfMemory(f"Out of memory{where}.{told}", fix=fix, details=text[:2000])
+    memory_text += f" Allocated at the peak: {measured / 2**30:.2f} GiB." if measured else ""
+    return OutOfMemory(f"Out of memory{where}.{memory_text}", fix=fix, details=text[:2000])
 
 
 def _where() -> tuple[str, int]:

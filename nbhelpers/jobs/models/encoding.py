@@ -94,17 +94,17 @@ class _InDtype(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.dtypes = [x.dtype for x in tensors]
-        found = [torch.empty_like(x, dtype=dtype) for x in tensors]
-        torch._foreach_copy_(found, list(tensors))
-        return tuple(found)
+        copies = [torch.empty_like(x, dtype=dtype) for x in tensors]
+        torch._foreach_copy_(copies, list(tensors))
+        return tuple(copies)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        found = [
+        copies = [
             torch.empty_like(x, dtype=dtype) for x, dtype in zip(gradients, ctx.dtypes, strict=True)
         ]
-        torch._foreach_copy_(found, list(gradients))
-        return (None, *found)
+        torch._foreach_copy_(copies, list(gradients))
+        return (None, *copies)
 
 
 class _Pad(torch.autograd.Function):
@@ -131,8 +131,8 @@ class _Unpad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        found = gradient.new_zeros(ctx.columns, gradient.shape[1])
-        return found.index_copy_(0, *ctx.saved_tensors, gradient), None
+        padded = gradient.new_zeros(ctx.columns, gradient.shape[1])
+        return padded.index_copy_(0, *ctx.saved_tensors, gradient), None
 
 
 def _weights(modules: Sequence[nn.Module], dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -200,10 +200,10 @@ def _attend(
         padded = _Pad.apply(own, s.slots, s.rows * s.width)
         padded = padded.view(s.rows, s.width, 3, heads, -1)
         q, k, v = padded.permute(2, 0, 3, 1, 4).unbind()  # (rows, heads, width, head size)
-        found = scaled_dot_product_attention(
+        outputs = scaled_dot_product_attention(
             q, k, v, attn_mask=s.bias, dropout_p=dropout, is_causal=is_causal
         )
-        flat = found.transpose(1, 2).reshape(s.rows * s.width, -1)
+        flat = outputs.transpose(1, 2).reshape(s.rows * s.width, -1)
         parts.append(_Unpad.apply(flat, s.slots))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -212,10 +212,10 @@ def _attend_ragged(qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float) -
     q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
     # The kernel behind scaled_dot_product_attention, which itself takes padded rows only. Nested
     # tensors reach it too, and cost the CPU more than the kernel takes.
-    found = torch.ops.aten._flash_attention_forward(
+    outputs = torch.ops.aten._flash_attention_forward(
         q, k, v, ragged.ends, ragged.ends, ragged.longest, ragged.longest, dropout, False, False
     )
-    return found[0].flatten(1)
+    return outputs[0].flatten(1)
 
 
 def _before(x: Tensor, qw: Tensor, qb: Tensor, kw: Tensor, kb: Tensor, vw: Tensor, vb: Tensor):
@@ -225,7 +225,7 @@ def _before(x: Tensor, qw: Tensor, qb: Tensor, kw: Tensor, kb: Tensor, vw: Tenso
 
 
 def _after(
-    found: Tensor,
+    attention: Tensor,
     x: Tensor,
     weights: tuple[Tensor, ...],
     norms: tuple[Tensor, ...],
@@ -237,7 +237,7 @@ def _after(
     tw, tb, mw, mb, ow, ob = weights
     aw, ab, bw, bb = norms
     size = (x.shape[-1],)
-    x = layer_norm(drop_out(linear(found, tw, tb), p) + x, size, aw, ab, eps)
+    x = layer_norm(drop_out(linear(attention, tw, tb), p) + x, size, aw, ab, eps)
     inner = act(linear(x.to(tw.dtype), mw, mb))
     return layer_norm(drop_out(linear(inner, ow, ob), p) + x, size, bw, bb, eps)
 
@@ -254,15 +254,15 @@ def _roberta_block(
     x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
 ) -> Tensor:
     """Post-norm block. Source: RobertaLayer and BertLayer of transformers 5."""
-    seen, told, middle, out = (
+    seen, projection, middle, out = (
         layer.attention.self,
         layer.attention.output,
         layer.intermediate,
         layer.output,
     )
-    modules = (seen.query, seen.key, seen.value, told.dense, middle.dense, out.dense)
+    modules = (seen.query, seen.key, seen.value, projection.dense, middle.dense, out.dense)
     weights = _weights(modules, dtype)
-    norm, last = told.LayerNorm, out.LayerNorm
+    norm, last = projection.LayerNorm, out.LayerNorm
     p = out.dropout.p if layer.training else 0.0
     return math.after(
         attend(math.before(x, *weights[:6])),
@@ -325,15 +325,15 @@ def encode(
 
 def _pooled(encoder: nn.Module, bucket: Bucket, poolings: Poolings) -> Tensor:
     states = hidden_states(encoder, bucket)
-    found = []
+    parts = []
     for pooling in poolings:
         if not isinstance(pooling, str) or pooling != "token":
-            found.append(pooled(states, token_weights(bucket, pooling), pooling))
+            parts.append(pooled(states, token_weights(bucket, pooling), pooling))
         elif encoder.config.model_type == "gpt2":
-            found.append(states[torch.arange(bucket.rows, device=states.device), bucket.last])
+            parts.append(states[torch.arange(bucket.rows, device=states.device), bucket.last])
         else:
-            found.append(states[:, 0])
-    return torch.cat(found, dim=1)
+            parts.append(states[:, 0])
+    return torch.cat(parts, dim=1)
 
 
 def token_weights(bucket: TextBucket, pooling: str | Tensor) -> Tensor:
@@ -372,20 +372,20 @@ def _packed_states(
     if is_text and not is_causal and has_ragged_kernel(buckets[0].ids.device, dtype):
         ragged = _ragged(buckets, encoder)
     embed = _gpt2_embeddings if is_causal else _roberta_embeddings
-    segments, found, first_tokens, first = [], [], [], 0
+    segments, embeddings, first_tokens, first = [], [], [], 0
     for bucket in buckets:
         width = bucket.ids.shape[1]
         bias = None if is_causal or ragged is not None else _bias(bucket, dtype)
         segments.append(
             Segment(first=first, slots=bucket.slots, rows=bucket.rows, width=width, bias=bias)
         )
-        found.append(embed(encoder, bucket))
+        embeddings.append(embed(encoder, bucket))
         start = torch.searchsorted(
             bucket.slots, torch.arange(bucket.rows, device=bucket.slots.device) * width
         )
         first_tokens.append(first + start + (bucket.last if is_causal else 0))
         first += len(bucket.slots)
-    x = torch.cat(found) if len(found) > 1 else found[0]
+    x = torch.cat(embeddings) if len(embeddings) > 1 else embeddings[0]
     states = run_blocks(encoder, x, ragged or segments, dtype, math=math)
     if poolings != ("token",):
         parts = states.split([len(bucket.slots) for bucket in buckets])
@@ -403,13 +403,13 @@ def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Te
     rows, width = bucket.ids.shape
     padded = states.new_zeros(rows * width, states.shape[1]).index_copy(0, bucket.slots, states)
     padded = padded.view(rows, width, -1)
-    found = [
+    parts = [
         padded[:, 0]
         if isinstance(pooling, str) and pooling == "token"
         else pooled(padded, token_weights(bucket, pooling), pooling)
         for pooling in poolings
     ]
-    return torch.cat(found, dim=1)
+    return torch.cat(parts, dim=1)
 
 
 def _ragged(buckets: list[TextBucket], encoder: nn.Module) -> Ragged:
@@ -429,16 +429,16 @@ def _roberta_embeddings(encoder: nn.Module, bucket: Bucket) -> Tensor:
     """Return (T, hidden) of the packed tokens; a node's word is the mean of its code."""
     table = encoder.embeddings.word_embeddings
     pad = _before_first_position(encoder.config)
-    found = table(bucket.ids.flatten().index_select(0, bucket.slots))
+    vectors = table(bucket.ids.flatten().index_select(0, bucket.slots))
     if isinstance(bucket, GraphBucket):
         at = torch.searchsorted(bucket.slots, bucket.node_at)
-        found = found.index_copy(0, at, _node_means(table, bucket))
+        vectors = vectors.index_copy(0, at, _node_means(table, bucket))
         positions = graph_positions(bucket, pad).flatten().index_select(0, bucket.slots)
     else:
         positions = bucket.slots % bucket.ids.shape[1] + pad + 1
     types = torch.zeros_like(positions)
     return encoder.embeddings(
-        inputs_embeds=found[None], position_ids=positions[None], token_type_ids=types[None]
+        inputs_embeds=vectors[None], position_ids=positions[None], token_type_ids=types[None]
     )[0]
 
 
@@ -473,20 +473,20 @@ def _text_states(encoder: nn.Module, bucket: TextBucket) -> Tensor:
     pad = encoder.config.pad_token_id
     positions = torch.where(column <= bucket.last[:, None], column + pad + 1, pad)
     bias = _bias(bucket, _compute_dtype(column.device, encoder))
-    found = encoder(input_ids=bucket.ids, position_ids=positions, attention_mask=bias)
-    return found.last_hidden_state
+    outputs = encoder(input_ids=bucket.ids, position_ids=positions, attention_mask=bias)
+    return outputs.last_hidden_state
 
 
 def _graph_states(encoder: nn.Module, bucket: GraphBucket) -> Tensor:
     """RoBERTa on code and nodes."""
     table = encoder.embeddings.word_embeddings
-    found = table(bucket.ids)  # (rows, width, hidden)
+    vectors = table(bucket.ids)  # (rows, width, hidden)
     means = _node_means(table, bucket)
-    found = found.flatten(0, 1).index_copy(0, bucket.node_at, means).view_as(found)
+    vectors = vectors.flatten(0, 1).index_copy(0, bucket.node_at, means).view_as(vectors)
     return encoder(
-        inputs_embeds=found,
+        inputs_embeds=vectors,
         position_ids=graph_positions(bucket, encoder.config.pad_token_id),
-        attention_mask=_bias(bucket, _compute_dtype(found.device, encoder)),
+        attention_mask=_bias(bucket, _compute_dtype(vectors.device, encoder)),
     ).last_hidden_state
 
 

@@ -289,8 +289,8 @@ def tokenise(
     """
     distinct: dict[str, int] = {}
     place = np.array([distinct.setdefault(text, len(distinct)) for text in texts], dtype=np.int64)
-    form = "" if collapse else "layout"
-    digest = hashlib.sha256(f"{CACHE_FORMAT}{form}{_fingerprint(tokenizer)}".encode())
+    layout_mark = "" if collapse else "layout"
+    digest = hashlib.sha256(f"{CACHE_FORMAT}{layout_mark}{_fingerprint(tokenizer)}".encode())
     for text in distinct:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     path = cache_dir() / "tokens" / f"{digest.hexdigest()[:40]}.npz"
@@ -570,19 +570,19 @@ def graph_table(
 
 def _special_ids(tokenizer: Any) -> dict[str, int]:
     names = {"cls": "cls_token", "sep": "sep_token", "pad": "pad_token", "unk": "unk_token"}
-    found = {short: getattr(tokenizer, f"{name}_id") for short, name in names.items()}
-    missing = [names[short] for short, value in found.items() if value is None]
+    ids = {short: getattr(tokenizer, f"{name}_id") for short, name in names.items()}
+    missing = [names[short] for short, value in ids.items() if value is None]
     if missing:
         raise ConfigError(
             f"The tokenizer has no {', '.join(missing)}, which the data-flow input needs.",
             fix="take a RoBERTa tokenizer, or leave data_flow_length out",
         )
-    if found["pad"] == 0:
+    if ids["pad"] == 0:
         raise ConfigError(
             "The tokenizer's padding has id 0, which is also the position of data-flow nodes.",
             fix="take a RoBERTa tokenizer (its padding is 1), or leave data_flow_length out",
         )
-    return found
+    return ids
 
 
 Encoded = tuple[Any, Any]  # ids of many words (flat), and where each word begins (words + 1)

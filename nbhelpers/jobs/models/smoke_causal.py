@@ -167,10 +167,10 @@ def _key(tokenizer: Any, config: Any, steps: int, seed: int) -> str:
     """Return all that the weights depend on as one text."""
     from transformers import __version__
 
-    recipe = [RECIPE, BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS, steps, seed]
+    hyperparameters = [RECIPE, BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS, steps, seed]
     words = tokenizer.backend_tokenizer.to_str()
     versions = [str(torch.__version__), __version__]
-    return json.dumps([recipe, versions, words, config.to_json_string(), plain_code()])
+    return json.dumps([hyperparameters, versions, words, config.to_json_string(), plain_code()])
 
 
 def _load(path: Path, config: Any) -> Any:

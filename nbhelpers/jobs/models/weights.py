@@ -138,9 +138,9 @@ def read_state_dict(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # torch's own advice on a refused file is to load it with its code; it is not passed on
-        told = "" if "weights_only" in str(error) else f": {_reason(error)}"
+        reason = "" if "weights_only" in str(error) else f": {_reason(error)}"
         raise DataError(
-            f"{path} could not be read as a plain state dict{told}.",
+            f"{path} could not be read as a plain state dict{reason}.",
             fix="save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded",
         ) from error
     for name in ("model", "state_dict", "model_state_dict"):  # saved beside other things
@@ -157,12 +157,12 @@ def read_state_dict(path: Path) -> dict[str, Any]:
 
 def _bare_names(state: dict[str, Any]) -> dict[str, Any]:
     """Return the tensors without the prefixes of wrappers: DataParallel's and torch.compile's."""
-    found = {}
+    tensors = {}
     for key, value in state.items():
         while key.startswith(_WRAPPERS):
             key = key.partition(".")[2]
-        found[key] = value
-    return found
+        tensors[key] = value
+    return tensors
 
 
 def raise_unlike(model: Any, state: dict[str, Any], source: str) -> None:
@@ -180,8 +180,10 @@ def raise_unlike(model: Any, state: dict[str, Any], source: str) -> None:
     ]
     if missing or unknown or shapes:
         facts = {"missing": missing, "unknown": unknown, "other shape": shapes}
-        told = "; ".join(f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v)
+        differences = "; ".join(
+            f"{k}: {', '.join(v[:3])} ({len(v)})" for k, v in facts.items() if v
+        )
         raise ConfigError(
-            f"{source} does not belong to this model. {told}",
+            f"{source} does not belong to this model. {differences}",
             fix="give --model the architecture that the checkpoint was trained from",
         )

@@ -61,8 +61,8 @@ def container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -
     seen += [f"{what} (/{name} exists)" for name, what in _FILES.items() if (root / name).exists()]
     if manager := _read(root / "run/systemd/container").strip() or environ.get("container", ""):
         seen.append(f"{manager} (as systemd says)")
-    if found := _CGROUP.search(_read(root / "proc/1/cgroup")):
-        seen.append(f"{found[0]} (in /proc/1/cgroup)")
+    if cgroup := _CGROUP.search(_read(root / "proc/1/cgroup")):
+        seen.append(f"{cgroup[0]} (in /proc/1/cgroup)")
     if not seen and _has_own_processes(root):
         seen.append("a process namespace of its own (/proc/self/ns/pid)")
     return ", ".join(seen) or None

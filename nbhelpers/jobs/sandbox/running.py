@@ -246,8 +246,8 @@ def _converse(folder: str, request: bytes, limit_s: float, cancel: threading.Eve
 
 def _environment(folder: str) -> dict[str, str]:
     """All that the child sees of ours: nothing, but where a module system keeps libraries."""
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return kept | {
+    library_path = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return library_path | {
         "HOME": folder,
         "TMPDIR": folder,
         "LC_ALL": "C.UTF-8",

@@ -27,7 +27,7 @@ SCORED_BATCHES = 2
 
 
 def build_clones(
-    context: RunContext, found: Tokeniser, *, lengths: Sequence[int] | None = None
+    context: RunContext, tokeniser: Tokeniser, *, lengths: Sequence[int] | None = None
 ) -> tuple[OneStep, Any]:
     """Return the loop over synthetic pairs, and what scores the longest functions.
 
@@ -40,10 +40,10 @@ def build_clones(
     scored = longest(settings, 2 * settings.per_device_eval_batch_size * SCORED_BATCHES)
     inputs = Inputs(
         data=_pairs(len(train), len(scored), settings.max_eval_pairs or PAIRS_PER_CHUNK),
-        table=_table(settings, found, np.concatenate([train, scored])),
-        found=found,
+        table=_table(settings, tokeniser, np.concatenate([train, scored])),
+        found=tokeniser,
     )
-    model = build_clone_model(settings.model_copy(update={"random_weights": True}), found)
+    model = build_clone_model(settings.model_copy(update={"random_weights": True}), tokeniser)
     tflops = context.gpu_tflops  # which the length buckets of a batch are made for
     task = PairTask(settings, inputs, context.accelerator, model, gpu_tflops=tflops)
     step = one_step(context, task, model, len(train) // 2)
@@ -51,9 +51,9 @@ def build_clones(
     def evaluate() -> None:
         head = model.classifier.out_proj
         # The states of the functions that are not encoded here.
-        held = head.weight.new_empty(_functions(settings, len(scored)), head.in_features)
+        other_states = head.weight.new_empty(_functions(settings, len(scored)), head.in_features)
         task.predict(inputs.data.splits["valid"])
-        del held
+        del other_states
 
     return step, evaluate
 
@@ -83,14 +83,14 @@ def _labelled(left: np.ndarray, right: np.ndarray) -> ClonePairs:
     return ClonePairs(left=left, right=right, label=label)
 
 
-def _table(settings: ClonesSettings, found: Tokeniser, lengths: np.ndarray) -> Any:
-    vocab = found.config.vocab_size
+def _table(settings: ClonesSettings, tokeniser: Tokeniser, lengths: np.ndarray) -> Any:
+    vocab = tokeniser.config.vocab_size
     if settings.data_flow_length is None:
         return text_table(lengths, seq_len=settings.seq_len, vocab=vocab)
     return graph_table(
         lengths,
         seq_len=settings.seq_len,
         data_flow_length=settings.data_flow_length,
-        positions=found.config.max_position_embeddings,
+        positions=tokeniser.config.max_position_embeddings,
         vocab=vocab,
     )

@@ -26,7 +26,7 @@ STATES = 64  # programs whose states are made at once, to see how the heads' inp
 
 
 def build_detector_step(
-    context: RunContext, found: Tokeniser, *, lengths: Sequence[int] | None = None
+    context: RunContext, tokeniser: Tokeniser, *, lengths: Sequence[int] | None = None
 ) -> tuple[OneStep, Any]:
     """Return the loop over synthetic programs, and what scores the longest of them.
 
@@ -37,7 +37,7 @@ def build_detector_step(
     settings, plan = context.settings, context.plan
     train = longest(settings, step_examples(plan)) if lengths is None else np.asarray(lengths)
     scored = longest(settings, settings.per_device_eval_batch_size * SCORED_BATCHES)
-    inputs = _inputs(settings, found, train, scored)
+    inputs = _inputs(settings, tokeniser, train, scored)
     model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
     task = DetectorTask(settings, inputs, context.accelerator, model)
     if model.rarity is not None:
@@ -59,7 +59,7 @@ def build_detector_step(
 
 
 def _inputs(
-    settings: DetectorSettings, found: Tokeniser, train: np.ndarray, scored: np.ndarray
+    settings: DetectorSettings, tokeniser: Tokeniser, train: np.ndarray, scored: np.ndarray
 ) -> Inputs:
     """Return programs of both classes, four of a task, in one language."""
     count = len(train) + len(scored)
@@ -79,6 +79,6 @@ def _inputs(
         rows=rows, splits={"train": order[: len(train)], "valid": order[len(train) :]}
     )
     table = text_table(
-        np.concatenate([train, scored]), seq_len=settings.seq_len, vocab=found.config.vocab_size
+        np.concatenate([train, scored]), seq_len=settings.seq_len, vocab=tokeniser.config.vocab_size
     )
-    return Inputs(data=data, audit=None, table=table, found=found, rows=order)
+    return Inputs(data=data, audit=None, table=table, found=tokeniser, rows=order)

@@ -107,13 +107,15 @@ class CompiledCode:
     def _sizes(self, states: Tensor) -> dict[str, int]:
         rows, length, _ = states.shape
         tokens = rows * length
-        extent = CausalExtent(tokens=tokens, squares=rows * length**2, supervised=0)
+        batch_shape = CausalExtent(tokens=tokens, squares=rows * length**2, supervised=0)
         inner = tokens * self.shape.inner * self.width // 2
         again = self.settings.gradient_checkpointing
-        kept = compiled_block_bytes(self.settings, self.plan, self.shape, extent, self.how)
-        kept -= states.numel() * states.element_size()  # the output is one of its tensors
+        saved_bytes = compiled_block_bytes(
+            self.settings, self.plan, self.shape, batch_shape, self.how
+        )
+        saved_bytes -= states.numel() * states.element_size()  # the output is one of its tensors
         return {
-            "kept": max(kept, 0),
+            "kept": max(saved_bytes, 0),
             "backward": inner * (RECOMPUTED_BYTES if again else BACKWARD_BYTES),
             "forward": inner * FORWARD_BYTES,
         }

@@ -75,8 +75,8 @@ def simulate_clones(
     """Return the simulated memory of one process that trains on pairs; see `simulate_step`."""
     from nbhelpers.jobs.simulated.clones import build_clones
 
-    made = partial(build_clones, lengths=lengths)
-    return _simulated(made, preset, plan, hardware, how)
+    make = partial(build_clones, lengths=lengths)
+    return _simulated(make, preset, plan, hardware, how)
 
 
 def simulate_detector(
@@ -90,8 +90,8 @@ def simulate_detector(
     """Return the simulated memory of one process that trains a detector; see `simulate_step`."""
     from nbhelpers.jobs.simulated.detector import build_detector_step
 
-    made = partial(build_detector_step, lengths=lengths)
-    return _simulated(made, preset, plan, hardware, how)
+    make = partial(build_detector_step, lengths=lengths)
+    return _simulated(make, preset, plan, hardware, how)
 
 
 def _told(budget: MemoryBudget) -> MemoryBudget:
@@ -113,13 +113,13 @@ def _simulated(
 
     settings: Any = preset.settings
     precision = hardware.precision if settings.precision == "auto" else settings.precision
-    found = simulated_tokeniser(settings)
-    encoder_class(found.config)
+    tokeniser = simulated_tokeniser(settings)
+    encoder_class(tokeniser.config)
     with ExitStack() as stack:
 
         def build() -> Any:
             context = simulated_context(settings, plan, hardware, precision=precision)
-            step, evaluate = make(stack.enter_context(context), found)
+            step, evaluate = make(stack.enter_context(context), tokeniser)
             return step.trainer.model, step, evaluate
 
         return simulate_step(build, _Steps(how["steps"]), **how)

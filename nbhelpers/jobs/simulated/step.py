@@ -73,8 +73,8 @@ class OneStep:
     def __call__(self) -> None:
         """Make one optimizer step in full; nothing is evaluated or saved."""
         epoch = task_epoch(self.trainer.task, self.trainer.settings)
-        window = np.arange(self.examples, dtype=np.int64)
-        self.trainer.fit(TrainState(epoch=epoch), only=[window])
+        global_batch = np.arange(self.examples, dtype=np.int64)
+        self.trainer.fit(TrainState(epoch=epoch), only=[global_batch])
 
 
 def one_step(
