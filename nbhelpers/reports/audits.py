@@ -45,11 +45,11 @@ def audit_figure(facts: Mapping[str, Any]) -> Figure | None:
     return figure
 
 
-def _features(axis: Axes, found: list[Mapping[str, Any]]) -> None:
-    names = [one["feature"].replace("_", " ") for one in found]
-    at = range(len(found))
-    axis.barh([y - 0.2 for y in at], [one["raw"] for one in found], 0.4, color=GREY, label="raw")
-    clean = [one["canonical"] for one in found]
+def _features(axis: Axes, features: list[Mapping[str, Any]]) -> None:
+    names = [one["feature"].replace("_", " ") for one in features]
+    at = range(len(features))
+    axis.barh([y - 0.2 for y in at], [one["raw"] for one in features], 0.4, color=GREY, label="raw")
+    clean = [one["canonical"] for one in features]
     axis.barh(
         [y + 0.2 for y in at],
         clean,
@@ -66,22 +66,22 @@ def _features(axis: Axes, found: list[Mapping[str, Any]]) -> None:
     axis.legend(fontsize=7, loc="lower right")
 
 
-def _sources(axis: Axes, found: list[Mapping[str, Any]]) -> None:
-    names = [(one["value"] or "none named")[:NAME_SHOWN] for one in found]
-    start = [0] * len(found)
+def _sources(axis: Axes, sources: list[Mapping[str, Any]]) -> None:
+    names = [(one["value"] or "none named")[:NAME_SHOWN] for one in sources]
+    start = [0] * len(sources)
     for label, hatch in (("human", ""), ("ai", "//")):
-        rows = [one[label] for one in found]
+        rows = [one[label] for one in sources]
         style = {"color": COLOURS[label], "hatch": hatch, "edgecolor": "white"}
-        axis.barh(range(len(found)), rows, left=start, label=label, **style)
+        axis.barh(range(len(sources)), rows, left=start, label=label, **style)
         start = [a + b for a, b in zip(start, rows, strict=True)]
-    axis.set_yticks(range(len(found)), names, fontsize=7.5)
+    axis.set_yticks(range(len(sources)), names, fontsize=7.5)
     axis.invert_yaxis()
     axis.set(xlabel="rows")
     axis.legend(fontsize=7)
 
 
-def _lengths(axis: Axes, found: list[Mapping[str, Any]]) -> None:
-    for one in found:
+def _lengths(axis: Axes, lengths: list[Mapping[str, Any]]) -> None:
+    for one in lengths:
         if one["of"] == "lines":
             style = "-" if one["label"] == "human" else "--"
             share = [k / 10 for k in range(11)]
@@ -129,13 +129,13 @@ class Audit(Measured):
 
     def _findings(self) -> str:
         if self.is_hopeless:
-            said = "A detector trained on these data would measure something else, because:"
+            verdict = "A detector trained on these data would measure something else, because:"
         else:
-            said = "Nothing that was looked for makes these data useless."
+            verdict = "Nothing that was looked for makes these data useless."
         reasons = "".join(paragraph(reason, "bad") for reason in self.reasons)
         listed = "".join(f"<li>{html.escape(text)}</li>" for text in self.warnings)
         warned = section("Warnings", f"<ul>{listed}</ul>" if listed else "")
-        return paragraph(said, "lead") + reasons + warned
+        return paragraph(verdict, "lead") + reasons + warned
 
     def _image(self) -> str:
         figure = self.figure()
@@ -162,8 +162,8 @@ def audit(
     Returns:
         The audit; `require_usable()` stops where the data are hopeless.
     """
-    found = measure(data, revision=revision, canonical=canonical, known_humans=known_humans)
-    return Audit.from_dict(found.to_dict())
+    findings = measure(data, revision=revision, canonical=canonical, known_humans=known_humans)
+    return Audit.from_dict(findings.to_dict())
 
 
 def _table(name: str, tables: Any) -> str:

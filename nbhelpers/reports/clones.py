@@ -32,49 +32,49 @@ def headline(facts: RunFacts) -> str:
     if main is None:
         return standing(facts)
     name, scores = main
-    said = [_scores_said(name, scores), _best_floor(scores), _caveat(facts, name, scores)]
-    return " ".join(sentence for sentence in said if sentence)
+    sentences = [_scores_said(name, scores), _best_floor(scores), _caveat(facts, name, scores)]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _main_split(facts: RunFacts) -> tuple[str, Mapping[str, Any]] | None:
-    found = dict(splits(facts))
-    name = "test" if "test" in found else next(iter(found), None)
-    return None if name is None else (name, found[name])
+    scores_by_split = dict(splits(facts))
+    name = "test" if "test" in scores_by_split else next(iter(scores_by_split), None)
+    return None if name is None else (name, scores_by_split[name])
 
 
 def standing(facts: RunFacts) -> str:
     """Return how far a run without scores has come."""
     training = facts.get("training") or {}
     phases = facts.of_type("phase")
-    said = f"No scores yet: the run is {facts.status}"
+    text = f"No scores yet: the run is {facts.status}"
     if phases:
-        said += f", last seen in phase {phases[-1].get('name')}"
+        text += f", last seen in phase {phases[-1].get('name')}"
     if training.get("optimizer_steps"):
-        said += f" at optimizer step {training['optimizer_steps']}"
-        said += f" of {training['total_steps']}" if training.get("total_steps") else ""
-        said += f", loss {score(training.get('last_loss'))}"
-    return said + "."
+        text += f" at optimizer step {training['optimizer_steps']}"
+        text += f" of {training['total_steps']}" if training.get("total_steps") else ""
+        text += f", loss {score(training.get('last_loss'))}"
+    return text + "."
 
 
 def _scores_said(name: str, scores: Mapping[str, Any]) -> str:
-    given = dig(scores, "orders", "given") or {}
+    given_order = dig(scores, "orders", "given") or {}
     f1, auc = (interval(dig(scores, "intervals", metric)) for metric in ("f1", "roc_auc"))
-    said = f"F1 {score(given.get('f1'))} on {name} (binary"
-    said += f", 95 % interval {f1})" if f1 else ")"
-    if given.get("roc_auc") is not None:
-        said += f" and ROC-AUC {score(given['roc_auc'])}" + (f" ({auc})" if auc else "")
-    return said + "."
+    text = f"F1 {score(given_order.get('f1'))} on {name} (binary"
+    text += f", 95 % interval {f1})" if f1 else ")"
+    if given_order.get("roc_auc") is not None:
+        text += f" and ROC-AUC {score(given_order['roc_auc'])}" + (f" ({auc})" if auc else "")
+    return text + "."
 
 
 def _best_floor(scores: Mapping[str, Any]) -> str:
-    ours, floors = dig(scores, "orders", "given", "f1"), _scored_floors(scores)
-    if ours is None or not floors:
+    ours, baselines = dig(scores, "orders", "given", "f1"), _scored_floors(scores)
+    if ours is None or not baselines:
         return ""
-    best = max(floors, key=lambda name: floors[name]["f1"])
-    verb, _, _ = _compared(scores, ours, floors[best])
+    best = max(baselines, key=lambda name: baselines[name]["f1"])
+    verb, _, _ = _compared(scores, ours, baselines[best])
     verb = verb if verb == "beats" or verb.startswith("scores") else f"is {verb}"
     title = FLOOR_NAMES.get(best, best)
-    return f"It {verb} the best floor, {title} (F1 {score(floors[best]['f1'])})."
+    return f"It {verb} the best floor, {title} (F1 {score(baselines[best]['f1'])})."
 
 
 def _caveat(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> str:
@@ -93,27 +93,27 @@ def details(facts: RunFacts) -> str:
     if main is None:
         return ""
     name, scores = main
-    said = ""
+    text = ""
     if scores.get("n_pairs") is not None:
-        said = f"The {name} split: {count(scores['n_pairs'])} pairs"
-        said += f" of {count(scores.get('n_functions'))} functions"
-        said += f", {share(scores.get('prior'))} clones."
-    return (said + _at_named_priors(scores) + _threshold(facts)).strip()
+        text = f"The {name} split: {count(scores['n_pairs'])} pairs"
+        text += f" of {count(scores.get('n_functions'))} functions"
+        text += f", {share(scores.get('prior'))} clones."
+    return (text + _at_named_priors(scores) + _threshold(facts)).strip()
 
 
 def _at_named_priors(scores: Mapping[str, Any]) -> str:
     """Return F1 at each named prior; a split that has it already needs no re-weighting."""
-    said, own = "", scores.get("prior")
+    text, own = "", scores.get("prior")
     for name, values in (scores.get("at_prior") or {}).items():
         prior = dig(values, "prior")
         if prior is None:
             continue
         if own is not None and abs(prior - own) < SAME_PRIOR:
-            said += f" That is about the prior {name} ({share(prior)}): scores stand as they are."
+            text += f" That is about the prior {name} ({share(prior)}): scores stand as they are."
             continue
         f1 = score(dig(values, "f1"))
-        said += f" At a prior of {share(prior)} clones ({name}) F1 would be {f1}."
-    return said
+        text += f" At a prior of {share(prior)} clones ({name}) F1 would be {f1}."
+    return text
 
 
 def _threshold(facts: RunFacts) -> str:
@@ -127,9 +127,9 @@ def _threshold(facts: RunFacts) -> str:
 
 def glossary(facts: RunFacts) -> list[str]:
     """Return one line for each term that the head of the report uses."""
-    found, said = dict(splits(facts)), []
-    if any(_scored_floors(scores) for scores in found.values()):
-        said.append(
+    scores_by_split, lines = dict(splits(facts)), []
+    if any(_scored_floors(scores) for scores in scores_by_split.values()):
+        lines.append(
             "Floors: cheap scorers that a trained model should beat. Level: the 95 % interval of "
             "the difference in F1 (in brackets) holds 0, so either may be ahead."
         )
@@ -137,16 +137,16 @@ def glossary(facts: RunFacts) -> list[str]:
     priors = main[1].get("at_prior") if main else None
     if priors:
         natural = " Natural: an estimate, about that of BigCloneBench's full test list."
-        said.append(
+        lines.append(
             "Prior: the share of clones among all pairs." + (natural if "natural" in priors else "")
         )
     if main and facts.get("threshold", "chosen_on") == "valid":
-        said.append(
+        lines.append(
             "Frozen: pairs above the threshold are called clones; test pairs had no say in it."
         )
-    if "test_unseen" in found:
-        said.append("test_unseen: families of tasks that are not in training.")
-    return said
+    if "test_unseen" in scores_by_split:
+        lines.append("test_unseen: families of tasks that are not in training.")
+    return lines
 
 
 def verdicts(facts: RunFacts) -> list[str]:
@@ -160,15 +160,15 @@ def verdicts(facts: RunFacts) -> list[str]:
 
 
 def _verdict(name: str, scores: Mapping[str, Any]) -> str:
-    ours, floors = dig(scores, "orders", "given", "f1"), _scored_floors(scores)
+    ours, baselines = dig(scores, "orders", "given", "f1"), _scored_floors(scores)
     chance = _beside_chance(name, scores)
-    if ours is None or not floors:
+    if ours is None or not baselines:
         return f"{chance}." if chance else f"On {name}: there is nothing to compare."
-    order = sorted(floors, key=lambda key: (key != "tfidf_mlp", -floors[key]["f1"]))
-    said = [_against(scores, ours, key, floors[key]) for key in order]
+    order = sorted(baselines, key=lambda key: (key != "tfidf_mlp", -baselines[key]["f1"]))
+    comparisons = [_against(scores, ours, key, baselines[key]) for key in order]
     if not chance:
-        return f"On {name}: {'. '.join([said[0], *map(_started, said[1:])])}."
-    return ". ".join([chance, *map(_started, said)]) + "."
+        return f"On {name}: {'. '.join([comparisons[0], *map(_started, comparisons[1:])])}."
+    return ". ".join([chance, *map(_started, comparisons)]) + "."
 
 
 def _started(sentence: str) -> str:
@@ -185,23 +185,23 @@ def _beside_chance(name: str, scores: Mapping[str, Any]) -> str:
 
 
 def _scored_floors(scores: Mapping[str, Any]) -> dict[str, Any]:
-    floors = scores.get("floors") or {}
-    return {name: floor for name, floor in floors.items() if dig(floor, "f1") is not None}
+    baselines = scores.get("floors") or {}
+    return {name: values for name, values in baselines.items() if dig(values, "f1") is not None}
 
 
-def _against(scores: Mapping[str, Any], ours: float, name: str, floor: Mapping[str, Any]) -> str:
-    verb, difference, evidence = _compared(scores, ours, floor)
+def _against(scores: Mapping[str, Any], ours: float, name: str, baseline: Mapping[str, Any]) -> str:
+    verb, difference, evidence = _compared(scores, ours, baseline)
     by = ", difference" if verb == "level with" else " by"
-    title = f"{FLOOR_NAMES.get(name, name)} (F1 {score(floor['f1'])})"
+    title = f"{FLOOR_NAMES.get(name, name)} (F1 {score(baseline['f1'])})"
     return f"{verb} {title}{by} {difference:+.3f}{evidence}"
 
 
 def _compared(
-    scores: Mapping[str, Any], ours: float, floor: Mapping[str, Any]
+    scores: Mapping[str, Any], ours: float, baseline: Mapping[str, Any]
 ) -> tuple[str, float, str]:
     """Return verb, difference and evidence; "beats" and "behind" only where chance is excluded."""
-    difference = ours - floor["f1"]
-    is_settled, evidence = _evidence(scores, floor)
+    difference = ours - baseline["f1"]
+    is_settled, evidence = _evidence(scores, baseline)
     if is_settled is None:
         verb = "scores above" if difference > 0 else "scores no higher than"
     elif not is_settled:
@@ -211,17 +211,17 @@ def _compared(
     return verb, difference, evidence
 
 
-def _evidence(scores: Mapping[str, Any], floor: Mapping[str, Any]) -> tuple[bool | None, str]:
+def _evidence(scores: Mapping[str, Any], baseline: Mapping[str, Any]) -> tuple[bool | None, str]:
     """Return whether the test set settles the difference (None: unknown), and the words for it."""
-    lead = dig(floor, "lead", "interval")
-    if interval(lead):
-        return lead[0] > 0 or lead[1] < 0, f" ({lead[0]:+.3f} to {lead[1]:+.3f})"
-    ours, other = dig(scores, "intervals", "f1"), dig(floor, "intervals", "f1")
+    between = dig(baseline, "lead", "interval")
+    if interval(between):
+        return between[0] > 0 or between[1] < 0, f" ({between[0]:+.3f} to {between[1]:+.3f})"
+    ours, other = dig(scores, "intervals", "f1"), dig(baseline, "intervals", "f1")
     if interval(ours) and interval(other):
         apart = max(ours[0], other[0]) > min(ours[1], other[1])
         return apart, f" (their 95 % intervals {'do not overlap' if apart else 'overlap'})"
     if interval(ours):
-        inside = ours[0] <= floor["f1"] <= ours[1]
+        inside = ours[0] <= baseline["f1"] <= ours[1]
         return not inside, f" (which is {'inside' if inside else 'outside'} our 95 % interval)"
     return None, " (no interval)"
 
@@ -229,13 +229,13 @@ def _evidence(scores: Mapping[str, Any], floor: Mapping[str, Any]) -> tuple[bool
 def cautions(facts: RunFacts) -> list[str]:
     """Return what a reader should hold against the scores, the sample's own note first."""
     note = facts.get("data", "note")
-    said = [str(note)] if facts.is_sample and note else []
+    sentences = [str(note)] if facts.is_sample and note else []
     for name, scores in splits(facts):
-        said += _few_functions(name, scores) + _fewer_areas(name, scores)
-    said += _random_start(facts)
+        sentences += _few_functions(name, scores) + _fewer_areas(name, scores)
+    sentences += _random_start(facts)
     if is_bigclonebench(facts):
-        said.append(CRITIQUES)
-    return said + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
+        sentences.append(CRITIQUES)
+    return sentences + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
 
 
 def _few_functions(name: str, scores: Mapping[str, Any]) -> list[str]:

@@ -79,23 +79,23 @@ def headline(facts: RunFacts) -> str:
     """Return the finding in one sentence, and the first thing to hold against it."""
     main = next(splits(facts), None)
     if main is not None:
-        found = _detection_said(facts, *main)
+        finding = _detection_said(facts, *main)
     else:
-        found = similarity_headline(facts) or _unscored(facts)
-    return f"{found} {_caveat(facts)}".strip()
+        finding = similarity_headline(facts) or _unscored(facts)
+    return f"{finding} {_caveat(facts)}".strip()
 
 
 def _unscored(facts: RunFacts) -> str:
     if facts.status != "finished":
         return standing(facts)
-    said, steps = (
+    text, steps = (
         "Not evaluated: no split has scores",
         dig(facts.data, "training", "optimizer_steps"),
     )
     if steps:
         loss = score(dig(facts.data, "training", "last_loss"))
-        said += f"; trained for {count(steps)} optimizer steps, loss {loss}"
-    return f"{said}."
+        text += f"; trained for {count(steps)} optimizer steps, loss {loss}"
+    return f"{text}."
 
 
 def _detection_said(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> str:
@@ -106,9 +106,9 @@ def _detection_said(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> st
     target = dig(facts.data, "operating_point", "target_fpr")
     promised = "" if target is None else f", promised {100 * target:.3g} %"
     fpr = rate_said(dig(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr"))
-    said = f"ROC-AUC {metric_said(scores, 'roc_auc')} on {where}, and TPR "
-    said += f"{metric_said(scores, 'tpr')} at a realised false-positive rate of {fpr}{promised}"
-    return f"{said}{_best_floor(scores)}."
+    text = f"ROC-AUC {metric_said(scores, 'roc_auc')} on {where}, and TPR "
+    text += f"{metric_said(scores, 'tpr')} at a realised false-positive rate of {fpr}{promised}"
+    return f"{text}{_best_floor(scores)}."
 
 
 def _one_class(where: str, scores: Mapping[str, Any], missing: str) -> str:
@@ -118,10 +118,10 @@ def _one_class(where: str, scores: Mapping[str, Any], missing: str) -> str:
 
 
 def _best_floor(scores: Mapping[str, Any]) -> str:
-    floors = floors_of(scores)
-    if not floors:
+    baselines = floors_of(scores)
+    if not baselines:
         return ""
-    name, beside = next(iter(floors.items()))
+    name, beside = next(iter(baselines.items()))
     values = ", ".join(
         f"{DETECTOR_SCORES.short(each.metric)} {score(each.other)}" for each in beside
     )
@@ -137,10 +137,10 @@ def _best_floor(scores: Mapping[str, Any]) -> str:
 
 def _joined(beside: list[Beside]) -> list[str]:
     """Return `ahead in TPR`, `level in ROC-AUC`: what stands alike together."""
-    found: dict[str, list[str]] = {}
+    metrics: dict[str, list[str]] = {}
     for each in beside:
-        found.setdefault(each.standing, []).append(DETECTOR_SCORES.short(each.metric))
-    return [f"{standing} in {' and '.join(names)}" for standing, names in found.items()]
+        metrics.setdefault(each.standing, []).append(DETECTOR_SCORES.short(each.metric))
+    return [f"{standing} in {' and '.join(names)}" for standing, names in metrics.items()]
 
 
 def _caveat(facts: RunFacts) -> str:
@@ -153,38 +153,38 @@ def _caveat(facts: RunFacts) -> str:
 
 def alarms(facts: RunFacts) -> list[str]:
     """Return what a reader must not miss: broken promises, and data that the audit rejects."""
-    said = [promise_said(facts, each) for each in promises(facts) if each.verdict == BROKEN]
-    said.sort(key=lambda text: not text.startswith("The promise is broken on unseen humans"))
+    sentences = [promise_said(facts, each) for each in promises(facts) if each.verdict == BROKEN]
+    sentences.sort(key=lambda text: not text.startswith("The promise is broken on unseen humans"))
     if facts.get("audit", "verdict") == "hopeless":
-        said.append(audit_said(facts))
-    return said
+        sentences.append(audit_said(facts))
+    return sentences
 
 
 def verdicts(facts: RunFacts) -> list[str]:
     """Return what the detector is no evidence of, the audit, and the model beside its floors."""
     has_scores = next(splits(facts), None) is not None
-    said = [NO_EVIDENCE] if has_scores or not part(facts.data, "similarity") else []
-    said = said or [NO_EVIDENCE_SIMILAR]
-    said += [audit_said(facts)] if facts.get("audit", "verdict") != "hopeless" else []
+    sentences = [NO_EVIDENCE] if has_scores or not part(facts.data, "similarity") else []
+    sentences = sentences or [NO_EVIDENCE_SIMILAR]
+    sentences += [audit_said(facts)] if facts.get("audit", "verdict") != "hopeless" else []
     compared = [(name, scores) for name, scores in splits(facts) if name in COMPARED]
-    said += [_against_floors(split_said(facts, name), scores) for name, scores in compared]
-    return [text for text in [*said, *similarity_verdicts(facts)] if text]
+    sentences += [_against_floors(split_said(facts, name), scores) for name, scores in compared]
+    return [text for text in [*sentences, *similarity_verdicts(facts)] if text]
 
 
 def _against_floors(where: str, scores: Mapping[str, Any]) -> str:
     """Say in one sentence which floors are beaten, and how the others stand; TF-IDF first."""
-    floors = floors_of(scores)
-    order = sorted(floors, key=lambda name: name != "tfidf")
-    beaten = [FLOOR_NAMES.get(name, name) for name in order if is_beaten(floors[name])]
+    baselines = floors_of(scores)
+    order = sorted(baselines, key=lambda name: name != "tfidf")
+    beaten = [FLOOR_NAMES.get(name, name) for name in order if is_beaten(baselines[name])]
     others = [
-        f"{FLOOR_NAMES.get(name, name)} ({'; '.join(_joined(floors[name]))})"
+        f"{FLOOR_NAMES.get(name, name)} ({'; '.join(_joined(baselines[name]))})"
         for name in order
-        if not is_beaten(floors[name])
+        if not is_beaten(baselines[name])
     ]
-    said = [f"beats {listed(beaten)}"] if beaten else []
-    said += [f"does not beat {listed(others)}"] if others else []
-    said.sort(key=lambda text: bool(order) and FLOOR_NAMES.get(order[0], order[0]) not in text)
-    return f"On {where} it {'; it '.join(said)}." if said else ""
+    clauses = [f"beats {listed(beaten)}"] if beaten else []
+    clauses += [f"does not beat {listed(others)}"] if others else []
+    clauses.sort(key=lambda text: bool(order) and FLOOR_NAMES.get(order[0], order[0]) not in text)
+    return f"On {where} it {'; it '.join(clauses)}." if clauses else ""
 
 
 def listed(names: list[str]) -> str:
@@ -199,62 +199,62 @@ def listed(names: list[str]) -> str:
 def details(facts: RunFacts) -> str:
     """Return what the scores rest on: how many programs, and where it works worst."""
     main = next(splits(facts), None)
-    said = []
+    sentences = []
     if main is not None:
         name, scores = main
         text = f"The {name} split: {count(dig(scores, 'n_human'))} human and "
         text += f"{count(dig(scores, 'n_ai'))} AI programs"
         tasks = dig(scores, "n_tasks")
-        said.append(text + (f" of {count(tasks)} tasks." if tasks is not None else "."))
-        said += worst_said(scores)
-    return " ".join(text for text in said if text)
+        sentences.append(text + (f" of {count(tasks)} tasks." if tasks is not None else "."))
+        sentences += worst_said(scores)
+    return " ".join(text for text in sentences if text)
 
 
 def glossary(facts: RunFacts) -> list[str]:
     """Return one line for each term that the head of the report uses."""
-    found, said = dict(splits(facts)), []
-    if found:
-        said.append(
+    scores_by_split, lines = dict(splits(facts)), []
+    if scores_by_split:
+        lines.append(
             "TPR: the share of AI programs that are called AI. FPR, the false-positive rate: that "
             "of human programs; promised on the humans that the threshold was chosen on, realised "
             "on others. Undecided: neither called AI nor cleared, as the score lies in a band."
         )
-    if any(floors_of(scores) for scores in found.values()):
-        said.append(
+    if any(floors_of(scores) for scores in scores_by_split.values()):
+        lines.append(
             "Floors: cheap scorers, trained on the same rows, that a model should beat; each has "
             "its own threshold, frozen at the same promise. Ahead or behind: the 95 % interval of "
             "the difference leaves out 0; level: it holds 0. TPR at promised FPR: with a threshold "
             "that gives this rate on the split itself, so that scorers can be compared."
         )
     if part(facts.data, "similarity"):
-        said.append(
+        lines.append(
             "MRR: the mean of 1 / rank of the first program of the same task. MAP@R: the mean "
             "precision over the first R ranks, R being the number of such programs."
         )
-    return said
+    return lines
 
 
 def cautions(facts: RunFacts) -> list[str]:
     """Return what a terminal's reader should hold against the scores, the sample's note first."""
     note = facts.get("data", "note")
-    said = [str(note)] if facts.is_sample and note else []
-    said += [promise_said(facts, each) for each in promises(facts) if each.verdict != BROKEN]
+    sentences = [str(note)] if facts.is_sample and note else []
+    sentences += [promise_said(facts, each) for each in promises(facts) if each.verdict != BROKEN]
     warned = len(audit_warnings(facts))
     more = [f"The audit of the data has {count(warned)} warnings; the page lists them."]
-    return [*said, *doubts(facts), *(more if warned else [])]
+    return [*sentences, *doubts(facts), *(more if warned else [])]
 
 
 def doubts(facts: RunFacts) -> list[str]:
     """Return what to hold against the scores, but for what a section of the page has already."""
     first, known = headline(facts), rows(facts.data, "operating_point", "warnings")
-    said = [text for doubt in DOUBTS for text in doubt(facts) if text not in first]
-    return said + [text for text in facts.get("warnings") or [] if text not in known]
+    sentences = [text for doubt in DOUBTS for text in doubt(facts) if text not in first]
+    return sentences + [text for text in facts.get("warnings") or [] if text not in known]
 
 
 def _elsewhere(facts: RunFacts) -> Iterator[str]:
     """Tell how the detector does on data of another kind, beside test."""
-    found = dict(splits(facts))
-    test, other = found.get("test"), found.get("held_out")
+    scores_by_split = dict(splits(facts))
+    test, other = scores_by_split.get("test"), scores_by_split.get("held_out")
     if test and other and dig(other, "metrics", "roc_auc") is not None:
         yield (
             f"On {split_said(facts, 'held_out')} ROC-AUC is {metric_said(other, 'roc_auc')} and "
@@ -267,16 +267,16 @@ def _few_programs(facts: RunFacts) -> Iterator[str]:
     for name, scores in splits(facts):
         where = split_said(facts, name)
         for key, title in (("n_human", "human"), ("n_ai", "AI")):
-            found = dig(scores, key)
-            if found is None or found >= FEW or (not found and name == "unseen_humans"):
+            number = dig(scores, key)
+            if number is None or number >= FEW or (not number and name == "unseen_humans"):
                 continue
-            if found:
-                few.setdefault(where, []).append(f"{count(found)} {title}")
+            if number:
+                few.setdefault(where, []).append(f"{count(number)} {title}")
             else:
                 yield f"No {title} program in {where}: what needs both classes is undefined."
     if few:
-        said = [f"{' and '.join(found)} programs in {where}" for where, found in few.items()]
-        yield f"Only {listed(said)}: intervals are rough."
+        clauses = [f"{' and '.join(counts)} programs in {where}" for where, counts in few.items()]
+        yield f"Only {listed(clauses)}: intervals are rough."
 
 
 def _edits(facts: RunFacts) -> Iterator[str]:
@@ -400,9 +400,9 @@ def cost(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     """Return what the run took: memory, time, GPUs, and how the training went."""
     memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
     memory += _figure(facts, plots, "memory") + memory_parts(facts, tables, plots)
-    said = [phases_said(facts), compile_said(facts), speed_said(facts), inference_said(facts)]
+    sentences = [phases_said(facts), compile_said(facts), speed_said(facts), inference_said(facts)]
     time = table_of(_longer(tables.get("timing"))) + table_of(tables.get("time"))
-    time += "".join(paragraph(text) for text in said)
+    time += "".join(paragraph(text) for text in sentences)
     return (
         section("Memory", memory)
         + section("Time", time)
@@ -415,11 +415,11 @@ def origin(facts: RunFacts, tables: Tables, plots: Plots) -> str:
     """Return the data, the settings, and what is needed to cite or repeat the run."""
     import pandas as pd
 
-    parts, found = tables.get("data_parts"), data_found(facts)
+    parts, problems = tables.get("data_parts"), data_found(facts)
     data = table_of(data_cells(tables.get("data"), None if parts is None else parts[:MOST_PARTS]))
-    data += _figure(facts, plots, "lengths") + "".join(paragraph(text, "note") for text in found)
-    said = [row for row in citation(facts).items() if row[0] != "data note"]  # among the doubts
-    cited = pd.DataFrame(said, columns=["to cite", "value"])
+    data += _figure(facts, plots, "lengths") + "".join(paragraph(text, "note") for text in problems)
+    cites = [row for row in citation(facts).items() if row[0] != "data note"]  # among the doubts
+    cited = pd.DataFrame(cites, columns=["to cite", "value"])
     settings = table_of(setting_cells(tables.get("settings")))
     return (
         section("Data", data)
@@ -468,9 +468,9 @@ def _point(facts: RunFacts, tables: Tables) -> str:
         "programs as independent: of few tasks, or few people, even a kept promise says little. "
         "Precision, the share of calls that are right, depends on how much of the code is AI code."
     )
-    said = paragraph(point_said(facts)) + _lines(table)
-    said += paragraph(abstain_said(facts)) + paragraph(calibration_said(facts))
-    return section("Threshold, promise and precision", said, note if len(table) else "")
+    content = paragraph(point_said(facts)) + _lines(table)
+    content += paragraph(abstain_said(facts)) + paragraph(calibration_said(facts))
+    return section("Threshold, promise and precision", content, note if len(table) else "")
 
 
 def _parts(facts: RunFacts, tables: Tables, plots: Plots) -> str:
@@ -494,11 +494,11 @@ def _slices(facts: RunFacts, tables: Tables) -> str:
     is_shown = ~table["by"].str.contains(" x ", regex=False) & (kinds > 1)
     is_shown = (is_shown | (table["worst"] != "")) & (table["split"] != "valid")
     means = list(means_said(facts))
-    said = f"Means on test, each slice counted once: {'; '.join(means)}." if means else ""
+    means_text = f"Means on test, each slice counted once: {'; '.join(means)}." if means else ""
     rest = len(table) - int(is_shown.sum())
     more = f"{count(rest)} more stand in result.json: of valid, crossed, or all of their split."
     return _folded(table[is_shown], slice_cells, "slices") + paragraph(
-        f"{said} {more if rest else ''}".strip(), "note"
+        f"{means_text} {more if rest else ''}".strip(), "note"
     )
 
 
@@ -555,7 +555,7 @@ def _lines(table: pd.DataFrame) -> str:
 def _unbroken(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
-    return _BRACKETS.sub(lambda found: found[0].replace(" ", "\u00a0"), cell)
+    return _BRACKETS.sub(lambda match: match[0].replace(" ", "\u00a0"), cell)
 
 
 def _figure(facts: RunFacts, plots: Plots, name: str) -> str:
@@ -564,36 +564,36 @@ def _figure(facts: RunFacts, plots: Plots, name: str) -> str:
 
 def data_found(facts: RunFacts) -> list[str]:
     """Return in sentences what the checks of the data found and what its splits share."""
-    told = facts.get("data", "problems") or {}
-    if isinstance(told, str):  # of an older run
-        told = {"left_out": told}
-    said = [told["left_out"]] if told.get("left_out") else []
-    if dropped := _counts(told.get("rows_dropped")):
-        said.append(f"Rows dropped: {dropped}.")
-    notes = told.get("notes") or []
-    said += [f"{str(note).removeprefix('note: ').capitalize()}." for note in notes]
-    said += [f"For instance {text}." for text in told.get("examples") or [] if text]
-    if same := _counts(told.get("duplicates")):
-        said.append(f"Repeated rows: {same}.")
-    if unknown := _counts(told.get("rows_without")):
-        said.append(f"Rows without: {unknown}.")
-    said += [_shared(facts)]
-    said = [text[:MOST_CHARACTERS] for text in said if text]
-    more = [f"And {len(said) - MOST_LINES} more."] if len(said) > MOST_LINES else []
-    return said[:MOST_LINES] + more
+    problems = facts.get("data", "problems") or {}
+    if isinstance(problems, str):  # of an older run
+        problems = {"left_out": problems}
+    sentences = [problems["left_out"]] if problems.get("left_out") else []
+    if dropped := _counts(problems.get("rows_dropped")):
+        sentences.append(f"Rows dropped: {dropped}.")
+    notes = problems.get("notes") or []
+    sentences += [f"{str(note).removeprefix('note: ').capitalize()}." for note in notes]
+    sentences += [f"For instance {text}." for text in problems.get("examples") or [] if text]
+    if same := _counts(problems.get("duplicates")):
+        sentences.append(f"Repeated rows: {same}.")
+    if unknown := _counts(problems.get("rows_without")):
+        sentences.append(f"Rows without: {unknown}.")
+    sentences += [_shared(facts)]
+    sentences = [text[:MOST_CHARACTERS] for text in sentences if text]
+    more = [f"And {len(sentences) - MOST_LINES} more."] if len(sentences) > MOST_LINES else []
+    return sentences[:MOST_LINES] + more
 
 
-def _counts(found: Any) -> str:
+def _counts(numbers: Any) -> str:
     """Write the counts of a mapping that are not 0."""
-    counts = (found or {}).items()
+    counts = (numbers or {}).items()
     return ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts if n)
 
 
 def _shared(facts: RunFacts) -> str:
     """Say what the splits share: nothing, as the job asserts."""
     overlap = {
-        str(pair): _counts(found) for pair, found in part(facts.data, "data", "overlap").items()
+        str(pair): _counts(shared) for pair, shared in part(facts.data, "data", "overlap").items()
     }
-    if shared := [f"{pair} {said}" for pair, said in overlap.items() if said]:
+    if shared := [f"{pair} {counts}" for pair, counts in overlap.items() if counts]:
         return f"Splits share: {'; '.join(shared)}."
     return "The splits share no code, nearly equal code, task or author." if overlap else ""

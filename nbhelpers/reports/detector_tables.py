@@ -48,8 +48,8 @@ AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "n
 
 def edges(data: Any, *keys: str) -> list[float] | None:
     """Return a nested interval, or None where an edge of it is undefined."""
-    found = dig(data, *keys)
-    return None if not found or None in found else found
+    interval = dig(data, *keys)
+    return None if not interval or None in interval else interval
 
 
 def part(data: Any, *keys: str) -> Mapping[str, Any]:
@@ -74,8 +74,8 @@ def splits(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def split_said(facts: RunFacts, name: str) -> str:
     """Return a split in words: what was held out is named."""
     if name == "held_out":
-        kept = facts.get("settings", "hold_out")
-        return f"held-out data ({kept})" if kept else "held-out data"
+        held_out = facts.get("settings", "hold_out")
+        return f"held-out data ({held_out})" if held_out else "held-out data"
     return name.replace("_", " ")
 
 
@@ -85,9 +85,11 @@ def with_edges(value: float | None, between: list[float] | None) -> str:
     >>> with_edges(0.5, [0.41, 0.6]), with_edges(None, None)
     ('0.500 (0.410 to 0.600)', 'undefined')
     """
-    said = score(value)
+    value_text = score(value)
     return (
-        said if value is None or not between else f"{said} ({between[0]:.3f} to {between[1]:.3f})"
+        value_text
+        if value is None or not between
+        else f"{value_text} ({between[0]:.3f} to {between[1]:.3f})"
     )
 
 
@@ -107,13 +109,13 @@ def rate_said(value: float | None, between: list[float] | None) -> str:
     return share(value) + (f" ({share(between[0])} to {share(between[1])})" if between else "")
 
 
-def lead_said(lead: list[float | None] | None) -> str:
+def lead_said(difference: list[float | None] | None) -> str:
     """Write a difference with its interval, or nothing.
 
     >>> lead_said([0.02, 0.01, 0.03]), lead_said([0.02, None, None])
     ('+0.020 (+0.010 to +0.030)', '+0.020')
     """
-    first, low, high = lead or NO_LEAD
+    first, low, high = difference or NO_LEAD
     if first is None:
         return ""
     between = "" if low is None or high is None else f" ({signed(low)} to {signed(high)})"
@@ -126,8 +128,8 @@ def signed(value: float) -> str:
     >>> signed(0.02), signed(-0.0002)
     ('+0.020', '0.000')
     """
-    said = f"{value:+.3f}"
-    return said if float(said) else "0.000"
+    text = f"{value:+.3f}"
+    return text if float(text) else "0.000"
 
 
 class Beside(NamedTuple):
@@ -140,7 +142,7 @@ class Beside(NamedTuple):
     standing: str
 
 
-def standing_of(ours: float | None, other: float | None, lead: Any) -> str:
+def standing_of(ours: float | None, other: float | None, difference: Any) -> str:
     """Say how a score stands to a floor's: settled by the interval of the lead where there is one.
 
     >>> standing_of(0.9, 0.8, [0.1, 0.05, 0.15]), standing_of(0.9, 0.8, [0.1, -0.05, 0.2])
@@ -148,7 +150,7 @@ def standing_of(ours: float | None, other: float | None, lead: Any) -> str:
     >>> standing_of(0.9, 0.8, None)
     'above'
     """
-    _, low, high = lead or NO_LEAD
+    _, low, high = difference or NO_LEAD
     if low is not None and high is not None:
         return AHEAD if low > 0 else BEHIND if high < 0 else LEVEL
     if ours is None or other is None:
@@ -162,20 +164,20 @@ def floors_of(scores: Mapping[str, Any]) -> dict[str, list[Beside]]:
     Frozen thresholds realise different false-positive rates, so TPRs are compared at one rate, and
     at the frozen thresholds only where nothing else is known.
     """
-    found = {}
-    for name, floor in part(scores, "floors").items():
+    comparisons = {}
+    for name, baseline in part(scores, "floors").items():
         beside = []
         at_one_rate = dig(scores, "metrics", "tpr_at_fpr") is not None
         for metric in ("roc_auc", "tpr_at_fpr" if at_one_rate else "tpr"):
-            ours, other = dig(scores, "metrics", metric), dig(floor, "metrics", metric)
-            lead = dig(floor, "lead", metric)
+            ours, other = dig(scores, "metrics", metric), dig(baseline, "metrics", metric)
+            difference = dig(baseline, "lead", metric)
             if ours is not None and other is not None:
-                stands = standing_of(ours, other, lead)
-                beside.append(Beside(metric, ours, other, lead, stands))
+                stands = standing_of(ours, other, difference)
+                beside.append(Beside(metric, ours, other, difference, stands))
         if beside:
-            found[name] = beside
-    order = sorted(found, key=lambda name: [-each.other for each in found[name]])
-    return {name: found[name] for name in order}
+            comparisons[name] = beside
+    order = sorted(comparisons, key=lambda name: [-each.other for each in comparisons[name]])
+    return {name: comparisons[name] for name in order}
 
 
 def is_beaten(beside: list[Beside]) -> bool:
@@ -199,20 +201,20 @@ def similarity_headline(facts: RunFacts) -> str:
 def similarity_verdicts(facts: RunFacts) -> list[str]:
     """Return a line on retrieval, one per crossing of languages, and one on pairs."""
     main = _main_retrieval(facts)
-    said = [f"Similarity: {_retrieval_said(main)}"] if main is not None else []
+    lines = [f"Similarity: {_retrieval_said(main)}"] if main is not None else []
     crossings = [row for row in rows(facts.data, "similarity", "retrieval") if row is not main]
     for name in dict.fromkeys(name for row in crossings for name in part(row, "floors")):
-        said += _crossings_said(name, crossings)
+        lines += _crossings_said(name, crossings)
     pairs = _pairs_said(facts)
-    return said + ([pairs] if pairs else [])
+    return lines + ([pairs] if pairs else [])
 
 
 def _main_retrieval(facts: RunFacts) -> Mapping[str, Any] | None:
     """Return the row of all languages on test, else the first one."""
-    found = rows(facts.data, "similarity", "retrieval")
-    whole = [row for row in found if row.get("query") == "all" and row.get("pool") == "all"]
+    retrievals = rows(facts.data, "similarity", "retrieval")
+    whole = [row for row in retrievals if row.get("query") == "all" and row.get("pool") == "all"]
     on_test = [row for row in whole if row.get("split") == "test"]
-    return next(iter([*on_test, *whole, *found]), None)
+    return next(iter([*on_test, *whole, *retrievals]), None)
 
 
 def crossing(row: Mapping[str, Any]) -> str:
@@ -222,22 +224,22 @@ def crossing(row: Mapping[str, Any]) -> str:
 
 
 def _retrieval_said(row: Mapping[str, Any]) -> str:
-    said = f"MRR {with_edges(dig(row, 'mrr'), edges(row, 'mrr_interval'))}, MAP@R "
-    said += with_edges(dig(row, "map_at_r"), edges(row, "map_at_r_interval"))
-    said += f" for {count(dig(row, 'n_queries'))} queries in a pool of "
-    said += f"{count(dig(row, 'pool_size'))} programs ({row.get('split', 'test')}, {crossing(row)})"
-    floors = [_floor_said(row, name) for name in part(row, "floors")]
-    return "; ".join([said, *filter(None, floors)]) + "."
+    text = f"MRR {with_edges(dig(row, 'mrr'), edges(row, 'mrr_interval'))}, MAP@R "
+    text += with_edges(dig(row, "map_at_r"), edges(row, "map_at_r_interval"))
+    text += f" for {count(dig(row, 'n_queries'))} queries in a pool of "
+    text += f"{count(dig(row, 'pool_size'))} programs ({row.get('split', 'test')}, {crossing(row)})"
+    baselines = [_floor_said(row, name) for name in part(row, "floors")]
+    return "; ".join([text, *filter(None, baselines)]) + "."
 
 
 def _floor_said(row: Mapping[str, Any], name: str) -> str:
-    floor = part(row, "floors", name)
-    other, lead = dig(floor, "mrr"), floor.get("lead")
-    stands = standing_of(dig(row, "mrr"), other, lead)
+    baseline = part(row, "floors", name)
+    other, difference = dig(baseline, "mrr"), baseline.get("lead")
+    stands = standing_of(dig(row, "mrr"), other, difference)
     if other is None or not stands:
         return ""
     verb = "beats" if stands == AHEAD else "does not beat"
-    by = lead_said(lead)
+    by = lead_said(difference)
     return f"it {verb} {FLOOR_NAMES.get(name, name)} (MRR {score(other)}" + (
         f", lead {by})" if by else ")"
     )
@@ -247,19 +249,21 @@ def _crossings_said(name: str, crossings: list[Mapping[str, Any]]) -> Iterator[s
     """Say in how many crossings a floor is beaten, and name those where it is not."""
     stands = {}
     for row in crossings:
-        floor = part(row, "floors", name)
-        standing = standing_of(dig(row, "mrr"), dig(floor, "mrr"), floor.get("lead"))
+        baseline = part(row, "floors", name)
+        standing = standing_of(dig(row, "mrr"), dig(baseline, "mrr"), baseline.get("lead"))
         if standing:
             stands[f"{crossing(row)} ({row.get('split', 'test')})"] = standing
     if not stands:
         return
     ahead = sum(standing == AHEAD for standing in stands.values())
-    said = f"Against {FLOOR_NAMES.get(name, name)} by MRR it is ahead in {ahead} of {len(stands)} "
-    said += "further retrievals"
+    result = (
+        f"Against {FLOOR_NAMES.get(name, name)} by MRR it is ahead in {ahead} of {len(stands)} "
+    )
+    result += "further retrievals"
     rest = [f"{where} {standing}" for where, standing in stands.items() if standing != AHEAD]
     rest.sort(key=lambda text: not text.endswith(BEHIND))
     shown = "; ".join(rest[:5]) + ("; and more" if len(rest) > 5 else "")
-    yield f"{said}; not in: {shown}." if rest else f"{said}."
+    yield f"{result}; not in: {shown}." if rest else f"{result}."
 
 
 def _pairs_said(facts: RunFacts) -> str:
@@ -267,24 +271,24 @@ def _pairs_said(facts: RunFacts) -> str:
     area = dig(pairs, "roc_auc")
     if area is None:
         return ""
-    said = "Pairs of the same task against hard negatives: ROC-AUC "
-    said += with_edges(area, edges(pairs, "roc_auc_interval"))
+    text = "Pairs of the same task against hard negatives: ROC-AUC "
+    text += with_edges(area, edges(pairs, "roc_auc_interval"))
     for key, title in (("accuracy", "accuracy"), ("f1", "F1")):
         value = dig(pairs, key)
-        said += f", {title} {score(value)}" if value is not None else ""
-    for name, floor in part(pairs, "floors").items():
-        other = dig(floor, "roc_auc")
+        text += f", {title} {score(value)}" if value is not None else ""
+    for name, baseline in part(pairs, "floors").items():
+        other = dig(baseline, "roc_auc")
         if other is not None:
-            lead = lead_said(_pair_lead(floor))
+            difference = lead_said(_pair_lead(baseline))
             title = FLOOR_NAMES.get(name, name)
-            said += f"; {title} {score(other)}" + (f", lead {lead}" if lead else "")
-    return f"{said}."
+            text += f"; {title} {score(other)}" + (f", lead {difference}" if difference else "")
+    return f"{text}."
 
 
-def _pair_lead(floor: Any) -> Any:
+def _pair_lead(baseline: Any) -> Any:
     """Return the lead in ROC-AUC, which stands alone or by metric."""
-    lead = dig(floor, "lead")
-    return dig(lead, "roc_auc") if isinstance(lead, Mapping) else lead
+    difference = dig(baseline, "lead")
+    return dig(difference, "roc_auc") if isinstance(difference, Mapping) else difference
 
 
 def retrieval_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
@@ -294,12 +298,12 @@ def retrieval_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         base |= {"pool": str(row.get("pool") or ""), "queries": dig(row, "n_queries")}
         base["pool size"] = dig(row, "pool_size")
         for name, values in {MODEL: row, **part(row, "floors")}.items():
-            found = {"scorer": FLOOR_NAMES.get(name, name), "mrr": dig(values, "mrr")}
-            found |= {"mrr interval": edges(values, "mrr_interval")}
-            found |= {"map_at_r": dig(values, "map_at_r")}
-            found |= {"map_at_r interval": edges(values, "map_at_r_interval")}
-            lead = None if name == MODEL else dig(values, "lead")
-            yield base | found | {"lead": lead, "note": _note(values)}
+            cells = {"scorer": FLOOR_NAMES.get(name, name), "mrr": dig(values, "mrr")}
+            cells |= {"mrr interval": edges(values, "mrr_interval")}
+            cells |= {"map_at_r": dig(values, "map_at_r")}
+            cells |= {"map_at_r interval": edges(values, "map_at_r_interval")}
+            difference = None if name == MODEL else dig(values, "lead")
+            yield base | cells | {"lead": difference, "note": _note(values)}
 
 
 def pair_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
@@ -308,12 +312,12 @@ def pair_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     if dig(pairs, "n_pairs") is None and dig(pairs, "roc_auc") is None:
         return
     for name, values in {MODEL: pairs, **part(pairs, "floors")}.items():
-        found: dict[str, Any] = {"scorer": FLOOR_NAMES.get(name, name)}
-        found |= {metric: dig(values, metric) for metric in PAIR_SCORES}
-        found |= {"roc_auc interval": edges(values, "roc_auc_interval")}
-        found |= {"threshold": dig(values, "threshold")}
-        lead = None if name == MODEL else _pair_lead(values)
-        yield found | {"lead": lead, "note": _note(values)}
+        cells: dict[str, Any] = {"scorer": FLOOR_NAMES.get(name, name)}
+        cells |= {metric: dig(values, metric) for metric in PAIR_SCORES}
+        cells |= {"roc_auc interval": edges(values, "roc_auc_interval")}
+        cells |= {"threshold": dig(values, "threshold")}
+        difference = None if name == MODEL else _pair_lead(values)
+        yield cells | {"lead": difference, "note": _note(values)}
 
 
 def _note(values: Any) -> str:
@@ -350,7 +354,7 @@ class Promise(NamedTuple):
 
 def promises(facts: RunFacts) -> list[Promise]:
     """Return the promise of the threshold beside what each split realised, but for valid."""
-    target, found = dig(facts.data, "operating_point", "target_fpr"), []
+    target, outcomes = dig(facts.data, "operating_point", "target_fpr"), []
     for name, scores in splits(facts):
         realised, between = dig(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr")
         if target is None or realised is None or name == "valid":
@@ -359,8 +363,8 @@ def promises(facts: RunFacts) -> list[Promise]:
         if between:
             verdict = BROKEN if between[0] > target else KEPT if between[1] <= target else OPEN
         humans, tasks = dig(scores, "n_human"), dig(scores, "n_tasks")
-        found.append(Promise(name, humans, tasks, target, realised, between, verdict))
-    return found
+        outcomes.append(Promise(name, humans, tasks, target, realised, between, verdict))
+    return outcomes
 
 
 def promise_said(facts: RunFacts, promise: Promise) -> str:
@@ -391,20 +395,20 @@ def point_said(facts: RunFacts) -> str:
     if threshold is None:
         return ""
     humans, on = dig(point, "n_humans"), point.get("chosen_on")
-    said = f"The threshold {threshold:.4g} was chosen"
-    said += f" on {count(humans)} human programs" if humans is not None else ""
-    said += f" ({on})" if on else ""
+    text = f"The threshold {threshold:.4g} was chosen"
+    text += f" on {count(humans)} human programs" if humans is not None else ""
+    text += f" ({on})" if on else ""
     target = dig(point, "target_fpr")
-    said += f" for a false-positive rate of at most {_percent(target)}, and frozen."
+    text += f" for a false-positive rate of at most {_percent(target)}, and frozen."
     promised, rate = dig(point, "promised_fpr"), dig(point, "valid_fpr")
     if promised is None:
-        return said
-    said += f" There it is {share(rate)}; " if rate is not None else " There "
-    said += f"so many humans promise at most {share(promised)}, one-sided, with 95 % confidence"
+        return text
+    text += f" There it is {share(rate)}; " if rate is not None else " There "
+    text += f"so many humans promise at most {share(promised)}, one-sided, with 95 % confidence"
     if target is None or promised <= target or not 0 < target < 1:
-        return f"{said}."
+        return f"{text}."
     needed = count(humans_needed(target))
-    return f"{said}: a promise of {_percent(target)} takes {needed}, none of them above it."
+    return f"{text}: a promise of {_percent(target)} takes {needed}, none of them above it."
 
 
 def abstain_said(facts: RunFacts) -> str:
@@ -413,32 +417,32 @@ def abstain_said(facts: RunFacts) -> str:
     band = edges(point, "abstain")
     if band is None:
         return "There is no band of abstention." if point else ""
-    said = f"From p {band[0]:.4g} to {band[1]:.4g} the detector says undecided: at most "
-    said += f"{_percent(dig(point, 'target_miss_rate'))} of validation's AI programs score lower."
+    text = f"From p {band[0]:.4g} to {band[1]:.4g} the detector says undecided: at most "
+    text += f"{_percent(dig(point, 'target_miss_rate'))} of validation's AI programs score lower."
     shares = {name: dig(scores, "metrics", "abstain_share") for name, scores in splits(facts)}
     undecided = [
         f"{share(value)} on {split_said(facts, name)}"
         for name, value in shares.items()
         if value is not None
     ]
-    return f"{said} Undecided: {', '.join(undecided)}." if undecided else said
+    return f"{text} Undecided: {', '.join(undecided)}." if undecided else text
 
 
 def calibration_said(facts: RunFacts) -> str:
     """Return how far a probability can be read as one."""
-    temperature, found = dig(facts.data, "operating_point", "temperature"), []
-    said = [] if temperature is None else [f"Temperature {temperature:.3g}, fitted on valid."]
+    temperature, errors = dig(facts.data, "operating_point", "temperature"), []
+    sentences = [] if temperature is None else [f"Temperature {temperature:.3g}, fitted on valid."]
     for name, scores in splits(facts):
         ece = dig(scores, "metrics", "ece")
         if ece is not None:
-            found.append(f"{score(ece)} on {split_said(facts, name)}")
-    said += [f"The calibration error (ECE) is {', '.join(found)}."] if found else []
-    if found and facts.get("settings", "class_weights") == "balanced":
-        said.append(
+            errors.append(f"{score(ece)} on {split_said(facts, name)}")
+    sentences += [f"The calibration error (ECE) is {', '.join(errors)}."] if errors else []
+    if errors and facts.get("settings", "class_weights") == "balanced":
+        sentences.append(
             "Both classes weigh alike in training, so a probability is meant for equal shares of "
             "human and AI code; where the shares differ, that adds to the error."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def precision_said(scores: Mapping[str, Any]) -> Iterator[str]:
@@ -475,15 +479,15 @@ def worst_said(scores: Mapping[str, Any]) -> Iterator[str]:
 
     Nothing is named where no two of these differ.
     """
-    found = []
+    slices = []
     for metric in ("tpr", "fpr", "roc_auc"):
         if is_named(scores, metric):
             worst = part(scores, "worst", metric)
-            said = with_edges(dig(worst, metric), edges(worst, f"{metric}_interval"))
-            found.append(f"{DETECTOR_SCORES.short(metric)} {said} at {slice_said(worst)}")
-    if found:
+            value_text = with_edges(dig(worst, metric), edges(worst, f"{metric}_interval"))
+            slices.append(f"{DETECTOR_SCORES.short(metric)} {value_text} at {slice_said(worst)}")
+    if slices:
         limit = f"of at least {MIN_ROWS} programs of each class that counts"
-        yield f"Worst slices, {limit}: {'; '.join(found)}."
+        yield f"Worst slices, {limit}: {'; '.join(slices)}."
 
 
 def is_named(scores: Mapping[str, Any], metric: str) -> bool:
@@ -504,13 +508,13 @@ def means_said(facts: RunFacts) -> Iterator[str]:
     scores = part(facts.data, "scores", "test")
     for kind, values in part(scores, "macro").items():
         ours = [one for one in rows(scores, "slices") if one.get("by") == kind]
-        said = [
+        means = [
             f"{DETECTOR_SCORES.short(metric)} {score(dig(values, metric))}"
             for metric in ("roc_auc", "tpr", "fpr")
             if dig(values, metric) is not None and sum(is_large(o, metric) for o in ours) > 1
         ]
-        if said and " x " not in kind:
-            yield f"{kind} {', '.join(said)}"
+        if means and " x " not in kind:
+            yield f"{kind} {', '.join(means)}"
 
 
 def slice_said(one: Mapping[str, Any]) -> str:
@@ -524,18 +528,18 @@ def audit_said(facts: RunFacts) -> str:
     if not verdict:
         return ""
     went_on = facts.get("settings", "on_failed_audit") == "go_on" and verdict == "hopeless"
-    said = f"Audit of the data: {verdict}" + (
+    text = f"Audit of the data: {verdict}" + (
         ", and the run went on as it was told" if went_on else ""
     )
     why = "; ".join(reason.rstrip(".") for reason in reasons)
-    return f"{said}: {why}." if why else f"{said}."
+    return f"{text}: {why}." if why else f"{text}."
 
 
 def audit_warnings(facts: RunFacts) -> list[str]:
     """Return the warnings of the audit, but for the humans that the threshold's promise names."""
-    said = rows(facts.data, "audit", "warnings")
+    warnings = rows(facts.data, "audit", "warnings")
     is_there = dig(facts.data, "operating_point", "promised_fpr") is not None
-    return [text for text in said if not (is_there and text.startswith(VALIDATION_HUMANS))]
+    return [text for text in warnings if not (is_there and text.startswith(VALIDATION_HUMANS))]
 
 
 def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -548,33 +552,33 @@ def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str
         of_split = table[
             (table["split"] == split) & table["metric"].isin(DETECTOR_SCORES.names("test", TEXT))
         ]
-        found = [row for row in of_split.to_dict("records") if known(row["value"]) is not None]
-        for row in found:
+        known_rows = [row for row in of_split.to_dict("records") if known(row["value"]) is not None]
+        for row in known_rows:
             title = DETECTOR_SCORES.title(row["metric"])
             value, low, high = (known(row[key]) for key in ("value", "low", "high"))
             lines.append(f"  {title:<20}{score(value):<9}{interval([low, high])}".rstrip())
-        lines += ["  the others          undefined"] if len(found) < len(of_split) else []
+        lines += ["  the others          undefined"] if len(known_rows) < len(of_split) else []
         lines += [*_floor_lines(facts, split), ""]
     return lines
 
 
 def _floor_lines(facts: RunFacts, split: str) -> Iterator[str]:
     """Yield our lead over each floor, a column per score."""
-    floors = floors_of(part(facts.data, "scores", split))
-    for at, (name, beside) in enumerate(floors.items()):
+    baselines = floors_of(part(facts.data, "scores", split))
+    for at, (name, beside) in enumerate(baselines.items()):
         if not at:
             titles = (f"{DETECTOR_SCORES.short(each.metric):<29}" for each in beside)
             yield f"  {'lead over':<20}{''.join(titles)}".rstrip()
-        leads = (f"{lead_said(each.lead) or 'unknown':<29}" for each in beside)
-        yield f"  {FLOOR_NAMES.get(name, name):<20}{''.join(leads)}".rstrip()
+        differences = (f"{lead_said(each.lead) or 'unknown':<29}" for each in beside)
+        yield f"  {FLOOR_NAMES.get(name, name):<20}{''.join(differences)}".rstrip()
 
 
 def cost_lines(facts: RunFacts) -> list[str]:
     """Return what a page has in sections: threshold, precision, band, and the cost of it all."""
     test = part(facts.data, "scores", "test")
-    found = [point_said(facts), *precision_said(test), abstain_said(facts), speed_said(facts)]
-    found += [phases_said(facts), compile_said(facts), inference_said(facts)]
-    return [said for said in found if said]
+    sentences = [point_said(facts), *precision_said(test), abstain_said(facts), speed_said(facts)]
+    sentences += [phases_said(facts), compile_said(facts), inference_said(facts)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def speed_said(facts: RunFacts) -> str:
@@ -582,48 +586,48 @@ def speed_said(facts: RunFacts) -> str:
     speed = part(facts.data, "throughput")
     programs, useful = dig(speed, "programs_per_s"), dig(speed, "useful_tokens_per_s")
     padded, mfu = dig(speed, "padded_tokens_per_s"), dig(speed, "mfu_6n")
-    said = [f"{programs:,.1f} programs/s"] if programs is not None else []
+    rates = [f"{programs:,.1f} programs/s"] if programs is not None else []
     if useful is not None:
         with_padding = f" of {count(padded)} with padding" if padded is not None else ""
-        said.append(f"{count(useful)} useful tokens/s{with_padding}")
-    said += [f"MFU {share(mfu)} {MFU}"] if mfu is not None else []
-    return f"Speed of training: {'; '.join(said)}." if said else ""
+        rates.append(f"{count(useful)} useful tokens/s{with_padding}")
+    rates += [f"MFU {share(mfu)} {MFU}"] if mfu is not None else []
+    return f"Speed of training: {'; '.join(rates)}." if rates else ""
 
 
 def compile_said(facts: RunFacts) -> str:
     """Return how often layers were compiled anew, and whether their gradients were checked."""
-    found = part(facts.data, "compile")
-    if not found:
+    compile_facts = part(facts.data, "compile")
+    if not compile_facts:
         return ""
-    if found.get("is_on") is not True:
-        why = part(found, "self_test").get("reason")
+    if compile_facts.get("is_on") is not True:
+        why = part(compile_facts, "self_test").get("reason")
         return "torch.compile was off" + (f" ({why})." if why else ".")
-    recompiles = dig(found, "recompiles")
-    said = "torch.compile was on"
-    said += f", {count(recompiles)} recompiles" if recompiles is not None else ""
+    recompiles = dig(compile_facts, "recompiles")
+    text = "torch.compile was on"
+    text += f", {count(recompiles)} recompiles" if recompiles is not None else ""
     checked = [
         f"{str(name).replace('_', ' ')} {value:.3g}"
         if isinstance(value, float)
         else f"{str(name).replace('_', ' ')} {value}"
-        for name, value in part(found, "self_test").items()
+        for name, value in part(compile_facts, "self_test").items()
         if name != "is_on" and value is not None
     ]
-    return said + (f"; compiled beside eager: {', '.join(checked)}." if checked else ".")
+    return text + (f"; compiled beside eager: {', '.join(checked)}." if checked else ".")
 
 
 def inference_said(facts: RunFacts) -> str:
     """Return the time to score one file; reading it and making tokens of it are not in it."""
-    found = part(facts.data, "inference")
-    each, files = dig(found, "ms_per_file"), dig(found, "n_files")
+    speed = part(facts.data, "inference")
+    each, files = dig(speed, "ms_per_file"), dig(speed, "n_files")
     if each is None:
         return ""
-    said = f"Scoring takes {each:.3g} ms per file, its tokens at hand"
-    per_s, size = dig(found, "files_per_s"), dig(found, "batch_size")
-    said += f", {per_s:,.1f} files per second" if per_s is not None else ""
-    said += f", in batches of {count(size)}" if size is not None else ""
-    said += f", over {count(files)} files" if files is not None else ""
-    alone = dig(found, "ms_alone")
-    return said + (f"; of one file at a time {alone:.3g} ms." if alone is not None else ".")
+    text = f"Scoring takes {each:.3g} ms per file, its tokens at hand"
+    per_s, size = dig(speed, "files_per_s"), dig(speed, "batch_size")
+    text += f", {per_s:,.1f} files per second" if per_s is not None else ""
+    text += f", in batches of {count(size)}" if size is not None else ""
+    text += f", over {count(files)} files" if files is not None else ""
+    alone = dig(speed, "ms_alone")
+    return text + (f"; of one file at a time {alone:.3g} ms." if alone is not None else ".")
 
 
 def phases_said(facts: RunFacts) -> str:
@@ -632,12 +636,12 @@ def phases_said(facts: RunFacts) -> str:
     total = sum(value for value in phases.values() if value)
     if not total:
         return ""
-    said = [
+    phase_texts = [
         f"{name.removesuffix('_s')} {duration(value)} ({share(value / total)})"
         for name, value in phases.items()
         if value
     ]
-    return f"Training by phase: {', '.join(said)}."
+    return f"Training by phase: {', '.join(phase_texts)}."
 
 
 # ------------------------------------------------------------------------------------------------
@@ -669,8 +673,8 @@ def makers() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
         "data_parts": data_parts_rows,
         "features": features_rows,
     }
-    made = {name: _table(make) for name, make in own.items()}
-    return made | {
+    table_makers = {name: _table(make) for name, make in own.items()}
+    return table_makers | {
         "memory": memory_table,
         "memory_lines": memory_lines_table,
         "gpus": gpus_table,
@@ -715,8 +719,8 @@ def promise_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 def floors_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the model and its floors by split, each at its own frozen threshold, with our leads."""
     for split, scores in splits(facts):
-        floors = part(scores, "floors")
-        for name, values in {MODEL: scores, **floors}.items() if floors else ():
+        baselines = part(scores, "floors")
+        for name, values in {MODEL: scores, **baselines}.items() if baselines else ():
             row: dict[str, Any] = {"split": split, "scorer": FLOOR_NAMES.get(name, name)}
             for metric in BESIDE:
                 row[metric] = dig(values, "metrics", metric)
@@ -758,9 +762,9 @@ def macro_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the mean over the slices of each kind, each slice counted once."""
     for split, scores in splits(facts):
         for kind, values in part(scores, "macro").items():
-            found = {metric: dig(values, metric) for metric in ("roc_auc", "tpr", "fpr")}
-            if any(value is not None for value in found.values()):
-                yield {"split": split, "by": kind} | found
+            means = {metric: dig(values, metric) for metric in ("roc_auc", "tpr", "fpr")}
+            if any(value is not None for value in means.values()):
+                yield {"split": split, "by": kind} | means
 
 
 def edits_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
@@ -799,11 +803,11 @@ def reliability_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 
 def targets_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield the preset's success criteria beside what was measured; `op` is <= of an error."""
-    found = available(facts.data)
+    measured_scores = available(facts.data)
     for metric, target in part(facts.data, "settings", "targets").items():
         if not facts.is_complete or target is None:
             continue
-        value = found.get(metric)
+        value = measured_scores.get(metric)
         row = {
             "metric": metric,
             "op": "<=" if DETECTOR_SCORES.is_upper_bound(metric) else ">=",
@@ -811,14 +815,16 @@ def targets_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
         }
         row |= {"value": value, "passed": DETECTOR_SCORES.is_reached(metric, value, target)}
         missing = "not measured" if DETECTOR_SCORES.is_target(metric) else "no such score"
-        yield row | {"note": "" if metric in found else missing}
+        yield row | {"note": "" if metric in measured_scores else missing}
 
 
 def phases_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Yield seconds of training by phase, and their share."""
-    found = {name: dig(facts.data, "phases", name) for name in part(facts.data, "phases")}
-    total = sum(value for value in found.values() if value)
-    for name, value in found.items():
+    seconds_by_phase = {
+        name: dig(facts.data, "phases", name) for name in part(facts.data, "phases")
+    }
+    total = sum(value for value in seconds_by_phase.values() if value)
+    for name, value in seconds_by_phase.items():
         if value:
             title = name.removesuffix("_s")
             yield {"phase": title, "seconds": value, "share": value / total if total else None}
@@ -879,8 +885,8 @@ def features_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
 
 
 def _text(values: Any, key: str) -> str:
-    found = dig(values, key)
-    return "" if found is None else str(found)[:80]
+    value = dig(values, key)
+    return "" if value is None else str(value)[:80]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -913,9 +919,9 @@ def score_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     cells: dict[str, dict[str, str]] = {}
     for row in _records(table):
         between = None if row["low"] is None else [row["low"], row["high"]]
-        said = UNDEFINED if row["value"] is None else with_edges(row["value"], between)
+        cell = UNDEFINED if row["value"] is None else with_edges(row["value"], between)
         if row["metric"] in DETECTOR_SCORES.names("test", PAGE):
-            cells.setdefault(row["metric"], {})[row["split"]] = said
+            cells.setdefault(row["metric"], {})[row["split"]] = cell
     return _frame([{"metric": DETECTOR_SCORES.title(m)} | splits for m, splits in cells.items()])
 
 
@@ -936,9 +942,9 @@ def promise_cells(
     named: dict[str, dict[str, str]] = {}
     for row in _records(precisions):
         between = None if row["low"] is None else [row["low"], row["high"]]
-        said = UNDEFINED if row["precision"] is None else with_edges(row["precision"], between)
+        cell = UNDEFINED if row["precision"] is None else with_edges(row["precision"], between)
         title = f"precision if {100 * float(row['share of AI']):g} % are AI"
-        named.setdefault(row["split"], {})[title] = said
+        named.setdefault(row["split"], {})[title] = cell
     rows = []
     for row in _records(table):
         between = None if row["low"] is None else [row["low"], row["high"]]
@@ -957,11 +963,11 @@ def floor_cells(table: pd.DataFrame | None) -> pd.DataFrame:
         cells = {"split": row["split"], "scorer": row["scorer"]}
         for metric in ("roc_auc", "tpr_at_fpr"):
             is_known, title = row[metric] is not None, DETECTOR_SCORES.title(metric)
-            said = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
-            cells |= {title: said, f"lead in {title}": lead_said(row[f"{metric} lead"])}
+            cell = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
+            cells |= {title: cell, f"lead in {title}": lead_said(row[f"{metric} lead"])}
         for metric in ("tpr", "fpr"):
-            said = "" if row[metric] is None else score(row[metric])
-            cells[f"{metric.upper()} at its threshold"] = said
+            cell = "" if row[metric] is None else score(row[metric])
+            cells[f"{metric.upper()} at its threshold"] = cell
         rows.append(cells | _skipped(row, "ROC-AUC"))
     return _once(rows, "split")
 
@@ -977,8 +983,8 @@ def slice_cells(table: pd.DataFrame) -> pd.DataFrame:
         cells |= {"ROC-AUC": "" if row["roc_auc"] is None else score(row["roc_auc"])}
         for metric in ("tpr", "fpr"):
             is_known = row[metric] is not None
-            said = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
-            cells[metric.upper()] = said
+            cell = with_edges(row[metric], row[f"{metric} interval"]) if is_known else ""
+            cells[metric.upper()] = cell
         rows.append(cells)
     return _once(rows, "split")
 
@@ -1039,8 +1045,8 @@ def pair_cells(table: pd.DataFrame | None) -> pd.DataFrame:
     for row in _records(table):
         cells = {"scorer": row["scorer"]}
         is_known = row["roc_auc"] is not None
-        said = with_edges(row["roc_auc"], row["roc_auc interval"]) if is_known else ""
-        cells |= {"ROC-AUC": said}
+        cell = with_edges(row["roc_auc"], row["roc_auc interval"]) if is_known else ""
+        cells |= {"ROC-AUC": cell}
         for metric, title in (
             ("average_precision", "average precision"),
             ("accuracy", "accuracy"),

@@ -138,8 +138,11 @@ def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, A
     if steps:
         data["training"] = _training_so_far(steps, events)
     peak = max((step.get("memory_bytes") or 0 for step in steps), default=0)
-    told = [e.get("predicted_bytes") for e in events if e.get("type") == "memory"]
-    data["memory"] = {"predicted_bytes": told[-1] if told else None, "measured_bytes": peak or None}
+    predictions = [e.get("predicted_bytes") for e in events if e.get("type") == "memory"]
+    data["memory"] = {
+        "predicted_bytes": predictions[-1] if predictions else None,
+        "measured_bytes": peak or None,
+    }
     return data
 
 
@@ -173,7 +176,7 @@ def shown(text: str) -> str:
     >>> shown("a\\x1b[31mred"), shown("caf\u00e9\\n"), shown("\\ud800")
     ('a\\\\x1b[31mred', 'caf\u00e9\\n', '\\\\ud800')
     """
-    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def known(value: Any) -> Any:

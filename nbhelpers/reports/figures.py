@@ -203,8 +203,8 @@ def loss_figure(facts: RunFacts) -> Figure | None:
 
 
 def _eval_f1(event: Any) -> float | None:
-    found = dig(event, "scores", "f1")
-    return found if found is not None else dig(event, "f1")
+    f1 = dig(event, "scores", "f1")
+    return f1 if f1 is not None else dig(event, "f1")
 
 
 def _predictions(facts: RunFacts) -> tuple[np.ndarray, np.ndarray] | None:

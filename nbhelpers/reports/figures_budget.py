@@ -253,8 +253,8 @@ def _few(value: float, _: int) -> str:
     >>> [_few(v, 0) for v in (2.0, 3.0, 50.0)]
     ['2', '', '50']
     """
-    lead = value / 10 ** math.floor(math.log10(value)) if value > 0 else 0
-    return f"{value:g}" if round(lead, 6) in (2, 5) else ""
+    leading_digit = value / 10 ** math.floor(math.log10(value)) if value > 0 else 0
+    return f"{value:g}" if round(leading_digit, 6) in (2, 5) else ""
 
 
 def png(figure: Figure) -> bytes:

@@ -85,13 +85,13 @@ def read_scored(path: Path) -> dict[str, Scored]:
     """
     import numpy as np
 
-    found: dict[str, tuple[list[int], list[float]]] = {}
+    by_split: dict[str, tuple[list[int], list[float]]] = {}
     for row in read_lines(DetectorPrediction, path):
         if row.get("label") is not None:
-            labels, p = found.setdefault(row["split"], ([], []))
+            labels, p = by_split.setdefault(row["split"], ([], []))
             labels.append(int(row["label"] == "ai"))
             p.append(row["p_ai"])
-    return {name: Scored(np.array(y), np.array(p)) for name, (y, p) in found.items()}
+    return {name: Scored(np.array(y), np.array(p)) for name, (y, p) in by_split.items()}
 
 
 def detector_loss_figure(facts: RunFacts) -> Figure | None:
@@ -125,8 +125,8 @@ def detector_loss_figure(facts: RunFacts) -> Figure | None:
 
 
 def _points(lines: Iterable[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
-    found = ((dig(line, "step"), dig(line, name)) for line in lines)
-    return [(step, v) for step, v in found if step is not None and v is not None and step >= 0]
+    points = ((dig(line, "step"), dig(line, name)) for line in lines)
+    return [(step, v) for step, v in points if step is not None and v is not None and step >= 0]
 
 
 def roc_figure(facts: RunFacts, scored: Mapping[str, Scored]) -> Figure | None:
@@ -174,7 +174,7 @@ def _mark_scorers(axis: Axes, scores: Mapping[str, Any], lowest: float) -> None:
 def detector_scores_figure(facts: RunFacts, test: Scored | None) -> Figure | None:
     """Draw the scores of test by label, with threshold and band; and the reliability by split."""
     bins = [(name, rows(scores, "reliability")) for name, scores in splits(facts)]
-    curves = {name: found for name, each in bins if (found := _reliability(each))}
+    curves = {name: points for name, each in bins if (points := _reliability(each))}
     has_scores = test is not None and len(test.p) > 0
     if not has_scores and not curves:
         return None
@@ -184,9 +184,9 @@ def detector_scores_figure(facts: RunFacts, test: Scored | None) -> Figure | Non
     if curves:
         axis = axes[-1]
         axis.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfectly calibrated")
-        for at, (name, found) in enumerate(curves.items()):
+        for at, (name, points) in enumerate(curves.items()):
             style = {"color": CYCLE[at % len(CYCLE)], "marker": "o", "markersize": 4}
-            axis.plot(*zip(*found, strict=True), label=split_said(facts, name), **style)
+            axis.plot(*zip(*points, strict=True), label=split_said(facts, name), **style)
         axis.set(xlabel="probability of AI", ylabel="share that are AI", xlim=(0, 1))
         axis.set_ylim(-0.02, 1.02)
         axis.legend(fontsize=7.5, loc="upper left")
@@ -194,8 +194,8 @@ def detector_scores_figure(facts: RunFacts, test: Scored | None) -> Figure | Non
 
 
 def _reliability(bins: list[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    found = [(dig(each, "mean_p"), dig(each, "share_ai")) for each in bins]
-    return [(x, y) for x, y in found if x is not None and y is not None]
+    points = [(dig(each, "mean_p"), dig(each, "share_ai")) for each in bins]
+    return [(x, y) for x, y in points if x is not None and y is not None]
 
 
 def _histogram(facts: RunFacts, axis: Axes, test: Scored) -> None:
@@ -219,13 +219,13 @@ def edits_figure(facts: RunFacts) -> Figure | None:
     """Draw TPR on edited AI programs and FPR on edited human programs, floors beside the model."""
     edits = part(facts.data, "scores", "test", "edits")
     edits = {name: values for name, values in edits.items() if values}
-    floors = [
+    baselines = [
         name
         for values in edits.values()
         for name, of in part(values, "floors").items()
         if dig(of, "tpr") is not None or dig(of, "fpr") is not None
     ]
-    scorers = list(dict.fromkeys([MODEL, *floors]))
+    scorers = list(dict.fromkeys([MODEL, *baselines]))
     bars = {rate: _bars(edits, scorers, rate) for rate in ("tpr", "fpr")}
     if not any(bars.values()):
         return None
@@ -254,41 +254,41 @@ def _bars(
     edits: Mapping[str, Any], scorers: list[str], rate: str
 ) -> list[tuple[int, int, float, float | None]]:
     """Return (place of the edit, place of the scorer, rate after it, rate before it)."""
-    found = []
+    bars = []
     for place, values in enumerate(edits.values()):
         for slot, name in enumerate(scorers):
             of = values if name == MODEL else part(values, "floors", name)
             value = dig(of, rate)
             if value is not None:
-                found.append((place, slot, value, dig(of, f"{rate}_unedited")))
-    return found
+                bars.append((place, slot, value, dig(of, f"{rate}_unedited")))
+    return bars
 
 
 def slices_figure(facts: RunFacts) -> Figure | None:
     """Draw TPR and FPR of the slices of test, the crossed ones left out."""
-    found = [
+    slices = [
         one
         for one in rows(facts.data, "scores", "test", "slices")
         if " x " not in str(one.get("by")) and _has_rate(one)
     ][:MOST_SLICES]
-    if not found:
+    if not slices:
         return None
-    figure, axes = panels(2, height=1.0 + 0.22 * max(5, len(found)))
+    figure, axes = panels(2, height=1.0 + 0.22 * max(5, len(slices)))
     for axis, rate, colour in zip(axes, ("tpr", "fpr"), (BLUE, GREEN), strict=True):
-        for at, one in enumerate(found):
+        for at, one in enumerate(slices):
             value, between = dig(one, rate), edges(one, f"{rate}_interval")
             if between:
                 axis.plot(between, [at, at], color=colour, linewidth=2, solid_capstyle="butt")
             if value is not None:
                 axis.plot([value], [at], color=BLACK, marker="o", markersize=4)
-        axis.set(xlabel=rate.upper(), ylim=(len(found) - 0.5, -0.5), xlim=(0, 1.02))
+        axis.set(xlabel=rate.upper(), ylim=(len(slices) - 0.5, -0.5), xlim=(0, 1.02))
     target = dig(facts.data, "operating_point", "target_fpr")
     if target is not None:
         axes[1].axvline(target, color=BLACK, linestyle="--", linewidth=1)
-        axes[1].set_xlim(0, 1.02 if _highest(found) > 0.3 else 0.32)
-    names = [_plain(f"{one.get('by')}: {one.get('value')}") for one in found]
-    axes[0].set_yticks(range(len(found)), names, fontsize=7.5)
-    axes[1].set_yticks(range(len(found)), [""] * len(found))
+        axes[1].set_xlim(0, 1.02 if _highest(slices) > 0.3 else 0.32)
+    names = [_plain(f"{one.get('by')}: {one.get('value')}") for one in slices]
+    axes[0].set_yticks(range(len(slices)), names, fontsize=7.5)
+    axes[1].set_yticks(range(len(slices)), [""] * len(slices))
     return figure
 
 
@@ -296,9 +296,9 @@ def _has_rate(one: Mapping[str, Any]) -> bool:
     return dig(one, "tpr") is not None or dig(one, "fpr") is not None
 
 
-def _highest(found: list[Mapping[str, Any]]) -> float:
-    ends = [(edges(one, "fpr_interval") or [0, 0])[1] for one in found]
-    return max([*ends, *(dig(one, "fpr") or 0 for one in found)])
+def _highest(slices: list[Mapping[str, Any]]) -> float:
+    ends = [(edges(one, "fpr_interval") or [0, 0])[1] for one in slices]
+    return max([*ends, *(dig(one, "fpr") or 0 for one in slices)])
 
 
 def _plain(text: str) -> str:
@@ -350,16 +350,16 @@ def losses(training: Any) -> tuple[list[tuple[float, float]], list[tuple[float, 
     """Return (step, loss) of train and of valid, as far as both are numbers."""
 
     def points(name: str) -> list[tuple[float, float]]:
-        found = ((dig(e, "step"), _loss(e)) for e in dig(training, name) or [])
-        return [(s, v) for s, v in found if s is not None and v is not None and s >= 0]
+        pairs = ((dig(e, "step"), _loss(e)) for e in dig(training, name) or [])
+        return [(s, v) for s, v in pairs if s is not None and v is not None and s >= 0]
 
     return points("history"), points("evals")
 
 
 def _loss(event: Any) -> float | None:
     """Return the loss of a line of the history, or of an `eval` event."""
-    found = dig(event, "loss")
-    return found if found is not None else dig(event, "scores", "loss")
+    loss = dig(event, "loss")
+    return loss if loss is not None else dig(event, "scores", "loss")
 
 
 def scores_figure(facts: RunFacts) -> Figure | None:
@@ -418,8 +418,8 @@ def lengths_figure(facts: RunFacts) -> Figure | None:
         facts.get("data", "lengths", "cut_share"),
     )
     if seq_len is not None:
-        said = f"seq_len {seq_len:g}" + (f", {cut:.1%} cut" if cut is not None else "")
-        axis.axvline(seq_len, color=BLACK, linestyle="--", linewidth=1, label=said)
+        caption = f"seq_len {seq_len:g}" + (f", {cut:.1%} cut" if cut is not None else "")
+        axis.axvline(seq_len, color=BLACK, linestyle="--", linewidth=1, label=caption)
         axis.legend(fontsize=7.5, loc="upper right")
     axis.set(xlabel="tokens (prompt and answer)", ylabel="train samples")
     return figure

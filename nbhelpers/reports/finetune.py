@@ -68,13 +68,13 @@ def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str
         table = tables["scores"]
         for split in table["split"].unique():
             rows = table[table["split"] == split].to_dict("records")
-            said = f"{TITLES.get(split, split)}, {_samples(split, rows[0]['samples'])}"
-            lines.append(f"{said:<30}{'score':<9}95 % interval over samples")
+            heading = f"{TITLES.get(split, split)}, {_samples(split, rows[0]['samples'])}"
+            lines.append(f"{heading:<30}{'score':<9}95 % interval over samples")
             for row in rows:
                 name, value = row["metric"], known(row["value"])
-                found = edges_of(name, [row["low"], row["high"]])
+                interval_text = edges_of(name, [row["low"], row["high"]])
                 title = TITLES.get(name, name)
-                lines.append(f"  {title:<28}{written(name, value):<9}{found}".rstrip())
+                lines.append(f"  {title:<28}{written(name, value):<9}{interval_text}".rstrip())
             lines.append("")
     lines += [f"{TITLES.get(split, split)}: {why}." for split, why in missing.items()]
     return lines
@@ -87,7 +87,11 @@ def _samples(split: str, number: Any) -> str:
 
 def cost_lines(facts: RunFacts) -> list[str]:
     """Return the sentences on speed, energy and the GPU's memory after the run."""
-    return [said for said in (speed_said(facts), energy_said(facts), baseline_said(facts)) if said]
+    return [
+        sentence
+        for sentence in (speed_said(facts), energy_said(facts), baseline_said(facts))
+        if sentence
+    ]
 
 
 def speed_said(facts: RunFacts) -> str:
@@ -96,11 +100,11 @@ def speed_said(facts: RunFacts) -> str:
     useful, raw = speed.get("useful_tokens_per_s"), speed.get("padded_tokens_per_s")
     if useful is None:
         return ""
-    said = f"Speed: {count(useful)} useful tokens/s"
-    said += f" of {count(raw)} with padding" if raw is not None else ""
+    text = f"Speed: {count(useful)} useful tokens/s"
+    text += f" of {count(raw)} with padding" if raw is not None else ""
     mfu = speed.get("mfu_4n")
-    said = f"{said}." if mfu is None else f"{said}; MFU {share(mfu)} {MFU}."
-    return said + (" Compiling is counted." if facts.get("model", "compiled") else "")
+    text = f"{text}." if mfu is None else f"{text}; MFU {share(mfu)} {MFU}."
+    return text + (" Compiling is counted." if facts.get("model", "compiled") else "")
 
 
 def energy_said(facts: RunFacts) -> str:
@@ -137,19 +141,19 @@ def headline(facts: RunFacts) -> str:
     """Return the finding in three short sentences: scores, against the base, the main caveat."""
     if not list(evaluated(facts)):
         return f"{_unscored(facts)} {_caveat(facts)}".strip()
-    said = [_scores_said(facts), against_base(facts), _caveat(facts)]
-    return " ".join(sentence for sentence in said if sentence)
+    sentences = [_scores_said(facts), against_base(facts), _caveat(facts)]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _unscored(facts: RunFacts) -> str:
     if facts.status != "finished":
         return standing(facts)
     training = facts.get("training") or {}
-    said = f"Not evaluated: no answers were generated {_setting_said(facts)}".rstrip()
+    text = f"Not evaluated: no answers were generated {_setting_said(facts)}".rstrip()
     if training.get("optimizer_steps"):
-        said += f"; trained for {count(training['optimizer_steps'])} optimizer steps"
-        said += f", loss {score(training.get('last_loss'))}"
-    return f"{said}."
+        text += f"; trained for {count(training['optimizer_steps'])} optimizer steps"
+        text += f", loss {score(training.get('last_loss'))}"
+    return f"{text}."
 
 
 def _setting_said(facts: RunFacts) -> str:
@@ -159,16 +163,18 @@ def _setting_said(facts: RunFacts) -> str:
 
 def _scores_said(facts: RunFacts) -> str:
     """Return syntax accuracy and BLEU on test, and pass@1 on each set of problems."""
-    said, found = [], dict(evaluated(facts))
-    if test := found.get("test"):
+    clauses, scores_by_split = [], dict(evaluated(facts))
+    if test := scores_by_split.get("test"):
         named = [name for name in ("syntax_accuracy", "bleu") if name in test["metrics"]]
         text = ", ".join(f"{TITLES[name]} {with_edges(name, test)}" for name in named)
-        said.append(f"{text} on {count(test.get('n_samples'))} test samples")
-    for task in (name for name in TASKS if name in found):
-        if "pass@1" in found[task]["metrics"]:
-            said.append(f"pass@1 {with_edges('pass@1', found[task])} on {TITLES[task]}")
-    whole = "; ".join(said)
-    if not any(task in found for task in TASKS):
+        clauses.append(f"{text} on {count(test.get('n_samples'))} test samples")
+    for task in (name for name in TASKS if name in scores_by_split):
+        if "pass@1" in scores_by_split[task]["metrics"]:
+            clauses.append(
+                f"pass@1 {with_edges('pass@1', scores_by_split[task])} on {TITLES[task]}"
+            )
+    whole = "; ".join(clauses)
+    if not any(task in scores_by_split for task in TASKS):
         whole += "; pass@1 not evaluated"
     return f"{whole[:1].upper()}{whole[1:]}."
 
@@ -184,16 +190,16 @@ def _caveat(facts: RunFacts) -> str:
 
 def verdicts(facts: RunFacts) -> list[str]:
     """Return one line per split on the base model's scores, or why there are none."""
-    lines, found = [], [d for d in differences(facts) if (d.split, d.metric) in NAMED]
-    for split in dict.fromkeys(each.split for each in found):
-        said = [each.said() for each in found if each.split == split]
-        lines.append(f"Against base on {TITLES.get(split, split)}: {'; '.join(said)}.")
+    lines, named_differences = [], [d for d in differences(facts) if (d.split, d.metric) in NAMED]
+    for split in dict.fromkeys(each.split for each in named_differences):
+        comparisons = [each.said() for each in named_differences if each.split == split]
+        lines.append(f"Against base on {TITLES.get(split, split)}: {'; '.join(comparisons)}.")
     return lines or [text for text in (missing_base(facts),) if text]
 
 
 def details(facts: RunFacts) -> str:
     """Return what was trained, and how the answers were made."""
-    return " ".join(said for said in (_trained(facts), _decoded(facts)) if said)
+    return " ".join(sentence for sentence in (_trained(facts), _decoded(facts)) if sentence)
 
 
 def _trained(facts: RunFacts) -> str:
@@ -205,18 +211,18 @@ def _trained(facts: RunFacts) -> str:
         return f"Scored: {facts.get('checkpoint')} (adapter {facts.adapter}); nothing was trained."
     if trained is None:
         return ""
-    said = f"Adapter {facts.adapter}: trains {count(trained)}"
+    text = f"Adapter {facts.adapter}: trains {count(trained)}"
     if not total:
-        return f"{said} parameters."
-    return f"{said} of {count(total)} parameters, its own included ({100 * trained / total:.2f} %)."
+        return f"{text} parameters."
+    return f"{text} of {count(total)} parameters, its own included ({100 * trained / total:.2f} %)."
 
 
 def _decoded(facts: RunFacts) -> str:
     for split, scores in evaluated(facts):
         ways = {name: dig(scores, "decoding", name) for name in ("mode", "max_new_tokens")}
-        said = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in ways.items() if v is not None)
+        settings = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in ways.items() if v is not None)
         stopped = dig(scores, "metrics", "stopped")
-        parts = [f"decoding {said}" if said else ""]
+        parts = [f"decoding {settings}" if settings else ""]
         parts += (
             [f"{share(stopped)} of the answers ended by themselves"] if stopped is not None else []
         )
@@ -228,29 +234,29 @@ def _decoded(facts: RunFacts) -> str:
 
 def glossary(facts: RunFacts) -> list[str]:
     """Return one line for each term that the head of the report uses."""
-    found, said = dict(evaluated(facts)), []
-    if "test" in found:
-        said.append(
+    scores_by_split, lines = dict(evaluated(facts)), []
+    if "test" in scores_by_split:
+        lines.append(
             "Syntax accuracy: the share of generated answers that Python parses. BLEU: corpus BLEU "
             "from 0 to 100 of whole generations, comparable only with an equal signature."
         )
-    if any(task in found for task in TASKS):
-        said.append("Pass@1: the share of problems whose one generated program passes its tests.")
+    if any(task in scores_by_split for task in TASKS):
+        lines.append("Pass@1: the share of problems whose one generated program passes its tests.")
     if differences(facts):
-        said.append(
+        lines.append(
             "Against base: both models on the same samples. Within noise: the 95 % interval of the "
             "difference (in brackets) holds 0, or chance alone often reaches it."
         )
-    return said
+    return lines
 
 
 def cautions(facts: RunFacts) -> list[str]:
     """Return what a reader should hold against the scores, the sample's own note first."""
     note = facts.get("data", "note")
-    said = [str(note)] if facts.is_sample and note else []
+    sentences = [str(note)] if facts.is_sample and note else []
     for doubts in DOUBTS:
-        said += doubts(facts)
-    return said + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
+        sentences += doubts(facts)
+    return sentences + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
 
 
 def _random_start(facts: RunFacts) -> list[str]:
@@ -296,15 +302,17 @@ def _few_steps(facts: RunFacts) -> list[str]:
     steps = facts.get("training", "optimizer_steps")
     if facts.is_evaluation or not 0 < (steps or 0) < FEW_STEPS:
         return []
-    made = f"Only {count(steps)} optimizer step" + ("" if steps == 1 else "s")
-    return [f"{made}: an adapter hardly learns in so few. More rows or more epochs make more."]
+    steps_text = f"Only {count(steps)} optimizer step" + ("" if steps == 1 else "s")
+    return [
+        f"{steps_text}: an adapter hardly learns in so few. More rows or more epochs make more."
+    ]
 
 
 def _columns(facts: RunFacts) -> list[str]:
     """Tell which columns were read as what, where their names left a choice."""
     notes = facts.get("data", "problems", "notes") or []
-    found = [COLUMNS_NOTE.fullmatch(str(note)) for note in notes]
-    return [f"Columns read by another name: {match[1]}." for match in found if match]
+    matches = [COLUMNS_NOTE.fullmatch(str(note)) for note in notes]
+    return [f"Columns read by another name: {match[1]}." for match in matches if match]
 
 
 def _skipped(facts: RunFacts) -> list[str]:
@@ -322,8 +330,8 @@ def _left_over(facts: RunFacts) -> list[str]:
 
 
 def _like_held_out(facts: RunFacts) -> list[str]:
-    found = facts.get("data", "problems", "duplicates")
-    like, removed = dig(found, "train_rows_like_any"), dig(found, "removed")
+    duplicates = facts.get("data", "problems", "duplicates")
+    like, removed = dig(duplicates, "train_rows_like_any"), dig(duplicates, "removed")
     if not like or removed:
         return []
     return [f"{count(like)} train rows equal or nearly equal a row of valid or test, and are used."]
@@ -444,12 +452,12 @@ def _trained_facts(facts: RunFacts, tables: Tables) -> str:
         "Parity: a batch under the chosen attention beside its samples one by one under eager "
         "attention, before training."
     )
-    said = "".join(paragraph(text) for text in (energy_said(facts), baseline_said(facts)))
+    paragraphs = "".join(paragraph(text) for text in (energy_said(facts), baseline_said(facts)))
     return (
         section("Adapter", table_of(tables.get("adapter"), classes="long"))
         + section("Model", table_of(tables.get("model"), classes="long"), parity)
         + section("What is supervised", _example(facts), "Marked: what the loss counts.")
-        + section("Energy, and memory after the run", said)
+        + section("Energy, and memory after the run", paragraphs)
     )
 
 
@@ -464,10 +472,10 @@ def _score_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
     for row in table.to_dict("records"):
         metric, samples = row["metric"], known(row["samples"])
         edges = edges_of(metric, [row["low"], row["high"]])
-        said = written(metric, known(row["value"])) + (f" ({edges})" if edges else "")
+        cell = written(metric, known(row["value"])) + (f" ({edges})" if edges else "")
         split = TITLES.get(row["split"], row["split"])
         head = split if samples is None else f"{split} (n = {count(samples)})"
-        cells.setdefault(metric, {})[head] = said
+        cells.setdefault(metric, {})[head] = cell
         heads += [head] if head not in heads else []
     order = [metric.name for metric in FINETUNE_SCORES.metrics if metric.name in cells]
     rows = [{"metric": TITLES.get(metric, metric)} | cells[metric] for metric in order]
@@ -483,8 +491,8 @@ def _target_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
     rows = []
     for row in table.to_dict("records"):
         metric, value = row["metric"], known(row["value"])
-        said = (row["note"] or "undefined") if value is None else written(metric, value)
-        cells = {"metric": metric, "at least": f"{row['target']:g}", "value": said}
+        cell = (row["note"] or "undefined") if value is None else written(metric, value)
+        cells = {"metric": metric, "at least": f"{row['target']:g}", "value": cell}
         rows.append(cells | {"passed": bool(row["passed"])})
     return pd.DataFrame(rows)
 
@@ -518,9 +526,9 @@ def _named(table: pd.DataFrame | None) -> pd.DataFrame | None:
 def _example(facts: RunFacts) -> str:
     """Return one sample as text, the supervised parts marked."""
     parts = facts.get("data", "example") or []
-    said = []
+    pieces = []
     for part in parts[:SHOWN_PARTS]:
         text, is_supervised = part
         text = html.escape(text[:SHOWN_PART])
-        said.append(f"<mark>{text}</mark>" if is_supervised else text)
-    return f"<pre class='long'>{''.join(said)}</pre>" if said else ""
+        pieces.append(f"<mark>{text}</mark>" if is_supervised else text)
+    return f"<pre class='long'>{''.join(pieces)}</pre>" if pieces else ""

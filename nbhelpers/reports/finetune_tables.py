@@ -60,11 +60,11 @@ def _kind(row: Row, error: str | None) -> str:
 
 def _verdict(row: Row, error: str | None) -> str:
     """Return what became of it, in words."""
-    said, why = _kind(row, error), row.get("detail") if row.get("outcome") else error
-    said += f" ({why[:200]})" if why else ""
+    verdict, why = _kind(row, error), row.get("detail") if row.get("outcome") else error
+    verdict += f" ({why[:200]})" if why else ""
     ends = {True: "ended by itself", False: "cut at the limit of new tokens"}
     stopped = row.get("stopped")
-    return f"{said}; {ends[stopped]}" if stopped in ends else said
+    return f"{verdict}; {ends[stopped]}" if stopped in ends else verdict
 
 
 def rows_by_split(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -73,11 +73,11 @@ def rows_by_split(path: Path) -> dict[str, list[dict[str, Any]]]:
     Raises:
         DataError: A line is damaged; names it.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_split: dict[str, list[dict[str, Any]]] = {}
     for row in read_lines(Generation, path):
         if row["split"] in SPLITS:
-            found.setdefault(row["split"], []).append(row)
-    return found
+            by_split.setdefault(row["split"], []).append(row)
+    return by_split
 
 
 def chosen(path: Path) -> dict[str, list[tuple[Row, str]]]:
@@ -90,15 +90,15 @@ def chosen(path: Path) -> dict[str, list[tuple[Row, str]]]:
     from nbhelpers.metrics.python_code import syntax_errors_of
 
     rows = rows_by_split(path)
-    found = {}
+    samples = {}
     for split in (name for name in SPLITS if name in rows):
         judged = rows[split][:MOST_JUDGED]
         kinds: dict[str, list[tuple[Row, str]]] = {}
         errors = syntax_errors_of(codes([row["answer"] for row in judged]))
         for row, error in zip(judged, errors, strict=True):
             kinds.setdefault(_kind(row, error), []).append((row, _verdict(row, error)))
-        found[split] = _mixed(kinds)
-    return found
+        samples[split] = _mixed(kinds)
+    return samples
 
 
 def _mixed(kinds: Mapping[str, list[Any]]) -> list[Any]:
@@ -113,10 +113,10 @@ def _mixed(kinds: Mapping[str, list[Any]]) -> list[Any]:
 
 def samples_section(facts: RunFacts) -> str:
     """Return the section of sample generations as HTML, or nothing without the file."""
-    found = chosen(facts.run.path / FILE_NAME)
+    samples = chosen(facts.run.path / FILE_NAME)
     parts = [
         _sample(row, verdict, is_open=at == 0)
-        for rows in found.values()
+        for rows in samples.values()
         for at, (row, verdict) in enumerate(rows)
     ]
     note = (
@@ -278,17 +278,17 @@ def _mark(path: Path) -> float:
 
 @functools.lru_cache(maxsize=64)  # one report asks several times, and a comparison resamples
 def _between(ours: Path, other: Path, *_marks: float) -> tuple[Difference, ...]:
-    found = [Result.read(folder / "result.json") for folder in (ours, other)]
-    results = [{} if each is None else each.raw for each in found]
+    stored = [Result.read(folder / "result.json") for folder in (ours, other)]
+    results = [{} if each is None else each.raw for each in stored]
     rows = [rows_by_split(folder / "generations.jsonl") for folder in (ours, other)]
-    found = []
+    differences = []
     for split in (name for name in TABLES_SPLITS if all(dig(r, "scores", name) for r in results)):
         scored = {name: dig(r, "scores", split) for name, r in zip(SIDES, results, strict=True)}
         of_split = {name: each.get(split, []) for name, each in zip(SIDES, rows, strict=True)}
         for metric in FINETUNE_SCORES.names(split):
             if metric not in UNCOMPARED and dig(scored["ours"], "metrics", metric) is not None:
-                found.append(_compared(split, metric, of_split, scored, results[0]))
-    return tuple(found)
+                differences.append(_compared(split, metric, of_split, scored, results[0]))
+    return tuple(differences)
 
 
 def _compared(
@@ -303,12 +303,12 @@ def _compared(
     ours, other = (dig(scored[name], "metrics", metric) for name in SIDES)
     if why := _missing_rows(rows, scored):
         return Difference(split, metric, ours, other, None, None, None, VERDICTS[-1], why)
-    found = compare_runs(rows, metric=metric, baseline="other", scored=scored, **draws(result))
-    found = found["against"]["ours"]
-    low, high = found["interval"] or (None, None)
-    verdict, reason = found["verdict"], found["reason"] or ""
-    values = (ours, other, found["difference"], low, high)
-    return Difference(split, metric, *values, verdict, reason, found["p_value"])
+    comparison = compare_runs(rows, metric=metric, baseline="other", scored=scored, **draws(result))
+    comparison = comparison["against"]["ours"]
+    low, high = comparison["interval"] or (None, None)
+    verdict, reason = comparison["verdict"], comparison["reason"] or ""
+    values = (ours, other, comparison["difference"], low, high)
+    return Difference(split, metric, *values, verdict, reason, comparison["p_value"])
 
 
 def _missing_rows(
@@ -334,13 +334,15 @@ def draws(result: Mapping[str, Any]) -> dict[str, int]:
 
 def against_base(facts: RunFacts) -> str:
     """Return one short sentence on the base model for the headline."""
-    found = [each for each in differences(facts) if (each.split, each.metric) in HEADLINE]
-    if not found:
+    headline_differences = [
+        each for each in differences(facts) if (each.split, each.metric) in HEADLINE
+    ]
+    if not headline_differences:
         return "This is the base model as it is." if facts.adapter == "base" else ""
-    return f"Against the base model it is {by_verdict(found)}."
+    return f"Against the base model it is {by_verdict(headline_differences)}."
 
 
-def by_verdict(found: Iterable[Difference]) -> str:
+def by_verdict(all_differences: Iterable[Difference]) -> str:
     """Return which scores are better, worse and within noise.
 
     >>> even = Difference("mbpp", "pass@1", 0.5, 0.5, 0, -0.1, 0.1, "within noise")
@@ -348,7 +350,7 @@ def by_verdict(found: Iterable[Difference]) -> str:
     'better in BLEU; within noise in pass@1 on MBPP'
     """
     names: dict[str, list[str]] = {}
-    for each in found:
+    for each in all_differences:
         title = TITLES.get(each.metric, each.metric)
         where = "" if each.split == "test" else f" on {TITLES.get(each.split, each.split)}"
         names.setdefault(each.verdict, []).append(title + where)
@@ -368,12 +370,14 @@ def base_table(facts: RunFacts) -> pd.DataFrame:
     return difference_table(differences(facts), ours="this run", other="base")
 
 
-def difference_table(found: tuple[Difference, ...], *, ours: str, other: str) -> pd.DataFrame:
+def difference_table(
+    all_differences: tuple[Difference, ...], *, ours: str, other: str
+) -> pd.DataFrame:
     """Return differences as a table; `ours` and `other` head the columns of the two scores."""
     import pandas as pd
 
     rows = []
-    for each in found:
+    for each in all_differences:
         row = {"split": each.split, "metric": each.metric, other: each.other, ours: each.ours}
         row |= {"difference": each.difference, "low": each.low, "high": each.high}
         rows.append(row | {"verdict": each.verdict})
@@ -428,7 +432,7 @@ def evaluated(facts: RunFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def not_evaluated(facts: RunFacts) -> dict[str, str]:
     """Return, for each split without scores, why: by the run's settings, or as it warned."""
-    done, found = {split for split, _ in evaluated(facts)}, {}
+    done, reasons = {split for split, _ in evaluated(facts)}, {}
     wanted, tasks = facts.get("settings", "evaluate"), facts.get("settings", "tasks")
     asked = [task for task in tasks or [] if task in TASKS]
     for split in (name for name in TABLES_SPLITS if name not in done):
@@ -441,15 +445,15 @@ def not_evaluated(facts: RunFacts) -> dict[str, str]:
             why = f"tasks={','.join(tasks) or 'none'}"
         elif not is_text:
             why = _warned(facts)
-        found[split] = NOT_EVALUATED + (f" ({why})" if why else "")
-    return found
+        reasons[split] = NOT_EVALUATED + (f" ({why})" if why else "")
+    return reasons
 
 
 def _warned(facts: RunFacts) -> str:
     """Return why generated programs were not run, which a run tells as a warning."""
     start = "pass@1 is not measured: "
-    found = [said for said in facts.get("warnings") or [] if said.startswith(start)]
-    return found[0].removeprefix(start).rstrip(".") if found else ""
+    messages = [warning for warning in facts.get("warnings") or [] if warning.startswith(start)]
+    return messages[0].removeprefix(start).rstrip(".") if messages else ""
 
 
 def syntax_table(facts: RunFacts) -> pd.DataFrame:
@@ -478,29 +482,29 @@ def decoding_table(facts: RunFacts) -> pd.DataFrame:
     """Return how answers were generated and scored: scores of other ways are not comparable."""
     rows = []
     for split, scores in evaluated(facts):
-        said = {"samples": count(scores["n_samples"])} if scores.get("n_samples") else {}
+        properties = {"samples": count(scores["n_samples"])} if scores.get("n_samples") else {}
         ways = (scores.get("decoding") or {}).items()
-        said |= {key.replace("_", " "): _plain(v) for key, v in ways if v is not None}
-        said |= {"tokenizer of BLEU": scores.get("tokenizer")}
+        properties |= {key.replace("_", " "): _plain(v) for key, v in ways if v is not None}
+        properties |= {"tokenizer of BLEU": scores.get("tokenizer")}
         signatures = (scores.get("signatures") or {}).items()
-        said |= {f"signature of {TITLES.get(name, name)}": text for name, text in signatures}
-        said = {what: value for what, value in said.items() if value is not None}
-        rows += [{"split": split, "what": k, "value": str(v)} for k, v in said.items()]
+        properties |= {f"signature of {TITLES.get(name, name)}": text for name, text in signatures}
+        properties = {what: value for what, value in properties.items() if value is not None}
+        rows += [{"split": split, "what": k, "value": str(v)} for k, v in properties.items()]
     return _frame(rows)
 
 
 def targets_table(facts: RunFacts) -> pd.DataFrame:
     """Return the preset's success criteria beside what was measured."""
     targets = facts.get("settings", "targets") or {}
-    found, rows = available(facts.data), []
+    measured_scores, rows = available(facts.data), []
     for metric, target in targets.items() if facts.is_complete else ():
         if target is None:
             continue
-        value = found.get(metric)
+        value = measured_scores.get(metric)
         row = {"metric": metric, "target": target, "value": value}
         row |= {"passed": FINETUNE_SCORES.is_reached(metric, value, target)}
         note = NOT_EVALUATED if FINETUNE_SCORES.is_target(metric) else "no such score"
-        rows.append(row | {"note": "" if metric in found else note})
+        rows.append(row | {"note": "" if metric in measured_scores else note})
     return _frame(rows)
 
 
@@ -567,8 +571,8 @@ def throughput_table(facts: RunFacts) -> pd.DataFrame:
         "tokens_per_update": ("tokens", "per optimizer step"),
         "mfu_4n": ("MFU", MFU),
     }
-    found = [(names[key], throughput[key]) for key in names if throughput.get(key) is not None]
-    return _frame([{"what": what, "value": v, "unit": unit} for (what, unit), v in found])
+    rates = [(names[key], throughput[key]) for key in names if throughput.get(key) is not None]
+    return _frame([{"what": what, "value": v, "unit": unit} for (what, unit), v in rates])
 
 
 MFU = "of the GPU's peak, at 4N FLOPs per token, recomputation not counted"

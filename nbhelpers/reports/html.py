@@ -36,14 +36,14 @@ def _head(facts: RunFacts) -> str:
     job, model = facts.get("job") or "run", _short_name(str(facts.get("model", "name") or ""))
     title = f"{job}: {model}" if model else str(job)
     title += f", {facts.adapter}" if facts.adapter else ""
-    found = findings(facts)
-    said = [f"<h1>{html.escape(title)}</h1>", paragraph(found.headline(facts), "lead")]
-    said += [paragraph(text, "bad") for text in [*found.alarms(facts), *problems(facts)]]
-    said += [paragraph(verdict) for verdict in found.verdicts(facts)]
-    said += [paragraph(found.details(facts))]
-    said += [paragraph(line, "note") for line in found.glossary(facts)]
+    job_report = findings(facts)
+    parts = [f"<h1>{html.escape(title)}</h1>", paragraph(job_report.headline(facts), "lead")]
+    parts += [paragraph(text, "bad") for text in [*job_report.alarms(facts), *problems(facts)]]
+    parts += [paragraph(verdict) for verdict in job_report.verdicts(facts)]
+    parts += [paragraph(job_report.details(facts))]
+    parts += [paragraph(line, "note") for line in job_report.glossary(facts)]
     where = f"Run {facts.run.id}, preset {facts.get('preset')}, {facts.status}."
-    return "".join(said) + paragraph(where, "note")
+    return "".join(parts) + paragraph(where, "note")
 
 
 def _short_name(model: str) -> str:
@@ -85,8 +85,8 @@ def _wide_scores(table: pd.DataFrame | None) -> pd.DataFrame | None:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in table.to_dict("records"):
         edges = interval([known(row["low"]), known(row["high"])])
-        said = score(known(row["value"])) + (f" ({edges})" if edges else "")
-        cells.setdefault((row["metric"], row["average"]), {})[row["split"]] = said
+        cell = score(known(row["value"])) + (f" ({edges})" if edges else "")
+        cells.setdefault((row["metric"], row["average"]), {})[row["split"]] = cell
     rows = [
         {"metric": CLONES_SCORES.title(metric), "average": average} | splits
         for (metric, average), splits in cells.items()
@@ -172,8 +172,8 @@ def origin(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[s
     import pandas as pd
 
     rows = pd.DataFrame(list(citation(facts).items()), columns=["to cite", "value"])
-    data, found = table_of(tables.get("data")), _findings(facts.get("data", "problems"))
-    checked = f"<pre class='long note'>{html.escape(found)}</pre>" if found else ""
+    data, problem_text = table_of(tables.get("data")), _findings(facts.get("data", "problems"))
+    checked = f"<pre class='long note'>{html.escape(problem_text)}</pre>" if problem_text else ""
     return (
         section("Data", data + _figure(facts, plots, "lengths") + checked, _functions_said(facts))
         + section("Settings that differ from the base preset", table_of(tables.get("settings")))
@@ -181,17 +181,17 @@ def origin(facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[s
     )
 
 
-def _findings(found: Any) -> str:
+def _findings(checks: Any) -> str:
     """Return what the check of the data found, a line each, from its text or its JSON form."""
-    if not found or isinstance(found, str):  # a text in older runs
-        return found or ""
-    facts = found.get("facts") or {}
-    notes = [*(found.get("examples") or []), *(found.get("notes") or [])]
-    first = _named(found.get("counts") or {})
-    if "left_out" in found:  # with the notes it says in words what the counts do
-        first = [found["left_out"]] if found["left_out"] else []
+    if not checks or isinstance(checks, str):  # a text in older runs
+        return checks or ""
+    facts = checks.get("facts") or {}
+    notes = [*(checks.get("examples") or []), *(checks.get("notes") or [])]
+    first = _named(checks.get("counts") or {})
+    if "left_out" in checks:  # with the notes it says in words what the counts do
+        first = [checks["left_out"]] if checks["left_out"] else []
     lines = [*first, *(str(note) for note in notes), *_named(facts)]
-    if duplicates := found.get("duplicates"):
+    if duplicates := checks.get("duplicates"):
         lines += duplicates_said(duplicates)
     return "\n".join(lines)
 
@@ -221,28 +221,28 @@ def _functions_said(facts: RunFacts) -> str:
     )
 
 
-def duplicates_said(found: Mapping[str, Any]) -> list[str]:
+def duplicates_said(duplicates: Mapping[str, Any]) -> list[str]:
     """Return in words which train rows repeat evaluation rows or each other.
 
     >>> duplicates_said({"train_rows_like_any": 2, "within_train": {"equal": 1, "near": 0},
     ...     "train_rows_like": {"test": {"equal": 2, "near": 0}, "valid": {"equal": 0}}})
     ['Train rows like rows of test: 2 equal.', 'Train rows like an earlier train row: 1 equal.']
     """
-    like = found.get("train_rows_like") or {}
+    like = duplicates.get("train_rows_like") or {}
     sides = {f"rows of {name}": kinds for name, kinds in like.items()}
     lines = []
-    for where, kinds in {**sides, "an earlier train row": found.get("within_train")}.items():
-        said = [
+    for where, kinds in {**sides, "an earlier train row": duplicates.get("within_train")}.items():
+        counts = [
             f"{count(number)} {LIKE.get(kind, kind)}"
             for kind, number in (kinds or {}).items()
             if number
         ]
-        lines += [f"Train rows like {where}: {', '.join(said)}."] if said else []
+        lines += [f"Train rows like {where}: {', '.join(counts)}."] if counts else []
     has_near = any(LIKE["near"] in line for line in lines)
-    if not found.get("train_rows_like_any"):
+    if not duplicates.get("train_rows_like_any"):
         lines = ["No train row equals or nearly equals a row of test or valid.", *lines]
-    if found.get("removed"):
-        lines.append(f"Removed of these: {count(known(found['removed']))}.")
-    if has_near and found.get("threshold"):
-        lines.append(f"Nearly equal: a similarity of at least {found['threshold']}, up to 1.")
+    if duplicates.get("removed"):
+        lines.append(f"Removed of these: {count(known(duplicates['removed']))}.")
+    if has_near and duplicates.get("threshold"):
+        lines.append(f"Nearly equal: a similarity of at least {duplicates['threshold']}, up to 1.")
     return lines

@@ -105,14 +105,14 @@ def paragraph(text: str, classes: str = "") -> str:
     return f'<p class="{classes}">{html.escape(text)}</p>' if text else ""
 
 
-def figure(plots: Mapping[str, Path], name: str, said: str) -> str:
+def figure(plots: Mapping[str, Path], name: str, caption: str) -> str:
     """Return a plot with its caption inside the page, or nothing where it was not drawn."""
     if name not in plots:
         return ""
-    image, said = base64.b64encode(plots[name].read_bytes()).decode(), html.escape(said)
+    image, caption = base64.b64encode(plots[name].read_bytes()).decode(), html.escape(caption)
     return (
-        f'<figure><img alt="{said}" src="data:image/png;base64,{image}">'
-        f"<figcaption>{said}</figcaption></figure>"
+        f'<figure><img alt="{caption}" src="data:image/png;base64,{image}">'
+        f"<figcaption>{caption}</figcaption></figure>"
     )
 
 
@@ -155,7 +155,7 @@ def _cell(name: str, value: Any) -> tuple[str, str]:
         "share of clones": share,
         "share": share,
         "seconds": duration,
-        "lead": lambda lead: f"{lead:+.3f}",
+        "lead": lambda difference: f"{difference:+.3f}",
         "mean_utilisation_percent": lambda percent: f"{percent:.0f} %",
         "passed": lambda passed: "passed" if passed else "missed",
     }

@@ -311,8 +311,8 @@ def seeds_table(study: StudyResult) -> pd.DataFrame:
         if len({row.settings.seed for row in runs}) < 2:
             continue
         for split, metric in scores_of(study):
-            found = [row.number("scores", split, "metrics", metric) for row in runs]
-            values = [value for value in found if value is not None]
+            scores = [row.number("scores", split, "metrics", metric) for row in runs]
+            values = [value for value in scores if value is not None]
             if len(values) > 1:
                 row = {"adapter": name, "split": split, "metric": metric, "seeds": len(values)}
                 row |= {"mean": statistics.mean(values), "std": statistics.stdev(values)}
@@ -334,19 +334,19 @@ SHORT = {"humaneval": "HE ", "mbpp": "MBPP ", "sample": "sample "}
 
 def headline(study: StudyResult, pairs: Sequence[Pair]) -> str:
     """Return how far the study is, what the adapters differ in, and which one costs least."""
-    said = [standing(study), *among_adapters(study, pairs), against_base(study, pairs)]
-    said.append(cheapest(study, pairs))
-    return " ".join(sentence for sentence in said if sentence)
+    sentences = [standing(study), *among_adapters(study, pairs), against_base(study, pairs)]
+    sentences.append(cheapest(study, pairs))
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def standing(study: StudyResult) -> str:
     """Return how many runs have a result, and which have none."""
     missing = [row for row in study.rows if row.result is None]
-    said = f"{len(study.finished)} of {len(study.rows)} runs finished"
+    text = f"{len(study.finished)} of {len(study.rows)} runs finished"
     if missing:
         named = ", ".join(f"{row.name} ({row.status})" for row in missing)
-        said += f"; without a result: {named}"
-    return f"{said}."
+        text += f"; without a result: {named}"
+    return f"{text}."
 
 
 def _bases(study: StudyResult) -> set[str]:
@@ -373,9 +373,11 @@ def among_adapters(study: StudyResult, pairs: Sequence[Pair]) -> list[str]:
     grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (winner, loser), titles in wins.items():
         grouped.setdefault((winner, tuple(titles)), []).append(loser)
-    said = [f"{w} is better than {_joined(ls)} in {_joined(t)}" for (w, t), ls in grouped.items()]
+    clauses = [
+        f"{w} is better than {_joined(ls)} in {_joined(t)}" for (w, t), ls in grouped.items()
+    ]
     rest = len({(p.first, p.second) for p in among}) > len(wins)
-    return ["; ".join(said) + ("; the other pairs are within noise." if rest else ".")]
+    return ["; ".join(clauses) + ("; the other pairs are within noise." if rest else ".")]
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -389,10 +391,10 @@ def pair_lines(pairs: Sequence[Pair]) -> list[str]:
     >>> pair_lines([Pair(*line)])
     ['r32 against r16: within noise.']
     """
-    found: dict[tuple[str, str], list[Pair]] = {}
+    pairs_by_adapters: dict[tuple[str, str], list[Pair]] = {}
     for pair in pairs:
-        found.setdefault((pair.first, pair.second), []).append(pair)
-    return [_pair_said(each) for each in found.values()]
+        pairs_by_adapters.setdefault((pair.first, pair.second), []).append(pair)
+    return [_pair_said(each) for each in pairs_by_adapters.values()]
 
 
 def _pair_said(pairs: Sequence[Pair]) -> str:
@@ -401,16 +403,16 @@ def _pair_said(pairs: Sequence[Pair]) -> str:
     other = [pair for pair in pairs if pair.verdict not in (*SETTLED, WITHIN_NOISE)]
     if settled:
         kinds = {kind: [p for p in settled if p.verdict == kind] for kind in SETTLED}
-        said = "; ".join(
-            f"{kind} in " + ", ".join(f"{p.title} {p.measured()}" for p in found)
-            for kind, found in kinds.items()
-            if found
+        comparison = "; ".join(
+            f"{kind} in " + ", ".join(f"{p.title} {p.measured()}" for p in pairs_of_kind)
+            for kind, pairs_of_kind in kinds.items()
+            if pairs_of_kind
         )
     elif other and len(other) == len(pairs):
-        said = f"{other[0].verdict} {other[0].measured()}".strip()
+        comparison = f"{other[0].verdict} {other[0].measured()}".strip()
     else:
-        said = WITHIN_NOISE
-    return f"{first} against {second}: {said}."
+        comparison = WITHIN_NOISE
+    return f"{first} against {second}: {comparison}."
 
 
 def against_base(study: StudyResult, pairs: Sequence[Pair]) -> str:
@@ -424,12 +426,12 @@ def against_base(study: StudyResult, pairs: Sequence[Pair]) -> str:
     for (verdict, title), names in by_score.items():
         grouped.setdefault((verdict, tuple(names)), []).append(title)
     everyone = {pair.first for pair in ours}
-    said = [
+    clauses = [
         f"{'all are' if set(names) == everyone and len(names) > 1 else _are(names)} {verdict} in "
         f"{', '.join(titles)}"
         for (verdict, names), titles in grouped.items()
     ]
-    return f"Against the base model {'; '.join(said)}." if said else ""
+    return f"Against the base model {'; '.join(clauses)}." if clauses else ""
 
 
 def _are(names: Sequence[str]) -> str:
@@ -453,13 +455,13 @@ def cheapest(study: StudyResult, pairs: Sequence[Pair]) -> str:
     if len(sized) > 1:
         small, memory = sized[0][1], f"the least memory ({size(sized[0][0])})"
     if time and small == quick[0]:
-        said = f"{small} took {time} and {memory}"
+        text = f"{small} took {time} and {memory}"
     else:
         each = [f"{quick[0]} took {time}"] if time else []
         each += [f"{small} took {memory}"] if memory else []
-        said = " and ".join(each)
-    said = f"Of the adapters that no other beats, {said}." if said else ""
-    return f"{said} {_alike(timed, quick)}".strip()
+        text = " and ".join(each)
+    text = f"Of the adapters that no other beats, {text}." if text else ""
+    return f"{text} {_alike(timed, quick)}".strip()
 
 
 def _alike(timed: Sequence[tuple[float, str]], quick: Sequence[str]) -> str:
@@ -475,23 +477,23 @@ def _alike(timed: Sequence[tuple[float, str]], quick: Sequence[str]) -> str:
 
 def doubts(study: StudyResult) -> list[str]:
     """Return what to hold against the comparison: the sample's note, few seeds, a GPU not free."""
-    said = study.notes()
+    sentences = study.notes()
     for row in study.finished:
         note = (row.result.data.get("data") or {}).get("note")
-        if note and str(note) not in said:
-            said.append(str(note))
+        if note and str(note) not in sentences:
+            sentences.append(str(note))
     seeds = {row.settings.seed for row in study.rows}
     if len(seeds) < FEW_SEEDS:
         few = {1: "One seed", 2: "Two seeds"}[len(seeds)]
-        said.append(
+        sentences.append(
             f"{few}: the intervals are over samples only, and another seed would train another "
             "adapter. Three seeds or more tell how much that matters."
         )
-    said += _unlike_bases(study)
+    sentences += _unlike_bases(study)
     for row in study.rows:
         if row.baseline is not None and not row.baseline.is_back:
-            said.append(f"After {row.name} the GPU was {row.baseline.words()}.")
-    return said
+            sentences.append(f"After {row.name} the GPU was {row.baseline.words()}.")
+    return sentences
 
 
 def _unlike_bases(study: StudyResult) -> list[str]:
@@ -594,7 +596,7 @@ def report_study(study_result: StudyResult, *, show: bool = True) -> Report:
             f"The report cannot be written to {study.path}: {error.strerror or error}.",
             fix="make the study's folder writable, or copy it to a place of your own",
         ) from error
-    made = Report(
+    study_report = Report(
         run_id=study.path.name,
         status=f"{len(study.finished)} of {len(study.rows)} runs finished",
         path=target,
@@ -604,8 +606,8 @@ def report_study(study_result: StudyResult, *, show: bool = True) -> Report:
         html=fragment,
     )
     if show and not is_notebook():
-        sys.stdout.write(made.text)
-    return made
+        sys.stdout.write(study_report.text)
+    return study_report
 
 
 def _figures(study: StudyResult) -> dict[str, object]:
@@ -637,7 +639,7 @@ def _text(study: StudyResult, pairs: Sequence[Pair], target: Path) -> str:
     from nbhelpers.reports.text import wrapped
 
     after = [*pair_lines(pairs), *(f"Without a result: {line}" for line in study.failure_lines())]
-    after += [f"Note: {said}" for said in doubts(study)]
+    after += [f"Note: {doubt}" for doubt in doubts(study)]
     lines = [*wrapped([headline(study, pairs)]), "", *run_lines(study), "", *wrapped(after)]
     return shown("\n".join([*lines, f"Report: {target}"]) + "\n")
 
@@ -663,7 +665,7 @@ def _body(
         section("Loss", figure(plots, "loss", CAPTIONS["loss"])),
         section("Memory and time", figure(plots, "cost", CAPTIONS["cost"])),
         _elsewhere(study),
-        section("What to hold against this", "".join(paragraph(said) for said in doubts(study))),
+        section("What to hold against this", "".join(paragraph(doubt) for doubt in doubts(study))),
         section("To repeat this study", _repeat(study)),
     ]
     return shown(f'<div class="nbh wide"><style>{STYLE}</style>{"".join([*head, *parts])}</div>')
@@ -693,9 +695,9 @@ def _pairs_section(pairs: Sequence[Pair]) -> str:
     rows: dict[str, dict[str, str]] = {}
     for pair in pairs:
         named = f"{pair.first} against {pair.second}"
-        said = f"{pair.verdict}\n{pair.measured().strip('()')}"
-        said += f"\n{pair.p_words()}".rstrip()
-        rows.setdefault(named, {"adapters": named})[pair.title] = said
+        cell = f"{pair.verdict}\n{pair.measured().strip('()')}"
+        cell += f"\n{pair.p_words()}".rstrip()
+        rows.setdefault(named, {"adapters": named})[pair.title] = cell
     note = (
         "On the same samples, the first minus the second, with the 95 % interval. Better or worse: "
         "the interval leaves out 0, and chance alone rarely reaches the difference (p, for all "
@@ -728,14 +730,14 @@ def _elsewhere(study: StudyResult) -> str:
     for name in adapters_of(study):
         row = next(r for r in study.finished if r.planned.adapter == name)
         try:
-            found = estimate_elsewhere(row.result)
+            estimate = estimate_elsewhere(row.result)
         except NbhelpersError:  # a CPU, an unknown GPU, or a run that trained nothing
             continue
-        heads = found.HEADS
-        for each in found.rows:
+        heads = estimate.HEADS
+        for each in estimate.rows:
             cells = zip(heads, each.cells(), strict=True)
             rows.append({"run": row.name} | dict(cells))
-        notes += [note for note in found.assumptions if note not in notes]
+        notes += [note for note in estimate.assumptions if note not in notes]
     content = table_of(pd.DataFrame(rows)) + "".join(paragraph(note, "note") for note in notes)
     return section("On other GPUs (estimates)", content if rows else "")
 
@@ -747,7 +749,9 @@ def _repeat(study: StudyResult) -> str:
     command = study.study.command()
     rows = []
     for row in study.rows:
-        told = {} if command else {"command": str((row.run.record or {}).get("command") or "")}
-        rows.append({"run": row.name, "folder": row.run.id} | told)
+        own_command = (
+            {} if command else {"command": str((row.run.record or {}).get("command") or "")}
+        )
+        rows.append({"run": row.name, "folder": row.run.id} | own_command)
     one = f'<pre class="code">{_escaped(command)}</pre>' if command else ""
     return one + table_of(pd.DataFrame(rows), classes="long")

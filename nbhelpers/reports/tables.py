@@ -55,12 +55,12 @@ def phases_table(facts: RunFacts) -> pd.DataFrame:
 
 def left_over_table(facts: RunFacts) -> pd.DataFrame:
     """Return what the card held beside the tensors of the run."""
-    found = facts.get("memory", "left_over") or {}
+    left_over = facts.get("memory", "left_over") or {}
     return _frame(
         [
-            {"what": HELD[name][0], "size_bytes": found[name], "note": HELD[name][1]}
+            {"what": HELD[name][0], "size_bytes": left_over[name], "note": HELD[name][1]}
             for name in HELD
-            if found.get(name) is not None
+            if left_over.get(name) is not None
         ]
     )
 
@@ -85,9 +85,9 @@ def memory_parts(
     facts: RunFacts, tables: Mapping[str, pd.DataFrame], plots: Mapping[str, Path]
 ) -> str:
     """Return as HTML the phases, what others held, and what was alive at a peak that was off."""
-    said = "".join(paragraph(text) for text in memory_notes(facts))
+    notes = "".join(paragraph(text) for text in memory_notes(facts))
     rest = "".join(table_of(table) for table in _cells(tables))
-    return said + figure(plots, "memory_phases", PHASES_CAPTION) + rest
+    return notes + figure(plots, "memory_phases", PHASES_CAPTION) + rest
 
 
 def _cells(tables: Mapping[str, pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -117,29 +117,31 @@ def _written(table: pd.DataFrame) -> pd.DataFrame:
 
 def memory_notes(facts: RunFacts) -> list[str]:
     """Return the sentences beside the tables: the worst phase, and where the record lies."""
-    said, memory = [], facts.get("memory") or {}
+    sentences, memory = [], facts.get("memory") or {}
     known_rows = [r for r in memory.get("phases") or [] if r.get("error_percent") is not None]
     measured = [r for r in memory.get("phases") or [] if r.get("measured_bytes")]
     if measured and not known_rows:
-        said.append("Phases are measured only: their prediction needs a simulated step on a GPU.")
+        sentences.append(
+            "Phases are measured only: their prediction needs a simulated step on a GPU."
+        )
     if known_rows:
         worst = max(known_rows, key=lambda row: abs(row["error_percent"]))
         basis = f", predicted for {memory['basis']}" if memory.get("basis") else ""
-        said.append(
+        sentences.append(
             f"By phase{basis}: the largest error is {worst['error_percent']:+.1f} % "
             f"({worst.get('phase')})."
         )
-    held = memory.get("left_over") or {}
-    others = (held.get("other_processes_bytes") or 0) + (held.get("earlier_bytes") or 0)
+    left_over = memory.get("left_over") or {}
+    others = (left_over.get("other_processes_bytes") or 0) + (left_over.get("earlier_bytes") or 0)
     if others:
-        said.append(f"Held by others or left over from earlier cells: {size(others)}.")
-    kept = memory.get("snapshot") or {}
-    if kept.get("file") and kept.get("error_percent") is not None:
-        said.append(
-            f"Step {kept.get('step')} was off by {kept['error_percent']:+.1f} %: what was alive at "
-            f"its peak is in {kept['file']}."
+        sentences.append(f"Held by others or left over from earlier cells: {size(others)}.")
+    snapshot = memory.get("snapshot") or {}
+    if snapshot.get("file") and snapshot.get("error_percent") is not None:
+        sentences.append(
+            f"Step {snapshot.get('step')} was off by {snapshot['error_percent']:+.1f} %: what was "
+            f"alive at its peak is in {snapshot['file']}."
         )
-    return said
+    return sentences
 
 
 # ------------------------------------------------------------------------------------------------
@@ -222,8 +224,8 @@ def all_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
     """Return every table that this run can fill, by name."""
     own = resolve(JOBS.get(facts.job, CLONES).report).tables()
     makers = own | memory_makers() | time_makers()
-    made = {name: make(facts) for name, make in makers.items()}
-    return {name: table for name, table in made.items() if len(table)}
+    table_by_name = {name: make(facts) for name, make in makers.items()}
+    return {name: table for name, table in table_by_name.items() if len(table)}
 
 
 def makers() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
@@ -274,10 +276,10 @@ def scores_table(facts: RunFacts) -> pd.DataFrame:
     """Return one row per split and metric, in the given order of each pair, average named."""
     rows = []
     for split, scores in splits(facts):
-        given = dig(scores, "orders", "given") or {}
-        for metric in (name for name in CLONES_SCORES.names() if name in given):
+        given_order = dig(scores, "orders", "given") or {}
+        for metric in (name for name in CLONES_SCORES.names() if name in given_order):
             row = {"split": split, "metric": metric.removesuffix("_macro")}
-            row |= {"average": _average(metric), "value": given[metric]}
+            row |= {"average": _average(metric), "value": given_order[metric]}
             rows.append(row | _edges(scores, metric))
     return _frame(rows)
 
@@ -286,8 +288,8 @@ def priors_table(facts: RunFacts) -> pd.DataFrame:
     """Return precision, recall and F1 at the sample's own share of clones and at named ones."""
     rows = []
     for split, scores in splits(facts):
-        given = dig(scores, "orders", "given") or {}
-        own = {"prior": scores.get("prior"), **given, "intervals": scores.get("intervals")}
+        given_order = dig(scores, "orders", "given") or {}
+        own = {"prior": scores.get("prior"), **given_order, "intervals": scores.get("intervals")}
         for name, values in {"this sample": own, **(scores.get("at_prior") or {})}.items():
             row = {"split": split, "prior": name, "share of clones": dig(values, "prior")}
             row |= {metric: dig(values, metric) for metric in ("precision", "recall", "f1")}
@@ -327,17 +329,17 @@ def floors_table(facts: RunFacts) -> pd.DataFrame:
     """Return the model beside the cheap scorers, each at its own threshold from valid."""
     rows = []
     for split, scores in splits(facts):
-        floors = scores.get("floors") or {}
-        if not floors:
+        baselines = scores.get("floors") or {}
+        if not baselines:
             continue
         ours = dict(dig(scores, "orders", "given") or {})
         ours |= {"threshold": scores.get("threshold"), "intervals": scores.get("intervals")}
-        for name, values in {MODEL: ours, **floors}.items():
+        for name, values in {MODEL: ours, **baselines}.items():
             row = {"split": split, "scorer": FLOOR_NAMES.get(name, name)}
             row |= {"f1": dig(values, "f1"), **_edges(values, "f1")}
             row |= {key: dig(values, key) for key in ("precision", "recall", "roc_auc")}
-            lead = dig(values, "lead") or {}
-            row |= {"lead": lead.get("f1"), "lead interval": lead.get("interval")}
+            difference = dig(values, "lead") or {}
+            row |= {"lead": difference.get("f1"), "lead interval": difference.get("interval")}
             rows.append(row | {"note": dig(values, "skipped") or ""})
     return _frame(rows)
 

@@ -35,15 +35,15 @@ def problems(facts: RunFacts) -> list[str]:
     """Return why a run has no result: its last error with the fix, or that it was stopped."""
     if facts.is_complete or facts.status == "finished":
         return []
-    said = []
+    lines = []
     for event in facts.of_type("error")[-1:]:
-        said.append(f"{event.get('kind', 'Error')}: {event.get('message', '')}")
-        said += [f"Fix: {event['fix']}"] if event.get("fix") else []
+        lines.append(f"{event.get('kind', 'Error')}: {event.get('message', '')}")
+        lines += [f"Fix: {event['fix']}"] if event.get("fix") else []
     for event in facts.of_type("stopped")[-1:]:
-        said.append(
+        lines.append(
             f"Stopped at step {event.get('step')}; launching it again continues from there."
         )
-    return said
+    return lines
 
 
 def citation(facts: RunFacts) -> dict[str, str]:
@@ -90,23 +90,23 @@ def _of_others(job: str) -> set[str]:
 
 def _data_flow(facts: RunFacts) -> str | None:
     """Say how the data flow was read, and of how many functions there is none."""
-    found = facts.get("model", "data_flow")
-    if not found:
+    flow = facts.get("model", "data_flow")
+    if not flow:
         return None
-    length, mean = found.get("data_flow_length"), found.get("mean_nodes")
+    length, mean = flow.get("data_flow_length"), flow.get("mean_nodes")
     if not length:
         return "off; code split at the leaves of its syntax tree"
     nodes = f"{mean:.0f} nodes per function" if mean is not None else "nodes"
-    none, how = found.get("functions_without_nodes"), found.get("grammar_compat")
+    none, how = flow.get("functions_without_nodes"), flow.get("grammar_compat")
     return f"{nodes} on average, {none} functions without any; room for {length}; {how} grammar"
 
 
 def _weights(facts: RunFacts) -> str | None:
     """Say where the weights came from before this run changed them."""
     if facts.is_evaluation:
-        given = PurePath(str(facts.get("checkpoint") or "unknown"))
-        is_in_folder = given.name.startswith(WEIGHTS) and given.parent.name
-        return f"from checkpoint {given.parent.name if is_in_folder else given.name}"
+        checkpoint = PurePath(str(facts.get("checkpoint") or "unknown"))
+        is_in_folder = checkpoint.name.startswith(WEIGHTS) and checkpoint.parent.name
+        return f"from checkpoint {checkpoint.parent.name if is_in_folder else checkpoint.name}"
     steps = facts.get("settings", "pretrain_steps")
     spec = JOBS.get(facts.job, CLONES)
     if facts.get("settings", "model") in spec.models.embedded:
@@ -124,34 +124,37 @@ def memory_sentence(tables: Mapping[str, pd.DataFrame]) -> str:
         return "Memory: neither predicted nor measured."
     row = {name: known(value) for name, value in tables["memory"].iloc[0].to_dict().items()}
     predicted, measured = row["predicted_bytes"], row["measured_bytes"]
-    said = "no prediction" if predicted is None else f"predicted {size(predicted)}"
-    said += f", measured {size(measured)}" if measured is not None else ", not measured"
-    said += f" ({row['measured']})" if row["measured"] and measured is not None else ""
+    text = "no prediction" if predicted is None else f"predicted {size(predicted)}"
+    text += f", measured {size(measured)}" if measured is not None else ", not measured"
+    text += f" ({row['measured']})" if row["measured"] and measured is not None else ""
     error, budget = row["error_percent"], row["budget_bytes"]
-    said += f", error {error:+.1f} %." if error is not None else "."
+    text += f", error {error:+.1f} %." if error is not None else "."
     if budget:
-        said += f" The budget before the run, for the longest possible batch: {size(budget)}."
-    return f"Memory: {said}"
+        text += f" The budget before the run, for the longest possible batch: {size(budget)}."
+    return f"Memory: {text}"
 
 
 def as_text(facts: RunFacts, tables: Mapping[str, pd.DataFrame], path: str) -> str:
     """Return the report for a terminal: at most 100 columns, but for the path."""
     total, trained = facts.get("timing", "total_s"), facts.get("timing", "train_s")
     part = f", of which training {duration(trained)}" if trained else ""
-    found = findings(facts)
-    after = [*found.verdicts(facts), found.details(facts), *_target_lines(tables)]
+    job_report = findings(facts)
+    after = [*job_report.verdicts(facts), job_report.details(facts), *_target_lines(tables)]
     if "memory" in tables or not facts.is_evaluation:
         after += [memory_sentence(tables), *memory_notes(facts)]
     after += [f"Time: {duration(total)}{part}.", *time_said(facts)] if total is not None else []
-    lines = wrapped([found.headline(facts), *found.alarms(facts), *problems(facts)])
-    lines, after = lines + found.score_lines(facts, tables), after + found.cost_lines(facts)
-    after += [f"Note: {caution}" for caution in found.cautions(facts)]
+    lines = wrapped([job_report.headline(facts), *job_report.alarms(facts), *problems(facts)])
+    lines, after = (
+        lines + job_report.score_lines(facts, tables),
+        after + job_report.cost_lines(facts),
+    )
+    after += [f"Note: {caution}" for caution in job_report.cautions(facts)]
     return shown("\n".join([*lines, *wrapped(after), f"Report: {path}"]) + "\n")
 
 
 def wrapped(sentences: list[str]) -> list[str]:
     """Return sentences as lines of at most `WIDTH` columns, each sentence on a line of its own."""
-    return [line for said in sentences for line in textwrap.wrap(said, WIDTH)]
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
 
 
 def _target_lines(tables: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -160,8 +163,8 @@ def _target_lines(tables: Mapping[str, pd.DataFrame]) -> list[str]:
     lines = []
     for row in tables["targets"].to_dict("records"):
         value = known(row["value"])
-        said = "passed" if row["passed"] else "missed"
+        verdict = "passed" if row["passed"] else "missed"
         measured = row["note"] or "undefined" if value is None else f"{value:.4f}"
         op = row.get("op", ">=")
-        lines.append(f"Target {row['metric']} {op} {row['target']:g}: {said} ({measured}).")
+        lines.append(f"Target {row['metric']} {op} {row['target']:g}: {verdict} ({measured}).")
     return lines

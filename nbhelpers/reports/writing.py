@@ -56,7 +56,7 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
             f"The report cannot be written to {facts.run.path}: {error.strerror or error}.",
             fix="make the run's folder writable, or copy it to a place of your own",
         ) from error
-    made = Report(
+    run_report = Report(
         run_id=str(facts.get("run_id") or facts.run.id),
         status=facts.status,
         path=target,
@@ -66,20 +66,20 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
         html=fragment,
     )
     if show and not is_notebook():
-        sys.stdout.write(made.text)
-    return made
+        sys.stdout.write(run_report.text)
+    return run_report
 
 
-def _study_of(given: Any) -> StudyResult | None:
+def _study_of(run_or_study: Any) -> StudyResult | None:
     """Return the study that is meant, also by its folder; None for a run."""
     from nbhelpers.runs.studies import open_study
     from nbhelpers.runs.study_results import StudyResult
 
-    if isinstance(given, StudyResult):
-        return given
-    if not isinstance(given, str | Path):
+    if isinstance(run_or_study, StudyResult):
+        return run_or_study
+    if not isinstance(run_or_study, str | Path):
         return None
-    folder = expanded(given, "the run")
+    folder = expanded(run_or_study, "the run")
     return open_study(folder) if is_file(folder / STUDY_FILE) else None
 
 
