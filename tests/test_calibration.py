@@ -24,7 +24,7 @@ from nbhelpers.budget.memory import (
     require_fit,
 )
 from nbhelpers.budget.predict import on_this_machine
-from nbhelpers.cli import app as cli
+from nbhelpers.cli import app
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.hardware.gpus import GIB, GpuProcess
@@ -213,20 +213,20 @@ def test_a_simulated_budget_is_judged_by_what_is_free_here():
 @pytest.mark.parametrize("command", [["budget", "--history"], ["calibration"]])
 def test_the_command_shows_the_log_and_draws_it(tmp_path, command):
     run = CliRunner()
-    assert "empty" in run.invoke(cli.app, command).output
+    assert "empty" in run.invoke(app.app, command).output
     prediction_log.append(result(), RECORD)
-    shown = run.invoke(cli.app, [*command, "--plot", str(tmp_path / "log.png")]).output
+    shown = run.invoke(app.app, [*command, "--plot", str(tmp_path / "log.png")]).output
     assert "+3.0 %" in shown and "not corrected" in shown
     assert (tmp_path / "log.png").stat().st_size > 1000
-    assert "+3.0 %" in run.invoke(cli.app, [*command, "--runs"]).output
+    assert "+3.0 %" in run.invoke(app.app, [*command, "--runs"]).output
     for wrong in ("log.foo", "log", "missing/log.png"):
-        found = run.invoke(cli.app, [*command, "--plot", str(tmp_path / wrong)])
+        found = run.invoke(app.app, [*command, "--plot", str(tmp_path / wrong)])
         assert isinstance(found.exception, ConfigError) and "--plot" in found.exception.message
 
 
 def test_options_of_the_history_are_for_the_history():
     for words in (["--runs"], ["--history", "--json"]):
-        caught = CliRunner().invoke(cli.app, ["budget", *words]).exception
+        caught = CliRunner().invoke(app.app, ["budget", *words]).exception
         assert isinstance(caught, ConfigError) and "earlier runs" in caught.message
-    listed = CliRunner().invoke(cli.app, ["--help"]).output
+    listed = CliRunner().invoke(app.app, ["--help"]).output
     assert "│ calibrate " in listed and "│ calibration " not in listed

@@ -251,19 +251,19 @@ def test_the_kernel_follows_family_and_device():
 
 def test_the_proof_fails_where_the_cap_is_dropped(monkeypatch: pytest.MonkeyPatch):
     from nbhelpers.jobs.equivalence import prove
-    from nbhelpers.jobs.models import causal_forward as causal_attention
+    from nbhelpers.jobs.models import causal_forward
 
     base = tiny_base(scale=SCALE)
     adapted = SimpleNamespace(base=base, model=base.model, bare=base.model)
     how = {"dtype": torch.float32, "packed": True}
     assert prove(adapted, tiny_table(), kernel="eager", **how)["passed"]
     assert prove(adapted, tiny_table(), kernel="flex", **how)["passed"]
-    real = causal_attention.flex_attention_forward
+    real = causal_forward.flex_attention_forward
 
     def careless(*args, softcap=None, **options):
         return real(*args, softcap=None, **options)
 
-    monkeypatch.setattr(causal_attention, "flex_attention_forward", careless)
+    monkeypatch.setattr(causal_forward, "flex_attention_forward", careless)
     found = prove(adapted, tiny_table(), kernel="flex", **how)
     assert not found["passed"]
     assert found["relative_error"] > 0.05

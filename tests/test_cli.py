@@ -13,7 +13,7 @@ import pytest
 import typer.main
 from safetensors.numpy import save_file
 
-from nbhelpers.cli import app as cli
+from nbhelpers.cli import app
 from nbhelpers.cli import options as cli_text
 from nbhelpers.errors import BudgetError, ConfigError, LaunchError, NbhelpersError, OutOfMemory
 
@@ -24,14 +24,14 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Run the command line in this process and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["nbhelpers", *arguments])
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         return int(end.code or 0)
     return 0
 
 
 def test_the_commands_are_those_of_the_readme() -> None:
-    known = typer.main.get_command(cli.app).commands
+    known = typer.main.get_command(app.app).commands
     commands = {name for name, command in known.items() if not command.hidden}
     shown = re.findall(r"^nbhelpers ([a-z-]+)", README.read_text(), re.MULTILINE)
     assert commands == set(shown)
@@ -270,7 +270,7 @@ def test_ctrl_c_while_watching_ends_with_130(
     monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]]
 ) -> None:
     monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
-    assert _run(monkeypatch, "train", "clones", "--preset", "smoke") == cli.INTERRUPTED
+    assert _run(monkeypatch, "train", "clones", "--preset", "smoke") == app.INTERRUPTED
 
 
 def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
@@ -280,7 +280,7 @@ def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
     weights = tmp_path / "model.safetensors"
     save_file({"w": np.zeros(1, dtype=np.float32)}, weights)
     named = ("--checkpoint", str(weights), "--preset", "smoke", "--data", "smoke")
-    assert _run(monkeypatch, "evaluate", "clones", *named) == cli.INTERRUPTED
+    assert _run(monkeypatch, "evaluate", "clones", *named) == app.INTERRUPTED
     assert launched[0]["job_mode"] == "evaluate"
     assert launched[0]["checkpoint"] == weights
     assert launched[0]["preset"].settings.data == "smoke"
@@ -299,7 +299,7 @@ def test_evaluate_of_a_run_uses_the_preset_that_it_was_made_with(
     (run / "run.json").write_text(json.dumps({"run_id": "clones-y", "preset": made.to_dict()}))
     monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
     arguments = ("evaluate", "clones", "--run", "clones-y", "--run-dir", str(tmp_path))
-    assert _run(monkeypatch, *arguments) == cli.INTERRUPTED
+    assert _run(monkeypatch, *arguments) == app.INTERRUPTED
     assert launched[0]["preset"].settings.seq_len == 64
     assert launched[0]["checkpoint"] == run
 

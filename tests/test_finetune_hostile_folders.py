@@ -11,7 +11,7 @@ from trained_on_disk import STEP, point_to, settings, write_adapter_files, write
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
-from nbhelpers.jobs import public
+from nbhelpers.jobs import drafts
 from nbhelpers.metrics.generation import score_generations, score_tasks
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.runs.studies import StudyFolder, open_study
@@ -223,12 +223,12 @@ def test_only_a_draft_of_ours_is_removed(tmp_path: Path) -> None:
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("three years")
     with pytest.raises(ConfigError, match="something else lies there"):
-        public.require_ours(theirs)
+        drafts.require_ours(theirs)
     (tmp_path / "link.part").symlink_to(theirs)
     with pytest.raises(ConfigError, match="something else lies there"):
-        public.require_ours(tmp_path / "link.part")
-    public.start(tmp_path / "own.part")
+        drafts.require_ours(tmp_path / "link.part")
+    drafts.start(tmp_path / "own.part")
     (tmp_path / "own.part" / "half").write_text("of a model")
-    public.start(public.require_ours(tmp_path / "own.part"))
+    drafts.start(drafts.require_ours(tmp_path / "own.part"))
     assert not (tmp_path / "own.part" / "half").exists()
     assert (theirs / "thesis.txt").read_text() == "three years"

@@ -20,7 +20,7 @@ from fake_launch import Hardware, launch_fake, survivors, wait_for, wait_for_eve
 from nbhelpers.common import processes
 from nbhelpers.errors import BudgetError, ConfigError, DataError, HardwareError, LaunchError
 from nbhelpers.hardware.machine import find_owner
-from nbhelpers.runs import starting as launching
+from nbhelpers.runs import starting
 from nbhelpers.runs.run import Run, end_leftovers, list_runs, open_run
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
@@ -286,7 +286,7 @@ def test_a_folder_that_cannot_be_written_is_explained(
 
 
 def test_a_supervisor_that_cannot_start_says_why(runs: Path, monkeypatch) -> None:
-    monkeypatch.setattr(launching, "LOG_START_VARIABLE", "PYTHONHOME")
+    monkeypatch.setattr(starting, "LOG_START_VARIABLE", "PYTHONHOME")
     with pytest.raises(LaunchError, match="did not start") as caught:
         launch_fake(runs)
     assert "Fatal Python error" in caught.value.details
@@ -352,7 +352,7 @@ def test_what_does_not_fit_is_not_started_unless_forced(runs: Path, monkeypatch)
     ],
 )
 def test_a_disk_that_vanishes_is_named(capsys, platform: str, run_dir: str, words: str) -> None:
-    launching._warn_of_lost_disk(platform, Path(run_dir))
+    starting._warn_of_lost_disk(platform, Path(run_dir))
     said = capsys.readouterr().out
     assert words in said if words else not said
 

@@ -18,12 +18,11 @@ from test_loop import Line, make
 
 from nbhelpers.budget.formulas import MemoryLine
 from nbhelpers.budget.memory import MemoryBudget
-from nbhelpers.hardware import detection as hardware_module
+from nbhelpers.hardware import detection
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.hardware.gpus import GIB, GpuProcess
-from nbhelpers.jobs import measure, worker
+from nbhelpers.jobs import measure, measure_phases, worker
 from nbhelpers.jobs import measure as measure_context
-from nbhelpers.jobs import measure_phases as measure_snapshot
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import HERE, CardMemory, MemoryMeter
 from nbhelpers.jobs.measure_phases import (
@@ -253,7 +252,7 @@ def test_a_step_is_kept_only_where_the_prediction_was_off(
     tmp_path, monkeypatch, predicted: int, is_kept: bool
 ):
     fake, told, path = FakeAllocator(), [], tmp_path / "memory_snapshot.json"
-    monkeypatch.setattr(measure_snapshot.torch.cuda, "memory", fake)
+    monkeypatch.setattr(measure_phases.torch.cuda, "memory", fake)
     recorder = StepRecorder(
         torch.device("cuda", 0),
         path=path,
@@ -276,7 +275,7 @@ def test_a_step_is_kept_only_where_the_prediction_was_off(
 def test_a_history_that_cannot_be_kept_is_a_warning(tmp_path, monkeypatch):
     fake, said = FakeAllocator(), []
     fake.found = {"segments": []}
-    monkeypatch.setattr(measure_snapshot.torch.cuda, "memory", fake)
+    monkeypatch.setattr(measure_phases.torch.cuda, "memory", fake)
     device, path = torch.device("cuda", 0), tmp_path / "x.json"
     recorder = StepRecorder(
         device, path=path, predicted_bytes=9, tell=pytest.fail, warn=said.append
@@ -320,7 +319,7 @@ def test_the_context_is_what_this_process_took_beside_its_allocator(
 
 
 def test_a_machine_without_a_driver_tells_nothing_of_its_card(monkeypatch):
-    monkeypatch.setattr(measure_context, "detect_hardware", hardware_module.detect_hardware)
+    monkeypatch.setattr(measure_context, "detect_hardware", detection.detect_hardware)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     memory = CardMemory(0)
     memory.read(torch.device("cpu"))

@@ -28,7 +28,6 @@ from nbhelpers.presets.preset import divisors
 
 if TYPE_CHECKING:
     from nbhelpers.hardware.detection import Hardware
-    from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import Settings
 

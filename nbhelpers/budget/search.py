@@ -15,9 +15,7 @@ from nbhelpers.presets.jobs import ADAPTER, JOBS
 from nbhelpers.presets.preset import divisors
 
 if TYPE_CHECKING:
-    from nbhelpers.budget.memory import MemoryBudget
     from nbhelpers.hardware.detection import Hardware
-    from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import Settings
 

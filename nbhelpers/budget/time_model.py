@@ -16,7 +16,6 @@ from nbhelpers.presets.jobs import ADAPTER, ENCODER, JOBS, spec_of
 
 if TYPE_CHECKING:
     from nbhelpers.budget.shapes import Shape
-    from nbhelpers.budget.speeds import SpeedRow
     from nbhelpers.hardware.detection import Hardware
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.schema import Settings

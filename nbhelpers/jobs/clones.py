@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,10 +47,6 @@ from nbhelpers.metrics.predictions import PredictionWriter, Sink
 from nbhelpers.metrics.ranking import is_positive
 from nbhelpers.presets.jobs import CLONES
 from nbhelpers.presets.schema import ClonesSettings
-
-if TYPE_CHECKING:
-    from nbhelpers.jobs.training import Training
-
 
 # ------------------------------------------------------------------------------------------------
 # Function pairs as a task of the training loop: batches, loss, validation, predictions.

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,10 +37,6 @@ from nbhelpers.jobs.models.inputs import TextBucket, TokenTable
 from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
 from nbhelpers.jobs.training import Training, train_task
 from nbhelpers.presets.schema import DetectorSettings
-
-if TYPE_CHECKING:
-    from nbhelpers.jobs.detector_inputs import Inputs
-
 
 # ------------------------------------------------------------------------------------------------
 # Random weights made useful: a masked language model on the train programs, cached.

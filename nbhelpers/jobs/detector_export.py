@@ -17,7 +17,7 @@ from nbhelpers.common.result_files import DetectorFile, Result
 from nbhelpers.errors import DataError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import detector_agreement as agree
-from nbhelpers.jobs import public
+from nbhelpers.jobs import drafts
 from nbhelpers.jobs.cards import CARD
 from nbhelpers.jobs.detector_cards import write_card
 from nbhelpers.jobs.export import TOKENIZER_FILES, digest, push, require_place, require_push
@@ -76,11 +76,11 @@ def export_detector(
     require_place(out, trained.name, kind=KIND)
     if (trained.folder / ck.MANIFEST).is_file() and (problem := ck.verify(trained.folder)):
         raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
-    part = public.require_ours(out.with_name(f"{out.name}.part"))
-    public.start(part)
+    part = drafts.require_ours(out.with_name(f"{out.name}.part"))
+    drafts.start(part)
     try:
         facts = _write(trained, part, onnx=onnx, push_to=push_to, report=report)
-        public.open_up(part)
+        drafts.open_up(part)
         if out.exists():
             shutil.rmtree(out)  # an earlier export of ours, with no file of anybody else
         part.replace(out)

@@ -32,7 +32,6 @@ from nbhelpers.metrics.slices import Edited, edit_scores, slice_scores
 from nbhelpers.presets.jobs import DETECTOR
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.detector_inputs import Inputs
     from nbhelpers.jobs.detector_task import DetectorTask
     from nbhelpers.jobs.training import Training
 

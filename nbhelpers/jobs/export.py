@@ -19,7 +19,7 @@ from nbhelpers.common.result_files import ExportFile, Generation, Result
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 from nbhelpers.jobs import checkpoint as ck
-from nbhelpers.jobs import public as drafts
+from nbhelpers.jobs import drafts
 from nbhelpers.jobs.agreement import (
     MAX_TEXTS,
     Agreement,

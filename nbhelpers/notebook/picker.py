@@ -36,9 +36,6 @@ from nbhelpers.notebook.equal_lines import all_lines, loaded, parameter_lines
 from nbhelpers.presets.jobs import JOBS
 
 if TYPE_CHECKING:
-    from nbhelpers.budget.memory import MemoryBudget
-    from nbhelpers.hardware.detection import Hardware
-    from nbhelpers.notebook.choice import Estimate
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
 

@@ -46,7 +46,6 @@ from nbhelpers.simulate.step import simulate_step
 if TYPE_CHECKING:
     from nbhelpers.budget.shapes import CausalShape
     from nbhelpers.hardware.detection import Hardware
-    from nbhelpers.jobs.models.causal import CausalBase
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import FinetuneSettings
