@@ -207,14 +207,14 @@ def _temporary_bytes(settings: Settings, *, is_half: bool, use_gpu: bool) -> int
 
 
 def is_packed(settings: Settings) -> bool:
-    """Whether linear layers and norms run without padding (`models.packed`)."""
+    """Whether linear layers and norms run without padding (`models.encoding`)."""
     return settings.padding == "dynamic" and settings.attention != "eager"
 
 
 def packed_bytes_per_token(shape: Shape, *, is_half: bool, mask_bytes: int) -> tuple[int, int]:
     """Return what one block of packed tokens keeps: per token, and per column of attention.
 
-    Source: saved tensors of `models.packed`. Per token: the inputs of both norms in fp32, the
+    Source: saved tensors of `models.encoding`. Per token: the inputs of both norms in fp32, the
     inputs of four linear layers, input and output of the fused GELU, two dropout masks; in fp32
     the outputs of both norms are inputs of linear layers. Per column: queries, keys, values and
     the attention's output.
@@ -277,7 +277,7 @@ def score_bytes(*, is_half: bool, mask_bytes: int) -> int:
 
 
 # The chunked loss holds the logits of so many bytes at once, and their gradient beside them
-# (`models.causal_loss`, fused into few kernels on a GPU).
+# (`models.causal_forward`, fused into few kernels on a GPU).
 LOGIT_CHUNK_BYTES = 2**30
 # On a CPU its steps are not fused: four arrays in fp32 are alive at once, two more with a soft-cap.
 CPU_LOGIT_BYTES, CPU_CAPPED_LOGIT_BYTES = 16, 24
@@ -328,7 +328,7 @@ def longest_extent(settings: FinetuneSettings, rows: int) -> CausalExtent:
 
 
 def choose_kernel(settings: FinetuneSettings, shape: CausalShape, *, has_flex: bool) -> str:
-    """Return the attention that `auto` means: as `models.causal_attention` chooses on the device.
+    """Return the attention that `auto` means: as `models.causal_forward` chooses on the device.
 
     A GPU with native bf16 has flex attention. On a CPU and older GPUs a model with capped scores is
     computed eagerly.

@@ -132,7 +132,7 @@ def with_measured_context(
 # Predicted memory of one training process, line by line, and how it compares with the measured.
 #
 # The budget before a run plans for the longest batch: every sample as long as `seq_len`, whatever
-# the padding saves. The formulas stand in `ledger` and `ledger_finetune`.
+# the padding saves. The formulas stand in `formulas`.
 
 
 FITS, TIGHT, DOES_NOT_FIT, NO_GPU = "fits", "tight", "does not fit", "no GPU"
@@ -224,7 +224,7 @@ class MemoryBudget:
 def ledger_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
     """Return the memory of one process by the ledger's formulas, with what would fit by them.
 
-    `budgets.predict_memory` prefers a simulation, where one is known.
+    `predict.predict_memory` prefers a simulation, where one is known.
 
     Without a GPU the verdict is "no GPU" and the lines mean bytes of live tensors. Limits: GPT-2
     and RoBERTa encoders, adapters on Gemma 2 and Llama, AdamW, one node.

@@ -398,7 +398,7 @@ def budget_grid(
         preset: What to do; its own batch and length are in the grid too.
         plan: How its global batch is split.
         hardware: The card.
-        predict: Gives a budget, such as `budgets.predict_memory`.
+        predict: Gives a budget, such as `predict.predict_memory`.
         lengths: Tokens; longer ones than the model has positions are left out.
     """
     s, own = preset.settings, plan.per_device_train_batch_size

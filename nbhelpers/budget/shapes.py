@@ -196,7 +196,7 @@ def causal_from_config(config: dict[str, Any]) -> CausalShape:
 # ------------------------------------------------------------------------------------------------
 # Sizes of a model without its weights: enough for the memory ledger.
 #
-# Causal language models stand in `shapes_causal`.
+# Causal language models stand above.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -323,7 +323,7 @@ def of_the_package(key: Key) -> Iterator[Point]:
 def shipped(job: str) -> dict[str, Any]:
     """Return the table of a job that comes with the package; empty where there is none.
 
-    `cards` names the group of each card: cards of a group differ in size only, which `budgets`
+    `cards` names the group of each card: cards of a group differ in size only, which `predict`
     (group, family, `Key.name`) leaves open. `presets` says the key's name, or why there is none, of
     each preset on each card. `strings` holds the texts, `versions` the libraries' versions.
     """

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 # Paths that a person typed: asked about without a crash, whatever they hold.
 #
 # `pathlib` raises OSError for a name too long or a folder that may not be searched, ValueError for
-# a
-# NUL and RuntimeError for an unknown `~name`. Here these are answers, or one typed error.
+# a NUL and RuntimeError for an unknown `~name`. Here these are answers, or one typed error.
 
 
 def expanded(path: str | os.PathLike[str], name: str = "the path") -> Path:

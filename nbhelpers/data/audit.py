@@ -294,8 +294,7 @@ def _compared(rows: Sequence[Row], templates: dict[str, Any], draw: random.Rando
 # The audit of detection data: what can be told without any model, before one is trained.
 #
 # Most public sets give their labels away: by a tag, by white space, by few templates, by a source
-# of
-# its own for each class. A detector learns that first, and its score says nothing about people.
+# of its own for each class. A detector learns that first, and its score says nothing about people.
 
 
 FORMAT = 1

@@ -589,7 +589,7 @@ def _templates(shapes: Counter[str], long: list[tuple[Row, list[str]]]) -> dict[
 # ------------------------------------------------------------------------------------------------
 # AI rows that are a person's program of the same data, with other names, room or comments, or cut.
 #
-# Copies that differ so little that words alone show it are counted in `audit_duplicates`.
+# Copies that differ so little that words alone show it are counted in the duplicates above.
 
 
 TWIN_MIN_STATEMENTS = 6  # shorter programs have the same statements by nature

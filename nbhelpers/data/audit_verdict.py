@@ -121,7 +121,7 @@ def _doubt(kind: str, start: str, text: str, share: float) -> Finding:
 # ------------------------------------------------------------------------------------------------
 # From the facts of an audit to a verdict: what makes the data hopeless, and what is to be known.
 #
-# Every limit stands here or in `audit_labels`, with why it is where it is.
+# Every limit stands here or in the part above, with why it is where it is.
 
 
 HOPELESS, WARNED, USABLE = "hopeless", "usable with warnings", "usable"

@@ -69,7 +69,7 @@ def load_tasks(
     """The problems of HumanEval (all 164) or of MBPP's test part, in their own order.
 
     HumanEval asks for the whole function and shows its signature and docstring; MBPP's question
-    goes with the function's name and its first test (`coding_questions.mbpp_question`).
+    goes with the function's name and its first test (`instruction_rows.mbpp_question`).
 
     Args:
         name: `humaneval` or `mbpp`.

@@ -653,11 +653,9 @@ def _processes(texts: Sequence[str]) -> int:
 #
 # `extract_dataflow` gives what GraphCodeBERT's clone detection makes of a function: its tokens (the
 # leaves of the syntax tree, comments and docstrings removed) and the edges between them.
-# "comesFrom"
-# names where a value was last set, "computedFrom" what an assignment computes it from. The result
-# is
-# that of the original's rules on the tree of today's grammars, oddities included, with these
-# differences, each of them on purpose:
+# "comesFrom" names where a value was last set, "computedFrom" what an assignment computes it from.
+# The result is that of the original's rules on the tree of today's grammars, oddities included,
+# with these differences, each of them on purpose:
 #
 # - text beyond ASCII keeps its tokens whole (the original takes byte columns for characters);
 # - a Java piece that parses only inside a class (a constructor) is read as if inside one;

@@ -13,9 +13,8 @@ from nbhelpers.data.syntax import Tree, parse
 # What the rules of GraphCodeBERT's data flow do with a syntax tree, as a small program.
 #
 # The program holds reads of tokens, writes, choices (`if`) and loops; running it gives the edges.
-# The
-# rules are those of `DFG_java` and `DFG_python`, their oddities included: a statement that is no
-# rule's business just shows its children in order.
+# The rules are those of `DFG_java` and `DFG_python`, their oddities included: a statement that is
+# no rule's business just shows its children in order.
 #
 # Source: microsoft/CodeBERT, GraphCodeBERT/clonedetection/parser/DFG.py.
 
@@ -351,11 +350,9 @@ _RULES: dict[str, tuple[dict[str, Rule], Rule]] = {
 # the same state and unites what comes out. A loop's body is not walked again for each pass of each
 # loop around it, which would take 2**depth walks: it is run once with a *marker* for the value that
 # each name brings along, and a pass replaces the markers by these values. That is exact, because
-# what
-# a body does to one name never depends on the tokens that another name stands for, only on whether
-# a
-# name has a value at all, and for each set of names without one the body is run anew (in practice
-# twice: on first sight, and with all names known).
+# what a body does to one name never depends on the tokens that another name stands for, only on
+# whether a name has a value at all, and for each set of names without one the body is run anew (in
+# practice twice: on first sight, and with all names known).
 
 
 Parents = tuple[int, ...]

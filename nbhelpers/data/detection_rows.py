@@ -30,7 +30,7 @@ class CodeRow(NamedTuple):
     """One program and what is known of it; "" is unknown.
 
     `code` is as it was read; `label` is "human", "ai" or None (not told); `language` and `task` are
-    in one spelling (`detection_words`); `place` says where it stands.
+    in one spelling (`languages`); `place` says where it stands.
     """
 
     id: str

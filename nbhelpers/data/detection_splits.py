@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 # Draws whole groups of rows into splits, so that labels, languages and sources stay in proportion.
 #
 # A draw follows from the texts of a group and a seed: rows more or less leave the order of the
-# other
-# groups as it is.
+# other groups as it is.
 
 
 ROOM = 1.15  # a split may become this much larger than asked for

@@ -15,8 +15,7 @@ from nbhelpers.data.edit_tree import Unsure, cut_out, words
 # How programs are set out: styles that people, editors and formatters are known for.
 #
 # A style is drawn for each program and seed, whoever wrote the program, so that the layout of
-# edited
-# code says nothing about its origin.
+# edited code says nothing about its origin.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

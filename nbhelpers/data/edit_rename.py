@@ -334,11 +334,9 @@ class Names:
 #
 # The program means the same afterwards. One old name becomes one new name all over the program, or
 # stays: what is imported, built in, bound nowhere, an attribute, or looked up by its text.
-# Functions,
-# classes, methods and global variables that nothing in the program uses stay as well: they may be
-# what others call. Methods get new names only where every receiver is known to be of a class of
-# this
-# program that inherits from nothing else.
+# Functions, classes, methods and global variables that nothing in the program uses stay as well:
+# they may be what others call. Methods get new names only where every receiver is known to be of a
+# class of this program that inherits from nothing else.
 
 
 # Code that is made of text, or names that are read as text: then no name is safe.
@@ -623,10 +621,10 @@ class _PythonPlan:
 # New names for the variables, parameters, private fields, methods and classes of a Java program.
 #
 # The program means the same afterwards. One old name becomes one new name wherever it stands for
-# the
-# same kind of thing (variable, method, class), or stays: what is inherited, what others may call,
-# what is reached through a receiver whose class this program does not define. Methods and classes
-# that nothing in the program uses stay, as do public classes at the top and those with a `main`.
+# the same kind of thing (variable, method, class), or stays: what is inherited, what others may
+# call, what is reached through a receiver whose class this program does not define. Methods and
+# classes that nothing in the program uses stay, as do public classes at the top and those with a
+# `main`.
 
 
 _TYPES = words(

@@ -22,7 +22,7 @@ from nbhelpers.data.edit_tree import Syntax, Unsure, parse_clean, strip_tree
 from nbhelpers.errors import ConfigError
 
 # ------------------------------------------------------------------------------------------------
-# One program under one edit, checked against what it was; `code_edits` says what the edits are.
+# One program under one edit, checked against what it was; `EDITS` says what the edits are.
 
 
 EDITS = ("reformat", "strip_comments", "rename", "rename_reformat")
@@ -154,9 +154,8 @@ def _edit_braces(code: str, language: str, edit: str, seed: int) -> str | None:
 # Edits of many programs: each distinct one once, what is known from the cache, by processes.
 #
 # The cache is 16 files for each edit and seed, by the content of the programs. A file that cannot
-# be
-# read counts as absent. Two writers at once may lose each other's programs, which are then edited
-# again: nothing is ever wrong, only slower.
+# be read counts as absent. Two writers at once may lose each other's programs, which are then
+# edited again: nothing is ever wrong, only slower.
 
 
 # Part of the cache's key: raise it when the same program and seed give another result than before.
@@ -323,11 +322,9 @@ def _write(path: Path, text: str) -> None:
 # | rename_reformat | both, under one seed |
 #
 # Python (3, and 2 as far as the grammar reads it) and Java are edited through their syntax trees.
-# C,
-# C++, C#, JavaScript, TypeScript, Go, Rust and Kotlin are laid out anew and stripped token by
-# token;
-# their names stay. Every result is parsed again and compared with the program: where more than the
-# edit has changed, there is no result.
+# C, C++, C#, JavaScript, TypeScript, Go, Rust and Kotlin are laid out anew and stripped token by
+# token; their names stay. Every result is parsed again and compared with the program: where more
+# than the edit has changed, there is no result.
 
 
 def edit_rows(

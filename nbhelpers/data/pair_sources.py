@@ -480,8 +480,7 @@ def _id_fault(id_: str, known: dict[str, int], bad_ids: set[str]) -> Fault | Non
 # Reader of the hub's Parquet form: texts stand in every row, so they are made distinct at once.
 #
 # Columns: `id1`, `id2` (whole numbers or text), `func1`, `func2` (text), `label` (bool, or 0 and
-# 1).
-# Only these are read, in batches whose texts are compared as a dictionary, so that memory stays
+# 1). Only these are read, in batches whose texts are compared as a dictionary, so that memory stays
 # bounded although the prepared form of the whole set takes 5.5 GB.
 
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 # Pairs of functions with a label: the types, what is checked in them, and their fingerprint.
 #
 # Both forms of the data (a folder in the CodeXGLUE layout, the hub's Parquet rows) end here:
-# distinct
-# functions once, and per split three small arrays. File order is kept, because predictions are
-# written in it.
+# distinct functions once, and per split three small arrays. File order is kept, because predictions
+# are written in it.
 
 
 MAIN_SPLITS = ("train", "valid", "test")

@@ -17,8 +17,7 @@ from nbhelpers.errors import ConfigError, DataFlowUnavailable
 # Java: a comment becomes one blank, and strings and characters are known, so that `"//"` stays.
 # Python: comments and docstrings go, and tokens are set out again at their columns. The rules for
 # Python are those of the `tokenize` module of Python 3.11, kept here because later versions
-# tokenise
-# f-strings and faulty code otherwise; text that it cannot tokenise stays as it is.
+# tokenise f-strings and faulty code otherwise; text that it cannot tokenise stays as it is.
 #
 # Source: `remove_comments_and_docstrings` in microsoft/CodeBERT,
 # GraphCodeBERT/clonedetection/parser/utils.py at commit 15034c0.
@@ -312,8 +311,7 @@ def _width(blanks: str) -> int:
 #
 # Nodes are numbered in preorder (a node stands before its children), tokens in reading order. The
 # leaf rule is the one of GraphCodeBERT's clone detection: a node without children, or a string, is
-# a
-# token; a comment is none.
+# a token; a comment is none.
 #
 # Source: `tree_to_token_index` and `index_to_code_token` in microsoft/CodeBERT,
 # GraphCodeBERT/clonedetection/parser/utils.py at commit 15034c0. Unlike there, columns are bytes

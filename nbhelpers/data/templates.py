@@ -86,10 +86,8 @@ def _shown(text: str) -> str:
 # How a row of an instruction data set becomes a prompt and a completion.
 #
 # A template is a function of a row to (prompt, completion). The prompt ends where the answer
-# begins;
-# the completion is the answer as the data gives it, without an end token. Rows that bring a prompt
-# of
-# their own are used as they are.
+# begins; the completion is the answer as the data gives it, without an end token. Rows that bring a
+# prompt of their own are used as they are.
 
 
 # What code in a template can raise, beside Jinja's own errors.
@@ -124,7 +122,7 @@ def resolve_template(template: str, form: str, tokenizer: Any = None) -> str:
     """Name of the template that is used: `auto` is `chat` where the tokenizer has one.
 
     Args:
-        template: One of `checks_finetune.TEMPLATES`, or "none" for the bare question.
+        template: One of `presets.jobs.TEMPLATES`, or "none" for the bare question.
         form: Of the rows; with "completion" no template is used.
         tokenizer: Of the model; needed for `chat`.
 

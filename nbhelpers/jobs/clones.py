@@ -353,10 +353,9 @@ def largest_extent(
 # Scores of the pair job: predictions written while pairs are scored, then everything told of them.
 #
 # Valid comes first, so that its threshold is known when the first test pair is written. An
-# evaluation
-# needs test alone. With valid in the data the threshold is chosen on it (without, it is 0.5 and the
-# result says so); with train, the result also parts the pairs by what was seen in training, and the
-# floors have something to learn from.
+# evaluation needs test alone. With valid in the data the threshold is chosen on it (without, it is
+# 0.5 and the result says so); with train, the result also parts the pairs by what was seen in
+# training, and the floors have something to learn from.
 
 
 Predicted = dict[str, tuple[np.ndarray, np.ndarray]]  # split -> P(clone) as given and swapped

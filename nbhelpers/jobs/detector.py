@@ -42,8 +42,7 @@ from nbhelpers.presets.schema import DetectorSettings
 # Random weights made useful: a masked language model on the train programs, cached.
 #
 # No label is read. What a run with pretrained weights brings along, a run without a hub has to
-# learn
-# first; with random weights alone the encoder has no idea of code.
+# learn first; with random weights alone the encoder has no idea of code.
 #
 # Source: Devlin et al. 2019, section 3.1 (15 % of the tokens, of which 80 % are masked, 10 % are
 # random and 10 % stay).

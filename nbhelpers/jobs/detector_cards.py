@@ -430,8 +430,7 @@ def load_lines(facts: Mapping[str, Any]) -> list[str]:
 # README.md of an exported detector: what its run recorded, what it did not, what it is not for.
 #
 # Every figure comes from `result.json` or from the export's own measurement. What is missing there
-# is
-# said to be missing; no path of this machine is told.
+# is said to be missing; no path of this machine is told.
 
 
 _VERSIONS = ("python", "nbhelpers", "torch", "transformers", "tokenizers", "accelerate", "cuda")
@@ -447,7 +446,7 @@ def detector_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """Return the card.
 
     Args:
-        result: What `detector_public.public_result` tells; empty for a run without a result.
+        result: What `public.public_result` tells; empty for a run without a result.
         facts: `detector` (what detector.json holds), `model` (settings of the run that name the
             encoder), `agreement` (what the export measured), `name`, `repo_id`, `parameters`.
     """

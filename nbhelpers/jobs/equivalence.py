@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 # Proof before training: samples in one batch under the chosen attention, against one by one.
 #
 # Where a model's scores stay far below its soft-cap, hidden states cannot tell whether a kernel
-# caps
-# them. So such a kernel is also asked with larger queries: it has to be nearer to eager attention
-# with the cap than to eager attention without it, whatever the weights are.
+# caps them. So such a kernel is also asked with larger queries: it has to be nearer to eager
+# attention with the cap than to eager attention without it, whatever the weights are.
 
 
 SAMPLES, MOST_TOKENS = 4, 2048

@@ -1,4 +1,4 @@
-"""The scores of `code_metrics` as `evaluate.Metric` objects, for code that speaks that interface.
+"""The scores of `metrics.generation` as `evaluate.Metric` objects, for code that expects these.
 
 They are made in code, so no hub is asked, and they work like any other: `compute`, `add`,
 `add_batch`, several batches, `evaluate.combine([...])`. By default what was added stays in memory,
@@ -140,7 +140,7 @@ class SyntaxAccuracy(CodeMetric):
     meaning = "Share of texts whose Python code parses."
 
     def score(self, predictions: list[str]) -> dict[str, Any]:
-        """See `code_metrics.syntax_accuracy`."""
+        """See `generation.syntax_accuracy`."""
         return {
             "syntax_accuracy": generation.syntax_accuracy(predictions),
             "syntax_errors": generation.syntax_errors(predictions),
@@ -154,7 +154,7 @@ class CodeBleu(CodeMetric):
     meaning = "sacrebleu's corpus BLEU over the tokens of Python code, 0 to 100."
 
     def score(self, predictions: list[str], references: list[str | None]) -> dict[str, Any]:
-        """See `code_metrics.code_bleu`."""
+        """See `generation.code_bleu`."""
         return {
             "bleu": generation.code_bleu(predictions, references),
             "bleu_signature": generation.bleu_signature(),
@@ -168,7 +168,7 @@ class CodeChrf(CodeMetric):
     meaning = "sacrebleu's chrF of Python code, 0 to 100."
 
     def score(self, predictions: list[str], references: list[str | None]) -> dict[str, Any]:
-        """See `code_metrics.code_chrf`."""
+        """See `generation.code_chrf`."""
         return {
             "chrf": generation.code_chrf(predictions, references),
             "chrf_signature": generation.chrf_signature(),
@@ -182,7 +182,7 @@ class ExactMatch(CodeMetric):
     meaning = "Share of texts whose code equals the reference's."
 
     def score(self, predictions: list[str], references: list[str | None]) -> dict[str, Any]:
-        """See `code_metrics.exact_match`."""
+        """See `generation.exact_match`."""
         return {"exact_match": generation.exact_match(predictions, references)}
 
 
@@ -193,7 +193,7 @@ class PassAt1(CodeMetric):
     meaning = "Share of tasks whose one greedy answer passed its tests."
 
     def score(self, outcomes: list[str | None]) -> dict[str, Any]:
-        """See `code_metrics.pass_at_1`."""
+        """See `generation.pass_at_1`."""
         return {"pass@1": generation.pass_at_1(outcomes)}
 
 

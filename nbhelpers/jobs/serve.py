@@ -26,10 +26,8 @@ from nbhelpers.use.trained import RAW, Trained
 # The process that holds a model for a notebook: `python -m nbhelpers.jobs.serve IN OUT`.
 #
 # IN and OUT are descriptors of pipes. A line of IN is {"id", "op", "args"} or {"cancel": id}; a
-# line
-# of OUT is {"id", "result"}, {"id", "error": {"kind", "message", "fix", "details"}} or
-# {"progress"}.
-# The end of IN, or of the process that started this one, ends it.
+# line of OUT is {"id", "result"}, {"id", "error": {"kind", "message", "fix", "details"}} or
+# {"progress"}. The end of IN, or of the process that started this one, ends it.
 
 
 class Line:

@@ -28,8 +28,7 @@ from nbhelpers.legacy.source import (
 # A condition is opened for rank 0 if it guards an evaluation or a save, by what it asks
 # (`args.evaluate_during_training`), by what it calls (`torch.save`), or by the name that it fills.
 # Conditions that choose a sampler, a device or DDP stay as they are, and so do those that would
-# make
-# rank 0 write the test predictions of its own share, or wait alone in a collective operation.
+# make rank 0 write the test predictions of its own share, or wait alone in a collective operation.
 
 
 _SET_UP = {
@@ -404,8 +403,7 @@ def replacements(guard: Guard, judge: Judge) -> list[tuple[ast.expr, bool]]:
 # What the two repairs do not mend, found by the shape of the code, with its lines.
 #
 # Each fault is a pattern of the syntax tree. A pattern that does not occur is reported as "not
-# seen":
-# the code may be spelled in a way that is not known here, so nothing is said to be right.
+# seen": the code may be spelled in a way that is not known here, so nothing is said to be right.
 #
 # Source: the scripts of CodeXGLUE (Clone-detection-BigCloneBench), GraphCodeBERT and
 # ISSTA22-CodeStudy.

@@ -43,9 +43,8 @@ from nbhelpers.legacy.write import replace_script, resolve_target
 # Both repairs as edits, which take the indentation and the line ends of their neighbours.
 #
 # LOCAL_RANK is read where the arguments have been parsed, on lines of its own, or behind a
-# semicolon
-# where the statement shares its line. A condition is opened by its operator and its constant alone,
-# so comments and line breaks between them stay.
+# semicolon where the statement shares its line. A condition is opened by its operator and its
+# constant alone, so comments and line breaks between them stay.
 
 
 BOTH = "[-1, 0]"

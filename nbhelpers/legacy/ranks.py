@@ -188,8 +188,7 @@ def is_rank_test(names: RankNames, node: ast.AST) -> bool:
 #
 # What counts is that the launcher's rank arrives in the name that the script asks: an assignment, a
 # default of the option, a keyword, or a library that does it. Reading it into a variable that
-# nobody
-# asks, or after the rank was used, does not count.
+# nobody asks, or after the rank was used, does not count.
 
 
 VARIABLE = "LOCAL_RANK"

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 # What two scores may be compared, and the words for their difference.
 #
 # A verdict is "better", "worse" or "within noise" ("higher" or "lower" where neither is good). It
-# is
-# "not comparable", with the reason, where a difference would mean something else than the adapter,
-# and it names the number of seeds where there are too few of them to tell.
+# is "not comparable", with the reason, where a difference would mean something else than the
+# adapter, and it names the number of seeds where there are too few of them to tell.
 
 
 METRIC_NAMES = tuple(metric.name for metric in FINETUNE_SCORES.metrics)
@@ -398,7 +397,7 @@ def _by_seed(
 # Two sources of luck are kept apart and then added. *Samples*: other questions would have given
 # other scores. Runs that answered the same questions are compared pair by pair (`compare_runs`), so
 # what is hard for both cancels out. *Seeds*: another seed would have trained another adapter
-# (`compare_over_seeds` knows both). Verdicts: `code_verdicts`.
+# (`compare_over_seeds` knows both).
 #
 # Every interval and every `verdict` is for its own comparison. Among many comparisons some exceed
 # their interval by chance: `p_holm` and `verdict_holm` account for all comparisons of one call

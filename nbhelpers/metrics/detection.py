@@ -509,7 +509,7 @@ def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float 
 # ------------------------------------------------------------------------------------------------
 # Scores of a detector on one split, with intervals that respect tasks, beside its floors.
 #
-# The operating point is chosen on validation rows and frozen (`detector_points`); everything here
+# The operating point is chosen on validation rows and frozen (see above); everything here
 # only applies it. What needs both classes is None where there is one: never 0.5.
 
 
@@ -536,7 +536,7 @@ def score_detection(
 
     FPR and specificity have Clopper-Pearson intervals, which take human programs as independent;
     the others come from resampling tasks (`tpr_at_fpr`: see
-    `detector_tpr`), all scorers on the same resamples. The calibration error has none: resampling
+    above), all scorers on the same resamples. The calibration error has none: resampling
     moves it upwards. Where every AI row is called, or none, resamples cannot
     vary and the interval of the TPR is that of as many independent rows as there are tasks; that
     of the precision likewise, where every call is right, or none. Another score that no resample

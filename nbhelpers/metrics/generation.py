@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 #
 # Every score here is a function of sums over samples: a share of (passed, counted), a mean of
 # (value, counted), corpus BLEU of n-gram counts, chrF of character n-gram counts. `Counts` holds
-# one
-# row per sample and that function; a sample without the needed facts (no reference, no outcome) is
-# a
-# row of zeros and so takes no part.
+# one row per sample and that function; a sample without the needed facts (no reference, no outcome)
+# is a row of zeros and so takes no part.
 
 
 BLEU_ORDER = 4
@@ -238,14 +236,13 @@ def _extracted(metric: Any, pairs: list[tuple[str, str] | None], columns: int) -
 #
 # Every function reads the *code* of a text, `extract_code` of it, so an answer in fences with prose
 # around it is judged by its code; answers and references are treated alike. Shares and pass rates
-# are
-# between 0 and 1; BLEU and chrF are between 0 and 100, as their literature has them. What is not
-# defined (no rows, no references, nothing was run) is None, never 0.
+# are between 0 and 1; BLEU and chrF are between 0 and 100, as their literature has them. What is
+# not defined (no rows, no references, nothing was run) is None, never 0.
 #
 # All scores are of texts that the model generated freely. The scores of a run carry 95 % intervals
 # over samples: Wilson's for shares, which stays honest at 0 and 1, and a percentile bootstrap for
 # the rest. They say what other samples of the same kind would do to the score; what another seed
-# would do is a separate question (`code_compare.compare_over_seeds`).
+# would do is a separate question (`compare.compare_over_seeds`).
 
 
 GENERATION_METRICS, TASK_METRICS = FINETUNE_SCORES.names("test"), FINETUNE_SCORES.names(TASKS[0])
@@ -257,7 +254,7 @@ Row = Mapping[str, Any]
 
 
 def syntax_accuracy(answers: Sequence[str]) -> float | None:
-    """Return the share of answers whose code parses; see `code_syntax` for what that means.
+    """Return the share of answers whose code parses; see `python_code` for what that means.
 
     An answer without a statement is wrong, although `ast.parse` accepts it.
     """

@@ -2,7 +2,7 @@
 
 One decision rule everywhere: a pair is called a clone when its probability is *above* the
 threshold (`is_positive`). The threshold is chosen on valid and frozen for test. Names of scores
-stand in `metric_registry`.
+stand in `metrics.registry`.
 """
 
 from __future__ import annotations

@@ -151,9 +151,8 @@ def _kind_of_message(error: SyntaxError) -> str:
 # Python's own `tokenize` is no even-handed judge of generated code: it stops at an unterminated
 # string, so a wrong answer would need another cut than its reference, and it cuts f-strings
 # differently from version to version. These rules follow its lexical grammar, apply to any text,
-# and
-# agree with it on code that it accepts (a test compares them). `TOKENIZER` names them; a change of
-# the rules changes the name, since scores of different cuts are not comparable.
+# and agree with it on code that it accepts (a test compares them). `TOKENIZER` names them; a change
+# of the rules changes the name, since scores of different cuts are not comparable.
 
 
 TOKENIZER = "nb-python-1"

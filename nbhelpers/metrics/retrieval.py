@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 # Programs that solve the same task, found by similarity: ranks, and pairs against hard negatives.
 #
 # Vectors are dense (n, d) arrays of unit length, or sparse matrices of unit rows (TF-IDF). Ties
-# count
-# against us: a space in which everything is alike ranks the right program last.
+# count against us: a space in which everything is alike ranks the right program last.
 
 
 BLOCK_VALUES = 16_000_000  # similarities held at once: 64 MB in float32

@@ -273,8 +273,7 @@ def check_choice(choice: Choice) -> None:
 # The budget and the time of a choice: at once from what is known, exactly a moment later.
 #
 # At once means the cache, else an interpolation between simulated budgets, else formulas; each
-# budget
-# says which. The exact simulation runs in a process beside this one.
+# budget says which. The exact simulation runs in a process beside this one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -243,8 +243,7 @@ def bundle(estimate: Estimate) -> dict[str, Any]:
 # The picker as a widget, from the parts that ipywidgets 7.7 and 8 share.
 #
 # Every control shows the value that is in force. A change goes to the picker; what is not possible
-# is
-# told, and the control goes back. An exact simulation that ends later redraws the answer.
+# is told, and the control goes back. An exact simulation that ends later redraws the answer.
 
 
 NAMES = {
@@ -443,8 +442,7 @@ class PickerBox:
 # It starts from the notebook's parameters, and prints the lines that are equal to the choice. While
 # all cells run, a change in a widget acts only after the last cell: a cell below the picker reads
 # `picker.preset` and `picker.overrides`, shows the settings in force, and takes the new ones when
-# it
-# is run again. Without widgets the same answer is text and a figure.
+# it is run again. Without widgets the same answer is text and a figure.
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"

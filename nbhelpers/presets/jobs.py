@@ -146,11 +146,9 @@ def _target_faults(names: list[str]) -> Iterator[tuple[str, str]]:
 # What differs between the jobs, in one frozen object each.
 #
 # A job of your own is a `JobSpec` in `JOBS`, a module in the worker with the five functions
-# `check`,
-# `build_data`, `build_model`, `train` and `evaluate`, a module of its report, and presets in a
-# folder
-# of `NBHELPERS_CONFIGS`. The environment variable `NBHELPERS_JOBS` names the module (several with
-# commas) that adds it, so that the worker's process knows it too.
+# `check`, `build_data`, `build_model`, `train` and `evaluate`, a module of its report, and presets
+# in a folder of `NBHELPERS_CONFIGS`. The environment variable `NBHELPERS_JOBS` names the module
+# (several with commas) that adds it, so that the worker's process knows it too.
 #
 # What belongs to a higher layer, or is heavy, is named here as `module:name` and imported when
 # used.
@@ -201,10 +199,10 @@ class JobSpec:
         name: As in `configs/<name>/`, run ids and the commands of the shell.
         settings_class: Of its settings, as `module:Class`.
         models: Known by a short name.
-        scores: Its metrics, from `metric_registry`.
+        scores: Its metrics, from `metrics.registry`.
         unit: What a batch counts, in the plural.
         worker: Module with the five functions of the job.
-        report: Module that concludes from a run's scores; `report_words.findings` lists its
+        report: Module that concludes from a run's scores; `reports.text.findings` lists its
             functions.
         libraries: Those whose code decides the memory of a step.
         score_libraries: Those that only scores depend on.

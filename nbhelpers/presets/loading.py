@@ -221,15 +221,13 @@ def gpu_facts() -> dict[str, tuple[int, tuple[int, int]]]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Presets from YAML; with `config_files` and `config_yaml`, the only modules that read YAML.
+# Presets from YAML, which `common/yaml_files.py` alone reads.
 #
 # A preset is `configs/<job>/base.yaml` plus one thin overlay. Each file may say under `models:`
-# what
-# differs for one model. Order of precedence: the base's settings, the overlay's, the base's for
-# this
-# model, the overlay's for this model, overrides; where the overlay names the model itself, its
-# settings were written for it and come after the base's for this model. Every value remembers where
-# it came from, and all problems are reported at once.
+# what differs for one model. Order of precedence: the base's settings, the overlay's, the base's
+# for this model, the overlay's for this model, overrides; where the overlay names the model itself,
+# its settings were written for it and come after the base's for this model. Every value remembers
+# where it came from, and all problems are reported at once.
 
 
 SEED = "seed-"  # presets that quote the seeds as they are

@@ -1,6 +1,6 @@
 """The preset: checked settings that remember where every value came from.
 
-`config.py` reads files and makes presets; `checks.py` says what is wrong with them.
+`loading.py` reads files and makes presets; `checks.py` says what is wrong with them.
 """
 
 from __future__ import annotations

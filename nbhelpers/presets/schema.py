@@ -1,4 +1,4 @@
-"""What a preset may say: one frozen pydantic model per job, read by `config` from YAML.
+"""What a preset may say: one frozen pydantic model per job, read by `loading` from YAML.
 
 Every field is a decision. What follows from decisions (accumulation, warm-up steps, paths) is
 computed elsewhere and never typed here.
@@ -22,7 +22,7 @@ class Settings(BaseModel):
 
     model: str = Field(
         min_length=1,
-        description="a short name (`job_specs` lists each job's), a hub id or a local folder",
+        description="a short name (`presets/jobs.py` lists each job's), a hub id or a local folder",
     )
     model_revision: str | None = Field(None, description="commit or tag of the weights on the hub")
     random_weights: bool = Field(False, description="take the architecture, not the weights")

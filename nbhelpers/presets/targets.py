@@ -1,6 +1,6 @@
 """The named numbers of a result, targets of a preset, and the requirements of a nightly run.
 
-Which names there are stands in `metric_registry`; here they are looked up by the job of a result.
+Which names there are stands in `metrics.registry`; here they are looked up by the job of a result.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def calibration_figure(data: Mapping[str, Sequence[Any]]) -> Figure | None:
     """Draw the runs of the calibration log: predicted against measured, and the errors in order.
 
     Args:
-        data: From `calibration.plot_data`.
+        data: From `prediction_log.plot_data`.
     """
 
     if not data["predicted_mib"]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------------------------------------
-# The figures of a detector's report; colours and style are of `plots`.
+# The figures of a detector's report; colours and style are of `figures`.
 #
 # Scores of single programs come from `predictions.jsonl`, everything else from the result.
 
@@ -307,7 +307,7 @@ def _plain(text: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# The figures of a fine-tuning and of a study of several; colours and style are of `plots`.
+# The figures of a fine-tuning and of a study of several; colours and style are of `figures`.
 
 
 CAPTIONS = {

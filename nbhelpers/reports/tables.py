@@ -201,7 +201,7 @@ def time_said(facts: RunFacts) -> list[str]:
 # ------------------------------------------------------------------------------------------------
 # The tables of a report: each function reads the facts and returns a DataFrame, empty if unknown.
 #
-# Tables hold numbers, not text, wherever a column has one type; `report_html` writes them out.
+# Tables hold numbers, not text, wherever a column has one type; `html` writes them out.
 
 
 FLOOR_NAMES = {

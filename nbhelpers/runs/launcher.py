@@ -202,9 +202,9 @@ def _broken_up(words: Sequence[str]) -> str:
 # Several nodes: prepare a run in a shared folder, and write what starts it on each of them.
 #
 # `launch` starts processes on one machine. Here nothing is started: `prepare_nodes` writes
-# `run.json`
-# once, and the `NodeLauncher` that it returns knows the line for each node and a SLURM script. The
-# lines name everything that counts, and take nothing from Accelerate's own configuration file.
+# `run.json` once, and the `NodeLauncher` that it returns knows the line for each node and a SLURM
+# script. The lines name everything that counts, and take nothing from Accelerate's own
+# configuration file.
 
 
 DEFAULT_PORT = 29500

@@ -46,7 +46,7 @@ def compare_study(
         baseline: An adapter; None: `base`, else the first one.
 
     Returns:
-        What `code_compare.compare_runs` returns, or with several seeds `compare_over_seeds`; and
+        What `compare.compare_runs` returns, or with several seeds `compare_over_seeds`; and
         the `split` that was compared.
 
     Raises:

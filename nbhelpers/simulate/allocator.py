@@ -167,13 +167,11 @@ def merge(block: Block, pool: Pool) -> None:
 #
 # Source: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.11, with their
 # default settings (no `max_split_size`, no rounding to powers of two, no garbage collection), or
-# with
-# `expandable_segments`. The rules are the same from torch 2.6 on.
+# with `expandable_segments`. The rules are the same from torch 2.6 on.
 #
 # Limits: one device; no CUDA graphs; a block is free at once when it is freed, as if no other
-# stream
-# had used it. The driver's addresses decide between free blocks of one size, and how the driver
-# chooses them is not documented; `Addresses` says what is assumed.
+# stream had used it. The driver's addresses decide between free blocks of one size, and how the
+# driver chooses them is not documented; `Addresses` says what is assumed.
 
 
 class SimulatedOutOfMemory(BudgetError):

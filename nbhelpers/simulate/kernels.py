@@ -101,8 +101,7 @@ def is_plain(func: Any) -> bool:
 # What CUDA kernels allocate that no dispatcher sees: a table of rules, read from the sources.
 #
 # A rule names the file and function that it was read from. `is_known` tells whether anybody looked
-# at
-# an operator; what nobody looked at is named in a budget, never guessed.
+# at an operator; what nobody looked at is named in a budget, never guessed.
 
 
 _FAMILIES = (

@@ -394,8 +394,7 @@ class CudaPaths:
 #
 # A `TorchFunctionMode` sees every call of torch from Python before anything happens: it redirects
 # devices, makes the casts of autocast, takes the paths that only CUDA tensors take, and answers
-# where
-# a tensor is.
+# where a tensor is.
 
 
 Handler = Callable[..., Any]

@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_map_only
 #
 # A tensor on the simulated GPU has no values. Yet a mask decides which attention kernel runs, and
 # `nonzero` decides a shape. So small tensors that came from real data, or that a factory fills,
-# keep
-# their values on the CPU, by storage: views and in-place operations follow by themselves.
+# keep their values on the CPU, by storage: views and in-place operations follow by themselves.
 
 
 # Numbers of elements up to which values are kept: indices, masks and labels of any usual batch;

@@ -126,8 +126,7 @@ def _distinct(files: list[CodeFile], form: str) -> list[CodeFile]:
 # often the next file by the same people lies above it has a known distribution, whatever the model.
 #
 # Source: Wilks 1941, Determination of Sample Sizes for Setting Tolerance Limits, Ann. Math. Stat.
-# 12;
-# the upper limit is Clopper and Pearson's for the files that were let lie above.
+# 12; the upper limit is Clopper and Pearson's for the files that were let lie above.
 
 
 FORMAT = 1

@@ -186,7 +186,7 @@ def _bytes_of(path: Path) -> bytes:
 def decoded(data: bytes, ending: str = "") -> tuple[str, str, tuple[str, str] | None]:
     r"""Return text and encoding of a file's bytes, or the kind and detail of what is wrong.
 
-    Encodings are told as where the training data is read (`data.detection_code_files.decode`).
+    Encodings are told as where the training data is read (`data.detection_sources.decode`).
 
     >>> decoded(b"x = 1\n")
     ('x = 1\n', 'utf-8', None)

@@ -211,9 +211,8 @@ def progress_line(what: str, *, is_on: bool = True, stream: TextIO | None = None
 # ------------------------------------------------------------------------------------------------
 # Use a trained detector: score code, rank a folder, fix a threshold on your people; torch-free.
 #
-# The model lives in one persistent process (`use_child.Child`): the notebook's stays without torch,
-# and closing the detector gives the GPU's memory back whole. Nothing is called AI before a
-# threshold
+# The model lives in one persistent process (`child.Child`): the notebook's stays without torch, and
+# closing the detector gives the GPU's memory back whole. Nothing is called AI before a threshold
 # was fixed on known-human code of the very people whose files are judged.
 
 

@@ -166,7 +166,7 @@ def html_table(rows: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------
 # Use what a run trained: ask it, compare it with its base, merge it, export it; torch-free.
 #
-# The model lives in one persistent process (`use_child.Child`): the notebook's stays without torch,
+# The model lives in one persistent process (`child.Child`): the notebook's stays without torch,
 # and closing the model gives the GPU's memory back whole.
 
 

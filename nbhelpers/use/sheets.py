@@ -328,8 +328,7 @@ def _json(told: dict[str, Any]) -> str:
 # The sheet of one file: what was measured on which bytes, how sure that is, how to contest it.
 #
 # It is written for the person whose file it is: everything that is needed to repeat the
-# measurement,
-# and what would change it.
+# measurement, and what would change it.
 
 
 EDIT_WORDS = {

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 # Code that was handed out, or that most files share, is taken out before files are compared.
 #
 # What everybody was given says nothing about who worked with whom. A line goes when every word of
-# it
-# lies in a run of words that the given code holds too, so that a lone brace stays where it is.
+# it lies in a run of words that the given code holds too, so that a lone brace stays where it is.
 
 
 RUN_WORDS = 8  # words and signs in a row; shorter runs are shared by chance

@@ -350,8 +350,7 @@ def _of_merged(folder: Path, template: str | None) -> Trained:
 # What a path to a trained detector means: a run, a checkpoint, or an exported folder.
 #
 # Told from JSON files alone, before any model is loaded. A folder with `detector.json` can be
-# loaded
-# by `jobs.detector_model.load_detector`; a run stands for the best of its checkpoints.
+# loaded by `jobs.load_detector.load_detector`; a run stands for the best of its checkpoints.
 
 
 FACTS_FILE = "detector.json"

@@ -13,8 +13,7 @@ from typing import Any
 #
 # In `says` and `code`, braces hold what a row fills in: `{xs}`, `{n}` or `{text}` is the parameter,
 # `{k}`, `{a}` and `{b}` are numbers, `{w}` and `{v}` words, and every other name is one of
-# `choices`,
-# which has words for the instruction and source for the code.
+# `choices`, which has words for the instruction and source for the code.
 
 
 COMPARE = (

@@ -13,10 +13,8 @@ from pathlib import Path
 # How a body of the two-style sample becomes a program: names, checks, words, room, in that order.
 #
 # Every habit is one draw by the chances of a :class:`Style`. What the habits touch differs: names
-# go
-# when a program is renamed, room when it is reformatted, words when comments are stripped; a check
-# of
-# the arguments and a named result stay under all of these edits.
+# go when a program is renamed, room when it is reformatted, words when comments are stripped; a
+# check of the arguments and a named result stay under all of these edits.
 
 
 # name of an open slot in the bodies: short names, long names
@@ -408,8 +406,7 @@ def _hung(text: str) -> list[str]:
 # A bundled sample of small Python and Java programs in two styles, written for this project.
 #
 # `style_tasks.txt` has the tasks, each with two bodies in Python and two in Java, in which names
-# are
-# open. :mod:`nbhelpers.data.samples.styles` writes a body in a style. The rule:
+# are open. :mod:`nbhelpers.data.samples.styles` writes a body in a style. The rule:
 #
 # * Style A is *terse*: short names, little room, few words. It stands for the label ``human``.
 # * Style B is *explaining*: long names, docstrings, checks, room around things. It stands for

@@ -92,8 +92,7 @@ def keep_as_stored(model: Any) -> None:
 # Causal language models: where they come from, in which numbers they are kept, and their adapters.
 #
 # The base is frozen and kept in 16 bits (fp32 on a CPU) or in 4 bits; adapters are always fp32,
-# since
-# a gradient scaler cannot work on fp16 parameters and small updates vanish in bf16.
+# since a gradient scaler cannot work on fp16 parameters and small updates vanish in bf16.
 
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 # Samples as token ids: where the prompt ends, what is supervised, and that an answer has an end.
 #
 # A prompt and its answer are tokenised apart, so that the border is where generation will start.
-# The
-# end token closes every answer that is not cut; without it a model never learns to stop.
+# The end token closes every answer that is not cut; without it a model never learns to stop.
 
 
 # Tokens that close a turn, where a chat template has them; others end with the model's own end.

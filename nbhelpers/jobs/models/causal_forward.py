@@ -349,8 +349,7 @@ def _step(hidden: Tensor) -> Callable[..., Any]:
 # The forward pass of training: hidden states, then the loss, through the model's own `forward`.
 #
 # DDP and PEFT wrap the model, so the loss must come out of the wrapped call. The model's `forward`
-# is
-# replaced on the instance; blocks may be compiled, and both are undone for generation.
+# is replaced on the instance; blocks may be compiled, and both are undone for generation.
 
 
 class TrainingForward:

@@ -19,13 +19,11 @@ from nbhelpers.jobs.models.inputs import Bucket, GraphBucket, TextBucket
 # The encoder's blocks on packed tokens: no padding anywhere but inside attention.
 #
 # The modules and weights are transformers'; only the order of work differs. Linear layers, norms
-# and
-# MLPs run once over all tokens of a micro-batch; attention runs per length bucket. Weights are cast
-# to half precision block by block in one kernel, where autocast would launch one for each matrix
-# and
-# bias: on short batches the launches, not the arithmetic, are what a GPU waits for (docs/LOG.md).
-# Numbers are the same up to rounding; `tests/test_graph_model.py` compares them with the published
-# form.
+# and MLPs run once over all tokens of a micro-batch; attention runs per length bucket. Weights are
+# cast to half precision block by block in one kernel, where autocast would launch one for each
+# matrix and bias: on short batches the launches, not the arithmetic, are what a GPU waits for
+# (docs/LOG.md). Numbers are the same up to rounding; `tests/test_graph_model.py` compares them with
+# the published form.
 
 
 Attend = Callable[[Tensor], Tensor]  # (T, 3 * hidden) queries, keys, values -> (T, hidden)
@@ -310,7 +308,7 @@ def encode(
     """Return (rows of all buckets, poolings * hidden): the states that stand for each function.
 
     Args:
-        packed: Work on tokens without padding (see `packed`); else as the published modules do.
+        packed: Work on tokens without padding; else as the published modules do.
         poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` or
             `max` over the tokens, or (vocabulary,) weights of a mean by the tokens' ids.
         math: Compiled parts of the packed blocks.

@@ -362,8 +362,8 @@ def length_buckets(
 #
 # Source: GraphCodeBERT (Guo et al. 2021, arXiv 2009.08366) and its published clone-detection script
 # (microsoft/CodeBERT, GraphCodeBERT/clonedetection/run.py), whose cutting and numbering this
-# follows.
-# Shapes: `n` functions, `length` = code_length + data_flow_length tokens per function at most.
+# follows. Shapes: `n` functions, `length` = code_length + data_flow_length tokens per function at
+# most.
 
 
 BEFORE_WORD = "@ "  # one token and a blank: every leaf but the first is tokenised as a later word

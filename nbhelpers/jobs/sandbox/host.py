@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# What a program in the sandbox must not be able to do; named as `sandbox_probe` names it.
+# What a program in the sandbox must not be able to do; named as `probe` names it.
 ESSENTIAL = (
     "start a process",
     "open a network socket",
@@ -95,6 +95,6 @@ def warning(reached: Sequence[str]) -> str:
     """What is not protected, in sentences.
 
     Args:
-        reached: What a program in the sandbox could do, as `sandbox_probe` names it.
+        reached: What a program in the sandbox could do, as `probe` names it.
     """
     return " ".join([text for name, text in _REACHED.items() if name in reached] + [_ALWAYS])

@@ -155,7 +155,7 @@ class _Block(torch.autograd.Function):
 def _fused_step(
     logits: Tensor, targets: Tensor, soft_cap: float | None, scale: float, wants: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """`causal_loss._chunk_step` in few kernels: sums per token, and the gradient by the logits."""
+    """`causal_forward._chunk_step` in few kernels: sums per token, then gradients of logits."""
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     sums = [logits.new_empty((len(logits), 1), dtype=wide) for _ in range(2)]
     loss = logits.new_empty((), dtype=wide)
