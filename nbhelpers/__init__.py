@@ -28,8 +28,4 @@ _HOME = {
     "NbhelpersError": "errors",
 }
 __all__ = list(_HOME)
-__getattr__ = exports(__name__, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(__name__, _HOME)

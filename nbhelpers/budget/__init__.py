@@ -6,4 +6,4 @@ _HOMES = {
     "predict_time": "time",
 }
 __all__ = list(_HOMES)
-__getattr__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _HOMES)

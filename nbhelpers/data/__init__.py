@@ -13,4 +13,4 @@ _HOMES = {
     "load_instructions": "instructions",
 }
 __all__ = list(_HOMES)
-__getattr__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -8,4 +8,4 @@ _HOMES = {
     "what_fits": "grids",
 }
 __all__ = list(_HOMES)
-__getattr__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _HOMES)

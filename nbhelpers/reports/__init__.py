@@ -7,4 +7,4 @@ _HOMES = {
     "show_lengths": "figures_jobs",
 }
 __all__ = list(_HOMES)
-__getattr__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -8,4 +8,4 @@ _HOMES = {
     "run_study": "studies",
 }
 __all__ = list(_HOMES)
-__getattr__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -8,4 +8,4 @@ from nbhelpers.common.lazy import exports
 
 _HOMES = {"simulate_step": "step"}
 __all__ = list(_HOMES)
-__getattr__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _HOMES)
