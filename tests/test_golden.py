@@ -14,6 +14,7 @@ from tests.golden.live import live_cases
 from tests.golden.outputs import FOLDERS, differences
 from tests.golden.record import EXPECTED, cases, load
 
+pytestmark = pytest.mark.slow
 LOOSE = 1e-4  # of losses and scores that are computed anew
 MOST_BYTES, MOST_OF_ONE = 3_000_000, 500_000
 
@@ -30,7 +31,6 @@ def test_outputs_are_those_recorded(name: str) -> None:
     compare(name, cases()[name]())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", live_cases())
 def test_new_runs_are_those_recorded(name: str) -> None:
     compare(name, live_cases()[name](), LOOSE)
