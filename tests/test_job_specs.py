@@ -57,6 +57,14 @@ def test_a_fourth_job_is_a_handful_of_files() -> None:
     assert "toy_" not in package and '"toy"' not in package
 
 
+def test_a_module_of_jobs_that_cannot_be_imported_is_named_with_its_fix() -> None:
+    env = os.environ | {"NBHELPERS_JOBS": "no_such_module", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "import nbhelpers.presets.jobs"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode and "ConfigError: NBHELPERS_JOBS names 'no_such_module'" in done.stderr
+    assert "Fix: name a module" in done.stderr
+
+
 def test_a_fourth_job_is_planned_like_any_other(toy: Any) -> None:
     hardware, preset, plan, budget = planned()
     assert spec_of(preset.settings) is toy.TOY

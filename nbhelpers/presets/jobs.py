@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.errors import ConfigError
 from nbhelpers.metrics.registry import CLONES_SCORES, DETECTOR_SCORES, FINETUNE_SCORES, Scores
 from nbhelpers.presets.catalog import GPT2_MODELS, POSITIONS, SAMPLES, JobModels
 
@@ -457,4 +458,11 @@ def bundled() -> set[str]:
 
 
 for _name in filter(None, os.environ.get(JOBS_VARIABLE, "").split(",")):
-    importlib.import_module(_name)
+    try:
+        importlib.import_module(_name)
+    except Exception as error:
+        raise ConfigError(
+            f"{JOBS_VARIABLE} names {_name!r}, which cannot be imported "
+            f"({type(error).__name__}: {error}).",
+            fix="name a module on Python's path that adds its JobSpec to JOBS, or unset it",
+        ) from error
