@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from nbhelpers.errors import DataError
 from nbhelpers.metrics.detection import Floor, checked_rows, threshold_at_fpr
 from nbhelpers.metrics.ngrams import NgramVectors
 from nbhelpers.metrics.pairs import METRICS, Scorer, best_threshold, binary_scores, compare_scorers
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # Cheap scorers that a trained model has to beat: always-yes, shared identifiers, TF-IDF.
@@ -50,8 +48,6 @@ Functions = Sequence[str] | Mapping[Any, str]
 
 def always_yes(n_pairs: int) -> np.ndarray:
     """Return probability 1 for every pair: the floor that a share of clones alone sets."""
-    import numpy as np
-
     return np.ones(n_pairs)
 
 
@@ -63,7 +59,6 @@ def identifier_overlap(
     Two functions without any identifier overlap fully. Pairs are counted in chunks, so that memory
     stays proportional to the functions and to one chunk.
     """
-    import numpy as np
     from scipy.sparse import csr_matrix
 
     left, right = _listed(left), _listed(right)
@@ -109,7 +104,6 @@ class TfidfClassifier:
         """Learn from at most 90,000 train pairs (drawn with the seed when there are more)."""
         import warnings
 
-        import numpy as np
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPClassifier
 
@@ -139,8 +133,6 @@ class TfidfClassifier:
         self, functions: Functions, left: Sequence[Any], right: Sequence[Any]
     ) -> np.ndarray:
         """Return the probability of a clone per pair, in chunks of bounded memory."""
-        import numpy as np
-
         a, b = self._encode(functions, _listed(left)), self._encode(functions, _listed(right))
         parts = []
         for start in range(0, len(a), CHUNK_PAIRS):
@@ -165,16 +157,12 @@ class TfidfClassifier:
 
     def _encode(self, functions: Functions, keys: list[Any]) -> np.ndarray:
         """Return the row of each key in the matrix of vectors, adding what is not there yet."""
-        import numpy as np
-
         new = sorted(set(keys) - set(self._vectors))
         if new:
             self._add(new, self._tfidf.transform(functions[key] for key in new))
         return np.array([self._vectors[key] for key in keys], dtype=np.int64)
 
     def _add(self, keys: list[Any], counts: Any) -> None:
-        import numpy as np
-
         dense = self._project.transform(counts) if self._project else counts.toarray()
         dense = dense.astype(np.float32)
         self._vectors |= {key: len(self._vectors) + at for at, key in enumerate(keys)}
@@ -182,8 +170,6 @@ class TfidfClassifier:
         self._matrix = np.concatenate([*old, dense])
 
     def _features(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        import numpy as np
-
         a, b = self._matrix[left], self._matrix[right]
         return np.concatenate([np.abs(a - b), a * b], axis=1)
 
@@ -403,16 +389,12 @@ def _fit_numbers(
     model.fit(_table(codes, features), y)
 
     def score(codes: Sequence[str]) -> np.ndarray:
-        import numpy as np
-
         return model.decision_function(_table(codes, features)) if len(codes) else np.zeros(0)
 
     return score
 
 
 def _table(codes: Sequence[str], features: Features) -> np.ndarray:
-    import numpy as np
-
     return np.array([list(features(code).values()) for code in codes], dtype=np.float64)
 
 
@@ -424,8 +406,6 @@ def _fit_tfidf(
     The strength is chosen on valid. With more than `MAX_CHOICE_ROWS` train rows it is chosen on a
     draw of as many, then fitted once on all of them, `MAX_TRAIN_ROWS` at most.
     """
-    import numpy as np
-
     drawn = np.random.default_rng(seed).permutation(len(codes))
     strengths, model = STRENGTHS, None
     for limit in sorted({min(MAX_CHOICE_ROWS, len(codes)), min(MAX_TRAIN_ROWS, len(codes))}):

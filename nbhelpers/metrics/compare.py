@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError
@@ -21,10 +23,6 @@ from nbhelpers.metrics.generation import (
     swapped_sums,
 )
 from nbhelpers.metrics.registry import FINETUNE_SCORES
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # What two scores may be compared, and the words for their difference.
@@ -317,8 +315,6 @@ def _crossed(
 
 def _resampled(matched: list[tuple[Counts, Counts]], *, resamples: int, seed: int) -> np.ndarray:
     """Return (seeds, draws) differences; a draw in which one of them is undefined is left out."""
-    import numpy as np
-
     flat = [side for sides in matched for side in sides]
     drawn = resampled_sums([side.rows for side in flat], resamples=resamples, seed=seed)
     scores = np.stack([side.score(sums) for side, sums in zip(flat, drawn, strict=True)])
@@ -472,8 +468,6 @@ def compare_runs(
 
 
 def _paired(pair: tuple[Counts, Counts], *, seed: int, resamples: int) -> Comparison:
-    import numpy as np
-
     first, second = pair
     difference = second.value - first.value
     drawn = resampled_sums([first.rows, second.rows], resamples=resamples, seed=seed)

@@ -6,17 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.common.files import rebuilt
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.ranking import Ranking, is_positive
 from nbhelpers.metrics.registry import DETECTOR_SCORES
 from nbhelpers.metrics.resampling import drawn_counts, resampled_counts
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # What n human programs can promise about a false-positive rate, exactly.
@@ -96,8 +94,6 @@ class TprAtFpr:
             groups: (n,) number of each row's task.
             target_fpr: Share of the humans that may lie above the threshold.
         """
-        import numpy as np
-
         scores = np.asarray(scores, dtype=np.float64)
         humans, machines = np.flatnonzero(y == 0), np.flatnonzero(y == 1)
         humans = humans[np.argsort(-scores[humans], kind="stable")]
@@ -114,13 +110,9 @@ class TprAtFpr:
         Args:
             blocks: (resamples, tasks) weights, whole numbers, some at a time.
         """
-        import numpy as np
-
         return np.concatenate([np.zeros(0), *(self._block(weights) for weights in blocks)])
 
     def _block(self, weights: np.ndarray) -> np.ndarray:
-        import numpy as np
-
         tpr = np.full(len(weights), np.nan)
         humans, machines = (self._totals @ weights.T).astype(np.float64)  # (r,) drawn of each class
         rows = np.flatnonzero((humans > 0) & (machines > 0))
@@ -136,8 +128,6 @@ class TprAtFpr:
 
     def _first_refused(self, weights: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         """Return the rank of the human that may not lie above the threshold, (r,)."""
-        import numpy as np
-
         n = len(self._humans)
         read = min(n, int(4 * self._target * n) + 50)  # the top ranks decide, nearly always
         while True:
@@ -160,8 +150,6 @@ def checked_rows(
         DataError: Lengths differ, a label is another one, or a score is not finite (rows count
             from 1).
     """
-    import numpy as np
-
     numbers = {"human": 0, "ai": 1, 0: 0, 1: 1}
     try:
         y = np.array([numbers[label] for label in labels], dtype=np.int64)
@@ -187,8 +175,6 @@ def task_groups(tasks: Sequence[str], n: int) -> np.ndarray:
     >>> task_groups(["a", "", "a", ""], 4).tolist()
     [0, 1, 0, 2]
     """
-    import numpy as np
-
     if len(tasks) != n:
         raise DataError(f"{len(tasks)} tasks for {n} rows", fix="Give one to each; '' for none.")
     numbers: dict[Any, int] = {}
@@ -212,7 +198,6 @@ def probabilities(logits: Sequence[float] | np.ndarray, temperature: float) -> n
     >>> probabilities([-800.0, 0.0, 800.0], 1.0).tolist()
     [0.0, 0.5, 1.0]
     """
-    import numpy as np
     from scipy.special import expit
 
     return expit(np.asarray(logits, dtype=np.float64) / temperature)
@@ -231,7 +216,6 @@ def fit_temperature(
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2; soft labels as
     in Platt 1999, Probabilistic Outputs for Support Vector Machines, equation 4.
     """
-    import numpy as np
     from scipy.special import expit
 
     y, z = checked_rows(labels, logits)
@@ -263,8 +247,6 @@ def equal_bins(p: np.ndarray) -> np.ndarray:
     At most `BINS`, each of at least `MIN_BIN_ROWS` rows where there are as many; equal
     probabilities share a bin, so there may be fewer.
     """
-    import numpy as np
-
     count = max(1, min(BINS, len(p) // MIN_BIN_ROWS))
     order = np.sort(p)
     edges = order[[len(p) * at // count for at in range(1, count)]]
@@ -295,8 +277,6 @@ def calibration_error(y: np.ndarray, p: np.ndarray, bins: np.ndarray) -> float:
     Source: Naeini et al. 2015, Obtaining Well Calibrated Probabilities Using Bayesian Binning;
     bins of equal mass as in Nixon et al. 2019, Measuring Calibration in Deep Learning.
     """
-    import numpy as np
-
     return float(np.abs(np.bincount(bins, y - p)).sum() / len(p))
 
 
@@ -351,8 +331,6 @@ class OperatingPoint:
 
     def is_undecided(self, logits: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return which programs get no call, (n,) bool."""
-        import numpy as np
-
         p = self.probabilities(logits)
         if self.abstain is None:
             return np.zeros(len(p), dtype=bool)
@@ -360,8 +338,6 @@ class OperatingPoint:
 
     def calls(self, logits: Sequence[float] | np.ndarray) -> list[str]:
         """Return "ai", "undecided" or "human" of each logit."""
-        import numpy as np
-
         undecided = self.is_undecided(logits)
         return np.where(
             self.is_ai(logits), "ai", np.where(undecided, "undecided", "human")
@@ -484,8 +460,6 @@ def threshold_at_fpr(human_scores: Sequence[float] | np.ndarray, target_fpr: flo
         ConfigError: The target is not between 0 and 1.
         DataError: There is no human score.
     """
-    import numpy as np
-
     check_share(target_fpr, "target_fpr")
     scores = np.sort(np.asarray(human_scores, dtype=np.float64))
     if not len(scores):
@@ -498,8 +472,6 @@ def threshold_at_fpr(human_scores: Sequence[float] | np.ndarray, target_fpr: flo
 
 def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float | None:
     """Return the highest probability below which at most `rate` of the AI rows score."""
-    import numpy as np
-
     check_share(rate, "target_miss_rate")
     if not len(machines):
         return None
@@ -642,8 +614,6 @@ class _Resampler:
 
     def scored(self, at: int) -> _Scored:
         """Return one scorer's metrics, as they are and resampled."""
-        import numpy as np
-
         counts = self._rankings[at].counts(None)[None, :]
         values, spread = rates(counts), rates(self.counts[at])
         values["tpr_at_fpr"] = self._ranked[at].rates([np.ones((1, self._draws[0]))])
@@ -692,8 +662,6 @@ class _Scored:
 
 def ranking_of(y: np.ndarray, scores: np.ndarray, called: np.ndarray) -> Ranking:
     """Return the rows ranked by score; `called` is what the frozen threshold calls AI."""
-    import numpy as np
-
     scores = np.asarray(scores, dtype=np.float64)
     rest = scores[~called]
     return Ranking(y, scores, float(rest.max()) if len(rest) else -np.inf)
@@ -701,8 +669,6 @@ def ranking_of(y: np.ndarray, scores: np.ndarray, called: np.ndarray) -> Ranking
 
 def rates(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Turn rows of `Ranking.counts`, (r, 6), into metrics, (r,) each; undefined ones are NaN."""
-    import numpy as np
-
     tp, fp, fn, tn, roc_auc, pr_auc = counts.T
     tpr, fpr = divide(tp, tp + fn), divide(fp, fp + tn)
     is_single = np.isnan(tpr) | np.isnan(fpr)
@@ -720,16 +686,12 @@ def rates(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 def _extras(y: np.ndarray, z: np.ndarray, point: OperatingPoint) -> np.ndarray:
     """Return (n, 3): squared error, whether undecided, whether decided and right."""
-    import numpy as np
-
     undecided = point.is_undecided(z)
     right = ~undecided & (point.is_ai(z) == (y == 1))
     return np.stack([(point.probabilities(z) - y) ** 2, undecided, right], axis=1).astype(float)
 
 
 def _extra_rates(counts: np.ndarray, sums: np.ndarray) -> dict[str, np.ndarray]:
-    import numpy as np
-
     n = counts[:, :4].sum(axis=1)
     is_single = (counts[:, 0] + counts[:, 2] == 0) | (counts[:, 1] + counts[:, 3] == 0)
     brier, decided_right = divide(sums[:, 0], n), divide(sums[:, 2], n - sums[:, 1])
@@ -786,16 +748,12 @@ def resampled_sums(
     groups: np.ndarray, columns: np.ndarray, resamples: int, seed: int
 ) -> np.ndarray:
     """Return (resamples, k) weighted sums of (n, k) columns, on the draws of `resampled_counts`."""
-    import numpy as np
-
     size = int(groups.max()) + 1
     sums = np.stack([np.bincount(groups, column, size) for column in columns.T], axis=1)
     return np.concatenate([weights @ sums for weights in _blocks(size, resamples, seed)])
 
 
 def _blocks(size: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    import numpy as np
-
     draws = drawn_counts(size, resamples, seed)
     while block := list(islice(draws, BLOCK)):
         yield np.stack(block)
@@ -803,8 +761,6 @@ def _blocks(size: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
 
 def interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
     """Return the percentile interval of resamples; those that are undefined are left out."""
-    import numpy as np
-
     known = values[~np.isnan(values)]
     if not len(known):
         return None
@@ -820,8 +776,6 @@ def moved_interval(values: np.ndarray, level: float = LEVEL) -> list[float] | No
 
 def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Return the ratio, NaN where there is nothing to divide by."""
-    import numpy as np
-
     return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below > 0)
 
 

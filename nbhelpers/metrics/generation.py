@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.common.files import is_number
 from nbhelpers.errors import ConfigError, DataError
@@ -22,10 +24,6 @@ from nbhelpers.metrics.python_code import (
 )
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS
 from nbhelpers.metrics.resampling import drawn_counts
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # What each sample adds to a score, so that scores are resampled without reading a text again.
@@ -105,8 +103,6 @@ def bleu_scores(sums: np.ndarray) -> np.ndarray:
     Source: Papineni et al. 2002, with the exponential smoothing of mteval-v13a, as in sacrebleu's
     `BLEU.compute_bleu(smooth_method="exp")`; a test compares both.
     """
-    import numpy as np
-
     length, wanted = sums[:, 0], sums[:, 1]
     correct, total = sums[:, 2 : 2 + BLEU_ORDER], sums[:, 2 + BLEU_ORDER :]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -125,8 +121,6 @@ def chrf_scores(sums: np.ndarray, *, beta: float) -> np.ndarray:
     Source: Popović 2015, averaged over the orders that occur on both sides, as sacrebleu's `CHRF`
     without epsilon smoothing; a test compares both.
     """
-    import numpy as np
-
     hypothesis, wanted, matched = (sums[:, at::3] for at in range(3))
     occurs = (hypothesis > 0) & (wanted > 0)
     orders = np.maximum(occurs.sum(axis=1), 1)
@@ -147,8 +141,6 @@ def resampled_sums(tables: Sequence[np.ndarray], *, resamples: int, seed: int) -
     Raises:
         ConfigError: `resamples` or `seed` cannot be used.
     """
-    import numpy as np
-
     check_draws(resamples, seed)
     draws = drawn_counts(len(tables[0]), resamples, seed)
     joined = np.concatenate(tables, axis=1)
@@ -161,8 +153,6 @@ def swapped_sums(
     first: np.ndarray, second: np.ndarray, *, resamples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of both tables after each sample changed sides with probability 1/2."""
-    import numpy as np
-
     generator = np.random.default_rng(seed)
     flips = (generator.integers(2, size=len(first)).astype(float) for _ in range(resamples))
     moved = np.concatenate([block @ (second - first) for block in _blocks(flips)])
@@ -182,22 +172,16 @@ def plain(value: float) -> float | None:
 
 
 def _blocks(draws: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    import numpy as np
-
     while block := list(islice(draws, AT_ONCE)):
         yield np.stack(block)
 
 
 def _ratio(sums: np.ndarray) -> np.ndarray:
-    import numpy as np
-
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(sums[:, 1] > 0, sums[:, 0] / sums[:, 1], np.nan)
 
 
 def _values(values: Sequence[float | None]) -> np.ndarray:
-    import numpy as np
-
     rows = [(0.0, 0.0) if value is None else (float(value), 1.0) for value in values]
     return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
@@ -221,8 +205,6 @@ def _chrf() -> Any:
 
 def _extracted(metric: Any, pairs: list[tuple[str, str] | None], columns: int) -> np.ndarray:
     """Return what sacrebleu counts in each pair, as its own significance tests read it."""
-    import numpy as np
-
     rows = np.zeros((len(pairs), columns))
     known = [at for at, pair in enumerate(pairs) if pair is not None]
     if known:
@@ -447,8 +429,6 @@ def codes(texts: Sequence[str | None]) -> list[Any]:
 
 def interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
     """Return the percentile interval of resampled values, NaN left out; None without any."""
-    import numpy as np
-
     known = values[~np.isnan(values)]
     if not len(known):
         return None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # TF-IDF vectors of character n-grams, counted by array arithmetic: seconds for ten megabytes.
@@ -52,8 +50,6 @@ class NgramVectors:
         Raises:
             DataError: No n-gram occurs in `min_texts` texts.
         """
-        import numpy as np
-
         self._bits = self._enough_bits(texts)
         counted = self._counted(texts)
         texts_with = np.bincount(counted[1], minlength=1 << self._bits)
@@ -81,7 +77,6 @@ class NgramVectors:
 
         Needs no fit; columns are buckets.
         """
-        import numpy as np
         from scipy.sparse import csr_matrix
 
         self._bits = self._enough_bits(texts)
@@ -95,7 +90,6 @@ class NgramVectors:
         return min(MAX_BITS, max(MIN_BITS, (4 * ngrams).bit_length()))
 
     def _vectors(self, counted: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
-        import numpy as np
         from scipy.sparse import csr_matrix
 
         ends, buckets, counts = counted
@@ -113,8 +107,6 @@ class NgramVectors:
 
     def _counted(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return where each text ends, and the buckets and counts of all of them in a row."""
-        import numpy as np
-
         buckets, counts, ends = [], [], [0]
         for text in texts:
             text_buckets, times = np.unique(self._buckets(text), return_counts=True)
@@ -127,8 +119,6 @@ class NgramVectors:
 
     def _buckets(self, text: str) -> np.ndarray:
         """Return the bucket of every n-gram of a text, in any order."""
-        import numpy as np
-
         letters = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.uint64)
         packed = np.zeros(len(letters), dtype=np.uint64)
         grams = []
@@ -179,8 +169,6 @@ class TfidfSimilarity:
             min_programs: Leave out n-grams that stand in fewer. One of a single program can match
                 nothing; among a handful of programs it still shows how unlike the others it is.
         """
-        import numpy as np
-
         counts = NgramVectors(sizes=SIZES).counts([similarity_text(code) for code in codes])
         texts_with = np.bincount(counts.indices, minlength=counts.shape[1])
         self._min_programs = min_programs
@@ -198,7 +186,6 @@ class TfidfSimilarity:
             left: (m,) positions among the codes.
             right: (n,) likewise; `left` again for all pairs of one list.
         """
-        import numpy as np
         from scipy.sparse import diags
 
         left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)

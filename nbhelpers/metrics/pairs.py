@@ -8,15 +8,14 @@ stand in `metrics.registry`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.ranking import Ranking, as_array, checked, is_positive, ratios, ratios_at
 from nbhelpers.metrics.registry import CLONES_SCORES
 from nbhelpers.metrics.resampling import area_samples, resampled_counts
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "METRICS",
@@ -56,8 +55,6 @@ def binary_scores(
     Raises:
         DataError: Lengths differ, a label is not 0 or 1, or a probability is not finite.
     """
-    import numpy as np
-
     y, p = checked(labels, probabilities)
     w = np.ones(len(y)) if weights is None else as_array(weights, "weights", np.float64)
     if w.shape != y.shape:
@@ -80,8 +77,6 @@ def best_threshold(
     >>> best_threshold([0, 0, 1, 1], [0.1, 0.4, 0.6, 0.9])
     0.5
     """
-    import numpy as np
-
     y, p = checked(labels, probabilities)
     clones = int(y.sum())
     if clones == 0:
@@ -164,8 +159,6 @@ def compare_scorers(
     cancels out in it: two overlapping intervals can still hide a settled difference. A scorer is
     (probabilities, threshold).
     """
-    import numpy as np
-
     rankings = [Ranking(*checked(labels, p), threshold) for p, threshold in scorers.values()]
     if ours is not None:
         y, p = checked(labels, ours[0])
@@ -212,8 +205,6 @@ def score_pairs(
         bootstrap_samples: Resamples of the functions.
         seed: Of the resampling.
     """
-    import numpy as np
-
     y, p = checked(labels, p_given)
     left, right = np.asarray(left), np.asarray(right)
     ranking = Ranking(y, p, threshold)
@@ -248,8 +239,6 @@ def _strata(
     seen: np.ndarray,
     **options: Any,
 ) -> dict[str, Any]:
-    import numpy as np
-
     if len(seen) != len(y):
         raise DataError(f"{len(seen)} values of seen for {len(y)} pairs", fix="Give one a pair.")
     if not np.isin(seen, (0, 1, 2)).all():
@@ -295,8 +284,6 @@ def _scores_at(
 
 
 def _interval(values: np.ndarray, level: float) -> list[float] | None:
-    import numpy as np
-
     known = values[~np.isnan(values)]
     if not len(known):
         return None

@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, Any, Protocol, Self
+
+import numpy as np
 
 from nbhelpers.common.files import is_number, parsed
 from nbhelpers.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FIELDS = ("split", "row", "id1", "id2", "label", "p", "p_reversed", "prediction")
 _TEMPORARY = ".partial"
@@ -107,8 +106,6 @@ class PredictionWriter:
         Raises:
             DataError: A probability is not finite; the first such row is named.
         """
-        import numpy as np
-
         p_given = np.asarray(p, dtype=np.float64)
         swapped = None if p_reversed is None else np.asarray(p_reversed, dtype=np.float64)
         _require_finite(split, start, p_given, swapped)
@@ -145,8 +142,6 @@ class _Quoted(dict[str, str]):
 
 
 def _require_finite(split: str, start: int, *columns: np.ndarray | None) -> None:
-    import numpy as np
-
     for column in columns:
         bad = np.flatnonzero(~np.isfinite(column)) if column is not None else ()
         if len(bad):

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _TINY = 5e-324  # the smallest number above 0
 
@@ -25,8 +24,6 @@ def is_positive(probabilities: Sequence[float] | np.ndarray, threshold: float) -
     >>> is_positive([0.2, 0.5, 0.7], 0.5).tolist()
     [False, False, True]
     """
-    import numpy as np
-
     try:
         limit = float(threshold)
     except (TypeError, ValueError):
@@ -42,8 +39,6 @@ def as_array(values: Any, name: str, dtype: Any = None) -> np.ndarray:
     Raises:
         DataError: They are no numbers, or rows of unlike lengths.
     """
-    import numpy as np
-
     try:
         return np.asarray(values, dtype=dtype)
     except (TypeError, ValueError) as error:
@@ -56,8 +51,6 @@ def checked(
     labels: Sequence[int] | np.ndarray, probabilities: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return both as arrays, or name the first row that cannot be scored (rows count from 1)."""
-    import numpy as np
-
     y, p = as_array(labels, "labels"), as_array(probabilities, "probabilities", np.float64)
     if y.ndim != 1 or y.shape != p.shape:
         raise DataError(
@@ -96,8 +89,6 @@ class Ranking:
             probabilities: (n,) finite.
             threshold: See `is_positive`.
         """
-        import numpy as np
-
         falling = np.argsort(-probabilities, kind="stable")
         is_clone = labels[falling] == 1
         clones, others = falling[is_clone], falling[~is_clone]
@@ -123,8 +114,6 @@ class Ranking:
         Ties count half in the ROC area; the other area is average precision. Whole weights give
         exact counts: every sum stays below 2**53.
         """
-        import numpy as np
-
         w = np.ones(len(self.rows)) if weights is None else weights
         clones, others = w[: self.n_clones], w[self.n_clones :]
         gained = clones if self._groups is None else _sums(clones, self._groups)
@@ -142,8 +131,6 @@ class Ranking:
         self, gained: np.ndarray, hits: np.ndarray, passed: np.ndarray
     ) -> tuple[float, float]:
         """Return both areas from the running sums of clones and of the others."""
-        import numpy as np
-
         positives, negatives, upto = hits[-1], passed[-1], passed[self._upto]
         called = hits + upto
         precision = hits / np.maximum(called, _TINY)  # 0 where nothing is called yet
@@ -156,8 +143,6 @@ class Ranking:
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return the sum of each segment; a segment ends where the next one starts."""
-    import numpy as np
-
     return np.add.reduceat(values, starts) if len(starts) else np.zeros(0)
 
 
@@ -181,8 +166,6 @@ def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 def ratios_at(counts: np.ndarray, prior: float) -> dict[str, np.ndarray]:
     """Turn rows of counts into precision, recall and F1 at another share of clones."""
-    import numpy as np
-
     tp, fp, fn, tn = counts.T[:4]
     recall, false_rate = _divide(tp, tp + fn, np.nan), _divide(fp, fp + tn, np.nan)
     precision = _divide(prior * recall, prior * recall + (1 - prior) * false_rate)
@@ -193,6 +176,4 @@ def ratios_at(counts: np.ndarray, prior: float) -> dict[str, np.ndarray]:
 
 
 def _divide(above: np.ndarray, below: np.ndarray, empty: float = 0.0) -> np.ndarray:
-    import numpy as np
-
     return np.divide(above, below, out=np.full_like(below, empty), where=below > 0)

@@ -7,13 +7,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.ranking import Ranking
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAX_THREADS = 2  # eight took ten times as long as one on a virtual machine (docs/LOG.md)
 MAX_AREA_WORK = 100_000_000  # pairs times samples whose areas are computed
@@ -47,8 +46,6 @@ def resampled_counts(
         ConfigError: `samples` or `seed` cannot be used.
         DataError: Not one function on each side of every pair.
     """
-    import numpy as np
-
     if type(samples) is not int or type(seed) is not int or samples < 1 or seed < 0:
         text = f"samples={samples!r} and seed={seed!r} cannot be used"
         raise ConfigError(text, fix="Give whole numbers, samples from 1 and a seed from 0 up.")
@@ -90,8 +87,6 @@ class _Counter:
     """The pairs by function number, in the order of the first ranking; the others refer to it."""
 
     def __init__(self, left: np.ndarray, right: np.ndarray, rankings: Sequence[Ranking]) -> None:
-        import numpy as np
-
         base = rankings[0].rows
         self.rankings = rankings
         self.first, self.second = left[base], right[base]
@@ -104,8 +99,6 @@ class _Counter:
 
     def fill(self, draws: Iterator[tuple[int, np.ndarray]], results: np.ndarray) -> None:
         """Score draws until there are none left. Two buffers serve all of them."""
-        import numpy as np
-
         pair_weight, other = np.empty(len(self.first)), np.empty(len(self.first))
         for sample, weight in draws:
             # mode="clip" writes straight into `out`; the default goes through a copy
@@ -125,7 +118,6 @@ class _Counter:
             at: Which ranking.
             weights: (samples, functions) how often each function is drawn.
         """
-        import numpy as np
         from scipy.sparse import csr_matrix
 
         ranking, order, size = self.rankings[at], self.orders[at], weights.shape[1]
@@ -158,8 +150,6 @@ class _Shared:
 
 def drawn_counts(n_items: int, samples: int, seed: int) -> Iterator[np.ndarray]:
     """Yield how often each item is drawn with replacement, (n_items,) float64 per sample."""
-    import numpy as np
-
     generator = np.random.default_rng(seed)
     for _ in range(samples):
         drawn = generator.integers(n_items, size=n_items)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nbhelpers.errors import DataError
 from nbhelpers.metrics.detection import (
@@ -18,10 +20,6 @@ from nbhelpers.metrics.detection import (
 from nbhelpers.metrics.ngrams import TfidfSimilarity
 from nbhelpers.metrics.ranking import is_positive
 from nbhelpers.metrics.resampling import resampled_counts
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # Programs that solve the same task, found by similarity: ranks, and pairs against hard negatives.
@@ -67,8 +65,6 @@ def rank_queries(
     Raises:
         DataError: Lengths do not fit.
     """
-    import numpy as np
-
     n_queries, n_pool = query_vectors.shape[0], pool_vectors.shape[0]
     if len(query_tasks) != n_queries or len(pool_tasks) != n_pool:
         raise DataError(
@@ -104,8 +100,6 @@ def rank_queries(
 
 def similarity_blocks(left: Any, right: Any) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first row, (rows, n_right) float32 similarities) for all rows of `left` in turn."""
-    import numpy as np
-
     size = max(1, BLOCK_VALUES // max(1, right.shape[0]))
     turned = right.T
     for start in range(0, left.shape[0], size):
@@ -142,7 +136,6 @@ def retrieval(
         resamples: Number of resamples.
         seed: Of the resamples.
     """
-    import numpy as np
 
     def ranked(vectors: tuple[Any, Any]) -> Ranks:
         return rank_queries(vectors[0], query_tasks, vectors[1], pool_tasks, same=same)
@@ -182,8 +175,6 @@ def _spread(
     ranks: Ranks, known: np.ndarray, groups: np.ndarray, resamples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the resampled means of both values, (resamples,) each."""
-    import numpy as np
-
     if not len(known):
         return np.full(1, np.nan), np.full(1, np.nan)
     columns = np.stack([ranks[0][known], ranks[1][known], np.ones(len(known))], axis=1)
@@ -217,8 +208,6 @@ def retrieval_table(
         resamples: Number of resamples.
         seed: Of the resamples and of the draw.
     """
-    import numpy as np
-
     names = np.array(languages, dtype=object)
     known = sorted(set(languages) - {""})
     directions = [(a, b) for a in known for b in known if a != b] + [("all", "all")]
@@ -245,8 +234,6 @@ def _direction(
     min_queries: int,
     draw: tuple[int, int],
 ) -> dict[str, Any] | None:
-    import numpy as np
-
     queries, members = sides
     counts: dict[str, int] = {}
     for at in members:
@@ -321,8 +308,6 @@ def hard_pairs(
         max_pairs: Both classes together.
         seed: Of the draws; equal seeds give equal pairs.
     """
-    import numpy as np
-
     draw = np.random.default_rng(seed)
     positives = list(_positives(tasks, draw))
     chosen = draw.permutation(len(positives))[: max_pairs // 2]
@@ -363,8 +348,6 @@ def _positives(tasks: Sequence[str], draw: np.random.Generator) -> Iterator[tupl
 
 def _nearest(ranked: np.ndarray, size: np.ndarray, row: int, is_other: np.ndarray) -> np.ndarray:
     """Return the rows of other tasks whose length is nearest to that of `row`."""
-    import numpy as np
-
     others = ranked[is_other[ranked]]
     middle = int(np.searchsorted(size[others], size[row]))
     near = others[max(0, middle - NEAREST) : middle + NEAREST]
@@ -373,8 +356,6 @@ def _nearest(ranked: np.ndarray, size: np.ndarray, row: int, is_other: np.ndarra
 
 def cosines(vectors: Vectors, pairs: Pairs) -> np.ndarray:
     """Return the cosine of each pair, (pairs,) float64."""
-    import numpy as np
-
     values = np.empty(len(pairs.left))
     if isinstance(vectors, TfidfSimilarity):
         used, places = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
@@ -399,8 +380,6 @@ def pair_threshold(labels: np.ndarray, scores: np.ndarray) -> float:
     >>> pair_threshold(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.6, 0.9]))
     0.5
     """
-    import numpy as np
-
     if not len(scores):
         return 0.5
     order = np.argsort(scores, kind="stable")
@@ -441,8 +420,6 @@ def pair_scores(
     Raises:
         DataError: There is no pair, or a cosine is not finite.
     """
-    import numpy as np
-
     if not len(pairs.label):
         raise DataError(
             "there is no pair of programs of the same task to score",

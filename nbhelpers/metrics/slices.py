@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from nbhelpers.errors import DataError
 from nbhelpers.metrics.detection import (
@@ -20,10 +22,6 @@ from nbhelpers.metrics.detection import (
     task_groups,
 )
 from nbhelpers.metrics.ranking import is_positive
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # The scores of a detector part by part: where it works, and where it fails worst.
@@ -78,8 +76,6 @@ def slice_scores(
     Raises:
         DataError: There are no rows, or lengths differ.
     """
-    import numpy as np
-
     y, z = checked_rows(labels, logits)
     if len(rows) != len(y) or not len(y):
         raise DataError(f"{len(rows)} rows for {len(y)} labels", fix="Give one label to each row.")
@@ -117,8 +113,6 @@ def lines_of(code: str) -> str:
 
 def _members(rows: Sequence[Row], y: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield (kind, value, (n,) whether a row is inside) of every slice, in a fixed order."""
-    import numpy as np
-
     languages = np.array([row.language for row in rows], dtype=object)
     lines = [lines_of(row.code) for row in rows]
     crossed = [f"{row.language} {length}" for row, length in zip(rows, lines, strict=True)]
@@ -241,8 +235,6 @@ def edit_scores(
     Raises:
         DataError: An edit's rows do not fit the split or its scores.
     """
-    import numpy as np
-
     y, z = checked_rows(labels, logits)
     groups = task_groups(tasks, len(y))
     result = {}
@@ -281,8 +273,6 @@ def _compared(
     draw: tuple[np.ndarray, int, int],
 ) -> dict[str, Any]:
     """Return the scores of one scorer on rows before and after an edit."""
-    import numpy as np
-
     called_before, called = calls
     groups, resamples, seed = draw
     is_ai = y == 1
@@ -314,8 +304,6 @@ def _compared(
 
 
 def _auc(y: np.ndarray, scores: np.ndarray) -> float | None:
-    import numpy as np
-
     if len(np.unique(y)) < 2:
         return None
     return plain(ranking_of(y, scores, np.zeros(len(y), dtype=bool)).counts(None)[4])
