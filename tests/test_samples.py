@@ -1,43 +1,54 @@
-"""Promise: the bundled sample is what its header says, and its pairs follow the stated rule."""
+"""Promise: the bundled samples are the same everywhere and what their README says of them."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
-import re
+import io
+import json
 from collections import Counter
 from itertools import combinations
 
 import pytest
 
+from nbhelpers.data.near_duplicates import ShingleIndex
 from nbhelpers.data.samples import (
-    FAMILY_SIZES,
     GROUPS,
     HARD_ONE_IN,
-    RENAMINGS,
-    SAMPLE_NOTE,
     SEEN_FAMILIES,
     SPLIT_SIZES,
     UNSEEN_FAMILIES,
     load_functions,
-    load_methods,
-    parse_family,
     sample_pairs,
     split_functions,
 )
-from nbhelpers.data.samples.renaming import POOL, declared_names, rename
-from nbhelpers.errors import DataError
+from nbhelpers.data.samples.instructions import load_instruction_rows, plain_code, sample_tasks
+from nbhelpers.data.samples.styles import load_style_rows, write_style_files
+from nbhelpers.data.syntax import parse_root
 
 SPLITS = ("train", "valid", "test", "test_unseen")
-METHODS = {method.id: method for method in load_methods()}
 FUNCTIONS = {function.id: function for function in load_functions()}
 GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
-TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_]\w*|\d[\w.]*|\S')
-JAVA_WORDS = """
-boolean break byte case catch char continue default do double else false final finally float
-for if int long new null private protected public return short static switch this throw throws
-true try void while
-"""
-KEYWORDS = frozenset(JAVA_WORDS.split())
+INSTRUCTIONS = load_instruction_rows()
+PROGRAMS = load_style_rows()
+
+
+@pytest.mark.parametrize(
+    ("rows", "digest"),
+    [
+        ([[f.id, f.code] for f in FUNCTIONS.values()], "827596b03af71c9e"),
+        (INSTRUCTIONS, "94a3dc0ebf250d58"),
+        (plain_code(), "c3b9320d02532a95"),
+        (PROGRAMS, "3a51a321914f727d"),
+    ],
+    ids=["methods", "instructions", "plain code", "programs"],
+)
+def test_the_rows_that_scores_of_the_log_come_from_have_not_changed(rows, digest):
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == digest
+
+
+# Java methods
 
 
 def _used(pairs):
@@ -53,138 +64,13 @@ def _is_hard(one, other):
     return GROUP_OF[FUNCTIONS[one].family] == GROUP_OF[FUNCTIONS[other].family]
 
 
-def _normalised(code):
-    """Return the token counts of a method whose identifiers are numbered as they appear."""
-    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", code, flags=re.DOTALL)
-    numbers: dict[str, str] = {}
-    tokens = []
-    for token in TOKEN.findall(code):
-        is_name = token[0].isalpha() or token[0] == "_"
-        if is_name and token not in KEYWORDS:
-            token = numbers.setdefault(token, f"id{len(numbers)}")
-        tokens.append(token)
-    return Counter(tokens)
-
-
-def test_ten_families_have_thirty_two_methods_and_two_have_twenty():
-    counts = Counter(method.family for method in load_methods())
-    assert counts == FAMILY_SIZES
-    assert counts == dict.fromkeys(SEEN_FAMILIES, 32) | dict.fromkeys(UNSEEN_FAMILIES, 20)
-    assert len(counts) == 12
-
-
-def test_ids_are_unique_and_in_a_stable_order():
-    ids = [method.id for method in load_methods()]
-    assert len(set(ids)) == len(ids) == 360
-    assert ids[0] == "brackets-01"
-    assert ids[-1] == "gcd-20"
-    names = [function.id for function in load_functions()]
-    assert names[:3] == ["brackets-01", "brackets-01~1", "brackets-01~2"]
-    assert len(set(names)) == len(names) == 360 * RENAMINGS
-    assert [name for name in names if "~" not in name] == ids
-
-
-def test_texts_stay_distinct_when_white_space_is_ignored():
-    assert len({"".join(method.code.split()) for method in load_methods()}) == 360
-    assert len({"".join(function.code.split()) for function in load_functions()}) == 1080
-
-
-@pytest.mark.parametrize("family", FAMILY_SIZES)
-def test_no_method_is_a_renaming_of_another(family):
-    members = [method for method in load_methods() if method.family == family]
-    counts = {method.id: _normalised(method.code) for method in members}
-    for one, other in combinations(counts, 2):
-        shared = (counts[one] & counts[other]).total()
-        assert shared / (counts[one] | counts[other]).total() < 0.9, (one, other)
-
-
-def test_a_method_and_its_renamings_differ_in_names_alone():
-    for name, function in FUNCTIONS.items():
-        code = METHODS[_method(name)].code
-        pairs = list(zip(TOKEN.findall(code), TOKEN.findall(function.code), strict=True))
-        changes = {(old, new) for old, new in pairs if old != new}
-        olds, news = {old for old, _ in changes}, {new for _, new in changes}
-        assert olds <= set(declared_names(code)), name
-        assert len(olds) == len(news) == len(changes), name
-
-
-def test_every_declared_name_comes_from_the_pool():
-    for name, function in FUNCTIONS.items():
-        assert set(declared_names(function.code)) <= set(POOL), name
-
-
-def test_every_family_uses_every_name_of_the_pool_and_none_is_its_own():
-    used = {family: Counter() for family in FAMILY_SIZES}
-    for function in load_functions():
-        used[function.family].update(declared_names(function.code))
-    for family, counts in used.items():
-        assert set(counts) == set(POOL), family
-        assert max(counts.values()) < 2.5 * counts.total() / len(POOL), family
-
-
-@pytest.mark.parametrize(
-    ("code", "names"),
-    [
-        ("int f(int... xs) { return xs.length; }", ["f", "xs"]),
-        ("<T> T f(Map<K, List<T>> m, T[][] t) { int a = 0, b[] = {}; }", ["f", "m", "t", "a", "b"]),
-        (
-            "void f() { g((a, b) -> a + b, c -> c); for (int i : xs) { } }",
-            ["f", "a", "b", "c", "i"],
-        ),
-        ("void f() { try (R r = g()) { } catch (A | B e) { throw e; } }", ["f", "r", "e"]),
-        ("int f() { x = y; return z; } // int no = 1;", ["f"]),
-        ("String f() { return \"int a = 1;\" + 'b'; }", ["f"]),
-    ],
-)
-def test_declared_names_are_found(code, names):
-    assert declared_names(code) == names
-
-
-def test_members_types_calls_literals_and_comments_keep_their_names():
-    code = 'int size(List<String> list) { int n = list.size(); log("n", this.n); return n; } // n'
-    changed = rename(code, "key")
-    assert changed == rename(code, "key") != rename(code, "other")
-    size, items, n = declared_names(changed)
-    assert changed == (
-        f'int {size}(List<String> {items}) {{ int {n} = {items}.size(); log("n", this.n); '
-        f"return {n}; }} // n"
-    )
-
-
-def test_a_renaming_would_be_noticed():
-    code = METHODS["gcd-01"].code
-    renamed = re.sub(r"\bgcd\b", "greatest", re.sub(r"\bt\b", "keep", code))
-    assert renamed != code
-    assert _normalised(renamed) == _normalised(code)
-
-
-def test_methods_have_four_to_twenty_five_lines_and_no_class_around_them():
-    for function in load_methods():
-        lines = function.code.splitlines()
-        assert 4 <= len(lines) <= 25, function.id
-        assert not re.search(r"^\s*(public\s+)?class\s", function.code, re.MULTILINE), function.id
-        assert "//@" not in function.code
-
-
 def test_every_method_parses_inside_a_class():
-    tree_sitter = pytest.importorskip("tree_sitter")
-    java = pytest.importorskip("tree_sitter_java")
-    parser = tree_sitter.Parser(tree_sitter.Language(java.language()))
-    for function in load_functions():
-        root = parser.parse(f"class X {{\n{function.code}}}\n".encode()).root_node
-        assert not root.has_error, function.id
+    for function in FUNCTIONS.values():
+        root, _, clean = parse_root(f"class X {{\n{function.code}}}\n".encode(), "java")
+        assert clean, function.id
         body = root.children[0].child_by_field_name("body")
         kinds = [child.type for child in body.named_children if "comment" not in child.type]
         assert kinds == ["method_declaration"], function.id
-
-
-def test_four_methods_or_more_of_each_family_have_a_name_that_says_nothing():
-    generic = re.compile(r"\b(run|process|solve|f)\(")
-    counts = Counter()
-    for function in load_methods():
-        declaration = re.sub(r"/\*.*?\*/", "", function.code, flags=re.DOTALL).split(")")[0]
-        counts[function.family] += bool(generic.search(declaration))
-    assert min(counts[family] for family in FAMILY_SIZES) >= 4
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
@@ -279,11 +165,64 @@ def test_position_in_a_pair_does_not_give_the_label_away():
         assert 0.4 < rising / len(pairs) < 0.6
 
 
-def test_a_file_with_a_lost_marker_is_refused_with_a_fix():
-    with pytest.raises(DataError, match=r"gcd\.java has methods 01, 03") as caught:
-        parse_family("gcd", "// header\n//@ 01\nint a() {}\n//@ 03\nint b() {}\n")
-    assert "restore the file" in caught.value.fix
+# Python instructions
 
 
-def test_the_note_warns_about_scores():
-    assert "say nothing about real code" in SAMPLE_NOTE
+def _name(row):
+    (function,) = ast.parse(row["output"]).body
+    return function.name
+
+
+def _passes(code, tests):
+    try:
+        exec(f"{code}\n{tests}", {})
+    except AssertionError:
+        return False
+    return True
+
+
+def test_held_out_instructions_are_new_and_nearly_equal_no_train_row():
+    held_out = [*INSTRUCTIONS["valid"], *INSTRUCTIONS["test"]]
+    names = Counter(map(_name, held_out))
+    assert max(names.values()) == 1 and not names.keys() & set(map(_name, INSTRUCTIONS["train"]))
+    rows = [*INSTRUCTIONS["train"], *held_out]
+    index = ShingleIndex([f"{r['instruction']}\n{r['input']}\n{r['output']}" for r in rows])
+    border = len(INSTRUCTIONS["train"])
+    assert index.matches(range(border), range(border, len(rows))) == []
+
+
+def test_a_reference_passes_its_tests_and_an_empty_function_fails():
+    for task, row in zip(sample_tasks(), INSTRUCTIONS["test"], strict=True):
+        assert (task["id"], task["reference"]) == (row["id"], row["output"])
+        assert task["entry_point"] == _name(row)
+        assert _passes(task["reference"], task["tests"])
+        head = task["reference"].partition("\n")[0]
+        assert not _passes(f"{head}\n    return None", task["tests"])
+
+
+# Programs in two styles
+
+
+def test_the_splits_of_programs_share_no_task_no_author_and_no_code():
+    for key in ("task", "author", "code"):
+        parts = [{r[key] for r in PROGRAMS if r["split"] == s} - {""} for s in SPLITS[:3]]
+        assert all(not one & other for one, other in combinations(parts, 2)), key
+    assert len({"".join(row["code"].split()) for row in PROGRAMS}) == len(PROGRAMS) == 912
+
+
+def test_every_program_runs_or_parses():
+    for row in PROGRAMS:
+        if row["language"] == "python":
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(row["code"], {"__name__": "sample"})
+        else:
+            assert parse_root(row["code"].encode(), "java")[2], row["id"]
+
+
+def test_a_folder_to_try_a_detector_on_is_written_twice_alike(tmp_path):
+    folder = write_style_files(tmp_path / "try", tasks=2)
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) == 8 and len({name.partition(".")[0] for name in names}) == 4
+    assert write_style_files(folder, tasks=2) == folder and len(list(folder.iterdir())) == 8
+    codes = {row["code"] for row in PROGRAMS if row["split"] == "test"}
+    assert {path.read_text(encoding="utf-8") for path in folder.iterdir()} <= codes

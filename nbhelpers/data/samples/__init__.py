@@ -1,11 +1,9 @@
 """A bundled sample of Java methods: 12 tasks, each solved in 20 or 32 ways, and pairs by rule.
 
-The texts stand in ``java/<family>.java``, readable as they are; ``README.md`` says what
-the sample is for. The rule:
+``methods.jsonl`` holds the methods; ``README.md`` says what the sample is for. The rule:
 
-* What a method declares (its name, parameters, local variables) is renamed with names drawn
-  from one pool, in every split (:mod:`nbhelpers.data.samples.renaming`): these names say nothing
-  about the task. Types, called methods, operators, literals and comments stay.
+* What a method declares (its name, parameters, local variables) has names drawn from one pool, in
+  every split: these names say nothing about the task.
 * Two families (:data:`UNSEEN_FAMILIES`) are kept out of ``train``, ``valid`` and ``test``.
 * Of each other family, a seeded shuffle gives 20 methods to ``train``, 6 to ``valid`` and
   6 to ``test``: no method stands in two of these splits, under whatever names.
@@ -24,15 +22,14 @@ the sample is for. The rule:
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations, product
 from pathlib import Path
-
-from nbhelpers.data.samples.renaming import rename
-from nbhelpers.errors import DataError
+from typing import Any
 
 SAMPLE_NOTE = (
     "A sample of Java methods written for this project to show the machinery: small, tidy and "
@@ -47,12 +44,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 SEEN_FAMILIES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 UNSEEN_FAMILIES: tuple[str, ...] = ("palindrome", "gcd")
-FAMILY_SIZES: dict[str, int] = dict.fromkeys(SEEN_FAMILIES, 32) | dict.fromkeys(UNSEEN_FAMILIES, 20)
 SPLIT_SIZES: dict[str, int] = {"train": 20, "valid": 6, "test": 6}
 RENAMINGS = 3
 HARD_ONE_IN = 4
 
-_MARKER = "//@ "
 _RENAMING = "~"  # between a method's id and the number of its renaming; none for the first
 
 IdPair = tuple[str, str]
@@ -68,74 +63,23 @@ class SampleFunction:
     code: str
 
 
-def load_methods() -> list[SampleFunction]:
-    """Return all methods as they were written, family by family, with ids that never change.
-
-    Raises:
-        DataError: A family's file lacks a method or has one too many.
-    """
-    return list(_all_methods())
+def sample_rows(file: str) -> list[Any]:
+    """Return the rows of a .jsonl file in this folder."""
+    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
-def load_functions() -> list[SampleFunction]:
+@cache
+def load_functions() -> tuple[SampleFunction, ...]:
     """Return each method under `RENAMINGS` sets of names: `prime-07`, `prime-07~1`, `prime-07~2`.
 
-    Raises:
-        DataError: A family's file lacks a method or has one too many.
+    They stand family by family, with ids that never change.
     """
-    return list(_all_functions())
-
-
-@cache
-def _all_methods() -> tuple[SampleFunction, ...]:
-    folder = Path(__file__).parent / "java"
-    methods: list[SampleFunction] = []
-    for family in FAMILY_SIZES:
-        text = (folder / f"{family}.java").read_text(encoding="utf-8")
-        methods.extend(parse_family(family, text))
-    return tuple(methods)
-
-
-@cache
-def _all_functions() -> tuple[SampleFunction, ...]:
-    return tuple(
-        SampleFunction(id=name, family=method.family, code=rename(method.code, name))
-        for method in _all_methods()
-        for name in (_renaming(method.id, number) for number in range(RENAMINGS))
-    )
+    return tuple(SampleFunction(**row) for row in sample_rows("methods.jsonl"))
 
 
 def _renaming(method: str, number: int) -> str:
     return f"{method}{_RENAMING}{number}" if number else method
-
-
-def parse_family(family: str, text: str) -> list[SampleFunction]:
-    """Split a family's file at its ``//@ NN`` lines; the text before the first is a header.
-
-    Raises:
-        DataError: The markers are not 01, 02, ... in order, or their count is wrong.
-    """
-    numbers: list[str] = []
-    bodies: list[list[str]] = []
-    for line in text.splitlines():
-        if line.startswith(_MARKER):
-            numbers.append(line.removeprefix(_MARKER).strip())
-            bodies.append([])
-        elif bodies:
-            bodies[-1].append(line)
-    expected = [f"{number:02d}" for number in range(1, FAMILY_SIZES[family] + 1)]
-    if numbers != expected:
-        raise DataError(
-            f"samples/java/{family}.java has methods {', '.join(numbers) or 'none'}, "
-            f"but a family has {expected[0]} to {expected[-1]} in order.",
-            fix="reinstall nbhelpers, or restore the file and its //@ NN lines",
-        )
-    return [
-        SampleFunction(
-            id=f"{family}-{number}", family=family, code="\n".join(body).strip("\n") + "\n"
-        )
-        for number, body in zip(numbers, bodies, strict=True)
-    ]
 
 
 def sample_pairs(seed: int = 0) -> dict[str, list[Pair]]:
@@ -160,8 +104,9 @@ def sample_pairs(seed: int = 0) -> dict[str, list[Pair]]:
 def split_functions(seed: int = 0) -> dict[str, dict[str, list[str]]]:
     """Return the method ids of each split by family, drawn afresh for each seed."""
     ids: dict[str, list[str]] = {}
-    for function in _all_methods():
-        ids.setdefault(function.family, []).append(function.id)
+    for function in load_functions():
+        if _RENAMING not in function.id:
+            ids.setdefault(function.family, []).append(function.id)
     splits: dict[str, dict[str, list[str]]] = {split: {} for split in SPLIT_SIZES}
     for family in SEEN_FAMILIES:
         drawn = list(ids[family])
