@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from nbhelpers.errors import ConfigError, DataError, RequirementMissed
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.pairs import (
     METRICS,
     at_prior,
@@ -20,7 +20,6 @@ from nbhelpers.metrics.pairs import (
     score_pairs,
 )
 from nbhelpers.metrics.ranking import is_positive
-from nbhelpers.presets.targets import available, check_targets, lookup, parse_requirement
 
 
 def sample(seed: int, n: int = 300, *, decimals: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -232,90 +231,6 @@ def test_strata_part_the_pairs_by_seen_members(scores: dict[str, Any]) -> None:
     y, p = sample(10, 300)
     far = complete_pairs(25)[0] >= 5
     assert strata["0"]["f1"] == binary_scores(y[far], p[far], 0.5)["f1"]
-
-
-def test_targets_are_checked_on_the_unrounded_value() -> None:
-    split = {"orders": {"given": {"f1": 0.89999, "roc_auc": None}}}
-    rows = check_targets({"f1": 0.9, "roc_auc": 0.5}, split)
-    assert [row["passed"] for row in rows] == [False, False]
-    assert rows[0] == {"metric": "f1", "target": 0.9, "value": 0.89999, "passed": False}
-    assert check_targets({"test.f1": 0.89999}, split)[0]["passed"]
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("f1", 0.8),
-        ("test.f1", 0.8),
-        ("mean.f1", 0.81),
-        ("test.mean.f1", 0.81),
-        ("valid.f1", 0.7),
-        ("test.at_prior.natural.f1", 0.4),
-        ("test.floors.tfidf_mlp.f1", 0.6),
-        ("strata.0.f1", 0.5),
-        ("memory.error_percent", 3.0),
-        ("timing.train_s", 12),
-    ],
-)
-def test_a_number_is_found_by_its_name(name: str, wanted: float) -> None:
-    test: dict[str, Any] = {"orders": {"given": {"f1": 0.8}, "mean": {"f1": 0.81}}}
-    test |= {"at_prior": {"natural": {"prior": 0.1, "f1": 0.4}}, "strata": {"0": {"f1": 0.5}}}
-    test |= {"floors": {"tfidf_mlp": {"f1": 0.6}}, "threshold": 0.5}
-    data = {"scores": {"test": test, "valid": {"orders": {"given": {"f1": 0.7}}}}}
-    data |= {"memory": {"error_percent": 3.0}, "timing": {"train_s": 12}}
-    assert lookup(data, name) == wanted
-    assert name in available(data)
-    assert parse_requirement(f"{name}>=0").check(data)["passed"]
-
-
-def test_a_misspelt_name_gets_a_suggestion_and_the_list() -> None:
-    with pytest.raises(ConfigError) as caught:
-        lookup({"orders": {"given": {"f1": 0.5, "recall": 0.4}}}, "f1_score")
-    assert "f1_score" in caught.value.message
-    assert "Did you mean 'f1'?" in caught.value.fix and "recall" in caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("text", "passed"),
-    [
-        ("f1>=0.8", True),
-        ("f1 > 0.8", False),
-        ("f1<=0.8", True),
-        (" test.f1 < .9 ", True),
-        ("f1==8e-1", True),
-        ("roc_auc>=0", False),
-    ],
-)
-def test_a_requirement_is_checked_with_its_operator(text: str, passed: bool) -> None:
-    data = {"scores": {"test": {"orders": {"given": {"f1": 0.8, "roc_auc": None}}}}}
-    requirement = parse_requirement(text)
-    assert requirement.check(data)["passed"] is passed
-    if not passed:
-        with pytest.raises(RequirementMissed) as caught:
-            requirement.enforce(data)
-        assert caught.value.exit_code == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("f1", "cannot read"),
-        ("f1=0.9", "cannot read"),
-        ("f1=>0.9", "cannot read"),
-        (">=0.9", "cannot read"),
-        ("f1>=", "cannot read"),
-        ("f1>=high", "not a number"),
-        ("f1>=nan", "not a number"),
-        ("f2>=0.9", "no score is called 'f2'"),
-        ("train.f1>=0.9", "no score is called"),
-        ("memory.f1>=0.9", "no score is called"),
-        ("0.9<=f1", "cannot read"),
-    ],
-)
-def test_a_requirement_that_no_result_can_meet_stops_before_the_run(text: str, wanted: str) -> None:
-    with pytest.raises(ConfigError, match=wanted) as caught:
-        parse_requirement(text)
-    assert "f1" in caught.value.fix
 
 
 @pytest.mark.parametrize("threshold", [float("nan"), "x", None], ids=repr)

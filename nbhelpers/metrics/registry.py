@@ -43,6 +43,58 @@ class Metric:
     shown_in: tuple[str, ...] = (TEXT, PAGE, CARD)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Numbers that stand together in a result, or in the scores of one split.
+
+    `path` leads to the mapping that holds them, and `prefix` is what their names begin with. A `*`
+    in both is any of `members`, or what matches `pattern` where a run chooses the members. Of a
+    list the first number counts (a difference, then its interval).
+    """
+
+    names: tuple[str, ...]
+    path: str = ""
+    prefix: str = ""
+    members: tuple[str, ...] = ()
+    pattern: str = ""
+
+    def all_names(self) -> list[str]:
+        """Return the names of all numbers but of members that a run chooses."""
+        members = self.members if "*" in self.prefix else ("",)
+        prefixes = [self.prefix.replace("*", member) for member in members]
+        return [f"{prefix}.{name}".lstrip(".") for prefix in prefixes for name in self.names]
+
+    def has(self, name: str) -> bool:
+        """Say whether a number could have this name."""
+        prefix, _, last = name.rpartition(".")
+        members = self.pattern or "|".join(self.members)
+        wanted = re.escape(self.prefix).replace(r"\*", f"(?:{members})")
+        return last in self.names and re.fullmatch(wanted, prefix) is not None
+
+    def numbers(self, data: Any) -> dict[str, float | None]:
+        """Return the numbers that are there, by name; None for one that is undefined."""
+        places = {self.prefix: data}
+        for key in filter(None, self.path.split(".")):
+            if key == "*":
+                places = {
+                    prefix.replace("*", member): value
+                    for prefix, parent in places.items()
+                    for member, value in (parent.items() if isinstance(parent, Mapping) else ())
+                }
+            else:
+                places = {prefix: part(parent, key) for prefix, parent in places.items()}
+        by_name: dict[str, float | None] = {}
+        for prefix, values in places.items():
+            for name in self.names if isinstance(values, Mapping) else ():
+                value = values.get(name, "")
+                value = value[0] if isinstance(value, list) and value else value
+                if value is None or (
+                    isinstance(value, int | float) and not isinstance(value, bool)
+                ):
+                    by_name[f"{prefix}.{name}".lstrip(".")] = value
+        return by_name
+
+
 # Costs and losses that are measured beside the scores: less is better.
 _LOWER_GROUPS = ("memory.", "timing.", "phases.")
 _LOWER = {"valid_fpr", "ms_per_file", "ms_alone", "recompiles"}
@@ -56,17 +108,19 @@ class Scores:
     A result holds `scores`: by split `metrics`, and beside them counts such as `n_samples`.
 
     `splits` gives the title of each split, the test split first. `headline`: the scores that a
-    result is known by, as (split, metric). `beside`: what is measured beside the scores, by group.
-    `names_test`: a headline names the test split. `card_first`: the metrics that a card begins
-    with. `unmeasured` and `to_measure`: the words for a score of the job that a run lacks, and what
-    to change for it.
+    result is known by, as (split, metric). `path`: where a split holds its metrics. `nested`: other
+    scores of a split. `beside`: what is measured beside the splits. `names_test`: a headline names
+    the test split. `card_first`: the metrics that a card begins with. `unmeasured` and
+    `to_measure`: the words for a score of the job that a run lacks, and what to change for it.
     """
 
     metrics: tuple[Metric, ...]
     splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test", "valid": "valid"})
     headline: tuple[tuple[str, str], ...] = ()
-    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    path: str = "metrics"
     counts: tuple[str, ...] = ("n_samples",)
+    nested: tuple[Group, ...] = ()
+    beside: tuple[Group, ...] = ()
     card_first: tuple[str, ...] = ()
     names_test: bool = True
     unmeasured: str = "measured"
@@ -140,43 +194,46 @@ class Scores:
             return False
         return value <= target if self.is_upper_bound(name) else value >= target
 
-    def target_names(self) -> list[str]:
-        """Return the scores that a preset may name, those of the test split first."""
-        names = list(self.names())
-        return names + [f"{split}.{name}" for split in self.splits for name in self.names(split)]
+    def may_exist(self, name: str) -> bool:
+        """Say whether some result of the job could hold a number of this name.
 
-    def is_target(self, name: str) -> bool:
-        """Say whether a preset may name this score under `targets`.
-
-        >>> FINETUNE_SCORES.is_target("humaneval.pass@1"), FINETUNE_SCORES.is_target("f1")
+        >>> FINETUNE_SCORES.may_exist("humaneval.pass@1"), FINETUNE_SCORES.may_exist("f1")
         (True, False)
+        >>> CLONES_SCORES.may_exist("floors.tfidf_mlp.f1")
+        True
+        >>> DETECTOR_SCORES.may_exist("at_prevalence.0.05.precision")
+        True
         """
-        return name in self.target_names()
+        split, _, rest = name.partition(".")
+        split, rest = (split, rest) if split in self.splits else ("test", name)
+        return any(group.has(rest) for group in self._of_split(split)) or any(
+            group.has(name) for group in self.beside
+        )
 
     def score_names(self) -> list[str]:
-        """Return every name of a score that a result can hold by its form."""
-        plain = list(self.counts)
-        return [*self.target_names(), *plain, *(f"{s}.{n}" for s in self.splits for n in plain)]
+        """Return the names of all numbers, but of what a run names: `f1` and `test.f1` are one."""
+        names = self.short_names()
+        for split in self.splits:
+            of_split = [name for group in self._of_split(split) for name in group.all_names()]
+            names += of_split if split == "test" else []
+            names += [f"{split}.{name}" for name in of_split]
+        return list(dict.fromkeys([*names, *self._beside_names()]))
 
-    def beside_names(self) -> list[str]:
-        """Return the names of what is measured beside the scores."""
-        return [f"{group}.{name}" for group, names in self.beside.items() for name in names]
+    def short_names(self) -> list[str]:
+        """Return the names of the scores that a message lists: each metric once."""
+        of_test, own = self.names(), {metric.name for metric in self.metrics}
+        others = [f"{s}.{n}" for s in self.splits for n in self.names(s) if n not in of_test]
+        others += [name for name in self._beside_names() if name.rpartition(".")[2] in own]
+        return [*of_test, *others]
 
-    def may_exist(self, name: str) -> bool:
-        """Say whether some result of the job could hold this name."""
-        return name in self.score_names() or name in self.beside_names()
-
-    def is_long(self, name: str) -> bool:
-        """Say whether a message that lists the names leaves this one out."""
-        return name.startswith("test.")
-
-    def listed(self, known: Iterable[str]) -> str:
-        """Return the names that a message offers."""
-        return f"Names: {', '.join(name for name in known if not self.is_long(name))}."
-
-    def measured(self, known: Iterable[str]) -> str:
-        """Return the names that a run measured, for a message."""
-        return self.listed(known)
+    def listed(self) -> str:
+        """Return the names that a message offers, and how the others are made."""
+        groups = ", ".join(dict.fromkeys(group.prefix for group in self.beside))
+        beside = f"; what is measured beside them as GROUP.NAME, GROUP: {groups}" if groups else ""
+        return (
+            f"Names: {', '.join(self.short_names())}; scores also as SPLIT.NAME, SPLIT: "
+            f"{', '.join(self.splits)}{beside}."
+        )
 
     def available(self, data: Mapping[str, Any]) -> dict[str, float | None]:
         """Return every named number of a result, or of one split's scores (read as the test split).
@@ -185,23 +242,23 @@ class Scores:
         """
         is_one_split = "orders" in data or "metrics" in data
         splits = {"test": data} if is_one_split else part(data, "scores")
-        named: dict[str, float | None] = {}
-        for split, scores in splits.items():
-            if isinstance(scores, Mapping):
-                named |= {f"{split}.{name}": v for name, v in self.of_split(scores).items()}
-        plain = {name[5:]: value for name, value in named.items() if name.startswith("test.")}
-        return plain | self._of_beside(data) | named
-
-    def _of_beside(self, data: Mapping[str, Any]) -> dict[str, float | None]:
-        """Return the named numbers that were measured beside the scores."""
         by_name: dict[str, float | None] = {}
-        for group, names in self.beside.items():
-            by_name |= _named(group, data.get(group), names)
+        for split, scores in splits.items():
+            for group in self._of_split(split):
+                for name, value in group.numbers(scores).items():
+                    by_name |= {f"{split}.{name}": value} | (
+                        {name: value} if split == "test" else {}
+                    )
+        for group in self.beside:
+            by_name |= group.numbers(data)
         return by_name
 
-    def of_split(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
-        """Return the named numbers of one split's scores."""
-        return numbers(scores.get("metrics")) | numbers(scores, self.counts)
+    def _of_split(self, split: str) -> tuple[Group, ...]:
+        metrics = Group(names=self.names(split), path=self.path)
+        return (metrics, Group(names=self.counts), *self.nested)
+
+    def _beside_names(self) -> list[str]:
+        return [name for group in self.beside for name in group.all_names()]
 
 
 def part(data: Any, name: str) -> Mapping[str, Any]:
@@ -210,118 +267,52 @@ def part(data: Any, name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def numbers(values: Any, names: Iterable[str] | None = None) -> dict[str, float | None]:
-    """Return the wanted values that are numbers or null; `names` None: all of them."""
-    if not isinstance(values, Mapping):
-        return {}
-    wanted = values if names is None else names
-    return {n: values[n] for n in wanted if n in values and _is_number(values[n])}
+def _beside(**names: Iterable[str]) -> tuple[Group, ...]:
+    return tuple(Group(path=key, prefix=key, names=tuple(n)) for key, n in names.items())
 
 
-def _named(place: str, values: Any, names: Iterable[str]) -> dict[str, float | None]:
-    return {f"{place}.{name}": value for name, value in numbers(values, names).items()}
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _seconds(phases: str) -> tuple[str, ...]:
+    return tuple(f"{phase}_s" for phase in phases.split())
 
 
 _MEMORY = ("predicted_bytes", "measured_bytes", "error_percent")
 _TRAINING = ("optimizer_steps", "epochs", "skipped_steps", "first_loss", "last_loss")
 
-
-def _seconds(*phases: str) -> tuple[str, ...]:
-    return tuple(f"{phase}_s" for phase in phases)
-
-
-class ClonesScores(Scores):
-    """Scores of pairs: in both orders, at other shares of clones, by stratum, beside baselines."""
-
-    ORDERS = ("given", "reversed", "mean")
-    NESTED = ("strata", "at_prior", "floors")
-
-    def target_names(self) -> list[str]:
-        """Return the metrics; a preset may also name them dotted, such as `mean.f1`."""
-        return list(self.names())
-
-    def is_target(self, name: str) -> bool:
-        """Say whether the scores of the test split may hold this name.
-
-        >>> CLONES_SCORES.is_target("mean.f1"), CLONES_SCORES.is_target("floors.tfidf_mlp.f1")
-        (True, True)
-        >>> CLONES_SCORES.is_target("valid.f1")
-        False
-        """
-        plain = name.removeprefix("test.")
-        is_other = plain.startswith(tuple(f"{split}." for split in self.splits))
-        return plain.rpartition(".")[2] in self.names() and not is_other and self.may_exist(plain)
-
-    def score_names(self) -> list[str]:
-        """Return the names but for those of baselines, priors and strata, which a run names."""
-        metrics = self.names()
-        plain = [*metrics, "prior", "n_pairs", "n_functions"]
-        plain += [f"{order}.{metric}" for order in self.ORDERS for metric in metrics]
-        return [*plain, *(f"{split}.{name}" for split in self.splits for name in plain)]
-
-    def may_exist(self, name: str) -> bool:
-        """Say whether some result could hold this name: baselines and priors a run names."""
-        if Scores.may_exist(self, name):
-            return True
-        parts = name.split(".")
-        nested = parts[1:] if parts[0] in self.splits else parts
-        is_nested = len(nested) >= 3 and nested[0] in self.NESTED
-        return is_nested and nested[-1] in (*self.names(), "n_pairs", "prior")
-
-    def is_long(self, name: str) -> bool:
-        """Say whether a message leaves this name out: those of a split."""
-        return name.startswith(tuple(self.splits))
-
-    def listed(self, known: Iterable[str]) -> str:
-        """Return the names that a message offers, and how the others are made."""
-        names = Scores.listed(self, known).rstrip(".")
-        return f"{names}; scores also as SPLIT.NAME, SPLIT: {', '.join(self.splits)}."
-
-    def of_split(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
-        """Return the named numbers of one split's scores."""
-        orders = part(scores, "orders")
-        by_name = numbers(orders.get("given") or scores.get("metrics"))
-        by_name |= numbers(scores, self.counts)
-        groups = dict(orders)
-        for group in self.NESTED:
-            groups |= {f"{group}.{key}": values for key, values in part(scores, group).items()}
-        for group, values in groups.items():
-            by_name |= _named(group, values, values if isinstance(values, Mapping) else ())
-        return by_name
-
-
-CLONES_SCORES = ClonesScores(
-    metrics=(
-        Metric(name="precision"),
-        Metric(name="recall"),
-        Metric(name="f1", title="F1"),
-        Metric(name="precision_macro"),
-        Metric(name="recall_macro"),
-        Metric(name="f1_macro"),
-        Metric(name="accuracy"),
-        Metric(name="roc_auc", title="ROC-AUC"),
-        Metric(name="pr_auc", title="PR-AUC"),
-    ),
+CLONES_METRICS = (
+    Metric(name="precision"),
+    Metric(name="recall"),
+    Metric(name="f1", title="F1"),
+    Metric(name="precision_macro"),
+    Metric(name="recall_macro"),
+    Metric(name="f1_macro"),
+    Metric(name="accuracy"),
+    Metric(name="roc_auc", title="ROC-AUC"),
+    Metric(name="pr_auc", title="PR-AUC"),
+)
+ORDERS = ("given", "reversed", "mean")  # of the two functions of a pair
+_OF_PAIRS = (*(metric.name for metric in CLONES_METRICS), "n_pairs", "prior")
+CLONES_SCORES = Scores(
+    metrics=CLONES_METRICS,
     splits={"valid": "valid", "test": "test", "test_unseen": "test unseen"},
     headline=(("test", "f1"),),
+    path="orders.given",
     counts=("prior", "n_pairs", "n_functions", "n_samples"),
-    beside={
-        "memory": _MEMORY,
-        "timing": _seconds(
-            *("start", "check", "data", "model", "pretrain", "train", "evaluate", "floors"),
-            "total",
-        ),
-        "throughput": (
+    nested=(
+        Group(path="orders.*", prefix="*", members=ORDERS, names=_OF_PAIRS[:-2]),
+        Group(path="strata.*", prefix="strata.*", pattern="[012]", names=_OF_PAIRS),
+        Group(path="at_prior.*", prefix="at_prior.*", pattern=".+", names=_OF_PAIRS),
+        Group(path="floors.*", prefix="floors.*", pattern=".+", names=_OF_PAIRS),
+    ),
+    beside=_beside(
+        memory=_MEMORY,
+        timing=_seconds("start check data model pretrain train evaluate floors total"),
+        throughput=(
             *("pairs_per_s", "useful_tokens_per_s", "padded_tokens_per_s", "useful_share"),
             "fixed_padding_useful_share",
         ),
-        "training": (*_TRAINING, "best_step"),
-        "threshold": ("value",),
-    },
+        training=(*_TRAINING, "best_step"),
+        threshold=("value",),
+    ),
 )
 
 TASKS = ("humaneval", "mbpp", "sample")  # sets of problems whose programs are run
@@ -352,20 +343,18 @@ FINETUNE_SCORES = Scores(
         ("test", "bleu"),
         *((task, "pass@1") for task in TASKS),
     ),
-    beside={
-        "memory": _MEMORY,
-        "timing": _seconds(
-            *("start", "check", "data", "model", "pretrain", "train", "evaluate", "total")
-        ),
-        "throughput": (
+    beside=_beside(
+        memory=_MEMORY,
+        timing=_seconds("start check data model pretrain train evaluate total"),
+        throughput=(
             *("useful_tokens_per_s", "padded_tokens_per_s", "samples_per_s", "useful_share"),
             *("mfu_4n", "tokens_per_update", "samples_per_update"),
         ),
-        "training": _TRAINING,
-        "adapter": ("trainable_parameters", "total_parameters"),
-        "energy": ("joules", "watts_mean"),
-        "gpu_baseline": ("before_bytes", "after_bytes"),
-    },
+        training=_TRAINING,
+        adapter=("trainable_parameters", "total_parameters"),
+        energy=("joules", "watts_mean"),
+        gpu_baseline=("before_bytes", "after_bytes"),
+    ),
     names_test=False,
     unmeasured="evaluated",
     to_measure="Evaluate the run with evaluate=all and the set of problems in tasks.",
@@ -387,161 +376,73 @@ def written(metric: str, value: float | None) -> str:
     return FINETUNE_SCORES.written(metric, value)
 
 
-class DetectorScores(Scores):
-    """Scores of a detector: by split, after edits, beside baselines, and of the similarity space.
-
-    `unseen_humans.fpr` is of another split, `edits.rename.tpr_loss` of the test programs after an
-    edit, `floors.tfidf.lead.tpr` the difference to a baseline, `similarity.mrr` of the similarity
-    space.
-    """
-
-    BASELINES = ("length", "layout", "tfidf")
-    EDITS = ("reformat", "strip_comments", "rename", "rename_reformat")
-    EDIT_SCORES = ("roc_auc", "tpr", "tpr_unedited", "tpr_loss", "fpr", "fpr_unedited")
-    SIMILARITY = "similarity"
-    AT_PREVALENCE = re.compile(r"at_prevalence\.(0?\.\d+)\.precision")
-
-    def similarity(self) -> list[str]:
-        """Return the names of the scores of the similarity space."""
-        return [f"{self.SIMILARITY}.{name}" for name in self.names(self.SIMILARITY)]
-
-    def target_names(self) -> list[str]:
-        """Return the names by which a message lists the scores, those of the test split first."""
-        return [*self.names(), *self.similarity(), *self.beside_names()]
-
-    def is_target(self, name: str) -> bool:
-        """Say whether a preset may name this score; prevalences are named by the run."""
-        return self.may_exist(name)
-
-    def score_names(self) -> list[str]:
-        """Return every name that a result can hold, but for the free ones of `may_exist`."""
-        metrics = self.names()
-        nested = [f"edits.{edit}.{name}" for edit in self.EDITS for name in self.EDIT_SCORES]
-        nested += [f"floors.{each}.{name}" for each in self.BASELINES for name in metrics]
-        differences = self.differences()
-        nested += [f"floors.{each}.lead.{name}" for each in self.BASELINES for name in differences]
-        plain = [*metrics, *self.counts, *nested]
-        of_splits = [f"{split}.{name}" for split in self.splits for name in plain]
-        return list(dict.fromkeys([*self.target_names(), *plain, *of_splits]))
-
-    def may_exist(self, name: str) -> bool:
-        """Say whether a result could hold this name; prevalences are named by the run.
-
-        >>> DETECTOR_SCORES.may_exist("at_prevalence.0.05.precision")
-        True
-        """
-        split, _, rest = name.partition(".")
-        inner = rest if split in self.splits else name
-        return bool(self.AT_PREVALENCE.fullmatch(inner)) or name in self.score_names()
-
-    def is_long(self, name: str) -> bool:
-        """Say whether a message leaves this name out: those of a split, and nested ones."""
-        if name.startswith(("valid", "test")):
-            return True
-        return name in set(self.score_names()) - {*self.target_names(), "n_samples"}
-
-    def listed(self, known: Iterable[str]) -> str:
-        """Return the scores that a message offers, and how the other names are made."""
-        scores = [*self.names(), *self.similarity()]
-        names = ", ".join(name for name in scores if name in set(known))
-        return (
-            f"Names: {names}; scores also as SPLIT.NAME, SPLIT: {', '.join(self.splits)}; what was "
-            "measured beside them as GROUP.NAME, such as timing.total_s, GROUP: "
-            f"{', '.join(self.beside)}."
-        )
-
-    def measured(self, known: Iterable[str]) -> str:
-        """Return the names that a run measured, for a message."""
-        return f"Measured: {', '.join(name for name in known if not self.is_long(name))}."
-
-    def _of_beside(self, data: Mapping[str, Any]) -> dict[str, float | None]:
-        headline = part(part(data, self.SIMILARITY), "headline")
-        names = self.names(self.SIMILARITY)
-        return Scores._of_beside(self, data) | _named(self.SIMILARITY, headline, names)
-
-    def of_split(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
-        """Return the named numbers of one split's scores."""
-        metrics, differences = self.names(), self.differences()
-        by_name = numbers(scores.get("metrics"), metrics) | numbers(scores, self.counts)
-        for metric in self.metrics:
-            if metric.alias_of in by_name:
-                by_name.setdefault(metric.name, by_name[metric.alias_of])
-        for prevalence, values in part(scores, "at_prevalence").items():
-            by_name |= _named(f"at_prevalence.{prevalence}", values, ("precision",))
-        for edit, values in part(scores, "edits").items():
-            by_name |= _named(f"edits.{edit}", values, self.EDIT_SCORES)
-        for baseline, values in part(scores, "floors").items():
-            by_name |= _named(f"floors.{baseline}", part(values, "metrics"), metrics)
-            for metric, difference in part(values, "lead").items():
-                if metric in differences and isinstance(difference, list) and difference:
-                    first = {metric: difference[0]}
-                    by_name |= _named(f"floors.{baseline}.lead", first, differences)
-        return by_name
-
-
 _OF_SPACE = {"splits": ("similarity",), "shown_in": ()}
-DETECTOR_SCORES = DetectorScores(
-    metrics=(
-        Metric(name="roc_auc", title="ROC-AUC", has_difference=True),
-        Metric(name="pr_auc", title="PR-AUC"),
-        Metric(name="accuracy"),
-        # The mean of the TPR and the complement of the FPR, which have rows of their own.
-        Metric(name="balanced_accuracy", title="balanced accuracy", shown_in=(CARD,)),
-        Metric(name="f1", title="F1"),
-        Metric(name="precision", shown_in=(CARD,)),
-        Metric(name="recall", alias_of="tpr"),
-        Metric(
-            name="tpr",
-            title="TPR (recall)",
-            short="TPR",
-            card_title="AI code that is called AI (TPR)",
-            has_difference=True,
-        ),
-        Metric(
-            name="tpr_at_fpr",
-            title="TPR at promised FPR",
-            card_title="TPR with the FPR held on this very split",
-            has_difference=True,
-        ),
-        Metric(
-            name="fpr",
-            title="FPR",
-            card_title="human code that is called AI (FPR)",
-            lower_is_better=True,
-        ),
-        Metric(name="specificity", shown_in=()),
-        Metric(
-            name="ece",
-            title="ECE",
-            card_title="calibration error (ECE)",
-            lower_is_better=True,
-            shown_in=(TEXT, CARD),
-        ),
-        Metric(
-            name="brier",
-            title="Brier score",
-            lower_is_better=True,
-            shown_in=(CARD,),
-        ),
-        Metric(
-            name="abstain_share",
-            title="undecided share",
-            card_title="share left undecided",
-            lower_is_better=True,
-            shown_in=(CARD,),
-        ),
-        Metric(
-            name="accuracy_decided",
-            title="accuracy, decided",
-            card_title="accuracy on the rest",
-            shown_in=(PAGE, CARD),
-        ),
-        Metric(name="mrr", title="MRR", **_OF_SPACE),
-        Metric(name="map_at_r", title="MAP@R", **_OF_SPACE),
-        Metric(name="pair_roc_auc", **_OF_SPACE),
-        Metric(name="pair_accuracy", **_OF_SPACE),
-        Metric(name="pair_f1", **_OF_SPACE),
+DETECTOR_METRICS = (
+    Metric(name="roc_auc", title="ROC-AUC", has_difference=True),
+    Metric(name="pr_auc", title="PR-AUC"),
+    Metric(name="accuracy"),
+    # The mean of the TPR and the complement of the FPR, which have rows of their own.
+    Metric(name="balanced_accuracy", title="balanced accuracy", shown_in=(CARD,)),
+    Metric(name="f1", title="F1"),
+    Metric(name="precision", shown_in=(CARD,)),
+    Metric(name="recall", alias_of="tpr"),
+    Metric(
+        name="tpr",
+        title="TPR (recall)",
+        short="TPR",
+        card_title="AI code that is called AI (TPR)",
+        has_difference=True,
     ),
+    Metric(
+        name="tpr_at_fpr",
+        title="TPR at promised FPR",
+        card_title="TPR with the FPR held on this very split",
+        has_difference=True,
+    ),
+    Metric(
+        name="fpr",
+        title="FPR",
+        card_title="human code that is called AI (FPR)",
+        lower_is_better=True,
+    ),
+    Metric(name="specificity", shown_in=()),
+    Metric(
+        name="ece",
+        title="ECE",
+        card_title="calibration error (ECE)",
+        lower_is_better=True,
+        shown_in=(TEXT, CARD),
+    ),
+    Metric(
+        name="brier",
+        title="Brier score",
+        lower_is_better=True,
+        shown_in=(CARD,),
+    ),
+    Metric(
+        name="abstain_share",
+        title="undecided share",
+        card_title="share left undecided",
+        lower_is_better=True,
+        shown_in=(CARD,),
+    ),
+    Metric(
+        name="accuracy_decided",
+        title="accuracy, decided",
+        card_title="accuracy on the rest",
+        shown_in=(PAGE, CARD),
+    ),
+    Metric(name="mrr", title="MRR", **_OF_SPACE),
+    Metric(name="map_at_r", title="MAP@R", **_OF_SPACE),
+    Metric(name="pair_roc_auc", **_OF_SPACE),
+    Metric(name="pair_accuracy", **_OF_SPACE),
+    Metric(name="pair_f1", **_OF_SPACE),
+)
+BASELINES = ("length", "layout", "tfidf")
+_OF_DETECTOR = tuple(metric.name for metric in DETECTOR_METRICS if not metric.splits)
+_OF_EDITS = ("roc_auc", "tpr", "tpr_unedited", "tpr_loss", "fpr", "fpr_unedited")
+DETECTOR_SCORES = Scores(
+    metrics=DETECTOR_METRICS,
     splits={
         "test": "test",
         "held_out": "held-out data",
@@ -554,22 +455,55 @@ DETECTOR_SCORES = DetectorScores(
         *("roc_auc", "pr_auc", "tpr", "fpr", "tpr_at_fpr"),
         *("accuracy", "balanced_accuracy", "precision"),
     ),
-    beside={
-        "operating_point": ("threshold", "temperature", "n_humans", "valid_fpr"),
-        "memory": _MEMORY,
-        "timing": _seconds(
-            *("start", "check", "data", "audit", "model", "pretrain", "train", "evaluate"),
-            *("floors", "scores", "similarity", "total"),
+    nested=(
+        Group(
+            path="at_prevalence.*",
+            prefix="at_prevalence.*",
+            pattern=r"0?\.\d+",
+            names=("precision",),
         ),
-        "phases": _seconds("data", "forward", "backward", "optimizer", "evaluate"),
-        "throughput": (
-            *("programs_per_s", "useful_tokens_per_s", "padded_tokens_per_s", "useful_share"),
-            "mfu_6n",
+        Group(
+            path="edits.*",
+            prefix="edits.*",
+            members=("reformat", "strip_comments", "rename", "rename_reformat"),
+            names=_OF_EDITS,
         ),
-        "inference": ("ms_per_file", "files_per_s", "ms_alone"),
-        "compile": ("recompiles",),
-        "training": (*_TRAINING, "best_step"),
-    },
+        Group(
+            path="floors.*.metrics",
+            prefix="floors.*",
+            members=BASELINES,
+            names=_OF_DETECTOR,
+        ),
+        Group(
+            path="floors.*.lead",
+            prefix="floors.*.lead",
+            members=BASELINES,
+            names=tuple(metric.name for metric in DETECTOR_METRICS if metric.has_difference),
+        ),
+    ),
+    beside=(
+        Group(
+            path="similarity.headline",
+            prefix="similarity",
+            names=tuple(metric.name for metric in DETECTOR_METRICS if metric.splits),
+        ),
+        *_beside(
+            operating_point=("threshold", "temperature", "n_humans", "valid_fpr"),
+            memory=_MEMORY,
+            timing=_seconds(
+                "start check data audit model pretrain train evaluate floors scores similarity "
+                "total"
+            ),
+            phases=_seconds("data forward backward optimizer evaluate"),
+            throughput=(
+                *("programs_per_s", "useful_tokens_per_s", "padded_tokens_per_s"),
+                *("useful_share", "mfu_6n"),
+            ),
+            inference=("ms_per_file", "files_per_s", "ms_alone"),
+            compile=("recompiles",),
+            training=(*_TRAINING, "best_step"),
+        ),
+    ),
     to_measure="Settings decide what is measured: objective, hold_out, unseen_humans, floors, "
     "edit_suite.",
 )

@@ -372,10 +372,10 @@ def _pretrain_fault(spec: JobSpec, values: Mapping[str, Any]) -> tuple[str, str,
 
 
 def _score_target_faults(spec: JobSpec, values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Targets name scores of the test split: `f1`, or dotted such as `mean.f1`."""
-    targets, known = values.get("targets"), spec.scores.target_names()
+    """Targets name numbers of a result: `f1`, or dotted such as `mean.f1`."""
+    targets, known = values.get("targets"), spec.scores.short_names()
     return [
         ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, known))
         for name in (targets if isinstance(targets, dict) else {})
-        if not spec.scores.is_target(str(name))
+        if not spec.scores.may_exist(str(name))
     ]

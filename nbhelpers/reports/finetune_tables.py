@@ -503,7 +503,7 @@ def targets_table(facts: RunFacts) -> pd.DataFrame:
         value = measured_scores.get(metric)
         row = {"metric": metric, "target": target, "value": value}
         row |= {"passed": FINETUNE_SCORES.is_reached(metric, value, target)}
-        note = NOT_EVALUATED if FINETUNE_SCORES.is_target(metric) else "no such score"
+        note = NOT_EVALUATED if FINETUNE_SCORES.may_exist(metric) else "no such score"
         rows.append(row | {"note": "" if metric in measured_scores else note})
     return _frame(rows)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.budget.time import TimeBudget, compare_time
 from nbhelpers.common.formatting import duration, size
 from nbhelpers.errors import ConfigError
-from nbhelpers.metrics.registry import CLONES_SCORES
+from nbhelpers.metrics.registry import CLONES_SCORES, ORDERS
 from nbhelpers.presets.jobs import CLONES, JOBS, resolve
 from nbhelpers.presets.targets import check_targets, scores_of
 from nbhelpers.reports.facts import RunFacts, dig, known
@@ -318,7 +318,7 @@ def orders_table(facts: RunFacts) -> pd.DataFrame:
         orders = scores.get("orders") or {}
         if len(orders) < 2:
             continue
-        for order in (name for name in CLONES_SCORES.ORDERS if name in orders):
+        for order in (name for name in ORDERS if name in orders):
             row = {"split": split, "order": order}
             names = ("precision", "recall", "f1", "roc_auc", "pr_auc")
             rows.append(row | {metric: dig(orders, order, metric) for metric in names})
@@ -352,7 +352,7 @@ def targets_table(facts: RunFacts) -> pd.DataFrame:
         if target is None:
             continue
         try:
-            row = check_targets({metric: target}, test)[0] | {"note": ""}
+            row = check_targets({metric: target}, facts.data)[0] | {"note": ""}
         except ConfigError:  # named for another version or job: shown, not hidden
             row = {"metric": metric, "target": target, "value": None, "passed": False}
             row["note"] = "no such score"
