@@ -16,10 +16,10 @@ from nbhelpers.metrics.compare import (
     METRIC_NAMES,
     compare_over_seeds,
     compare_runs,
-    holm,
     why_not_comparable,
 )
 from nbhelpers.metrics.generation import code_bleu
+from nbhelpers.metrics.intervals import holm
 
 Rows = list[dict[str, Any]]
 HOW = {"metric": "pass@1", "baseline": "a", "seed": 0, "resamples": 400}

@@ -24,9 +24,10 @@ from nbhelpers.metrics.generation import (
     score_tasks,
     syntax_accuracy,
     syntax_errors,
-    wilson,
 )
+from nbhelpers.metrics.intervals import interval, wilson
 from nbhelpers.metrics.python_code import EMPTY, NUL, SURROGATE, TOO_DEEP, code_tokens
+from nbhelpers.metrics.resampling import drawn_counts, resampled_sums
 
 WORDS = ["x", "y", "total", "1", "2", "+", "*", "if", "return", "(", ")", "=", ":", "'a b'"]
 
@@ -240,8 +241,8 @@ def test_a_resampled_bleu_is_the_bleu_of_the_resampled_texts() -> None:
     rows = generation.Generated(rows_of(30, seed=3))
     for metric, score in (("bleu", code_bleu), ("chrf", code_chrf)):
         counts = rows.counts(metric)
-        (sums,) = generation.resampled_sums([counts.rows], resamples=4, seed=9)
-        for drawn, found in zip(generation.drawn_counts(30, 4, 9), counts.score(sums), strict=True):
+        sums = resampled_sums(counts.rows, 4, 9)
+        for drawn, found in zip(drawn_counts(30, 4, 9), counts.score(sums), strict=True):
             chosen = [at for at in range(30) for _ in range(int(drawn[at]))]
             made = [rows.rows[at]["answer"] for at in chosen]
             wanted = [rows.rows[at]["reference"] for at in chosen]
@@ -260,8 +261,7 @@ def test_a_thousand_resamples_of_500_rows_take_less_than_two_seconds() -> None:
     counts = [rows.counts(metric) for metric in ("bleu", "chrf")]
     start = time.perf_counter()
     for each in counts:
-        (sums,) = generation.resampled_sums([each.rows], resamples=1000, seed=0)
-        generation.interval(each.score(sums))
+        interval(each.score(resampled_sums(each.rows, 1000, 0)))
     assert time.perf_counter() - start < 2
 
 

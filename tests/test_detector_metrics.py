@@ -19,11 +19,10 @@ from nbhelpers.metrics.detection import (
     equal_bins,
     precision_at,
     reliability,
-    resampled_sums,
     score_detection,
     task_groups,
 )
-from nbhelpers.metrics.resampling import drawn_counts
+from nbhelpers.metrics.resampling import drawn_counts, resampled_sums
 
 OPTIONS = {"prevalences": [0.5, 0.05], "resamples": 120, "seed": 3}
 
@@ -134,7 +133,7 @@ def test_resampled_scores_are_those_of_the_repeated_rows() -> None:
     size, target = int(groups.max()) + 1, 0.2
     weights = np.stack(list(drawn_counts(size, 8, 1)))
     ranked = TprAtFpr(y, z, groups, target).rates([weights[:3], weights[3:]])
-    sums = resampled_sums(groups, np.stack([y, z], axis=1), 8, 1)
+    sums = resampled_sums(np.stack([y, z], axis=1), 8, 1, groups)
     for at, weight in enumerate(weights):
         again = np.repeat(np.arange(60), weight[groups].astype(int))
         humans = np.sort(z[again][y[again] == 0])[::-1]

@@ -14,13 +14,11 @@ from nbhelpers.metrics.detection import (
     MAX_TEMPERATURE,
     OperatingPoint,
     choose_operating_point,
-    clopper_pearson,
     fit_temperature,
-    humans_needed,
     probabilities,
-    promised_fpr,
     threshold_at_fpr,
 )
+from nbhelpers.metrics.intervals import clopper_pearson, humans_needed, promised_fpr
 
 
 def chosen(y, z, target_fpr: float = 0.01, target_miss_rate: float = 0.05) -> OperatingPoint:

@@ -13,7 +13,6 @@ from sklearn import metrics as sk
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.pairs import (
     METRICS,
-    at_prior,
     best_threshold,
     binary_scores,
     bootstrap_over_functions,
@@ -52,13 +51,11 @@ def by_sklearn(y: np.ndarray, p: np.ndarray, threshold: float, w: Any = None) ->
 
 @pytest.mark.parametrize("decimals", [8, 1, 0])
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_scores_equal_scikit_learn(decimals: int, threshold: float, weighted: bool) -> None:
+def test_scores_equal_scikit_learn(decimals: int, threshold: float) -> None:
     y, p = sample(1, decimals=decimals)
-    w = np.random.default_rng(2).integers(0, 4, len(y)).astype(float) if weighted else None
-    ours = binary_scores(y, p, threshold, w)
+    ours = binary_scores(y, p, threshold)
     assert set(ours) == set(METRICS)
-    for name, value in by_sklearn(y, p, threshold, w).items():
+    for name, value in by_sklearn(y, p, threshold).items():
         assert ours[name] == pytest.approx(value, abs=1e-12), name
 
 
@@ -85,6 +82,8 @@ def test_a_single_class_has_no_roc_auc_and_no_warning(label: int, pr_auc: float 
         ([0, 2, 1], [0.1, 0.2, 0.3], "label .*2.* in row 2 is neither 0 nor 1"),
         ([0, 1], [0.1], "shape"),
         ([], [], "no pairs"),
+        ([1, 0], ["a", "b"], "probabilities are no numbers"),
+        ([[1], [0, 1]], [0.1, 0.2], "labels are no numbers"),
     ],
 )
 def test_what_cannot_be_scored_is_named(labels: Any, probabilities: Any, wanted: str) -> None:
@@ -116,14 +115,10 @@ def test_the_threshold_is_the_midpoint(
     assert best_threshold(labels, probabilities) == pytest.approx(threshold)
 
 
-def test_a_threshold_between_two_neighbours_in_float32_separates_them() -> None:
-    low = np.float32(0.6)
-    p = np.array([low, np.nextafter(low, np.float32(1))], dtype=np.float32)
-    assert is_positive(p, best_threshold([0, 1], p)).tolist() == [False, True]
-
-
-def test_neighbours_in_float64_are_separated_too() -> None:
-    p = np.array([0.6, np.nextafter(0.6, 1)])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_threshold_between_two_neighbours_separates_them(kind: type) -> None:
+    low = kind(0.6)
+    p = np.array([low, np.nextafter(low, kind(1))], dtype=kind)
     assert is_positive(p, best_threshold([0, 1], p)).tolist() == [False, True]
 
 
@@ -132,18 +127,15 @@ def test_a_prior_is_what_weighting_the_classes_would_give(prior: float) -> None:
     y, p = sample(3)
     w = np.where(y == 1, prior / y.mean(), (1 - prior) / (1 - y.mean()))
     wanted = by_sklearn(y, p, 0.5, w)
-    found = at_prior(y, p, 0.5, prior)
+    ids = np.arange(len(y))
+    options = {"seen": None, "bootstrap_samples": 5, "seed": 1}
+    scores = score_pairs(ids, ids, y, p, None, 0.5, priors={"x": prior, "own": y.mean()}, **options)
     for name in ("precision", "recall", "f1"):
-        assert found[name] == pytest.approx(wanted[name], abs=1e-12)
-
-
-def test_the_samples_own_prior_changes_nothing() -> None:
-    y, p = sample(4)
-    assert at_prior(y, p, 0.5, y.mean())["f1"] == pytest.approx(binary_scores(y, p, 0.5)["f1"])
-
-
-def test_one_class_alone_has_no_precision_at_another_prior() -> None:
-    assert at_prior([1, 1], [0.2, 0.9], 0.5, 0.1)["precision"] is None
+        assert scores["at_prior"]["x"][name] == pytest.approx(wanted[name], abs=1e-12)
+        own = scores["orders"]["given"][name]
+        assert scores["at_prior"]["own"][name] == pytest.approx(own)
+    alone = score_pairs(ids, ids, y * 0 + 1, p, None, 0.5, priors={"x": prior}, **options)
+    assert alone["at_prior"]["x"]["precision"] is None
 
 
 def test_a_bootstrap_sample_is_scored_as_its_repeated_pairs_would_be() -> None:
@@ -237,24 +229,6 @@ def test_strata_part_the_pairs_by_seen_members(scores: dict[str, Any]) -> None:
 def test_a_threshold_that_is_no_number_scores_nothing(threshold: Any) -> None:
     with pytest.raises(ConfigError, match="is no number"):
         binary_scores([1, 0], [0.9, 0.1], threshold)
-
-
-@pytest.mark.parametrize(
-    ("labels", "probabilities", "weights"),
-    [
-        ([1, 0], ["a", "b"], None),
-        ([[1], [0, 1]], [0.1, 0.2], None),
-        ([1, 0], [0.1, 0.2], [-1, 1]),
-        ([1, 0], [0.1, 0.2], [float("nan"), 1]),
-        ([1, 0], [0.1, 0.2], ["x", "y"]),
-    ],
-)
-def test_what_cannot_be_scored_is_a_data_error(
-    labels: Any, probabilities: Any, weights: Any
-) -> None:
-    with pytest.raises(DataError) as caught:
-        binary_scores(labels, probabilities, 0.5, weights)
-    assert caught.value.fix
 
 
 @pytest.mark.parametrize(("samples", "seed"), [(0, 0), (-1, 0), (1.5, 0), (10, -1), (10, "x")])

@@ -13,16 +13,15 @@ import numpy as np
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError
 from nbhelpers.metrics.generation import (
-    LEVEL,
     Counts,
     Generated,
     Row,
-    check_draws,
-    interval,
-    resampled_sums,
+    paired_sums,
     swapped_sums,
 )
+from nbhelpers.metrics.intervals import LEVEL, holm, interval
 from nbhelpers.metrics.registry import FINETUNE_SCORES
+from nbhelpers.metrics.resampling import check_draws
 
 # ------------------------------------------------------------------------------------------------
 # What two scores may be compared, and the words for their difference.
@@ -116,22 +115,6 @@ def undefined(pair: tuple[Counts, Counts], metric: str) -> str | None:
 
 def _keys(generated: Generated) -> list[tuple[Any, Any]]:
     return list(zip(generated.column("split"), generated.column("id"), strict=True))
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return p-values adjusted for their number; each may be read against the usual limit.
-
-    Source: Holm 1979, Scand. J. Stat. 6.
-
-    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
-    {'a': 0.03, 'b': 0.06, 'c': 0.06}
-    """
-    adjusted: dict[str, float] = {}
-    highest = 0.0
-    for at, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        highest = max(highest, min(1.0, (len(p_values) - at) * p_values[name]))
-        adjusted[name] = highest
-    return {name: adjusted[name] for name in p_values}
 
 
 def with_verdicts(
@@ -316,7 +299,7 @@ def _crossed(
 def _resampled(matched: list[tuple[Counts, Counts]], *, resamples: int, seed: int) -> np.ndarray:
     """Return (seeds, draws) differences; a draw in which one of them is undefined is left out."""
     flat = [side for sides in matched for side in sides]
-    drawn = resampled_sums([side.rows for side in flat], resamples=resamples, seed=seed)
+    drawn = paired_sums([side.rows for side in flat], resamples=resamples, seed=seed)
     scores = np.stack([side.score(sums) for side, sums in zip(flat, drawn, strict=True)])
     differences = scores[1::2] - scores[::2]
     return differences[:, ~np.isnan(differences).any(axis=0)]
@@ -470,7 +453,7 @@ def compare_runs(
 def _paired(pair: tuple[Counts, Counts], *, seed: int, resamples: int) -> Comparison:
     first, second = pair
     difference = second.value - first.value
-    drawn = resampled_sums([first.rows, second.rows], resamples=resamples, seed=seed)
+    drawn = paired_sums([first.rows, second.rows], resamples=resamples, seed=seed)
     differences = second.score(drawn[1]) - first.score(drawn[0])
     swapped = swapped_sums(first.rows, second.rows, resamples=resamples, seed=seed)
     by_chance = np.abs(second.score(swapped[1]) - first.score(swapped[0]))

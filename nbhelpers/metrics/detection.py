@@ -3,74 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from nbhelpers.common.files import rebuilt
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.intervals import (
+    LEVEL,
+    check_share,
+    clopper_pearson,
+    count_of,
+    divide,
+    humans_needed,
+    interval,
+    moved_interval,
+    plain,
+    promised_fpr,
+    rate_interval,
+)
 from nbhelpers.metrics.ranking import Ranking, is_positive
 from nbhelpers.metrics.registry import DETECTOR_SCORES
-from nbhelpers.metrics.resampling import drawn_counts, resampled_counts
-
-# ------------------------------------------------------------------------------------------------
-# What n human programs can promise about a false-positive rate, exactly.
-
-
-CONFIDENCE = 0.95
-
-
-def clopper_pearson(k: int, n: int, level: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the exact two-sided interval of a rate of k in n independent rows.
-
-    Source: Clopper and Pearson 1934, The Use of Confidence or Fiducial Limits.
-
-    >>> [round(edge, 4) for edge in clopper_pearson(0, 100)]
-    [0.0, 0.0362]
-    """
-    tail = (1 - level) / 2
-    return 1 - promised_fpr(n, n - k, 1 - tail), promised_fpr(n, k, 1 - tail)
-
-
-def promised_fpr(n: int, exceed: int = 0, confidence: float = CONFIDENCE) -> float:
-    """Return the upper limit of the rate when `exceed` of n humans lie above the threshold.
-
-    One-sided and exact for independent programs; many programs of few authors promise less.
-
-    >>> round(promised_fpr(300), 4), round(promised_fpr(300, 3), 4), promised_fpr(0)
-    (0.0099, 0.0256, 1.0)
-    """
-    from scipy.special import betaincinv
-
-    if not 0 <= exceed <= n:
-        raise ConfigError(f"{exceed} of {n} is no count", fix="Give a count from 0 to n.")
-    return 1.0 if exceed == n else float(betaincinv(exceed + 1, n - exceed, confidence))
-
-
-def humans_needed(target_fpr: float, confidence: float = CONFIDENCE) -> int:
-    """Return how many human programs, none above the threshold, promise `target_fpr`.
-
-    >>> humans_needed(0.05), humans_needed(0.01), humans_needed(0.001)
-    (59, 299, 2995)
-    """
-    check_share(target_fpr, "target_fpr")
-    check_share(confidence, "confidence")
-    return math.ceil(math.log(1 - confidence) / math.log1p(-target_fpr))
-
-
-def count_of(share: float, n: int) -> int:
-    """Return the whole part of a share of n rows."""
-    return math.floor(share * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
-
-
-def check_share(value: float, name: str) -> None:
-    """Refuse what does not lie between 0 and 1."""
-    if not isinstance(value, int | float) or not 0 < value < 1:
-        raise ConfigError(f"{name}={value!r} is not between 0 and 1", fix="Give one such as 0.01.")
-
+from nbhelpers.metrics.resampling import drawn_blocks, resampled_counts, resampled_sums
 
 # ------------------------------------------------------------------------------------------------
 # The true-positive rate at a false-positive rate of the split itself: how well scores rank.
@@ -300,7 +256,7 @@ class OperatingPoint:
         n_humans: Human programs that the threshold was chosen on.
         valid_fpr: False-positive rate on those.
         valid_fpr_interval: Its Clopper-Pearson interval.
-        promised_fpr: Upper limit of the rate that `n_humans` can promise with `CONFIDENCE`.
+        promised_fpr: Upper limit of the rate that `n_humans` can promise with `LEVEL`.
         abstain: [low, high] of the probabilities without a call, ends included; None without a
             band.
         target_miss_rate: Share of AI rows that may score below the band.
@@ -420,7 +376,7 @@ def _on_humans(
     if n < humans_needed(target_fpr):
         warnings.append(
             f"{n} human programs ({exceed} above the threshold) promise a false-positive rate of "
-            f"at most {promised:.2%} with {CONFIDENCE:.0%} confidence, not {target_fpr:.2%}; that "
+            f"at most {promised:.2%} with {LEVEL:.0%} confidence, not {target_fpr:.2%}; that "
             f"takes {humans_needed(target_fpr)} with none above it."
         )
     if low is not None and low >= threshold:
@@ -486,8 +442,6 @@ def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float 
 
 
 METRICS, LEADS = DETECTOR_SCORES.names(), DETECTOR_SCORES.differences()
-LEVEL = 0.95
-BLOCK = 200  # resamples whose weights are held together
 
 # A floor on one split: its scores and its own frozen threshold; or the reason why there is none.
 Floor = tuple["np.ndarray", float] | str
@@ -538,7 +492,7 @@ def score_detection(
     ours = resampler.scored(0)
     extras = _extras(y, z, point)
     ours.values |= _extra_rates(ours.counts, extras.sum(axis=0)[None, :])
-    sums = resampled_sums(groups, extras, resamples, seed)
+    sums = resampled_sums(extras, resamples, seed, groups)
     ours.spread |= _extra_rates(resampler.counts[0], sums)
     n_ai, n_ai_tasks = int(y.sum()), len(set(groups[y == 1].tolist()))
     result: dict[str, Any] = {
@@ -617,7 +571,7 @@ class _Resampler:
         counts = self._rankings[at].counts(None)[None, :]
         values, spread = rates(counts), rates(self.counts[at])
         values["tpr_at_fpr"] = self._ranked[at].rates([np.ones((1, self._draws[0]))])
-        spread["tpr_at_fpr"] = self._ranked[at].rates(_blocks(*self._draws))
+        spread["tpr_at_fpr"] = self._ranked[at].rates(drawn_blocks(*self._draws))
         return _Scored(counts, values, spread, self._called_tasks[at])
 
 
@@ -702,17 +656,6 @@ def _extra_rates(counts: np.ndarray, sums: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def rate_interval(
-    k: int, n: int, spread: np.ndarray, n_tasks: int, level: float = LEVEL
-) -> list[float] | None:
-    """Return the interval of k in n from its resamples, or exactly where they cannot vary."""
-    if not n:
-        return None
-    if k in (0, n):
-        return list(clopper_pearson(n_tasks if k else 0, n_tasks, level))
-    return moved_interval(spread, level)
-
-
 def precision_at(
     counts: np.ndarray, tpr_spread: np.ndarray, n_ai_tasks: int, share: float
 ) -> dict[str, Any]:
@@ -742,43 +685,3 @@ def precision_at(
         edges = [bayes(sensitivity[0], false_rate[1]), bayes(sensitivity[1], false_rate[0])]
         edges = None if None in edges else edges
     return {"precision": bayes(tp / (tp + fn), fp / (fp + tn)), "precision_interval": edges}
-
-
-def resampled_sums(
-    groups: np.ndarray, columns: np.ndarray, resamples: int, seed: int
-) -> np.ndarray:
-    """Return (resamples, k) weighted sums of (n, k) columns, on the draws of `resampled_counts`."""
-    size = int(groups.max()) + 1
-    sums = np.stack([np.bincount(groups, column, size) for column in columns.T], axis=1)
-    return np.concatenate([weights @ sums for weights in _blocks(size, resamples, seed)])
-
-
-def _blocks(size: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    draws = drawn_counts(size, resamples, seed)
-    while block := list(islice(draws, BLOCK)):
-        yield np.stack(block)
-
-
-def interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
-    """Return the percentile interval of resamples; those that are undefined are left out."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return None
-    tail = (1 - level) / 2
-    return [float(edge) for edge in np.quantile(known, [tail, 1 - tail])]
-
-
-def moved_interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
-    """Return the percentile interval of resamples; None where all of them are alike."""
-    edges = interval(values, level)
-    return None if edges is None or edges[0] == edges[1] else edges
-
-
-def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return the ratio, NaN where there is nothing to divide by."""
-    return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below > 0)
-
-
-def plain(value: float) -> float | None:
-    """Return a float for JSON; None for NaN."""
-    return None if value != value else float(value)

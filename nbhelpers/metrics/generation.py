@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from nbhelpers.common.files import is_number
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.errors import DataError
+from nbhelpers.metrics.intervals import LEVEL, divide, interval, plain, wilson
 from nbhelpers.metrics.python_code import (
     MAX_CODE_CHARS,
     TOKENIZER,
@@ -23,7 +22,7 @@ from nbhelpers.metrics.python_code import (
     with_deep_stack,
 )
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS
-from nbhelpers.metrics.resampling import drawn_counts
+from nbhelpers.metrics.resampling import BLOCK, resampled_sums
 
 # ------------------------------------------------------------------------------------------------
 # What each sample adds to a score, so that scores are resampled without reading a text again.
@@ -35,7 +34,6 @@ from nbhelpers.metrics.resampling import drawn_counts
 
 
 BLEU_ORDER = 4
-AT_ONCE = 250  # resamples whose draws are held together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,21 +130,14 @@ def chrf_scores(sums: np.ndarray, *, beta: float) -> np.ndarray:
     return np.where(wanted[:, 0] > 0, score, np.nan)
 
 
-def resampled_sums(tables: Sequence[np.ndarray], *, resamples: int, seed: int) -> list[np.ndarray]:
+def paired_sums(tables: Sequence[np.ndarray], *, resamples: int, seed: int) -> list[np.ndarray]:
     """Return per table the (resamples, columns) sums of rows drawn with replacement.
 
     All tables are (samples, columns) of the same samples and share every draw: differences between
     them are paired.
-
-    Raises:
-        ConfigError: `resamples` or `seed` cannot be used.
     """
-    check_draws(resamples, seed)
-    draws = drawn_counts(len(tables[0]), resamples, seed)
-    joined = np.concatenate(tables, axis=1)
-    sums = [block @ joined for block in _blocks(draws)]
-    edges = np.cumsum([table.shape[1] for table in tables])[:-1]
-    return np.split(np.concatenate(sums), edges, axis=1)
+    sums = resampled_sums(np.concatenate(tables, axis=1), resamples, seed)
+    return np.split(sums, np.cumsum([table.shape[1] for table in tables])[:-1], axis=1)
 
 
 def swapped_sums(
@@ -155,30 +146,13 @@ def swapped_sums(
     """Return the sums of both tables after each sample changed sides with probability 1/2."""
     generator = np.random.default_rng(seed)
     flips = (generator.integers(2, size=len(first)).astype(float) for _ in range(resamples))
-    moved = np.concatenate([block @ (second - first) for block in _blocks(flips)])
+    blocks = iter(lambda: list(islice(flips, BLOCK)), [])
+    moved = np.concatenate([np.stack(block) @ (second - first) for block in blocks])
     return first.sum(axis=0) + moved, second.sum(axis=0) - moved
 
 
-def check_draws(resamples: int, seed: int) -> None:
-    """Raise ConfigError for numbers that cannot be drawn with."""
-    if type(resamples) is not int or type(seed) is not int or resamples < 1 or seed < 0:
-        text = f"resamples={resamples!r} and seed={seed!r} cannot be used"
-        raise ConfigError(text, fix="Give whole numbers, resamples from 1 and a seed from 0 up.")
-
-
-def plain(value: float) -> float | None:
-    """Return a float, or None for NaN."""
-    return None if value != value else float(value)
-
-
-def _blocks(draws: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    while block := list(islice(draws, AT_ONCE)):
-        yield np.stack(block)
-
-
 def _ratio(sums: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(sums[:, 1] > 0, sums[:, 0] / sums[:, 1], np.nan)
+    return divide(sums[:, 0], sums[:, 1])
 
 
 def _values(values: Sequence[float | None]) -> np.ndarray:
@@ -229,7 +203,6 @@ def _extracted(metric: Any, pairs: list[tuple[str, str] | None], columns: int) -
 
 GENERATION_METRICS, TASK_METRICS = FINETUNE_SCORES.names("test"), FINETUNE_SCORES.names(TASKS[0])
 PASSED, NOT_RUN = "passed", "not run"
-LEVEL = 0.95
 MAX_NEW_TOKENS = 10**9  # far beyond any answer
 
 Row = Mapping[str, Any]
@@ -297,24 +270,6 @@ def pass_at_1(outcomes: Sequence[str | None]) -> float | None:
     is a failure, also a timeout.
     """
     return shares(_passes(outcomes)).value
-
-
-def wilson(successes: float, n: float, level: float = LEVEL) -> list[float] | None:
-    """Return Wilson's score interval of a share; None without a trial.
-
-    Source: Wilson 1927, Probable inference, J. Am. Stat. Assoc. 22, equation for the limits.
-
-    >>> [round(edge, 4) for edge in wilson(10, 10)]
-    [0.7225, 1.0]
-    """
-    if n <= 0:
-        return None
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, widening = successes / n, z * z / n
-    centre = (share + widening / 2) / (1 + widening)
-    half = z / (1 + widening) * math.sqrt(share * (1 - share) / n + widening / (4 * n))
-    # exact at the edges, where rounding would leave 1e-17
-    return [centre - half if successes > 0 else 0.0, centre + half if successes < n else 1.0]
 
 
 def score_generations(rows: Sequence[Row], *, seed: int, resamples: int) -> dict[str, Any]:
@@ -427,22 +382,13 @@ def codes(texts: Sequence[str | None]) -> list[Any]:
     return with_deep_stack(_extracted_answer, texts)
 
 
-def interval(values: np.ndarray, level: float = LEVEL) -> list[float] | None:
-    """Return the percentile interval of resampled values, NaN left out; None without any."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return None
-    tail = (1 - level) / 2
-    return [float(edge) for edge in np.quantile(known, [tail, 1 - tail])]
-
-
 def _scores(
     generated: Generated, names: Sequence[str], *, seed: int, resamples: int
 ) -> dict[str, Any]:
     counts = {name: generated.counts(name) for name in names}
     drawn = {name: each for name, each in counts.items() if not each.is_share}
     tables = [each.rows for each in drawn.values()]
-    sums = dict(zip(drawn, resampled_sums(tables, resamples=resamples, seed=seed), strict=True))
+    sums = dict(zip(drawn, paired_sums(tables, resamples=resamples, seed=seed), strict=True))
     has_spread = len(generated.rows) > 1
     intervals = {
         name: wilson(*each.rows.sum(axis=0).tolist())

@@ -13,20 +13,10 @@ from typing import Any
 import numpy as np
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.metrics.ranking import Ranking, as_array, checked, is_positive, ratios, ratios_at
+from nbhelpers.metrics.intervals import interval, plain
+from nbhelpers.metrics.ranking import Ranking, checked, is_positive, ratios, ratios_at
 from nbhelpers.metrics.registry import CLONES_SCORES
 from nbhelpers.metrics.resampling import area_samples, resampled_counts
-
-__all__ = [
-    "METRICS",
-    "at_prior",
-    "best_threshold",
-    "binary_scores",
-    "bootstrap_over_functions",
-    "compare_scorers",
-    "is_positive",
-    "score_pairs",
-]
 
 METRICS = CLONES_SCORES.names()
 Scores = dict[str, float | None]
@@ -37,7 +27,6 @@ def binary_scores(
     labels: Sequence[int] | np.ndarray,
     probabilities: Sequence[float] | np.ndarray,
     threshold: float,
-    weights: Sequence[float] | np.ndarray | None = None,
 ) -> Scores:
     """Return the nine `METRICS` of one set of pairs, equal to scikit-learn's.
 
@@ -50,19 +39,11 @@ def binary_scores(
         labels: 0 or 1 per pair.
         probabilities: One finite number per pair; only their order matters to the areas.
         threshold: See `is_positive`.
-        weights: How often each pair counts; once each when left out.
 
     Raises:
         DataError: Lengths differ, a label is not 0 or 1, or a probability is not finite.
     """
-    y, p = checked(labels, probabilities)
-    w = np.ones(len(y)) if weights is None else as_array(weights, "weights", np.float64)
-    if w.shape != y.shape:
-        raise DataError(f"{w.size} weights for {len(y)} pairs", fix="Give one weight to each pair.")
-    if not (np.isfinite(w) & (w >= 0)).all():
-        raise DataError("a weight is negative or not finite", fix="Give counts from 0 up.")
-    ranking = Ranking(y, p, threshold)
-    return _scores(ranking.counts(w[ranking.rows]))
+    return _scores(Ranking(*checked(labels, probabilities), threshold).counts(None))
 
 
 def best_threshold(
@@ -94,24 +75,6 @@ def best_threshold(
     return float(ties[np.argmin(np.abs(ties - 0.5))])
 
 
-def at_prior(
-    labels: Sequence[int] | np.ndarray,
-    probabilities: Sequence[float] | np.ndarray,
-    threshold: float,
-    prior: float,
-) -> Scores:
-    """Return precision, recall and F1 as they would be if a share `prior` of the pairs were clones.
-
-    Recall and the false positive rate belong to the classes and stay; precision follows from
-    Bayes: `prior*recall / (prior*recall + (1-prior)*false_positive_rate)`. This assumes that the
-    pairs of each class are a fair sample of their class. None when the sample has only one class.
-
-    Source: Elkan 2001, The Foundations of Cost-Sensitive Learning, section 2 (change of base rate).
-    """
-    y, p = checked(labels, probabilities)
-    return _scores_at(Ranking(y, p, threshold).counts(None), prior)
-
-
 def bootstrap_over_functions(
     left: Sequence[Any] | np.ndarray,
     right: Sequence[Any] | np.ndarray,
@@ -120,7 +83,6 @@ def bootstrap_over_functions(
     threshold: float,
     samples: int,
     seed: int,
-    level: float = 0.95,
 ) -> dict[str, list[float] | None]:
     """Return a percentile interval per metric, from resampling functions rather than pairs.
 
@@ -139,7 +101,7 @@ def bootstrap_over_functions(
     """
     ranking = Ranking(*checked(labels, probabilities), threshold)
     (counts,) = resampled_counts(left, right, [ranking], samples, seed)
-    return _intervals(counts, level)
+    return _intervals(counts)
 
 
 def compare_scorers(
@@ -151,7 +113,6 @@ def compare_scorers(
     ours: Scorer | None = None,
     samples: int,
     seed: int,
-    level: float = 0.95,
 ) -> dict[str, dict[str, Any]]:
     """Return `intervals` of every scorer, and our `lead` over it, all on the same resamples.
 
@@ -167,10 +128,10 @@ def compare_scorers(
     counts = resampled_counts(left, right, rankings, samples, seed)
     compared: dict[str, dict[str, Any]] = {}
     for name, ranking, rows in zip(scorers, rankings, counts, strict=False):
-        compared[name] = {"intervals": _intervals(rows, level)}
+        compared[name] = {"intervals": _intervals(rows)}
         if ours is not None:
             point = _f1(rankings[-1].counts(None)[None, :]) - _f1(ranking.counts(None)[None, :])
-            spread = _interval(_f1(counts[-1]) - _f1(rows), level)
+            spread = interval(_f1(counts[-1]) - _f1(rows))
             compared[name]["lead"] = {"f1": float(point[0]), "interval": spread}
     return compared
 
@@ -221,7 +182,7 @@ def score_pairs(
         "prior": float(y.mean()),
         "threshold": float(threshold),
         "orders": orders,
-        "intervals": _intervals(counts, 0.95),
+        "intervals": _intervals(counts),
         "resamples": {"all": len(counts), "areas": area_samples(len(y), bootstrap_samples)},
         "at_prior": {name: _scores_at(once, prior, counts) for name, prior in priors.items()},
     }
@@ -255,9 +216,9 @@ def _strata(
     return strata
 
 
-def _intervals(counts: np.ndarray, level: float) -> dict[str, list[float] | None]:
+def _intervals(counts: np.ndarray) -> dict[str, list[float] | None]:
     metrics = ratios(counts)
-    return {name: _interval(metrics[name], level) for name in METRICS}
+    return {name: interval(metrics[name]) for name in METRICS}
 
 
 def _f1(counts: np.ndarray) -> np.ndarray:
@@ -266,30 +227,21 @@ def _f1(counts: np.ndarray) -> np.ndarray:
 
 def _scores(counts: np.ndarray) -> Scores:
     metrics = ratios(counts[None, :])
-    return {name: _plain(metrics[name][0]) for name in METRICS}
+    return {name: plain(metrics[name][0]) for name in METRICS}
 
 
-def _scores_at(
-    counts: np.ndarray, prior: float, resampled: np.ndarray | None = None
-) -> dict[str, Any]:
-    """Return scores at a prior, with their intervals where there are resamples."""
+def _scores_at(counts: np.ndarray, prior: float, resampled: np.ndarray) -> dict[str, Any]:
+    """Return precision, recall and F1 as they would be if a share `prior` of the pairs were clones.
+
+    Recall and the false positive rate belong to the classes and stay; precision follows from
+    Bayes: `prior*recall / (prior*recall + (1-prior)*false_positive_rate)`. This assumes that the
+    pairs of each class are a fair sample of their class. None when the sample has only one class.
+
+    Source: Elkan 2001, The Foundations of Cost-Sensitive Learning, section 2 (change of base rate).
+    """
     if not isinstance(prior, int | float) or not 0 < prior < 1:
         raise ConfigError(f"prior={prior} is not between 0 and 1", fix="Give a share such as 0.14.")
     metrics = ratios_at(counts[None, :], prior)
-    scores = {"prior": float(prior)} | {name: _plain(value[0]) for name, value in metrics.items()}
-    if resampled is None:
-        return scores
+    scores = {"prior": float(prior)} | {name: plain(value[0]) for name, value in metrics.items()}
     spread = ratios_at(resampled, prior)
-    return scores | {"intervals": {name: _interval(v, 0.95) for name, v in spread.items()}}
-
-
-def _interval(values: np.ndarray, level: float) -> list[float] | None:
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return None
-    tail = (1 - level) / 2
-    return [float(edge) for edge in np.quantile(known, [tail, 1 - tail])]
-
-
-def _plain(value: float) -> float | None:
-    return None if value != value else float(value)
+    return scores | {"intervals": {name: interval(v) for name, v in spread.items()}}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.intervals import divide
 
 _TINY = 5e-324  # the smallest number above 0
 
@@ -150,30 +151,26 @@ def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Turn rows of `Ranking.counts` into metrics, one array each."""
     tp, fp, fn, tn, roc_auc, pr_auc = counts.T
     metrics = {
-        "precision": _divide(tp, tp + fp),
-        "recall": _divide(tp, tp + fn),
-        "f1": _divide(2 * tp, 2 * tp + fp + fn),
+        "precision": divide(tp, tp + fp, 0.0),
+        "recall": divide(tp, tp + fn, 0.0),
+        "f1": divide(2 * tp, 2 * tp + fp + fn, 0.0),
     }
     negative = {
-        "precision": _divide(tn, tn + fn),
-        "recall": _divide(tn, tn + fp),
-        "f1": _divide(2 * tn, 2 * tn + fp + fn),
+        "precision": divide(tn, tn + fn, 0.0),
+        "recall": divide(tn, tn + fp, 0.0),
+        "f1": divide(2 * tn, 2 * tn + fp + fn, 0.0),
     }
     metrics |= {f"{name}_macro": (metrics[name] + negative[name]) / 2 for name in negative}
-    metrics["accuracy"] = _divide(tp + tn, tp + fp + fn + tn)
+    metrics["accuracy"] = divide(tp + tn, tp + fp + fn + tn, 0.0)
     return metrics | {"roc_auc": roc_auc, "pr_auc": pr_auc}
 
 
 def ratios_at(counts: np.ndarray, prior: float) -> dict[str, np.ndarray]:
     """Turn rows of counts into precision, recall and F1 at another share of clones."""
     tp, fp, fn, tn = counts.T[:4]
-    recall, false_rate = _divide(tp, tp + fn, np.nan), _divide(fp, fp + tn, np.nan)
-    precision = _divide(prior * recall, prior * recall + (1 - prior) * false_rate)
+    recall, false_rate = divide(tp, tp + fn), divide(fp, fp + tn)
+    precision = divide(prior * recall, prior * recall + (1 - prior) * false_rate, 0.0)
     precision = np.where(np.isnan(recall + false_rate), np.nan, precision)
-    f1 = _divide(2 * precision * recall, precision + recall)
+    f1 = divide(2 * precision * recall, precision + recall, 0.0)
     f1 = np.where(np.isnan(precision), np.nan, f1)
     return {"precision": precision, "recall": recall, "f1": f1}
-
-
-def _divide(above: np.ndarray, below: np.ndarray, empty: float = 0.0) -> np.ndarray:
-    return np.divide(above, below, out=np.full_like(below, empty), where=below > 0)

@@ -18,6 +18,7 @@ MAX_THREADS = 2  # eight took ten times as long as one on a virtual machine (doc
 MAX_AREA_WORK = 100_000_000  # pairs times samples whose areas are computed
 MIN_AREA_SAMPLES = 200
 SUMMED_AT_ONCE = 250  # resamples whose weights are held together
+BLOCK = 200  # resamples whose draws are held together
 WORK_PER_THREAD = 2_000_000  # pairs times samples; below it a thread costs more than it saves
 
 
@@ -46,9 +47,7 @@ def resampled_counts(
         ConfigError: `samples` or `seed` cannot be used.
         DataError: Not one function on each side of every pair.
     """
-    if type(samples) is not int or type(seed) is not int or samples < 1 or seed < 0:
-        text = f"samples={samples!r} and seed={seed!r} cannot be used"
-        raise ConfigError(text, fix="Give whole numbers, samples from 1 and a seed from 0 up.")
+    check_draws(samples, seed)
     n_pairs = len(rankings[0].rows)
     if len(left) != n_pairs or len(right) != n_pairs:
         raise DataError(
@@ -154,6 +153,37 @@ def drawn_counts(n_items: int, samples: int, seed: int) -> Iterator[np.ndarray]:
     for _ in range(samples):
         drawn = generator.integers(n_items, size=n_items)
         yield np.bincount(drawn, minlength=n_items).astype(np.float64)
+
+
+def drawn_blocks(n_items: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield the draws of `drawn_counts` some at a time, (samples, n_items)."""
+    draws = drawn_counts(n_items, samples, seed)
+    while block := list(islice(draws, BLOCK)):
+        yield np.stack(block)
+
+
+def resampled_sums(
+    columns: np.ndarray, samples: int, seed: int, groups: np.ndarray | None = None
+) -> np.ndarray:
+    """Return (samples, k) sums of (n, k) columns over rows drawn with replacement.
+
+    With `groups`, (n,) numbers from 0, whole groups are drawn: as in `resampled_counts` of them.
+
+    Raises:
+        ConfigError: `samples` or `seed` cannot be used.
+    """
+    check_draws(samples, seed)
+    size = len(columns) if groups is None else int(groups.max()) + 1
+    if groups is not None:
+        columns = np.stack([np.bincount(groups, column, size) for column in columns.T], axis=1)
+    return np.concatenate([block @ columns for block in drawn_blocks(size, samples, seed)])
+
+
+def check_draws(samples: int, seed: int) -> None:
+    """Raise ConfigError for numbers that cannot be drawn with."""
+    if type(samples) is not int or type(seed) is not int or samples < 1 or seed < 0:
+        text = f"{samples!r} resamples with seed={seed!r} cannot be used"
+        raise ConfigError(text, fix="Give whole numbers, resamples from 1 and a seed from 0 up.")
 
 
 def _threads(work: int) -> int:

@@ -8,18 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbhelpers.errors import DataError
-from nbhelpers.metrics.detection import (
-    divide,
-    interval,
-    plain,
-    ranking_of,
-    rates,
-    resampled_sums,
-    task_groups,
-)
+from nbhelpers.metrics.detection import ranking_of, rates, task_groups
+from nbhelpers.metrics.intervals import divide, interval, plain
 from nbhelpers.metrics.ngrams import TfidfSimilarity
 from nbhelpers.metrics.ranking import is_positive
-from nbhelpers.metrics.resampling import resampled_counts
+from nbhelpers.metrics.resampling import resampled_counts, resampled_sums
 
 # ------------------------------------------------------------------------------------------------
 # Programs that solve the same task, found by similarity: ranks, and pairs against hard negatives.
@@ -178,7 +171,7 @@ def _spread(
     if not len(known):
         return np.full(1, np.nan), np.full(1, np.nan)
     columns = np.stack([ranks[0][known], ranks[1][known], np.ones(len(known))], axis=1)
-    sums = resampled_sums(groups, columns, resamples, seed)
+    sums = resampled_sums(columns, resamples, seed, groups)
     return divide(sums[:, 0], sums[:, 2]), divide(sums[:, 1], sums[:, 2])
 
 

@@ -8,20 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from nbhelpers.errors import DataError
-from nbhelpers.metrics.detection import (
-    Floor,
-    OperatingPoint,
-    checked_rows,
-    clopper_pearson,
-    divide,
-    interval,
-    plain,
-    ranking_of,
-    rate_interval,
-    resampled_sums,
-    task_groups,
-)
+from nbhelpers.metrics.detection import Floor, OperatingPoint, checked_rows, ranking_of, task_groups
+from nbhelpers.metrics.intervals import clopper_pearson, divide, interval, plain, rate_interval
 from nbhelpers.metrics.ranking import is_positive
+from nbhelpers.metrics.resampling import resampled_sums
 
 # ------------------------------------------------------------------------------------------------
 # The scores of a detector part by part: where it works, and where it fails worst.
@@ -89,7 +79,7 @@ def slice_scores(
     groups = task_groups([row.task for row in rows], len(y))
     sums = np.zeros((resamples, 0))
     if members:
-        sums = resampled_sums(groups, np.stack(columns, axis=1), resamples, seed)
+        sums = resampled_sums(np.stack(columns, axis=1), resamples, seed, groups)
     slices = []
     for at, (kind, value, inside) in enumerate(members):
         spread = divide(sums[:, 2 * at], sums[:, 2 * at + 1])
@@ -282,7 +272,7 @@ def _compared(
     sums = np.full((1, 3), np.nan)
     if len(y):
         _, own = np.unique(groups, return_inverse=True)
-        sums = resampled_sums(own, columns, resamples, seed)
+        sums = resampled_sums(columns, resamples, seed, own)
     tpr, tpr_before = divide(sums[:, 0], sums[:, 2]), divide(sums[:, 1], sums[:, 2])
     old_hits, old_alarms = int(called_before[is_ai].sum()), int(called_before[~is_ai].sum())
     n_tasks = len(set(groups[is_ai].tolist()))

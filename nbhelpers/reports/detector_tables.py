@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.formatting import count, duration, share
-from nbhelpers.metrics.detection import humans_needed
+from nbhelpers.metrics.intervals import humans_needed
 from nbhelpers.metrics.registry import DETECTOR_SCORES, PAGE, TEXT
 from nbhelpers.metrics.slices import MIN_ROWS
 from nbhelpers.presets.targets import available

@@ -20,7 +20,7 @@ from nbhelpers.data.instruction_files import ENDINGS
 from nbhelpers.data.languages import label_of
 from nbhelpers.data.near_duplicates import ShingleIndex
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.metrics.detection import clopper_pearson, humans_needed, promised_fpr
+from nbhelpers.metrics.intervals import clopper_pearson, humans_needed, promised_fpr
 from nbhelpers.use.code_files import CodeFile, Entry, Skipped, chunks, find_files, shown
 from nbhelpers.use.facts import DetectorFacts, Rate, ai_test_logits
 from nbhelpers.use.trained import FACTS_FILE, TrainedDetector
