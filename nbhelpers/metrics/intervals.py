@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from statistics import NormalDist
 
 import numpy as np
-from scipy.special import betaincinv
 
 from nbhelpers.errors import ConfigError
 
@@ -63,6 +62,8 @@ def promised_fpr(n: int, exceed: int = 0, confidence: float = LEVEL) -> float:
     >>> round(promised_fpr(300), 4), round(promised_fpr(300, 3), 4), promised_fpr(0)
     (0.0099, 0.0256, 1.0)
     """
+    from scipy.special import betaincinv
+
     if not 0 <= exceed <= n:
         raise ConfigError(f"{exceed} of {n} is no count", fix="Give a count from 0 to n.")
     return 1.0 if exceed == n else float(betaincinv(exceed + 1, n - exceed, confidence))
