@@ -1,20 +1,14 @@
-"""A worker that signs in, as on several nodes: the fake one, or the real one with ATTENDED=real."""
+"""The fake worker, as another launcher starts it: without a supervisor of ours."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from nbhelpers.runs.nodes import attend
+from nbhelpers.runs.unsupervised import attend
+from tests.fake_worker import main
 
 if __name__ == "__main__":
-    if os.environ.get("ATTENDED") == "real":
-        from nbhelpers.jobs.worker import main, quiet_libraries
-
-        quiet_libraries()
-    else:
-        from tests.fake_worker import main
-
     code = attend(sys.argv[1], main)
     sys.stdout.flush()
     sys.stderr.flush()

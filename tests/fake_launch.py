@@ -66,7 +66,7 @@ def launch_fake(run_dir: Path, *, seed: int = 0, world_size: int = 1, **options:
     return launch(preset, Plan(world_size), run_dir=run_dir, **options)
 
 
-def wait_for(condition: Callable[[], Any], limit_s: float = 15.0) -> Any:
+def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
     """The condition's first true value; a failed assertion when the time is over."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):
@@ -86,4 +86,4 @@ def survivors(run: Run) -> list[int]:
 
 if __name__ == "__main__":
     launch_fake(Path(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    time.sleep(60)
+    time.sleep(600)

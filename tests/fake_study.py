@@ -159,7 +159,7 @@ def work(folder: str) -> int:
             step += 1
             writer.write("step", step=step, total_steps=600, loss=1.0)
             time.sleep(0.05)
-            if run.stop_requested():
+            if run.stop_path.exists():
                 writer.write("stopped", step=step)
                 return 0
         answers_of(run, settings)

@@ -22,7 +22,7 @@ from nbhelpers.common.processes import die_with_parent
 from nbhelpers.runs.events import EventWriter
 from nbhelpers.runs.run import Run, redirect_output, write_json
 
-STEPS, STEP_S = 400, 0.05
+STEPS, STEP_S = 100_000, 0.05  # `slow` outlasts every test
 
 
 def main(folder: str) -> int:
@@ -37,7 +37,7 @@ def main(folder: str) -> int:
     with EventWriter(run.path, rank) as writer:
         sys.stdout.write(f"worker of rank {rank} in mode {mode}\n")
         if mode == "silent":
-            time.sleep(60)
+            time.sleep(600)
         size = int(os.environ.get("WORLD_SIZE", "1"))
         writer.write("start", rank=rank, world_size=size, device="cpu", pid=os.getpid())
         writer.write("phase", name="train")
@@ -56,7 +56,7 @@ def finish(run: Run, writer: EventWriter) -> int:
 
 def meet(run: Run, writer: EventWriter) -> int:
     """Finish once every rank has started: real ranks wait for each other before they work."""
-    size, until = int(os.environ.get("WORLD_SIZE", "1")), time.monotonic() + 30
+    size, until = int(os.environ.get("WORLD_SIZE", "1")), time.monotonic() + 300
     while time.monotonic() < until:
         started = {event["rank"] for event in run.events() if event["type"] == "start"}
         if len(started) >= size:
@@ -71,7 +71,7 @@ def slow(run: Run, writer: EventWriter) -> int:
     for step in range(begin + 1, STEPS):
         _step(writer, step, STEPS)
         time.sleep(STEP_S)
-        if run.stop_requested():
+        if run.stop_path.exists():
             run.checkpoints_path.mkdir(exist_ok=True)
             write_json(marker, {"step": step})
             writer.write("stopped", step=step, checkpoint="last.json")
@@ -82,7 +82,7 @@ def slow(run: Run, writer: EventWriter) -> int:
 def deaf(run: Run, writer: EventWriter) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     writer.write("progress", name="deaf", done=0, total=1)
-    time.sleep(60)
+    time.sleep(600)
     return 0
 
 
@@ -107,7 +107,7 @@ def exit17(run: Run, writer: EventWriter) -> int:
 
 def hang(run: Run, writer: EventWriter) -> int:
     writer.write("progress", name="hanging", done=1, total=3)
-    while not run.stop_requested():
+    while not run.stop_path.exists():
         writer.write("gpu", gpus=[{"index": 0, "utilisation_percent": 0}])
         time.sleep(0.1)
     return 0

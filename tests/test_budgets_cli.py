@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fake_simulator import VERSIONS, synthetic
 
-from nbhelpers.budget import predict, refresh, store
+from nbhelpers.budget import predict, store
 from nbhelpers.cli import app
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError
 from nbhelpers.presets.loading import load_preset
@@ -22,15 +22,12 @@ SEED = ("--job", "finetune", "--preset", "seed-a100", "--gpu", "t4", "-o", "seq_
 
 
 @pytest.fixture(autouse=True)
-def later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """An empty cache, a simulation whose sums are known, and nothing left running."""
-    left: list[str] = []
+def own_budgets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty cache, and a simulation whose sums are known."""
     monkeypatch.setenv("NBHELPERS_BUDGETS", str(tmp_path))
     monkeypatch.setattr(store, "shipped", lambda job: {})
     monkeypatch.setattr(store, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(predict, "simulated", lambda p, plan, h, **_: synthetic(p, plan))
-    monkeypatch.setattr(refresh, "refresh_later", lambda p, plan, h: left.append(p.name) or True)
-    return left
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -122,21 +119,21 @@ def test_the_grid_shows_every_even_batch_and_marks_where_figures_come_from(
     assert any(" *" in line for line in lines if line.startswith("1,024 "))
 
 
-def test_a_budget_of_other_versions_is_shown_labelled_and_simulated_anew(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], later: list[str]
+def test_a_budget_of_other_versions_is_shown_labelled_with_the_option_that_makes_it_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(monkeypatch, *SEED, "--exact")
     here = VERSIONS | {"torch": "2.13.0"}
     monkeypatch.setattr(store, "installed_versions", lambda: here)
     capsys.readouterr()
-    assert run(monkeypatch, *SEED) == BudgetError.exit_code and later == ["seed-a100"]
+    assert run(monkeypatch, *SEED) == BudgetError.exit_code
     out, err = capsys.readouterr()
-    assert "made with torch 2.11; here 2.13" in out and "simulated anew" in err
+    assert "made with torch 2.11; here 2.13" in out and "add --exact" in err
     anew = lambda p, plan, h, **_: replace(synthetic(p, plan), versions=here)  # noqa: E731
     monkeypatch.setattr(predict, "simulated", anew)
     run(monkeypatch, *SEED, "--exact")
     run(monkeypatch, *SEED)
-    assert "made with" not in capsys.readouterr().out and later == ["seed-a100"]
+    assert "made with" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -183,6 +180,6 @@ def test_the_command_imports_neither_torch_nor_pandas() -> None:
         "import atexit; atexit.register(lambda: print(sorted({'torch', 'pandas', 'numpy',"
         " 'ipywidgets', 'matplotlib'} & set(sys.modules)), file=sys.stderr)); app.main()"
     )
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "NBHELPERS_REFRESH": "0"}
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stderr.strip().endswith("[]"), done.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import typer.main
+from fake_study import no_gpu
 from safetensors.numpy import save_file
 
 from nbhelpers.cli import app
-from nbhelpers.cli import options as cli_text
-from nbhelpers.errors import BudgetError, ConfigError, LaunchError, NbhelpersError, OutOfMemory
+from nbhelpers.cli.options import INTERRUPTED, error_text
+from nbhelpers.errors import (
+    BudgetError,
+    ConfigError,
+    HardwareError,
+    LaunchError,
+    NbhelpersError,
+    OutOfMemory,
+)
+from nbhelpers.use.model import ExportResult
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -176,6 +187,10 @@ def test_export_launcher_refuses_what_no_node_could_do(
         (("plan", "clone"), ConfigError.exit_code, "clones"),
         (("plan", "clones", "--gpu", "t44"), ConfigError.exit_code, "t4"),
         (("plan", "clones", "--count", "2"), ConfigError.exit_code, "--gpu"),
+        (("plan", "clones", "--gpu", ""), ConfigError.exit_code, "--gpu is empty"),
+        (("study", "--plan-only", "--gpu", " "), ConfigError.exit_code, "--gpu is empty"),
+        (("runs", "--run-dir", "/dev/null"), ConfigError.exit_code, "/dev/null is no folder"),
+        (("follow", "x", "--run-dir", "/dev/null"), ConfigError.exit_code, "/dev/null is no"),
         (("train", "clones", "-o", "epoch=1"), ConfigError.exit_code, "epochs"),
         (("train", "clones", "-o", "epochs"), ConfigError.exit_code, "name=value"),
         (("train", "clones", "--preset", "smoke", "-o", "epochs=x"), 2, "epochs"),
@@ -208,6 +223,33 @@ def test_an_error_is_a_message_with_its_fix_and_a_code(
     assert "Traceback" not in captured.err
 
 
+def test_a_job_of_ones_own_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:
+    env = os.environ | {"NBHELPERS_JOBS": "no_such_module", "PYTHONPATH": str(README.parent)}
+    command = [sys.executable, "-m", "nbhelpers", "presets"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == ConfigError.exit_code and "Traceback" not in done.stderr
+    assert "NBHELPERS_JOBS names 'no_such_module'" in done.stderr and "Fix:" in done.stderr
+
+
+def test_what_the_system_refuses_ends_a_command_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/no/place")
+
+    monkeypatch.setattr("nbhelpers.runs.run.list_runs", refuse)
+    assert _run(monkeypatch, "runs") == 1
+    error = capsys.readouterr().err
+    assert "JobFailed: /no/place: Permission denied" in error and "Fix:" in error
+
+
+def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
+    env = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(README.parent)}
+    command = [sys.executable, "-m", "nbhelpers", "--help"]
+    done = subprocess.run(command, capture_output=True, env=env)
+    assert done.returncode == 0 and b"hardware ? preset" in done.stdout
+
+
 def test_debug_shows_the_error_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,7 +261,7 @@ def test_debug_shows_the_error_itself(
 
 @pytest.mark.parametrize("kind", [OutOfMemory, ConfigError, NbhelpersError])
 def test_the_printed_error_names_its_kind_and_fix(kind: type[NbhelpersError]) -> None:
-    assert cli_text.error_text(kind("why", fix="do this")) == f"{kind.__name__}: why\nFix: do this"
+    assert error_text(kind("why", fix="do this")) == f"{kind.__name__}: why\nFix: do this"
 
 
 class _FakeRun:
@@ -270,7 +312,7 @@ def test_ctrl_c_while_watching_ends_with_130(
     monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]]
 ) -> None:
     monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
-    assert _run(monkeypatch, "train", "clones", "--preset", "smoke") == app.INTERRUPTED
+    assert _run(monkeypatch, "train", "clones", "--preset", "smoke") == INTERRUPTED
 
 
 def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
@@ -280,7 +322,7 @@ def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
     weights = tmp_path / "model.safetensors"
     save_file({"w": np.zeros(1, dtype=np.float32)}, weights)
     named = ("--checkpoint", str(weights), "--preset", "smoke", "--data", "smoke")
-    assert _run(monkeypatch, "evaluate", "clones", *named) == app.INTERRUPTED
+    assert _run(monkeypatch, "evaluate", "clones", *named) == INTERRUPTED
     assert launched[0]["job_mode"] == "evaluate"
     assert launched[0]["checkpoint"] == weights
     assert launched[0]["preset"].settings.data == "smoke"
@@ -299,7 +341,7 @@ def test_evaluate_of_a_run_uses_the_preset_that_it_was_made_with(
     (run / "run.json").write_text(json.dumps({"run_id": "clones-y", "preset": made.to_dict()}))
     monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
     arguments = ("evaluate", "clones", "--run", "clones-y", "--run-dir", str(tmp_path))
-    assert _run(monkeypatch, *arguments) == app.INTERRUPTED
+    assert _run(monkeypatch, *arguments) == INTERRUPTED
     assert launched[0]["preset"].settings.seq_len == 64
     assert launched[0]["checkpoint"] == run
 
@@ -373,10 +415,58 @@ def test_runs_of_an_empty_folder_is_no_error(
     assert "no runs" in capsys.readouterr().out
 
 
-def test_a_table_keeps_columns_under_their_names() -> None:
-    rows = [{"name": "a", "value": 10}, {"name": "long one", "value": 2}]
-    assert cli_text.table(rows).splitlines() == [
-        "name      value",
-        "a         10",
-        "long one  2",
-    ]
+# What cannot run here is refused early
+
+
+@pytest.mark.parametrize("preset", ["t4", "seed-t4"])
+@pytest.mark.parametrize("command", [("study",), ("train", "finetune"), ("budget", "finetune")])
+def test_a_preset_for_a_gpu_is_refused_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    preset: str,
+    command: tuple[str, ...],
+) -> None:
+    if (command, preset) == (("budget", "finetune"), "t4"):
+        pytest.skip("its precision is auto, so its memory can be told for a CPU")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
+    assert _run(monkeypatch, *command, "--preset", preset) == HardwareError.exit_code
+    said = capsys.readouterr()
+    assert said.err.count(f"The preset {preset} is for the GPU t4; there is no GPU here") == 1
+    assert "--gpu t4" in said.err and said.out == "" and list(tmp_path.iterdir()) == []
+
+
+def test_a_typed_fp16_without_a_gpu_is_what_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
+    options = ("--preset", "t4", "-o", "precision=fp16")
+    assert _run(monkeypatch, "budget", "finetune", *options) == ConfigError.exit_code
+    assert "precision=fp16 was asked for" in capsys.readouterr().err
+
+
+def test_what_fits_nowhere_has_one_table_and_the_code_of_a_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = ("--gpu", "t4", "--preset", "seed-t4")
+    assert _run(monkeypatch, "study", "--plan-only", *planned) == BudgetError.exit_code
+    said = capsys.readouterr()
+    assert "In total: no adapter fits; base alone: " in said.out and "r32 23." in said.err
+    assert _run(monkeypatch, "budget", "finetune", *planned) == BudgetError.exit_code
+    said = capsys.readouterr()
+    assert ", r16, 512 tokens" in said.out and said.out.count("activations") == 1
+    assert "activations" not in said.err and "Fix: set one of" in said.err
+
+
+def test_export_lists_its_files_and_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = ("README.md", "adapter_model.safetensors")
+    made = ExportResult(path=tmp_path / "out", files=files, url=None)
+    monkeypatch.setattr("nbhelpers.use.model.export", lambda run, out, **options: made)
+    assert _run(monkeypatch, "export", "finetune-x", str(tmp_path / "out")) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name}\n" in said for name in files)
+    assert f"nbhelpers ask {tmp_path / 'out'} 'INSTRUCTION'" in said and "--push-to" in said

@@ -117,7 +117,7 @@ def test_the_executed_notebook_shows_its_result_and_holds_no_widget(demo: Played
 
 
 def test_every_test_pair_is_predicted_once(demo: Played) -> None:
-    lines = demo.run.predictions_txt.read_text().splitlines()
+    lines = demo.run.path.joinpath("predictions.txt").read_text().splitlines()
     assert len(lines) == demo.run.result().scores["test"]["n_pairs"]
 
 

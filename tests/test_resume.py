@@ -88,7 +88,8 @@ def test_two_processes_evaluate_to_the_same_file_as_one(tmp_path: Path):
         run = evaluate(trained, trained.path, tmp_path / f"{processes}", num_gpus=processes)
         finish(run)
         assert lines(run) == expected, processes
-        assert run.predictions_txt.read_text() == trained.predictions_txt.read_text()
+        texts = [(of.path / "predictions.txt").read_text() for of in (run, trained)]
+        assert texts[0] == texts[1]
 
 
 def evaluate(trained: Run, checkpoint: Path, run_dir: Path, **changes: object) -> Run:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
 
 from nbhelpers.budget.predict import predict_memory
-from nbhelpers.cli import options
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.plan import plan_batch
@@ -119,22 +115,3 @@ def test_a_kernel_without_parameters_says_to_run_their_cell(namespace: dict[str,
     with pytest.raises(ConfigError) as caught:
         check_parameters("clones", namespace)
     assert "run the cell under `Parameters`" in caught.value.fix
-
-
-def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    options.plain_output(stream)
-    stream.write("hardware → preset")
-    stream.flush()
-    assert stream.buffer.getvalue() == b"hardware ? preset"
-
-
-def test_what_the_system_refuses_ends_a_command_without_a_traceback() -> None:
-    error = options.of_the_system(PermissionError(13, "Permission denied", "/no/place"))
-    assert error.exit_code == 1 and "/no/place: Permission denied" in error.message and error.fix
-
-
-def test_debug_changes_what_is_shown_and_not_the_exit_code() -> None:
-    command = [sys.executable, "-m", "nbhelpers", "--debug", "plan", "clones", "--preset", "t5"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == ConfigError.exit_code and "Traceback" in done.stderr

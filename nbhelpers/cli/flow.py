@@ -1,4 +1,4 @@
-"""Commands of a run: probe, study, evaluate, report, run a notebook, export a launcher."""
+"""Commands that start a run or watch one: train, evaluate, probe, study, run, export-launcher."""
 
 from __future__ import annotations
 
@@ -11,85 +11,97 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nbhelpers.cli.options import typed_path
+from nbhelpers.cli.options import (
+    INTERRUPTED,
+    RUNS,
+    Currency,
+    GpuKey,
+    Job,
+    MaxHours,
+    NumGpus,
+    Overrides,
+    PresetName,
+    Price,
+    RunDir,
+    RunName,
+    hardware_of,
+    overrides_of,
+    path_option,
+    prepare,
+    refuse_study,
+    report_text,
+)
 from nbhelpers.common.files import expanded, is_file, kind_of
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.use.weight_files import weights_file
 
 if TYPE_CHECKING:
     from nbhelpers.presets.preset import Preset
-    from nbhelpers.runs.launcher import NodeLauncher, SlurmOptions
-    from nbhelpers.runs.run import Run, RunResult
-    from nbhelpers.runs.study_results import StudyResult
+    from nbhelpers.runs.launcher import NodeLauncher
+    from nbhelpers.runs.run import Run
 
 
-# ------------------------------------------------------------------------------------------------
-# `nbhelpers probe`: a few steps of a run, then its time and memory as they were measured.
+def train(
+    job: Job,
+    preset: PresetName = "auto",
+    override: Overrides = None,
+    num_gpus: NumGpus = None,
+    run_dir: RunDir = RUNS,
+    fresh: Annotated[bool, typer.Option(help="Start anew; default: re-attach or resume.")] = False,
+    detach: Annotated[bool, typer.Option(help="Return at once; the run goes on.")] = False,
+) -> None:
+    """Train and evaluate; Ctrl-C stops watching, `nbhelpers stop RUN` stops the run."""
+    from nbhelpers.runs.starting import launch
+
+    number = [] if num_gpus is None else [f"num_gpus={num_gpus}"]
+    asked = prepare(job, preset, [*(override or []), *number])
+    options = {"hardware": asked.hardware, "run_dir": run_dir, "fresh": fresh}
+    run = launch(asked.preset, asked.plan, asked.budget, **options)
+    if not detach:
+        return watch(run)
+    typer.echo(f"{run!r} goes on by itself. To watch it: nbhelpers follow {run.path}")
+    typer.echo(f"To stop it: nbhelpers stop {run.path}")
 
 
-INTERRUPTED = 130  # what shells use for Ctrl-C
+def follow(run: RunName, run_dir: RunDir = RUNS) -> None:
+    """Watch a run until it ends; Ctrl-C stops watching only."""
+    from nbhelpers.runs.run import open_run
+
+    refuse_study("follow", run, run_dir)
+    watch(open_run(run, run_dir))
 
 
-def _above_zero(option: typer.CallbackParam, value: float | None) -> float | None:
-    """Refuse a limit or a price before anything is computed, let alone run.
+def watch(run: Run) -> None:
+    """Follow a run to its report."""
+    from nbhelpers.runs.following import follow as follow_run
 
-    Raises:
-        ConfigError: It is no number above zero.
-    """
-    if value is None or 0 < value < float("inf"):
-        return value
-    name = option.opts[0]
-    text = f"{name} {value:g} is no number above zero."
-    raise ConfigError(text, fix=f"write for instance {name} 3, or leave it out")
-
-
-MaxHours = Annotated[
-    float | None,
-    typer.Option(callback=_above_zero, help="The hours that there are; what ends in them is told."),
-]
-Price = Annotated[
-    float | None,
-    typer.Option("--price", callback=_above_zero, help="Of the machine, per hour."),
-]
-Currency = Annotated[str, typer.Option(help="What the price is in, as you write it.")]
+    # Of a run that had ended there is nothing to watch: its events would look like a new run's.
+    result = run.result() if run.status == "finished" else follow_run(run)
+    if result is None:  # Ctrl-C: `follow` has said how to go on
+        raise typer.Exit(INTERRUPTED)
+    typer.echo(report_text(result))
 
 
 def probe(
-    job: Annotated[str, typer.Argument(help="The job: clones, finetune or detector.")],
-    preset: Annotated[
-        str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")
-    ] = "auto",
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--override", "-o", help="A setting, as name=value; repeatable."),
-    ] = None,
-    run_dir: Annotated[
-        Path, typer.Option(parser=typed_path, help="The folder that holds the run folders.")
-    ] = Path("runs"),
+    job: Job,
+    preset: PresetName = "auto",
+    override: Overrides = None,
+    run_dir: RunDir = RUNS,
     max_hours: MaxHours = None,
     price: Price = None,
     currency: Currency = "",
     force: Annotated[bool, typer.Option(help="Also where it is predicted not to fit.")] = False,
 ) -> None:
     """Make some 20 steps of a run, and tell the time and memory of all of it from them."""
-    from nbhelpers.budget.predict import predict_memory
-    from nbhelpers.hardware.detection import detect_hardware
-    from nbhelpers.plan import plan_batch
-    from nbhelpers.presets.loading import load_preset
-    from nbhelpers.presets.parameters import parse_overrides
     from nbhelpers.runs.probe import probe as run_probe
 
-    hardware = detect_hardware()
-    values = parse_overrides(job, override or [])
-    chosen = load_preset(job, preset, hardware=hardware, overrides=values)
-    if getattr(chosen.settings, "method", "") == "base":
+    asked = prepare(job, preset, override)
+    if getattr(asked.preset.settings, "method", "") == "base":
         raise ConfigError("method=base trains nothing to probe.", fix="set method=lora or qlora")
-    plan = plan_batch(chosen, hardware)
     result = run_probe(
-        chosen,
-        plan,
-        predict_memory(chosen, plan, hardware),
-        hardware=hardware,
+        asked.preset,
+        asked.plan,
+        asked.budget,
+        hardware=asked.hardware,
         run_dir=run_dir,
         force=force,
         max_hours=max_hours,
@@ -101,29 +113,18 @@ def probe(
     typer.echo("\n".join(result.lines()))
 
 
-# ------------------------------------------------------------------------------------------------
-# The shell's command `study`: plan the runs of a study, then run them one after the other.
-
-
 def study(
-    preset: Annotated[
-        str, typer.Option("--preset", help="A preset's name, a .yaml file or auto.")
-    ] = "auto",
+    preset: PresetName = "auto",
     adapters: Annotated[
         str, typer.Option(help="all, or names: base,r8,r16,qlora-r16 (lora16 is r16).")
     ] = "all",
     seeds: Annotated[str, typer.Option(help="Such as 3,4,5; default: the preset's.")] = "",
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--override", "-o", help="A setting, as name=value; repeatable."),
-    ] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="With --plan-only: plan for this GPU.")] = "",
-    run_dir: Annotated[
-        Path, typer.Option(parser=typed_path, help="The folder that holds the run folders.")
-    ] = Path("runs"),
+    override: Overrides = None,
+    gpu: GpuKey = None,
+    run_dir: RunDir = RUNS,
     fresh: Annotated[bool, typer.Option(help="Start all runs anew; default: go on.")] = False,
     plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Show the plan, then end.")
+        bool, typer.Option("--plan-only", help="Show the plan, then end; --gpu needs it.")
     ] = False,
     stop_on_failure: Annotated[
         bool, typer.Option("--stop-on-failure", help="Start no run after one that failed.")
@@ -133,18 +134,16 @@ def study(
 
     Ctrl-C stops watching; the same command goes on where the study is.
     """
-    from nbhelpers.errors import ConfigError
-    from nbhelpers.hardware.detection import detect_hardware, plan_hardware
     from nbhelpers.presets.loading import load_preset
-    from nbhelpers.presets.parameters import parse_overrides
+    from nbhelpers.reports.study import report_study
     from nbhelpers.reports.writing import report
     from nbhelpers.runs.studies import require_gpu_for, run_study
     from nbhelpers.runs.study_plan import plan_study
 
     if gpu and not plan_only:
         raise ConfigError("--gpu plans for a GPU that is not here.", fix="add --plan-only")
-    hardware = plan_hardware(gpu) if gpu else detect_hardware()
-    values = parse_overrides("finetune", override or [])
+    hardware = hardware_of(gpu)
+    values = overrides_of("finetune", override)
     chosen = load_preset("finetune", preset, hardware=hardware, overrides=values)
     planned = plan_study(chosen, hardware, adapters=adapters, seeds=seeds, run_dir=run_dir)
     if not plan_only:
@@ -156,13 +155,7 @@ def study(
         return
     on_failure = "stop" if stop_on_failure else "go_on"
     options = {"run_dir": run_dir, "fresh": fresh, "on_failure": on_failure}
-    _show(run_study(planned, hardware=hardware, report=report, **options))
-
-
-def _show(result: StudyResult) -> None:
-    """Print the report of a study as `nbhelpers report`, and end with the code of how it ended."""
-    from nbhelpers.reports.study import report_study
-
+    result = run_study(planned, hardware=hardware, report=report, **options)
     if result.finished:
         typer.echo(f"\n{report_study(result, show=False)}".rstrip())
     typer.echo(f"The study: {result.path}")
@@ -172,112 +165,30 @@ def _show(result: StudyResult) -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# The longer commands of the shell: evaluate, report, and a headless notebook.
+# `nbhelpers evaluate`: a run's best checkpoint, or a file of weights.
 
 
-def what_was_found(name: str, run_dir: Path) -> RunResult | StudyResult:
-    """Return the result of a run, or what a study found, by its folder or its id."""
-    from nbhelpers.runs.run import open_run
-
-    return find_study(name, run_dir) or open_run(name, run_dir).result()
-
-
-def find_study(name: str, run_dir: Path) -> StudyResult | None:
-    """Return the study that a folder, an id or the beginning of an id means; None for a run."""
-    from nbhelpers.runs.studies import FILE_NAME, PREFIX, open_study
-
-    folders = (run_dir / name, Path(name))
-    if any(is_file(folder / FILE_NAME) for folder in folders):
-        return open_study(name, run_dir)
-    is_run = any(is_file(folder / "run.json") for folder in folders)
-    return open_study(name, run_dir) if name.startswith(PREFIX) and not is_run else None
-
-
-def refuse_study(command: str, name: str, run_dir: Path) -> None:
-    """Stop where a study is named to a command that takes one run.
-
-    Raises:
-        ConfigError: It is a study; names its runs and the command for one of them.
-    """
-    if (result := find_study(name, run_dir)) is None:
-        return
-    best = result.best if result.finished else result.rows[0]
-    likely = next((row for row in result.rows if row.status == "running"), best)
-    runs = ", ".join(f"{row.run.id} ({row.name}, {row.status})" for row in result.rows)
-    words = ["nbhelpers", command, str(likely.run.path)]
-    rest = {"ask": ' "INSTRUCTION"', "merge": " FOLDER", "export": " FOLDER"}.get(command, "")
-    text = f"{result.study.id} is a study, and `{command}` takes a run. Its runs are: {runs}."
-    raise ConfigError(text, fix=f"write for instance: {shlex.join(words)}{rest}")
-
-
-def working_run(name: str, run_dir: Path) -> Run:
-    """Return the run that a name means: of a study the one that works, or worked last."""
-    from nbhelpers.runs.run import open_run
-
-    if (result := find_study(name, run_dir)) is None:
-        return open_run(name, run_dir)
-    begun = [row.run for row in result.rows if row.status != "new"] or [result.rows[0].run]
-    return next((row.run for row in result.rows if row.status == "running"), begun[-1])
-
-
-def study_rows(run_dir: Path) -> list[dict[str, str]]:
-    """Return id, adapters and state of each study in a folder of runs, newest first, as text."""
-    from nbhelpers.runs.studies import list_studies, open_study
-
-    rows = []
-    for folder in list_studies(run_dir):
-        try:
-            result = open_study(folder)
-        except (ConfigError, DataError):  # `report` says what is wrong with it
-            rows.append({"study": folder.name, "adapters": "", "finished": "cannot be read"})
-            continue
-        names = ", ".join(dict.fromkeys(row.planned.adapter for row in result.rows))
-        count = f"{len(result.finished)} of {len(result.rows)}"
-        rows.append({"study": folder.name, "adapters": names, "finished": count})
-    return rows
-
-
-def show_report(result: RunResult | StudyResult) -> str:
-    """Write the page of a report and return it as text."""
-    from nbhelpers.reports.writing import report
-
-    return str(report(result, show=False)).rstrip()
-
-
-def show_launcher(launcher: NodeLauncher, slurm: Path | None, options: SlurmOptions) -> None:
-    """Print the lines of all nodes, or write their SLURM script."""
-    if launcher.run.status == "finished":
-        typer.echo(f"Its report: nbhelpers report {launcher.run.path}")
-        return
-    if slurm is None:
-        typer.echo(launcher.text())
-        return
-    script = launcher.slurm(options)
-    if str(slurm) == "-":
-        typer.echo(script, nl=False)
-        return
-    _write_slurm(slurm, script)
-    typer.echo(f"{launcher.run.id} is prepared, not started: {launcher.run.path}")
-    typer.echo("Every node must see this folder under this path, and have the same environment.")
-    typer.echo(f"Submit: sbatch {slurm}")
-    typer.echo(f"Watch: nbhelpers follow {launcher.run.path}")
-
-
-def _write_slurm(path: Path, script: str) -> None:
-    """Write a SLURM script, over an earlier one of ours only."""
-    from nbhelpers.runs.launcher import WRITTEN_BY
-
-    try:
-        if kind_of(path):
-            is_ours = is_file(path) and WRITTEN_BY in path.read_text("utf-8", errors="replace")
-            if not is_ours:
-                text = f"{path} exists, and export-launcher has not written it."
-                raise ConfigError(text, fix="name another file with --slurm, or - to print it")
-        path.write_text(script, encoding="utf-8")
-        path.chmod(0o755)
-    except OSError as error:
-        text = f"{path} cannot be written ({error.strerror or error})."
-        raise ConfigError(text, fix="name a file in a folder that you may write to") from error
+def evaluate(
+    job: Job,
+    run: Annotated[str, typer.Option(help="Score the best checkpoint of this run.")] = "",
+    checkpoint: Annotated[Path | None, path_option(help="Score this file of weights.")] = None,
+    data: Annotated[str, typer.Option(help="A folder or hub id; default: the run's own.")] = "",
+    model: Annotated[str, typer.Option(help="The checkpoint's architecture.")] = "",
+    preset: PresetName = "auto",
+    override: Overrides = None,
+    run_dir: RunDir = RUNS,
+    fresh: Annotated[bool, typer.Option(help="Score again even if the scores exist.")] = False,
+) -> None:
+    """Score a trained run, or weights that other scripts saved, on a test split."""
+    if bool(run) == (checkpoint is not None):
+        raise ConfigError(
+            "evaluate needs either --run or --checkpoint.",
+            fix="name a finished run with --run, or a file of weights with --checkpoint",
+        )
+    inputs = {name: text for name, text in (("data", data), ("model", model)) if text}
+    settings = overrides_of(job, override) | inputs
+    options = {"preset": preset, "overrides": settings, "run_dir": run_dir, "fresh": fresh}
+    watch(start_evaluation(job, run, checkpoint, **options))
 
 
 def start_evaluation(
@@ -292,13 +203,12 @@ def start_evaluation(
 ) -> Run:
     """Launch an evaluation of a run's best checkpoint, or of a file of weights."""
     from nbhelpers.budget.predict import predict_memory
-    from nbhelpers.hardware.detection import detect_hardware
     from nbhelpers.plan import plan_batch
     from nbhelpers.presets.loading import load_preset
     from nbhelpers.runs.run import open_run
     from nbhelpers.runs.starting import launch
 
-    hardware = detect_hardware()
+    hardware = hardware_of(None)
     if checkpoint is None:
         trained = open_run(run, run_dir)
         _require_checkpoint(trained)
@@ -307,17 +217,10 @@ def start_evaluation(
         weights = _existing(checkpoint)
         _require_foreign(weights, overrides)
         chosen = load_preset(job, preset, hardware=hardware, overrides=overrides)
-    split = plan_batch(chosen, hardware)
-    return launch(
-        chosen,
-        split,
-        predict_memory(chosen, split, hardware),
-        hardware=hardware,
-        run_dir=run_dir,
-        job_mode="evaluate",
-        checkpoint=weights,
-        fresh=fresh,
-    )
+    plan = plan_batch(chosen, hardware)
+    options = {"run_dir": run_dir, "job_mode": "evaluate", "checkpoint": weights, "fresh": fresh}
+    budget = predict_memory(chosen, plan, hardware)
+    return launch(chosen, plan, budget, hardware=hardware, **options)
 
 
 def _preset_of(run: Run, job: str) -> Preset:
@@ -365,6 +268,8 @@ def _require_foreign(weights: Path, overrides: Mapping[str, Any]) -> None:
 
 
 def _existing(checkpoint: Path) -> Path:
+    from nbhelpers.use.weight_files import weights_file
+
     if kind_of(checkpoint) not in ("file", "folder"):
         raise DataError(f"There is no checkpoint {checkpoint}.", fix="check the path")
     path = expanded(checkpoint, "--checkpoint").resolve()
@@ -374,41 +279,112 @@ def _existing(checkpoint: Path) -> Path:
     return weights
 
 
-def play_notebook(
-    notebook: Path,
-    parameters: Mapping[str, Any],
-    *,
-    output: Path | None,
-    resume: bool,
-    timeout_s: float | None,
-    require: tuple[str, ...],
+# ------------------------------------------------------------------------------------------------
+# `nbhelpers run`: a headless notebook.
+
+
+def run_notebook(
+    notebook: Annotated[Path, typer.Argument(help="An .ipynb file.")],
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", "--parameter", help="name=value; repeatable.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-O", "--output", help="Where the executed .ipynb is saved.")
+    ] = None,
+    override: Annotated[list[str] | None, typer.Option("-o", "--override", hidden=True)] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the same run; default: anew.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Limit in seconds for the whole run.")
+    ] = None,
+    require: Annotated[
+        list[str] | None, typer.Option(help="A condition such as 'f1>=0.9'; repeatable.")
+    ] = None,
 ) -> None:
-    """Run a notebook, say where it is saved, print the report, then check what was required."""
-    from nbhelpers.notebook.headless import (
-        check_notebook,
-        default_output,
-        notebook_job,
-        project_root,
-        run_notebook,
-    )
+    """Run a notebook headless with checked parameters; exit codes say how it ended."""
+    from nbhelpers.notebook import headless
+    from nbhelpers.presets.parameters import parse_assignments
     from nbhelpers.runs.thresholds import parse_requirements, require_scores
 
-    parse_requirements(require)  # what no job can meet is refused before the notebook is read
-    path = check_notebook(notebook, parameters)[0]
-    conditions = parse_requirements(require, notebook_job(path))
-    saved, started = output or default_output(path, project_root(path)), time.time()
-    try:
-        result = run_notebook(
-            notebook,
-            parameters,
-            output=saved,
-            fresh=not resume,
-            timeout_s=timeout_s,
-            stream=sys.stdout,
+    if override:
+        is_path = override[0].endswith(".ipynb")
+        raise ConfigError(
+            f"`run` has no option -o (-o {override[0]}): a notebook takes parameters.",
+            fix=f"write --output {override[0]}" if is_path else f"write -p {override[0]}",
         )
+    values = parse_assignments(parameter or [], "-p")
+    parse_requirements(require or ())  # what no job can meet is refused before a notebook is read
+    path = headless.check_notebook(notebook, values)[0]
+    conditions = parse_requirements(require or (), headless.notebook_job(path))
+    saved = output or headless.default_output(path, headless.project_root(path))
+    options = {"output": saved, "fresh": not resume, "timeout_s": timeout}
+    started = time.time()
+    try:
+        result = headless.run_notebook(notebook, values, stream=sys.stdout, **options)
     finally:
         if is_file(saved) and saved.stat().st_mtime >= started - 1:
             typer.echo(f"\nNotebook: {saved}")
     if result is not None:
-        typer.echo(show_report(result))
+        typer.echo(report_text(result))
     require_scores(result, conditions)
+
+
+# ------------------------------------------------------------------------------------------------
+# `nbhelpers export-launcher`: a run on several nodes.
+
+
+def export_launcher(
+    job: Job,
+    preset: PresetName = "auto",
+    nodes: Annotated[int, typer.Option(min=1, help="Machines that train together.")] = 2,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Processes on each.")] = 1,
+    gpu: GpuKey = None,
+    override: Overrides = None,
+    run_dir: RunDir = RUNS,
+    main_address: Annotated[str, typer.Option(help="Node 0; default: this machine.")] = "",
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Of node 0.")] = None,
+    slurm: Annotated[Path | None, path_option(help="Write a SLURM script; - prints it.")] = None,
+    partition: Annotated[str, typer.Option(help="Of SLURM.")] = "",
+    time: Annotated[str, typer.Option(help="SLURM's limit, such as 04:00:00.")] = "",
+    account: Annotated[str, typer.Option(help="Of SLURM.")] = "",
+    sbatch: Annotated[
+        list[str] | None, typer.Option(help="Another option of sbatch; repeatable.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Start anew; default: resume.")] = False,
+) -> None:
+    """Prepare a run on several nodes: print the line for each, or write a SLURM script.
+
+    The folder of runs must be one that every node sees. Not tried on real nodes.
+    """
+    from nbhelpers.runs.launcher import prepare_nodes
+
+    launcher = prepare_nodes(
+        job,
+        preset,
+        num_nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        gpu=gpu or "",
+        overrides=overrides_of(job, override),
+        run_dir=run_dir,
+        fresh=fresh,
+        main_address=main_address,
+        port=port,
+        command=shlex.join(["nbhelpers", *sys.argv[1:]]),
+    )
+    named = {"partition": partition, "time": time, "account": account}
+    options = [f"--{name}={value}" for name, value in named.items() if value]
+    _show_launcher(launcher, slurm, [*options, *(sbatch or ())])
+
+
+def _show_launcher(launcher: NodeLauncher, slurm: Path | None, options: list[str]) -> None:
+    """Print the lines of all nodes, or write their SLURM script."""
+    if launcher.run.status == "finished":
+        typer.echo(f"Its report: nbhelpers report {launcher.run.path}")
+    elif slurm is None:
+        typer.echo(launcher.text())
+    elif str(slurm) == "-":
+        typer.echo(launcher.slurm(options), nl=False)
+    else:
+        launcher.write_slurm(slurm, options)
+        typer.echo(launcher.head())
+        typer.echo(f"Submit: sbatch {slurm}")
+        typer.echo(f"Watch: nbhelpers follow {launcher.run.path}")

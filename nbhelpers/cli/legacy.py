@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nbhelpers.cli.options import error_text, typed_path
+from nbhelpers.cli.options import (
+    GpuCount,
+    GpuKey,
+    error_text,
+    hardware_of,
+    path_option,
+    typed_path,
+    warn,
+)
 from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError
 
 if TYPE_CHECKING:
@@ -23,18 +31,12 @@ Model = Annotated[str, typer.Option(help="codegpt, graphcodebert or codebert.")]
 NumGpus = Annotated[
     int | None, typer.Option(min=1, max=MOST, help="GPUs; default: those that are here.")
 ]
-GpuKey = Annotated[str, typer.Option("--gpu", help="Plan for this GPU instead of what is here.")]
-GpuCount = Annotated[int, typer.Option("--count", min=1, max=1024, help="How many such GPUs.")]
-ScriptPath = Annotated[
-    Path, typer.Option("--script", parser=typed_path, help="The training script.")
-]
-OutputDir = Annotated[Path, typer.Option(parser=typed_path, help="For weights and the log.")]
-DataDir = Annotated[Path, typer.Option(parser=typed_path, help="Holds train.txt and the others.")]
+ScriptPath = Annotated[Path, path_option("--script", help="The training script.")]
+OutputDir = Annotated[Path, path_option(help="For weights and the log.")]
+DataDir = Annotated[Path, path_option(help="Holds train.txt and the others.")]
 PerGpu = Annotated[int | None, typer.Option(min=1, max=MOST, help="Pairs per GPU and micro-step.")]
 GlobalBatch = Annotated[int, typer.Option(min=1, max=MOST, help="Pairs per optimizer step.")]
-WriteTo = Annotated[
-    Path | None, typer.Option("--write", parser=typed_path, help="A file or folder to write to.")
-]
+WriteTo = Annotated[Path | None, path_option("--write", help="A file or folder to write to.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a launcher that exists.")]
 
 TUNED_GIB = 44.0  # what a "48 GB" card offers at least
@@ -52,7 +54,7 @@ def patch_legacy(scripts: Scripts, write: Write = False) -> None:
         try:
             typer.echo(patch_text(patch_script(script, write=write), presets))
         except NbhelpersError as error:
-            typer.echo(error_text(error), err=True)
+            warn(error_text(error))
             worst = max(worst, error.exit_code)
     if worst:
         raise typer.Exit(worst)
@@ -61,7 +63,7 @@ def patch_legacy(scripts: Scripts, write: Write = False) -> None:
 def legacy_launcher(
     model: Model = "codegpt",
     num_gpus: NumGpus = None,
-    gpu: GpuKey = "",
+    gpu: GpuKey = None,
     count: GpuCount = 1,
     output_dir: OutputDir = Path("saved_models"),
     script: ScriptPath = Path("run.py"),
@@ -96,7 +98,7 @@ def legacy_launcher(
         presets=tuple(list_presets("clones")),
     )
     if per_gpu_batch is None and 0 < size_gib < (recipe.measured_gib or TUNED_GIB):
-        typer.echo(_too_small(recipe, size_gib), err=True)
+        warn(_too_small(recipe, size_gib))
     if write is None:
         typer.echo(launcher.text, nl=False)
         return
@@ -106,25 +108,20 @@ def legacy_launcher(
     typer.echo(f"{path}: {launcher.plan.words()}")
 
 
-def _cards(num_gpus: int | None, gpu: str, count: int) -> tuple[int, str, float]:
+def _cards(num_gpus: int | None, gpu: str | None, count: int) -> tuple[int, str, float]:
     """How many GPUs, their name and their memory, as far as it is known."""
-    from nbhelpers.hardware.detection import detect_hardware, plan_hardware
-
     if num_gpus is not None and (gpu or count != 1):
         raise ConfigError("--num-gpus and --gpu exclude each other.", fix="use one of the two")
-    if count != 1 and not gpu:
-        raise ConfigError("--count needs --gpu.", fix="add for instance --gpu t4")
     if num_gpus is not None:
         return num_gpus, "", 0.0
-    hardware = plan_hardware(gpu, count) if gpu else detect_hardware()
+    hardware = hardware_of(gpu, count)
     if hardware.gpu is None:
         raise HardwareError(
             f"There is no GPU to count: {hardware.reason}.",
             fix="write --num-gpus N, or --gpu KEY --count N",
         )
-    smallest = hardware.gpu
-    name = smallest.name if hardware.is_uniform else ""
-    return len(hardware.gpus), name, smallest.memory_total_bytes / 2**30
+    name = hardware.gpu.name if hardware.is_uniform else ""
+    return len(hardware.gpus), name, hardware.gpu.memory_total_gib
 
 
 def _check_options(script: Path, model: str, facts: ScriptFacts | None) -> None:
@@ -142,7 +139,7 @@ def _check_options(script: Path, model: str, facts: ScriptFacts | None) -> None:
     if missing:
         options = ", ".join(f"--{name}" for name in missing)
         text = f"{script} has no option {options}, and refuses what it does not know."
-        typer.echo(f"{text} Fix: delete these lines of the launcher.", err=True)
+        warn(f"{text} Fix: delete these lines of the launcher.")
 
 
 def _too_small(recipe: Recipe, size_gib: float) -> str:

@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from nbhelpers.cli.options import table, typed_path
+from nbhelpers.cli.options import (
+    RUNS,
+    Device,
+    RunDir,
+    path_option,
+    refuse_study,
+    table,
+    typed_path,
+    warn,
+)
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 
 # ------------------------------------------------------------------------------------------------
@@ -24,12 +33,8 @@ FEATURES_SHOWN = 6
 
 def audit(
     data: Annotated[str, typer.Argument(help="A file, a folder, a hub id, or smoke.")],
-    json: Annotated[
-        Path | None, typer.Option("--json", parser=typed_path, help="Write all facts here.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", parser=typed_path, help="Write a page with a figure.")
-    ] = None,
+    json: Annotated[Path | None, path_option("--json", help="Write all facts here.")] = None,
+    html: Annotated[Path | None, path_option("--html", help="Write a page with a figure.")] = None,
     canonical: Annotated[str, typer.Option(help="The form trained on: raw, text, flat.")] = "text",
     revision: Annotated[str, typer.Option(help="Branch, tag or commit on the hub.")] = "",
     known_humans: Annotated[str, typer.Option(help="Code that people are known to have.")] = "",
@@ -92,17 +97,9 @@ def _item(sentence: str) -> str:
 Model = Annotated[
     str, typer.Option("--model", "-m", help="A run, a checkpoint, or an exported folder.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Programs scored at once.")]
-RunDir = Annotated[
-    Path, typer.Option(parser=typed_path, help="The folder that holds the run folders.")
-]
-Csv = Annotated[
-    Path | None, typer.Option("--csv", parser=typed_path, help="Write the table as CSV.")
-]
-Json = Annotated[
-    Path | None, typer.Option("--json", parser=typed_path, help="Write everything as JSON.")
-]
+Csv = Annotated[Path | None, path_option("--csv", help="Write the table as CSV.")]
+Json = Annotated[Path | None, path_option("--json", help="Write everything as JSON.")]
 Language = Annotated[str, typer.Option(help="Of every file; default: by its ending.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
@@ -110,17 +107,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 def calibrate(
     humans: Annotated[
         Path,
-        typer.Option(parser=typed_path, help="Code that your people are known to have written."),
+        path_option(help="Code that your people are known to have written."),
     ],
     model: Model,
     fpr: Annotated[float, typer.Option(help="False-positive rate to promise.")] = 0.01,
     confidence: Annotated[float, typer.Option(help="How sure the promise holds.")] = 0.95,
-    out: Annotated[
-        Path | None, typer.Option(parser=typed_path, help="Default: beside the model.")
-    ] = None,
+    out: Annotated[Path | None, path_option(help="Default: beside the model.")] = None,
     device: Device = "auto",
     batch_size: BatchSize = 32,
-    run_dir: RunDir = Path("runs"),
+    run_dir: RunDir = RUNS,
     quiet: Quiet = False,
 ) -> None:
     """Fix the threshold on your own people's code; exit code 7 when there is too little of it.
@@ -155,16 +150,14 @@ def detect(
     csv: Csv = None,
     json: Json = None,
     calibration: Annotated[
-        Path | None, typer.Option(parser=typed_path, help="Default: the one beside the model.")
+        Path | None, path_option(help="Default: the one beside the model.")
     ] = None,
-    evidence: Annotated[
-        Path | None, typer.Option(parser=typed_path, help="A folder for a sheet of each file.")
-    ] = None,
+    evidence: Annotated[Path | None, path_option(help="A folder for a sheet of each file.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 50,
     language: Language = "",
     device: Device = "auto",
     batch_size: BatchSize = 32,
-    run_dir: RunDir = Path("runs"),
+    run_dir: RunDir = RUNS,
     quiet: Quiet = False,
 ) -> None:
     """Score code and rank it; nothing is called AI without a calibration on your own people."""
@@ -197,16 +190,14 @@ def similar(
     other: Annotated[
         Path | None, typer.Argument(metavar="[B]", parser=typed_path, help="Compare A with B.")
     ] = None,
-    starter: Annotated[
-        Path | None, typer.Option(parser=typed_path, help="Code that was handed out.")
-    ] = None,
+    starter: Annotated[Path | None, path_option(help="Code that was handed out.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Pairs to show and to write.")] = 50,
     csv: Csv = None,
     json: Json = None,
     language: Language = "",
     device: Device = "auto",
     batch_size: BatchSize = 32,
-    run_dir: RunDir = Path("runs"),
+    run_dir: RunDir = RUNS,
     quiet: Quiet = False,
 ) -> None:
     """Rank pairs of programs by similarity, with the score of plain n-grams beside ours."""
@@ -258,10 +249,9 @@ def ask(
     base: Annotated[str, typer.Option(help="Of an adapter that names none.")] = "",
     template: Annotated[str, typer.Option(help="Where the folder does not say.")] = "",
     device: Device = "auto",
-    run_dir: RunDir = Path("runs"),
+    run_dir: RunDir = RUNS,
 ) -> None:
     """Ask a trained model; it also takes a merged model's folder."""
-    from nbhelpers.cli.flow import refuse_study
     from nbhelpers.use.model import load
 
     refuse_study("ask", run, run_dir)
@@ -270,7 +260,7 @@ def ask(
     options = {"base": base or None, "template": template or None, "run_dir": run_dir}
     with load(run, device=device, **options) as model:
         for note in model.trained.notes:
-            typer.echo(f"note: {note}", err=True)
+            warn(f"note: {note}")
         if compare:
             typer.echo(model.compare(prompt, **how).text())
             return
@@ -285,10 +275,9 @@ def merge(
         list[str] | None, typer.Option(help="Measure on these; default: held-out samples.")
     ] = None,
     device: Device = "auto",
-    run_dir: RunDir = Path("runs"),
+    run_dir: RunDir = RUNS,
 ) -> None:
     """Merge an adapter into its base, and keep the model only if it answers alike."""
-    from nbhelpers.cli.flow import refuse_study
     from nbhelpers.use.model import merge as merge_run
 
     refuse_study("merge", run, run_dir)
@@ -303,10 +292,9 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="A detector: as an ONNX graph too.")] = False,
     push_to: Annotated[str, typer.Option(help="OWNER/NAME on the hub; default: nowhere.")] = "",
     public: Annotated[bool, typer.Option(help="A new repository is public.")] = False,
-    run_dir: RunDir = Path("runs"),
+    run_dir: RunDir = RUNS,
 ) -> None:
     """Write adapter or detector, its tokenizer and a model card as a folder for others."""
-    from nbhelpers.cli.flow import refuse_study
     from nbhelpers.use.model import export as export_run
 
     refuse_study("export", run, run_dir)

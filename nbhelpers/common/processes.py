@@ -227,19 +227,10 @@ WORKER_MODULE = "nbhelpers.jobs.worker"
 MODULE_VARIABLE = "NBHELPERS_WORKER_MODULE"
 # What another launcher around the notebook left behind would make a single process think that
 # it is one of several, or override the precision that the preset decides.
-_WORD = "[A-Za-z0-9_]+"  # for Python and for bash alike
-FOREIGN_PATTERN = (
-    f"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_{_WORD}|ROLE_{_WORD}"
-    f"|MASTER_ADDR|MASTER_PORT|NBHELPERS_SUPERVISOR|TORCHELASTIC_{_WORD}|FSDP_{_WORD}|PARALLELISM_CONFIG_{_WORD}"
-    f"|ACCELERATE_(USE_{_WORD}|MIXED_PRECISION|DYNAMO_{_WORD}|GRADIENT_{_WORD}|DEEPSPEED_{_WORD}))"
-)
-_FOREIGN = re.compile(FOREIGN_PATTERN)
-# Those of them that a launcher on another node does not set anew, by name.
-FOREIGN_NAMES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("GROUP_RANK", "ROLE_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED"),
-    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"),
-    *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "NBHELPERS_SUPERVISOR"),
+_FOREIGN = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|NBHELPERS_SUPERVISOR"
+    r"|(GROUP|ROLE|TORCHELASTIC|FSDP|PARALLELISM_CONFIG)_\w+"
+    r"|ACCELERATE_(MIXED_PRECISION|(USE|DYNAMO|GRADIENT|DEEPSPEED)_\w+))"
 )
 _FAILURE = re.compile(
     r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*"

@@ -28,8 +28,8 @@ from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.preset import Preset
 from nbhelpers.runs.events import EventWriter, phase_seconds, read_events
-from nbhelpers.runs.nodes import attend
 from nbhelpers.runs.run import Run, redirect_output
+from nbhelpers.runs.unsupervised import attend
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.context import RunContext

@@ -7,154 +7,158 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.notebook.choice import Resolved
+from nbhelpers.notebook.choice import Answer, Choice
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.loading import ADAPTERS
 from nbhelpers.presets.parameters import MORE, override_words
+from nbhelpers.presets.preset import OVERRIDES
 
 if TYPE_CHECKING:
+    from nbhelpers.hardware.detection import Hardware
+    from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
 
 BUDGET_NOTEBOOK = "notebooks/00_gpu_and_budget.ipynb"
 WISHES = {"price_per_hour": "--price", "max_hours": "--max-hours"}  # as options of the shell
 DECLARED_BUDGET = ("model", "per_device_train_batch_size", "seq_len")
+ADAPTER_SETTINGS = ("method", "lora_r", "lora_alpha", "lora_target_modules")
 
 
-def parameters_of(resolved: Resolved, *, of_job: bool = False) -> dict[str, Any]:
+def all_lines(answer: Answer) -> dict[str, str]:
+    """Return every form of the choice by its name."""
+    return {
+        "parameters cell": parameter_lines(answer),
+        "Python": python_lines(answer),
+        "papermill": papermill_lines(answer),
+        "shell": shell_lines(answer),
+    }
+
+
+def budget_lines(preset: Preset, plan: BatchPlan, hardware: Hardware) -> list[str]:
+    """Return the lines that mean the same as a prepared run in Python, and that start it."""
+    changed = [n for n, where in preset.provenance.items() if where.startswith(OVERRIDES)]
+    values = preset.settings.model_dump(mode="json")
+    # Of method and rank a notebook makes one parameter, `adapters`.
+    own = {name: values[name] for name in changed if name not in ("method", "lora_r")}
+    facts = {"hardware": hardware, "preset": preset, "plan": plan}
+    answers = [
+        Answer(
+            choice=Choice(job=preset.job, preset=preset.name, overrides=overrides),
+            variants={preset.name: preset},
+            **facts,
+        )
+        for overrides in ({name: values[name] for name in changed}, own)
+    ]
+    python = f"import nbhelpers as nb\n{python_lines(answers[0])}"
+    return ["In Python:", python, "By papermill:", papermill_lines(answers[1])]
+
+
+def parameters_of(answer: Answer, *, of_job: bool = False) -> dict[str, Any]:
     """Return the choice as parameters of the notebook that the picker stands in.
 
     Args:
-        resolved: The choice.
+        answer: The choice with its objects.
         of_job: Take the notebook that trains, wherever the picker stands.
     """
-    choice, values = resolved.choice, {}
+    choice, values = answer.choice, {}
     is_budget = choice.any_job and not of_job
     own = DECLARED_BUDGET if is_budget else JOBS[choice.job].parameters
     if is_budget:
-        values |= {"gpu": planned_gpu(resolved) or "here"}
-        values |= {"gpu_count": count} if (count := len(resolved.hardware.gpus)) > 1 else {}
+        values["gpu"] = _planned_gpu(answer) or "here"
+        if (count := len(answer.hardware.gpus)) > 1:
+            values["gpu_count"] = count
         values["job"] = choice.job
-    values["preset"] = choice.preset if _is_file(choice.preset) else resolved.preset.name
+    values["preset"] = _preset(answer)
     if JOBS[choice.job].has_adapters:
-        values[ADAPTERS] = choice.adapters or resolved.preset.settings.adapter
+        values[ADAPTERS] = choice.adapters or answer.preset.settings.adapter
     values |= {name: value for name, value in choice.overrides.items() if name in own}
     if more := {name: v for name, v in choice.overrides.items() if name not in own}:
         values[MORE] = more
     return values | choice.wishes if is_budget else values
 
 
-def planned_gpu(resolved: Resolved) -> str | None:
-    """Return the key of the GPU that the choice plans for; None for what is really here."""
-    gpu = resolved.hardware.gpu if resolved.hardware.is_planned else None
+def _planned_gpu(answer: Answer) -> str | None:
+    """The key of the GPU that the choice plans for; None for what is really here."""
+    gpu = answer.hardware.gpu if answer.hardware.is_planned else None
     return gpu.key if gpu is not None else None
 
 
-def _is_file(preset: str) -> bool:
-    return preset.endswith((".yaml", ".yml"))
+def _preset(answer: Answer) -> str:
+    """The preset's name, for `auto` what it means; a file of one's own as it was typed."""
+    preset = answer.choice.preset
+    return preset if preset.endswith((".yaml", ".yml")) else answer.preset.name
 
 
-def parameter_lines(resolved: Resolved) -> str:
-    """Write the choice for the cell under `Parameters`.
-
-    Returns:
-        One assignment a line, in the notebook's order.
-    """
-    return "\n".join(f"{name} = {_quoted(v)}" for name, v in parameters_of(resolved).items())
+def parameter_lines(answer: Answer) -> str:
+    """Write the choice for the cell under `Parameters`: one assignment a line, in its order."""
+    return "\n".join(f"{name} = {_quoted(v)}" for name, v in parameters_of(answer).items())
 
 
 def _quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def python_lines(resolved: Resolved) -> str:
+def python_lines(answer: Answer) -> str:
     """Write the choice as calls of this package."""
-    preset = _quoted(parameters_of(resolved)["preset"])
-    count = f", {len(resolved.hardware.gpus)}" if len(resolved.hardware.gpus) > 1 else ""
-    key = planned_gpu(resolved)
+    count = f", {len(answer.hardware.gpus)}" if len(answer.hardware.gpus) > 1 else ""
+    key = _planned_gpu(answer)
     where = f'nb.plan_hardware("{key}"{count})' if key else "nb.detect_hardware()"
-    changed = _overrides(resolved)
+    changed: dict[str, Any] = dict(answer.choice.overrides)
+    ours, own = answer.run_preset.settings, answer.preset.settings
+    for name in ADAPTER_SETTINGS:  # an adapter that is not the preset's own is an override too
+        if (value := getattr(ours, name, None)) != getattr(own, name, None):
+            changed[name] = value
     options = f", overrides={changed!r}" if changed else ""
+    preset = f'"{answer.choice.job}", {_quoted(_preset(answer))}'
     return (
         f"hardware = {where}\n"
-        f'chosen = nb.load_preset("{resolved.choice.job}", {preset}, hardware=hardware{options})\n'
+        f"chosen = nb.load_preset({preset}, hardware=hardware{options})\n"
         "plan = nb.plan_batch(chosen, hardware)\n"
         "budget = nb.predict_memory(chosen, plan, hardware)"
     )
 
 
-def _overrides(resolved: Resolved) -> dict[str, Any]:
-    """The overrides of a choice; one adapter that is not the preset's own is an override too."""
-    changed: dict[str, Any] = dict(resolved.choice.overrides)
-    if len(resolved.variants) == 1:
-        (variant,) = resolved.variants.values()
-        for name in ("method", "lora_r", "lora_alpha", "lora_target_modules"):
-            value = getattr(variant.settings, name, None)
-            if value != getattr(resolved.preset.settings, name, None):
-                changed[name] = value
-    return changed
-
-
-def papermill_lines(resolved: Resolved) -> str:
+def papermill_lines(answer: Answer) -> str:
     """Write the choice as papermill's command for the notebook that trains.
 
     Where the picker stands in the budget notebook, the command for that one comes first.
     """
-    notebook = JOBS[resolved.choice.job].notebook
-    job = _papermill(notebook, parameters_of(resolved, of_job=True)) if notebook else ""
-    if not resolved.choice.any_job:
+    notebook = JOBS[answer.choice.job].notebook
+    job = _papermill(notebook, parameters_of(answer, of_job=True)) if notebook else ""
+    if not answer.choice.any_job:
         return job
-    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(resolved))}\n{job}".rstrip()
+    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(answer))}\n{job}".rstrip()
 
 
 def _papermill(notebook: str, parameters: Mapping[str, Any]) -> str:
     words = ["papermill", "--cwd", ".", notebook, "out.ipynb"]
     for name, value in parameters.items():
         # papermill reads plain words; a list, a mapping or what looks like another value is YAML
-        is_plain = isinstance(value, str | int | float) and _reads_back(value)
+        is_plain = isinstance(value, int | float) or (isinstance(value, str) and _is_word(value))
         words += ["-p", name, str(value)] if is_plain else ["-y", json.dumps({name: value})]
     return shlex.join(words)
 
 
-def _reads_back(value: Any) -> bool:
-    """Whether papermill's `-p` keeps the value: it reads True, None and numbers out of words."""
-    if not isinstance(value, str):
-        return True
+def _is_word(text: str) -> bool:
+    """Whether papermill's `-p` keeps a text: it reads True, None and numbers out of words."""
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return value not in ("True", "False", "None", "")
+        return text not in ("True", "False", "None", "")
     return False
 
 
-def shell_lines(resolved: Resolved) -> str:
+def shell_lines(answer: Answer) -> str:
     """Write the choice as commands: the budget for the chosen GPU, then the run on this machine."""
-    preset, job = loaded(resolved), resolved.choice.job
-    name = str(parameters_of(resolved)["preset"])
-    settings = override_words(preset)
+    job, name = answer.choice.job, _preset(answer)
     budget = ["nbhelpers", "budget", "--job", job, "--preset", name]
-    if key := planned_gpu(resolved):
-        count = len(resolved.hardware.gpus)
+    if key := _planned_gpu(answer):
+        count = len(answer.hardware.gpus)
         budget += ["--gpu", key, *(["--count", str(count)] if count > 1 else [])]
-    for wish, value in resolved.choice.wishes.items():
+    for wish, value in answer.choice.wishes.items():
         budget += [WISHES[wish], str(value)]
     train = ["nbhelpers", "train", job, "--preset", name]
-    if len(resolved.variants) > 1:
-        train = ["nbhelpers", "study", "--preset", name, "--adapters", resolved.choice.adapters]
+    if len(answer.variants) > 1:
+        train = ["nbhelpers", "study", "--preset", name, "--adapters", answer.choice.adapters]
+    settings = override_words(answer.run_preset)
     return "\n".join(shlex.join([*words, *settings]) for words in (budget, train))
-
-
-def loaded(resolved: Resolved) -> Preset:
-    """Return the one preset that runs; of a study the preset that its runs share."""
-    return (
-        next(iter(resolved.variants.values())) if len(resolved.variants) == 1 else resolved.preset
-    )
-
-
-def all_lines(resolved: Resolved) -> Mapping[str, str]:
-    """Return every form of the choice by its name."""
-    return {
-        "parameters cell": parameter_lines(resolved),
-        "Python": python_lines(resolved),
-        "papermill": papermill_lines(resolved),
-        "shell": shell_lines(resolved),
-    }

@@ -5,7 +5,6 @@ Following only reads the run folder: it can begin late, end early and happen twi
 
 from __future__ import annotations
 
-import re
 import shlex
 import signal
 import time
@@ -17,12 +16,9 @@ from nbhelpers.errors import JobFailed, Killed, LaunchError, NbhelpersError, Sto
 from nbhelpers.hardware.machine import is_headless
 from nbhelpers.runs.events import Event, tail
 from nbhelpers.runs.progress import Progress, View, choose_view
-from nbhelpers.runs.ranks import lost_ranks
 from nbhelpers.runs.run import Run, RunResult, is_supervised
 
 LOG_LINES = 20
-LAST_WORDS_S = 5.0
-_BROKEN = re.compile(r"connection|broken pipe|timed? ?out|nccl|gloo|socket|store", re.IGNORECASE)
 _SPEAK_FOR_THEMSELVES = ("ConfigError", "DataError")  # their message says it all
 _RESUME = "Launch the same configuration again: it continues from the last checkpoint."
 
@@ -199,8 +195,6 @@ def _failure(run: Run) -> NbhelpersError:
         return _rebuild(named[0], run)
     if number:
         return _killed(run, ended, number)
-    if errors and (lost := _lost(run, errors[0])):
-        return lost
     if errors:
         return _rebuild(errors[0], run)
     code, rank = ended.get("returncode"), ended.get("rank") or 0
@@ -241,23 +235,6 @@ def _killed(run: Run, ended: dict[str, Any], number: int) -> Killed:
         why = " Native code crashed: a driver or a library, rather than Python."
     message = f"{who} of {run.id} was killed by {name}, which nobody here asked for.{why}"
     return Killed(message, fix=fix, details=_log_end(run, rank or 0))
-
-
-def _lost(run: Run, first: Event) -> Killed | None:
-    """The error of a run whose other node died: this one saw no more than a broken connection."""
-    if not _BROKEN.search(str(first.get("message", ""))):
-        return None
-    deadline = time.monotonic() + LAST_WORDS_S  # the other ranks fail too, and say so
-    while (lost := lost_ranks(run.path, run.process)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if not lost:
-        return None
-    names = ", ".join(f"{rank} on {host}" for rank, host in lost.items())
-    return Killed(
-        f"{run.id} lost rank {names}: it ended without a word, killed or with its node.",
-        fix="Start every node again: the run goes on from its last checkpoint.",
-        details="\n".join([str(first.get("message")), _log_end(run, min(lost))]).rstrip(),
-    )
 
 
 def _log_end(run: Run, rank: int) -> str:

@@ -1,4 +1,10 @@
-"""Several nodes: a run in a shared folder, the lines that start it, and a SLURM script."""
+"""Several nodes: a run in a shared folder, the lines that start it, and a SLURM script.
+
+`launch` starts processes on one machine. Here nothing is started: `prepare_nodes` writes `run.json`
+once, and the `NodeLauncher` that it returns knows the line for each node and a SLURM script. They
+were not run on real nodes: two nodes on one machine, and stand-ins of SLURM's programs, are what
+the tests have.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +13,14 @@ import re
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.common.files import expanded, locked, write_json
-from nbhelpers.common.processes import (
-    FOREIGN_NAMES,
-    FOREIGN_PATTERN,
-    MODULE_VARIABLE,
-    WORKER_MODULE,
-    node_environment,
-)
+from nbhelpers.common.files import expanded, is_file, kind_of, locked, write_json
+from nbhelpers.common.processes import MODULE_VARIABLE, WORKER_MODULE, node_environment
 from nbhelpers.errors import ConfigError, LaunchError
 from nbhelpers.hardware.detection import MOST_GPUS, Hardware, detect_hardware, plan_hardware
 from nbhelpers.runs.run import Run
@@ -30,187 +31,46 @@ if TYPE_CHECKING:
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
 
-
-# ------------------------------------------------------------------------------------------------
-# The SLURM script of a run on several nodes.
-
-
-CPUS_PER_PROCESS = 4  # as many as the threads that `launcher` gives each of them
-_WORD = re.compile(r"[\w.,:+/=@%-]+")
+DEFAULT_PORT = 29500
+THREADS = 4  # of each process: few enough for every node, and the GPU does the work
+CONFIG_NAME = "accelerate.json"  # in place of what a user of Accelerate has configured
+STOP_BEFORE_END_S = 120  # time for one step and one checkpoint before SLURM's time limit
+NOT_TRIED = "not run on real nodes"
 WRITTEN_BY = "written by nbhelpers export-launcher"
-STOP_BEFORE_END_S = 120  # time for one step and one checkpoint before the time limit
-# The parts of the script that no setting changes. `@NAME@` marks what `slurm_script` fills in.
-_BODY = """\
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.%\w]*")
+_SCRIPT = Template("""\
+#!/bin/bash
+$options
+# $run_id on $nodes nodes, $written_by ($not_tried). Submit: sbatch.
 set -euo pipefail
-
-# What a launcher around this job may have left in the environment would count as ours.
-for name in $(compgen -e); do
-  if [[ $name =~ ^@FOREIGN@$ ]]; then unset "$name"; fi
-done
-@EXPORTS@
-export PATH="$PATH:"@BIN@
-
-export RUN_DIR=@RUN_DIR@
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
-if [ "$(wc -l <<<"$hosts")" -ne @NODES@ ]; then
-  echo "the plan is for @NODES@ nodes, but the job has: ${hosts//$'\\n'/ }" >&2
-  exit 3
-fi
-export MAIN_ADDRESS=${hosts%%$'\\n'*}
-export MAIN_PORT=@PORT@
-export FIRST_FAILURE="$RUN_DIR/slurm-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.failed"
-rm -f "$FIRST_FAILURE"
-
-# On every node; the first to fail leaves its exit code for the whole job.
-read -r -d '' on_node <<'ON_NODE' || true
-set -euo pipefail
-exec >>"$RUN_DIR/node$SLURM_NODEID.log" 2>&1
-echo "== $(date) $(hostname): node $SLURM_NODEID of job $SLURM_JOB_ID"
-code=0
-@LAUNCH@ || code=$?
-if [ "$code" -ne 0 ]; then
-  (set -o noclobber; echo "$code $SLURM_NODEID" >"$FIRST_FAILURE") 2>/dev/null || true
-fi
-exit "$code"
-ON_NODE
+$exports
+export PATH="$$PATH:"$bin
+export RUN_DIR=$run_dir
+export MAIN_ADDRESS=$$(scontrol show hostnames "$$SLURM_JOB_NODELIST" | head -n 1)
+export MAIN_PORT=$port
 
 # Shortly before the time limit (USR1) the run saves, ends cleanly and waits in the queue again; the
 # next start continues it. TERM ends it cleanly, and is left to whoever sent it.
 again=
-trap 'again=yes; touch "$RUN_DIR/stop"' USR1
-trap 'touch "$RUN_DIR/stop"' TERM
-srun --nodes=@NODES@ --ntasks=@NODES@ --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 \\
-  ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} --export=ALL bash -c "$on_node" &
-task=$!
+trap 'again=yes; touch "$$RUN_DIR/stop"' USR1
+trap 'touch "$$RUN_DIR/stop"' TERM
+srun --nodes=$nodes --ntasks=$nodes --ntasks-per-node=1 --kill-on-bad-exit=1 \\
+  --output="$$RUN_DIR/node%n.log" --open-mode=append bash -c '$launch' &
+task=$$!
 code=0
-wait "$task" || code=$?
-while kill -0 "$task" 2>/dev/null; do  # a signal ends `wait` before the nodes have ended
+wait "$$task" || code=$$?
+while kill -0 "$$task" 2>/dev/null; do  # a signal ends `wait` before the nodes have ended
   code=0
-  wait "$task" || code=$?
+  wait "$$task" || code=$$?
 done
-
-if [ "$code" -ne 0 ]; then
-  if [ -s "$FIRST_FAILURE" ]; then
-    read -r code node <"$FIRST_FAILURE"
-    echo "node $node failed first, with exit code $code; the end of $RUN_DIR/node$node.log:" >&2
-    tail -n 30 "$RUN_DIR/node$node.log" >&2
-  fi
-  exit "$code"
+if [ "$$code" -ne 0 ]; then
+  tail -n 30 "$$RUN_DIR"/node*.log >&2
+  exit "$$code"
 fi
-if [ -n "$again" ] && [ ! -e "$RUN_DIR/result.json" ]; then
-  scontrol requeue "$SLURM_JOB_ID"
+if [ -n "$$again" ] && [ ! -e "$$RUN_DIR/result.json" ]; then
+  scontrol requeue "$$SLURM_JOB_ID"
 fi
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmOptions:
-    """What sbatch is told beside nodes and GPUs; "" leaves it to the cluster."""
-
-    partition: str = ""
-    time: str = ""
-    account: str = ""
-    others: tuple[str, ...] = ()  # whole options, such as `--gres=gpu:4`
-
-    def lines(self) -> Iterator[str]:
-        """Yield the options of sbatch."""
-        named = {"partition": self.partition, "time": self.time, "account": self.account}
-        for name, value in named.items():
-            if value:
-                if not _WORD.fullmatch(value):
-                    text = f"--{name} {value!r} cannot stand in a SLURM script."
-                    raise ConfigError(text, fix="write it without blanks, quotes and line breaks")
-                yield f"--{name}={value}"
-        yield from self.others
-
-
-def slurm_script(
-    run: Run,
-    words: Sequence[str],
-    *,
-    num_nodes: int,
-    gpus_per_node: int,
-    port: str,
-    environment: Mapping[str, str],
-    options: SlurmOptions,
-) -> str:
-    """Return a batch script; it exits with the code of the first node that failed.
-
-    Args:
-        run: The prepared run.
-        words: The launcher's words on a node, quoted for a shell.
-        num_nodes: As planned.
-        gpus_per_node: 0 on CPUs.
-        port: Of node 0; may be a shell's expression.
-        environment: What every worker must find.
-        options: For sbatch.
-
-    Raises:
-        ConfigError: An option would break its line.
-    """
-    if set('"\\') & set(str(run.path)) or not str(run.path).isprintable():
-        raise ConfigError(
-            f"The run folder {str(run.path)!r} cannot stand in an option of sbatch.",
-            fix="set --run-dir to a path without double quotes, backslashes and line breaks",
-        )
-    head = [f"--job-name={run.id}", f"--nodes={num_nodes}", "--ntasks-per-node=1"]
-    if gpus_per_node and not any(line.startswith("--g") for line in options.others):
-        head.append(f"--gpus-per-node={gpus_per_node}")
-    # One task holds all processes of a node, and SLURM gives a task one CPU where nothing is said.
-    if not any(line.startswith("--cpus-per") for line in options.others):
-        head.append(f"--cpus-per-task={CPUS_PER_PROCESS * max(gpus_per_node, 1)}")
-    log = str(run.path / "slurm-%j.log")
-    head += ["--requeue", "--open-mode=append", f'--output="{_escaped(log)}"']
-    head += [f"--signal=B:USR1@{STOP_BEFORE_END_S}", *options.lines()]
-    for line in head:
-        if not line.startswith("--") or not line.isprintable():
-            raise ConfigError(f"{line!r} is no option of sbatch.", fix="write --name=value")
-    parts = {
-        "FOREIGN": FOREIGN_PATTERN,
-        "EXPORTS": "\n".join(f"export {n}={shlex.quote(v)}" for n, v in environment.items()),
-        "BIN": shlex.quote(str(Path(sys.executable).parent)),
-        "RUN_DIR": shlex.quote(str(run.path)),
-        "NODES": str(num_nodes),
-        "PORT": port,
-        "LAUNCH": _broken_up(words),
-    }
-    # In one pass: a run folder may hold such a mark itself.
-    body = re.sub(f"@({'|'.join(parts)})@", lambda match: parts[match[1]], _BODY)
-    first = f"# {run.id} on {num_nodes} nodes, {WRITTEN_BY}. Submit: sbatch."
-    return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in head), first, body])
-
-
-def _escaped(path: str) -> str:
-    """A path for sbatch, which replaces `%j` but no other `%`."""
-    folder, name = path.rsplit("/", 1)
-    return folder.replace("%", "%%") + "/" + name
-
-
-def _broken_up(words: Sequence[str]) -> str:
-    """A command of a shell over several lines, an option with its value on each."""
-    lines, line = [], ""
-    for word in words:
-        if line and (word.startswith("--") or word == "-m"):
-            lines.append(line)
-            line = "  " + word
-        else:
-            line = f"{line} {word}" if line else word
-    return " \\\n".join([*lines, line])
-
-
-# ------------------------------------------------------------------------------------------------
-# Several nodes: prepare a run in a shared folder, and write what starts it on each of them.
-#
-# `launch` starts processes on one machine. Here nothing is started: `prepare_nodes` writes
-# `run.json` once, and the `NodeLauncher` that it returns knows the line for each node and a SLURM
-# script. The lines name everything that counts, and take nothing from Accelerate's own
-# configuration file.
-
-
-DEFAULT_PORT = 29500
-CONFIG_NAME = "accelerate.json"
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.%\w]*")
-THREADS = 4  # of each process: few enough for every node, and the GPU does the work
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,28 +90,27 @@ class NodeLauncher:
         nodes = f"{self.num_nodes} nodes x {self.processes_per_node} x {device}"
         return f"NodeLauncher({self.run.id}, {nodes}, main node {self.main_address})"
 
-    def words(self, machine_rank: str, *, address: str, port: str) -> list[str]:
-        """Return the launcher's words for one node; the three may be variables of a shell.
+    def words(self, machine_rank: str, *, address: str, port: str, folder: str) -> list[str]:
+        """Return the launcher's words for one node; all four are quoted, or variables of a shell.
 
         `accelerate launch` started a single process when it was asked for two on a CPU, hence
         torchrun there.
         """
         module = os.environ.get(MODULE_VARIABLE, WORKER_MODULE)
-        start = ["-m", module, shlex.quote(str(self.run.path))]
+        worker = ["-m", module, folder]
         if not self.use_gpu:
             options = {"--nnodes": self.num_nodes, "--nproc-per-node": self.processes_per_node}
             options |= {"--node-rank": machine_rank, "--master-addr": address}
             options |= {"--master-port": port, "--rdzv-backend": "static", "--max-restarts": 0}
-            return ["torchrun", *_flags(options), *start]
-        options = {"--config_file": shlex.quote(str(self.run.path / CONFIG_NAME))}
-        flags = [*_flags(options), "--multi_gpu"]
+            return ["torchrun", *_flags(options), *worker]
         options = {"--num_machines": self.num_nodes, "--machine_rank": machine_rank}
         options |= {"--num_processes": self.num_nodes * self.processes_per_node}
         options |= {"--main_process_ip": address, "--main_process_port": port}
         options |= {"--rdzv_backend": "static", "--max_restarts": 0, "--gpu_ids": "all"}
         options |= {"--mixed_precision": self.mixed_precision, "--dynamo_backend": "no"}
         options |= {"--num_cpu_threads_per_process": THREADS}
-        return ["accelerate", "launch", *flags, *_flags(options), *start]
+        config = ["--config_file", f"{folder}/{CONFIG_NAME}"]
+        return ["accelerate", "launch", *config, "--multi_gpu", *_flags(options), *worker]
 
     @property
     def mixed_precision(self) -> str:
@@ -260,44 +119,93 @@ class NodeLauncher:
 
     def line(self, machine_rank: int) -> str:
         """Return the whole line of a shell that starts one node."""
-        unset = [word for name in FOREIGN_NAMES for word in ("-u", name)]
-        setting = [f"{name}={shlex.quote(value)}" for name, value in self.environment().items()]
-        port = str(self.port or DEFAULT_PORT)
-        address = shlex.quote(self.main_address)
-        words = self.words(str(machine_rank), address=address, port=port)
-        return " ".join(["env", *unset, *setting, *words])
+        address, port = shlex.quote(self.main_address), str(self.port or DEFAULT_PORT)
+        folder = shlex.quote(str(self.run.path))
+        words = self.words(str(machine_rank), address=address, port=port, folder=folder)
+        return " ".join(["env", *self._environment(), *words])
 
-    def environment(self) -> dict[str, str]:
-        """Return what every worker must find in its environment."""
-        return node_environment(self.use_gpu)
+    def _environment(self) -> list[str]:
+        """What every worker must find in its environment, as assignments of a shell."""
+        environment = node_environment(self.use_gpu)
+        return [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+
+    def head(self) -> str:
+        """Return what a person must know of the prepared run."""
+        return (
+            f"{self.run.id} is prepared, not started: {self.run.path}\n"
+            "Every node must see this folder under this path, and have the same environment; "
+            f"{NOT_TRIED}."
+        )
 
     def text(self) -> str:
         """Return the lines of all nodes with what a person must know."""
-        lines = [
-            f"{self.run.id} is prepared, not started: {self.run.path}",
-            "Every node must see this folder under this path, and have the same environment.",
-            f"Node 0 is {self.main_address}; the others reach it at port "
-            f"{self.port or DEFAULT_PORT}.",
-        ]
+        port = self.port or DEFAULT_PORT
+        lines = [self.head()]
+        lines.append(f"Node 0 is {self.main_address}; the others reach it at port {port}.")
         for rank in range(self.num_nodes):
             lines += ["", f"# on node {rank}", self.line(rank)]
         path = shlex.quote(str(self.run.path))
         watch = f"Watch: nbhelpers follow {path}   Stop: nbhelpers stop {path}"
         return "\n".join([*lines, "", watch, "The same lines again continue a run that ended."])
 
-    def slurm(self, options: SlurmOptions) -> str:
-        """Return a batch script that starts all nodes, and continues the run when requeued."""
-        port = str(self.port) if self.port else "$((20000 + SLURM_JOB_ID % 20000))"
-        words = self.words('"$SLURM_NODEID"', address='"$MAIN_ADDRESS"', port='"$MAIN_PORT"')
-        return slurm_script(
-            self.run,
-            words,
-            num_nodes=self.num_nodes,
-            gpus_per_node=self.processes_per_node if self.use_gpu else 0,
-            port=port,
-            environment=self.environment(),
-            options=options,
+    def slurm(self, options: Sequence[str] = ()) -> str:
+        """Return a batch script that starts all nodes, and continues the run when requeued.
+
+        Args:
+            options: For sbatch, such as `--time=04:00:00`; they come after, and so win over, ours.
+
+        Raises:
+            ConfigError: One of them is no option of sbatch, or a path does not fit into a script.
+        """
+        path = str(self.run.path)
+        if set("\"'\\\n") & set(path):
+            text = f"The run folder {path!r} cannot stand in a SLURM script."
+            raise ConfigError(text, fix="set --run-dir to a path without quotes and backslashes")
+        for option in options:
+            if not option.startswith("--") or not option.isprintable():
+                raise ConfigError(f"{option!r} is no option of sbatch.", fix="write --name=value")
+        gpus = self.processes_per_node if self.use_gpu else 0
+        head = [f"--job-name={self.run.id}", f"--nodes={self.num_nodes}", "--ntasks-per-node=1"]
+        if gpus and not any(option.startswith("--g") for option in options):
+            head.append(f"--gpus-per-node={gpus}")
+        # One task holds all processes of a node, and SLURM gives a task one CPU where nothing is
+        # said.
+        if not any(option.startswith("--cpus-per") for option in options):
+            head.append(f"--cpus-per-task={THREADS * max(gpus, 1)}")
+        head += ["--requeue", "--open-mode=append", f'--output="{path}/slurm-%j.log"']
+        head += [f"--signal=B:USR1@{STOP_BEFORE_END_S}", *options]
+        places = {"address": "$MAIN_ADDRESS", "port": "$MAIN_PORT", "folder": '"$RUN_DIR"'}
+        return _SCRIPT.substitute(
+            options="\n".join(f"#SBATCH {option}" for option in head),
+            run_id=self.run.id,
+            nodes=self.num_nodes,
+            written_by=WRITTEN_BY,
+            not_tried=NOT_TRIED,
+            exports="\n".join(f"export {assignment}" for assignment in self._environment()),
+            bin=shlex.quote(str(Path(sys.executable).parent)),
+            run_dir=shlex.quote(path),
+            port=self.port or "$((20000 + SLURM_JOB_ID % 20000))",
+            launch=" ".join(self.words("$SLURM_NODEID", **places)),
         )
+
+    def write_slurm(self, path: Path, options: Sequence[str] = ()) -> None:
+        """Write the SLURM script, over an earlier one of ours only.
+
+        Raises:
+            ConfigError: Another file is there, it cannot be written, or as for `slurm`.
+        """
+        script = self.slurm(options)
+        try:
+            if kind_of(path):
+                is_ours = is_file(path) and WRITTEN_BY in path.read_text("utf-8", errors="replace")
+                if not is_ours:
+                    text = f"{path} exists, and export-launcher has not written it."
+                    raise ConfigError(text, fix="name another file with --slurm, or - to print it")
+            path.write_text(script, encoding="utf-8")
+            path.chmod(0o755)
+        except OSError as error:
+            text = f"{path} cannot be written ({error.strerror or error})."
+            raise ConfigError(text, fix="name a file in a folder that you may write to") from error
 
 
 def _flags(options: Mapping[str, Any]) -> list[str]:
@@ -339,7 +247,11 @@ def prepare_nodes(
         HardwareError: The settings ask for another number of GPUs.
         LaunchError: The run is running, or its folder cannot be used.
     """
-    _check_address(main_address)
+    if main_address and not _HOST.fullmatch(main_address):
+        raise ConfigError(
+            f"main_address={main_address!r} is no name or address of a machine.",
+            fix="write its host name or IP address alone, without a port; the port has --port",
+        )
     hardware, chosen, plan, budget = plan_nodes(
         job, preset, num_nodes=num_nodes, gpus_per_node=gpus_per_node, gpu=gpu, overrides=overrides
     )
@@ -358,15 +270,6 @@ def prepare_nodes(
     require_room(budget, hardware, force=False)
     _write_folder(launcher, record | {"command": command or ""}, fresh=fresh)
     return launcher
-
-
-def _check_address(address: str) -> None:
-    """Refuse what no host is called: every node would wait for it until the time is up."""
-    if address and not _HOST.fullmatch(address):
-        raise ConfigError(
-            f"main_address={address!r} is no name or address of a machine.",
-            fix="write its host name or IP address alone, without a port; the port has --port",
-        )
 
 
 def plan_nodes(
@@ -397,10 +300,9 @@ def plan_nodes(
         text = "One process on one node needs no launcher of its own."
         raise ConfigError(text, fix=f"nbhelpers train {job}, or set more nodes or GPUs")
     node = _node_hardware(job, preset, gpu, gpus_per_node, changes)
-    everything = _repeated(node, total)
     if not node.gpus and changes.get("num_gpus") in (None, "auto"):
         changes["num_gpus"] = total  # without a GPU, `auto` means one process
-    chosen = load_preset(job, preset, hardware=everything, overrides=changes)
+    chosen = load_preset(job, preset, hardware=_repeated(node, total), overrides=changes)
     plan = plan_batch(chosen, node, num_nodes=num_nodes)
     if plan.world_size != total:
         raise ConfigError(
@@ -437,9 +339,8 @@ def _repeated(hardware: Hardware, count: int) -> Hardware:
     """The same hardware with `count` GPUs like its smallest, or as it is without one."""
     if hardware.gpu is None:
         return hardware
-    return replace(
-        hardware, gpus=tuple(replace(hardware.gpu, index=index) for index in range(count))
-    )
+    gpus = tuple(replace(hardware.gpu, index=index) for index in range(count))
+    return replace(hardware, gpus=gpus)
 
 
 def _write_folder(launcher: NodeLauncher, record: dict[str, Any], *, fresh: bool) -> None:
@@ -453,9 +354,9 @@ def _write_folder(launcher: NodeLauncher, record: dict[str, Any], *, fresh: bool
             if reuse(run, fresh=fresh):
                 return
             write_record(run, record)
-            config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU"}
-            config |= {"mixed_precision": launcher.mixed_precision, "use_cpu": False}
-            config |= {"num_machines": launcher.num_nodes, "debug": False}
-            config |= {"num_processes": launcher.num_nodes * launcher.processes_per_node}
             if launcher.use_gpu:
+                config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU"}
+                config |= {"mixed_precision": launcher.mixed_precision, "use_cpu": False}
+                config |= {"num_machines": launcher.num_nodes, "debug": False}
+                config |= {"num_processes": launcher.num_nodes * launcher.processes_per_node}
                 write_json(run.path / CONFIG_NAME, config)

@@ -14,12 +14,11 @@ from typing import Any
 
 from nbhelpers.common import processes
 from nbhelpers.common.display import changed, cut, left
-from nbhelpers.common.files import expanded, is_file, is_folder, kind_of, write_json
+from nbhelpers.common.files import expanded, is_file, kind_of, write_json
 from nbhelpers.common.formatting import duration
 from nbhelpers.errors import ConfigError, DataError, JobFailed, Stopped
 from nbhelpers.presets.targets import available, scores_of
 from nbhelpers.runs.events import Event, file_name, last_events, merge
-from nbhelpers.runs.ranks import ATTENDED, later_offsets
 
 # ------------------------------------------------------------------------------------------------
 # `RunResult`: what a finished run found.
@@ -201,11 +200,6 @@ class Run:
         return self.path / "predictions.jsonl"
 
     @property
-    def predictions_txt(self) -> Path:
-        """`predictions.txt`: the form that CodeXGLUE's evaluator reads."""
-        return self.path / "predictions.txt"
-
-    @property
     def report_path(self) -> Path:
         """`report.html`."""
         return self.path / "report.html"
@@ -287,17 +281,9 @@ class Run:
         """Whether the worker or its supervisor still lives."""
         return self.status == "running"
 
-    def stop_requested(self) -> bool:
-        """Whether a clean end is asked for; the worker looks at every step."""
-        return self.stop_path.exists()
-
     def offset(self, path: Path) -> int:
         """Where the latest launch begins in a file that several launches appended to."""
-        process = self.process
-        offsets = process.get("offsets") or {}
-        if process.get(ATTENDED):  # the ranks of several nodes: each knows its own files
-            offsets = offsets | later_offsets(self.path, process)
-        return int(offsets.get(path.name) or 0)
+        return int((self.process.get("offsets") or {}).get(path.name) or 0)
 
     def exit_event(self, process: dict[str, Any] | None = None) -> Event | None:
         """How the latest launch ended, as its supervisor recorded it; None while it has not."""
@@ -370,6 +356,12 @@ class Run:
         if status == "running" and is_here(self.process):
             end_leftovers(self)
         return self.status
+
+
+def launch_offsets(run: Run) -> dict[str, int]:
+    """Return where a launch that begins now begins in the files that earlier ones wrote."""
+    files = [*run.path.glob("events-*.jsonl"), *run.path.glob("*.log")]
+    return {file.name: file.stat().st_size for file in files}
 
 
 def is_here(process: dict[str, Any]) -> bool:
@@ -486,13 +478,17 @@ def list_runs(run_dir: str | Path = "runs") -> RunTable:
     """The runs in a folder, newest first; runs that were set aside (`~1`) included.
 
     Raises:
-        ConfigError: The folder may not be read.
+        ConfigError: It is no folder, or may not be read.
     """
     root = expanded(run_dir, "run_dir").absolute()
-    if kind_of(root) == "forbidden" or (is_folder(root) and not os.access(root, os.R_OK | os.X_OK)):
+    kind = kind_of(root)
+    if kind == "forbidden" or (kind == "folder" and not os.access(root, os.R_OK | os.X_OK)):
         raise ConfigError(f"{root} may not be read.", fix="check its permissions, or your user")
+    if kind in ("file", "other"):
+        fix = "set run_dir to the folder that holds the run folders (in a shell: --run-dir)"
+        raise ConfigError(f"{root} is no folder of runs.", fix=fix)
     dated_folders: list[tuple[float, Path]] = []
-    for file in root.glob("*/run.json") if is_folder(root) else ():
+    for file in root.glob("*/run.json"):
         with contextlib.suppress(OSError):  # deleted meanwhile
             if is_file(file):
                 dated_folders.append((file.stat().st_mtime, file.parent))

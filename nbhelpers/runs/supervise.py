@@ -36,7 +36,7 @@ from nbhelpers.common.processes import (
     worker_environment,
 )
 from nbhelpers.runs.events import EventWriter
-from nbhelpers.runs.run import HEARTBEAT_S, Run
+from nbhelpers.runs.run import HEARTBEAT_S, Run, launch_offsets
 
 __all__ = ["die_with_parent", "main"]
 
@@ -72,8 +72,7 @@ class Supervisor:
     def register(self) -> None:
         """Write `process.json`, before anything is started."""
         pid, guard = os.getpid(), os.getppid()
-        files = [*self.run.path.glob("events-*.jsonl"), *self.run.path.glob("*.log")]
-        offsets = {file.name: file.stat().st_size for file in files}
+        offsets = launch_offsets(self.run)
         offsets[self.run.launcher_log_path.name] = int(os.environ.get(LOG_START_VARIABLE) or 0)
         facts = processes.machine() | {"launch_id": self.launch_id, "pid": pid}
         facts |= {"pgid": os.getpgrp(), "start_time": processes.start_time(pid)}
