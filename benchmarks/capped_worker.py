@@ -9,7 +9,7 @@ import os
 import sys
 
 from nbhelpers.jobs.worker import main, quiet_libraries
-from nbhelpers.runs.nodes import attend
+from nbhelpers.runs.unsupervised import attend
 
 
 def cap() -> None:
