@@ -20,11 +20,13 @@ from typer.testing import CliRunner
 from nbhelpers.cli.app import app
 from nbhelpers.common.result_files import Result
 from nbhelpers.errors import ConfigError, DataError, NbhelpersError
+from nbhelpers.reports.blocks import Figure, walk
 from nbhelpers.reports.facts import read_facts
 from nbhelpers.reports.figures import save_plots
 from nbhelpers.reports.html import body
-from nbhelpers.reports.text import as_text
-from nbhelpers.reports.writing import make_tables, report
+from nbhelpers.reports.rendering import as_html, as_text
+from nbhelpers.reports.text import as_text as old_text
+from nbhelpers.reports.writing import compose, frames, make_tables, report
 from nbhelpers.runs.events import read_events
 from nbhelpers.runs.progress import Progress
 from nbhelpers.runs.run import STATUSES, Run, list_runs
@@ -70,11 +72,27 @@ def damaged(data: Any, way: tuple[Any, ...], junk: Any) -> Any:
 
 def read_everything(folder: Path) -> str:
     facts = read_facts(folder)
-    tables = make_tables(facts)
-    as_text(facts, tables, "page")
     found = list_runs(folder.parent)
     found.rows()
-    return body(facts, tables, {}) + found._repr_html_() + Run(folder)._repr_html_()
+    shown = found._repr_html_() + Run(folder)._repr_html_()
+    if facts.job in ("finetune", "detector"):
+        tables = make_tables(facts)
+        old_text(facts, tables, "page")
+        return shown + body(facts, tables, {})
+    summary, blocks = compose(facts)
+    frames(blocks)
+    as_text(summary, blocks, "page")
+    return shown + as_html(summary, blocks, {})
+
+
+def draw_all(facts: Any) -> None:
+    if facts.job in ("finetune", "detector"):
+        save_plots(facts)
+        return
+    summary, blocks = compose(facts)
+    for picture in [summary.picture, *walk(blocks)]:
+        if isinstance(picture, Figure):
+            picture.draw()
 
 
 def check(folder: Path, name: str, *, with_figures: bool) -> bool:
@@ -82,7 +100,7 @@ def check(folder: Path, name: str, *, with_figures: bool) -> bool:
     try:
         assert MARK not in read_everything(folder)
         if with_figures:
-            save_plots(read_facts(folder))
+            draw_all(read_facts(folder))
     except DataError as error:
         assert f"{folder.name}/{name}: " in error.message and error.fix
         assert "damaged" in {row["status"] for row in list_runs(folder.parent).rows()} | {

@@ -96,7 +96,7 @@ def test_a_fourth_job_runs_and_reports(toy: Any, tmp_path: Path) -> None:
     assert again.id == run.id and again.status == "finished"
     report = nb.report(run, show=False)
     assert list(report.tables["scores"]["metric"]) == ["accuracy", "mean_distance"] * 2
-    assert "test mean distance" in report.text and "mean distance" in report.html
+    assert "mean distance" in report.text and "mean distance" in report.html
     parse_requirement("mean_distance > 0", "toy").enforce(result.data)
     parse_requirement("valid.accuracy > 0.5").enforce(result.data)
     with pytest.raises(RequirementMissed):

@@ -37,8 +37,7 @@ from nbhelpers.jobs.measure_phases import (
     phase_rows,
     told_phases,
 )
-from nbhelpers.reports.facts import read_facts
-from nbhelpers.reports.tables import all_tables, memory_notes
+from nbhelpers.reports.writing import report
 
 pytestmark = pytest.mark.slow  # a figure is drawn, and an optimizer is loaded
 
@@ -343,15 +342,16 @@ def test_running_out_of_memory_names_the_phase_and_the_step(monkeypatch):
 
 
 def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
-    old = read_facts(write_run(tmp_path / "old"))
-    assert not {n for n in all_tables(old) if n.startswith("memory_")} - {"memory_lines"}
-    assert memory_notes(old) == []
+    old = report(write_run(tmp_path / "old"), show=False)
+    assert not {n for n in old.tables if n.startswith("memory_")} - {"memory_lines"}
+    assert "memory_phases" not in old.plots and "an estimate by formulas" in old.text
     data = result(split_scores(1), split_scores(2))
     data["memory"] |= {
         "phases": phase_rows({"forward": 110 * MIB}, [{"forward": 100 * MIB, "load": MIB}]),
         "reserved": {"predicted_bytes": 1, "measured_bytes": 2, "error_percent": -50.0},
         "left_over": {"other_processes_bytes": GIB, "earlier_bytes": 0, "context_bytes": 9},
         "basis": OF_BUDGET,
+        "source": "simulation",
         "snapshot": {
             "file": "memory_snapshot.json",
             "step": 3,
@@ -359,16 +359,14 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
             "alive": [{"size_bytes": 8, "count": 2, "total_bytes": 16, "made_at": "a.py:1 f"}],
         },
     }
-    facts = read_facts(write_run(tmp_path / "new", data=data))
-    tables = all_tables(facts)
-    assert list(tables["memory_phases"]["phase"]) == ["load", "forward", "reserved, whole run"]
-    assert tables["memory_left_over"]["size_bytes"].sum() == GIB + 9
-    assert tables["memory_alive"]["total_bytes"].tolist() == [16]
-    said = " ".join(memory_notes(facts))
+    new = report(write_run(tmp_path / "new", data=data), show=False)
+    rows = new.tables["memory"].set_index("what")["error_percent"]
+    assert rows["reserved by the allocator"] == -50 and rows["phase forward"] == pytest.approx(10)
+    assert new.tables["memory_left_over"]["size_bytes"].sum() == GIB + 9
+    assert new.tables["memory_alive"]["total_bytes"].tolist() == [16]
+    text = new.text.replace("\n", " ")
+    assert "+10.0 % (forward)" in text and OF_BUDGET in text and "memory_snapshot.json" in text
+    assert "a simulation of the largest batch" in text and "memory_phases" in new.plots
     data["memory"] |= {"phases": [{"phase": "load", "measured_bytes": 5}], "basis": None}
-    only = read_facts(write_run(tmp_path / "only", data=data))
-    assert "measured only" in memory_notes(only)[0]
-    assert "+10.0 % (forward)" in said and OF_BUDGET in said and "memory_snapshot.json" in said
-    from nbhelpers.reports.figures import phases_figure
-
-    assert phases_figure(facts).axes and phases_figure(old) is None
+    only = report(write_run(tmp_path / "only", data=data), show=False)
+    assert "measured only" in only.text

@@ -11,6 +11,7 @@ import pytest
 from detector_on_disk import predictions, result, similarity, write_detector
 from report_page import PageText, seen
 
+from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import DataError
 from nbhelpers.reports.detector import alarms, cautions, details, headline, verdicts
 from nbhelpers.reports.detector_tables import means_said
@@ -40,7 +41,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def facts_of(status: str = "finished", **changes: Any) -> RunFacts:
     """Return the facts of a run whose result has other parts; nothing is on disk."""
     data = result(**changes)
-    return RunFacts(run=Run(Path("none")), status=status, data=data, record={}, events=[])
+    checked = Result.checked(data, "result.json")
+    run = Run(Path("none"))
+    return RunFacts(run=run, status=status, result=checked, saved=Record(), events=[])
 
 
 def with_scores(split: str, **changes: Any) -> RunFacts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,9 @@ import nbhelpers as nb
 from nbhelpers.budget import speeds
 from nbhelpers.budget.time import predict_time
 from nbhelpers.budget.time_model import MEASURED
+from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import ConfigError
-from nbhelpers.reports.facts import RunFacts
-from nbhelpers.reports.tables import time_said, time_table
+from nbhelpers.reports.writing import report
 from nbhelpers.runs.events import Event
 from nbhelpers.runs.probe import probe
 from nbhelpers.runs.progress import Progress
@@ -109,19 +109,13 @@ def test_a_report_shows_predicted_beside_measured_time(tmp_path: Path) -> None:
     time = predict_time(preset, nb.plan_batch(preset, hardware), hardware, rows=())
     total = time.expected_s / 1.25
     data = {"scores": {"test": {}}, "timing": {"train_s": total, "total_s": total}}
-    facts = RunFacts(
-        run=Run(tmp_path),
-        status="finished",
-        data=data,
-        record={"time": time.to_dict()},
-        events=[],
-    )
-    assert "error +25 %." in time_said(facts)[0] and "(estimate)" not in time_said(facts)[0]
-    table = time_table(facts)
-    assert list(table["phase"]) == ["data", "training", "evaluation", "total"]
-    assert table["error"].iloc[-1] == "+25 %"
-    for damaged in ({}, {"time": {"phases": 3}}, {"time": "soon"}):
-        assert time_said(replace(facts, record=damaged)) == []
+    Result.write(tmp_path / "result.json", {"job": "clones"} | data)
+    Record.write(tmp_path / "run.json", {"time": time.to_dict()})
+    text = report(tmp_path, show=False).text
+    assert re.search(r"total +.* to .*\+25 %", text)
+    assert "error +25 %" in text and "Predicted before the run (" in text
+    Record.write(tmp_path / "run.json", {})
+    assert "Predicted before" not in report(tmp_path, show=False).text
 
 
 def test_what_is_left_is_told_where_nothing_is_counted() -> None:

@@ -1,6 +1,9 @@
-"""Numbers as text: seconds, bytes, shares, counts. One function for each, for all that is shown."""
+"""Numbers as text: seconds, bytes, shares, counts, intervals; one function for each."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 NOT_MEASURED = "not measured"
 GB, GIB, MIB = 10**9, 2**30, 2**20
@@ -107,3 +110,65 @@ def count(value: float | None) -> str:
     ('12,345', 'not measured')
     """
     return NOT_MEASURED if value is None else f"{value:,.0f}"
+
+
+def signed(value: float) -> str:
+    """Write the error of a prediction, which is in per cent, with its sign.
+
+    >>> signed(3.46), signed(-0.04)
+    ('+3.5 %', '-0.0 %')
+    """
+    return f"{value:+.1f} %"
+
+
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "size": size,
+    "duration": duration,
+    "share": share,
+    "count": count,
+    "error": signed,
+}
+
+
+def written(value: Any, form: str = "") -> str:
+    """Write a value as the cell of a table; None is empty.
+
+    Args:
+        value: A number, text or truth value, or several in a list.
+        form: A name of `FORMATS`, else a format specification such as `.3f`, or a whole text with
+            one, such as `{:.0f} W`. Empty: whole and large numbers as counts, others in four
+            digits.
+
+    >>> written(0.12345, ".3f"), written(92, "{:.0f} W"), written(2**30, "size"), written(None)
+    ('0.123', '92 W', '1.00 GiB', '')
+    >>> written(12345), written(0.12345), written(True), written(["a", 1])
+    ('12,345', '0.1235', 'yes', 'a, 1')
+    """
+    if value is None or value != value:
+        return ""
+    if isinstance(value, str):
+        return value
+    if form in FORMATS:
+        return FORMATS[form](value)
+    if form:
+        return form.format(value) if "{" in form else format(value, form)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(written, value))
+    if not isinstance(value, int | float):
+        return str(value)
+    is_count = isinstance(value, int) or value.is_integer() or abs(value) >= 1000
+    return count(value) if is_count else f"{value:.4g}"
+
+
+def interval(edges: Sequence[float | None] | None, form: str = ".3f") -> str:
+    """Write an interval, or nothing where an edge is unknown.
+
+    >>> interval([0.9312, 0.962]), interval([12.04, 17.4], ".1f"), interval([None, 1])
+    ('0.931 to 0.962', '12.0 to 17.4', '')
+    """
+    if edges is None or len(edges) != 2:
+        return ""
+    low, high = (written(edge, form) for edge in edges)
+    return f"{low} to {high}" if low and high else ""

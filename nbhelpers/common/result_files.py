@@ -480,6 +480,7 @@ class Threshold(Part):
     """The threshold of a clone detection, and what it was chosen on."""
 
     value: Number = None
+    chosen_on: Text = None
 
 
 class OperatingPoint(Part):

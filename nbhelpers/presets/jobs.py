@@ -203,8 +203,8 @@ class JobSpec:
         scores: Its metrics, from `metrics.registry`.
         unit: What a batch counts, in the plural.
         worker: Module with the five functions of the job.
-        report: Module that concludes from a run's scores; `reports.text.findings` lists its
-            functions.
+        report: Module with `summary` and `blocks`, functions of a run's facts; see
+            `reports.blocks`.
         libraries: Those whose code decides the memory of a step.
         score_libraries: Those that only scores depend on.
         notebook: That trains the job; empty: none.

@@ -1,325 +1,370 @@
-"""What a report concludes: the headline, the verdict on each floor, the words used, the doubts."""
+"""The report of clone detection: what it opens with, and its blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from nbhelpers.common.formatting import count, share
-from nbhelpers.presets.jobs import CLONES
-from nbhelpers.reports.facts import RunFacts, dig, interval, known, score
-from nbhelpers.reports.tables import FLOOR_NAMES, splits
+from nbhelpers.common.display import Cell
+from nbhelpers.common.formatting import count, interval, share, written
+from nbhelpers.common.result_files import FloorScores, PointScores, Split
+from nbhelpers.metrics.registry import CLONES_SCORES
+from nbhelpers.reports import figures, sections
+from nbhelpers.reports.blocks import Block, Figure, KeyFigure, Section, Summary, Table, texts
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+    from nbhelpers.reports.facts import RunFacts
 
-Tables = Mapping[str, "pd.DataFrame"]
+BASELINES = {
+    "always_yes": "always yes",
+    "identifier_overlap": "identifier overlap",
+    "tfidf_mlp": "TF-IDF classifier",
+}
+MODEL = "this model"
 FEW_FUNCTIONS = 100
-SAME_PRIOR = 0.005  # shares of clones that differ by less are called the same
 CRITIQUES = (
     "Two critiques belong beside any score on BigCloneBench. Krinke and Ragkhitwetsagul "
     "(arXiv 2505.04311) checked 406 of its weak pairs by hand and found 93 % mislabelled; "
     "Sonnekalb et al. (arXiv 2208.12588) show that F1 falls clearly on functionality that was not "
     "in training."
 )
+RATES = {
+    "pairs_per_s": ("pairs", "per s"),
+    "useful_tokens_per_s": ("useful tokens", "per s"),
+    "padded_tokens_per_s": ("tokens with padding", "per s"),
+    "useful_share": ("useful tokens per padded token", "this run"),
+    "fixed_padding_useful_share": ("useful tokens per padded token", "if padded to seq_len"),
+}
+HEADS = {"f1": "F1", "roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "difference": "difference in F1"}
+ORDERS = ("given", "reversed", "mean")
+BINARY = ("precision", "recall", "f1")
+BEATS, LEVEL, BEHIND = "beats", "level", "behind"
+ABOVE, NO_HIGHER = "above", "no higher"  # where nothing tells the difference from chance
+VERBS = {
+    **{BEATS: "beats", LEVEL: "is level with", BEHIND: "is behind"},
+    **{ABOVE: "scores above", NO_HIGHER: "scores no higher than"},
+}
 
 
-def headline(facts: RunFacts) -> str:
-    """Return the finding in three short sentences: scores, the best floor, the main caveat."""
-    main = _main_split(facts)
-    if main is None:
-        return standing(facts)
-    name, scores = main
-    sentences = [_scores_said(name, scores), _best_floor(scores), _caveat(facts, name, scores)]
-    return " ".join(sentence for sentence in sentences if sentence)
+def summary(facts: RunFacts) -> Summary:
+    """Return what the report opens with."""
+    splits = sections.ordered_splits(facts)
+    loss = Figure("loss", LOSS, lambda: figures.loss_figure(facts))
+    curves = Figure("curves", figures.curves_caption(facts), lambda: figures.curves_figure(facts))
+    alarms = [text for name, scores in splits if (text := _chance(name, scores))]
+    return Summary(
+        title=sections.title(facts),
+        verdict=_verdict(*splits[0]) if splits else sections.standing(facts),
+        alarms=[*alarms, *sections.problems(facts)],
+        caveat=_caveat(facts),
+        figures=sections.present(
+            _main_score(*splits[0]) if splits else None,
+            sections.memory_figure(facts),
+            sections.time_figure(facts),
+            sections.data_figure(facts, "pairs"),
+        ),
+        picture=curves if splits else loss,
+        where=sections.where(facts),
+    )
 
 
-def _main_split(facts: RunFacts) -> tuple[str, Mapping[str, Any]] | None:
-    scores_by_split = dict(splits(facts))
-    name = "test" if "test" in scores_by_split else next(iter(scores_by_split), None)
-    return None if name is None else (name, scores_by_split[name])
+LOSS = "Training loss per logged step, and F1 on valid while training."
 
 
-def standing(facts: RunFacts) -> str:
-    """Return how far a run without scores has come."""
-    training = facts.get("training") or {}
-    phases = facts.of_type("phase")
-    text = f"No scores yet: the run is {facts.status}"
-    if phases:
-        text += f", last seen in phase {phases[-1].get('name')}"
-    if training.get("optimizer_steps"):
-        text += f" at optimizer step {training['optimizer_steps']}"
-        text += f" of {training['total_steps']}" if training.get("total_steps") else ""
-        text += f", loss {score(training.get('last_loss'))}"
-    return text + "."
+def blocks(facts: RunFacts) -> list[Block]:
+    """Return the sections of the report."""
+    loss = Figure("loss", LOSS, lambda: figures.loss_figure(facts))
+    return [
+        sections.targets(facts),
+        _scores(facts),
+        _baselines(facts),
+        *_parts(facts),
+        sections.doubts(_doubts(facts)),
+        *sections.cost(facts, RATES, loss),
+        *sections.origin(facts, [Table("data", _data_rows(facts))], _functions_of_data(facts)),
+    ]
 
 
-def _scores_said(name: str, scores: Mapping[str, Any]) -> str:
-    given_order = dig(scores, "orders", "given") or {}
-    f1, auc = (interval(dig(scores, "intervals", metric)) for metric in ("f1", "roc_auc"))
-    text = f"F1 {score(given_order.get('f1'))} on {name} (binary"
-    text += f", 95 % interval {f1})" if f1 else ")"
-    if given_order.get("roc_auc") is not None:
-        text += f" and ROC-AUC {score(given_order['roc_auc'])}" + (f" ({auc})" if auc else "")
-    return text + "."
+# ------------------------------------------------------------------------------------------------
+# The opening.
 
 
-def _best_floor(scores: Mapping[str, Any]) -> str:
-    ours, baselines = dig(scores, "orders", "given", "f1"), _scored_floors(scores)
-    if ours is None or not baselines:
-        return ""
-    best = max(baselines, key=lambda name: baselines[name]["f1"])
-    verb, _, _ = _compared(scores, ours, baselines[best])
-    verb = verb if verb == "beats" or verb.startswith("scores") else f"is {verb}"
-    title = FLOOR_NAMES.get(best, best)
-    return f"It {verb} the best floor, {title} (F1 {score(baselines[best]['f1'])})."
+def _given(scores: Split) -> dict[str, float | None]:
+    """Return the scores of pairs in the order in which the data holds them."""
+    return scores.orders.get("given", {})
 
 
-def _caveat(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> str:
+def _verdict(name: str, scores: Split) -> str:
+    edges = interval(scores.intervals.get("f1"))
+    f1 = written(_given(scores).get("f1"), ".3f") or "undefined"
+    text = f"F1 {f1} on {name} (binary{f', 95 % interval {edges}' if edges else ''})"
+    best = _best_baseline(scores)
+    if best is None:
+        return f"{text}."
+    title = f"{BASELINES.get(best, best)} (F1 {scores.floors[best].f1:.3f})"
+    verb = VERBS[_standing(scores, scores.floors[best])[0]]
+    return f"{text}: it {verb} the best baseline, {title}."
+
+
+def _best_baseline(scores: Split) -> str | None:
+    f1 = {name: each.f1 for name, each in scores.floors.items() if each.f1 is not None}
+    return max(f1, key=f1.__getitem__) if f1 and _given(scores).get("f1") is not None else None
+
+
+def _main_score(name: str, scores: Split) -> KeyFigure:
+    edges, best = interval(scores.intervals.get("f1")), _best_baseline(scores)
+    notes = [f"{edges}" if edges else ""]
+    notes.append(f"best baseline {scores.floors[best].f1:.3f}" if best else "")
+    value = written(_given(scores).get("f1"), ".3f") or "undefined"
+    return KeyFigure(f"F1 on {name}", value, "; ".join(filter(None, notes)))
+
+
+def _caveat(facts: RunFacts) -> str:
     if facts.is_sample:
-        note = str(facts.get("data", "note") or "")
-        last = note.rstrip(".").rpartition(". ")[2]
-        return f"The data is a sample: {last[:1].lower()}{last[1:]}." if last else ""
-    if is_bigclonebench(facts):
-        return "Its labels are disputed: see the two critiques below."
-    return next(iter([*_random_start(facts), *_few_functions(name, scores)]), "")
-
-
-def details(facts: RunFacts) -> str:
-    """Return what the scores of the main split rest on: pairs, shares of clones, threshold."""
-    main = _main_split(facts)
-    if main is None:
+        return sections.sample_caveat(facts)
+    if not facts.result.scores:
         return ""
-    name, scores = main
-    text = ""
-    if scores.get("n_pairs") is not None:
-        text = f"The {name} split: {count(scores['n_pairs'])} pairs"
-        text += f" of {count(scores.get('n_functions'))} functions"
-        text += f", {share(scores.get('prior'))} clones."
-    return (text + _at_named_priors(scores) + _threshold(facts)).strip()
+    if _is_bigclonebench(facts):
+        return "Its labels are disputed: see what to hold against these scores."
+    few = (text for name, s in sections.ordered_splits(facts)[:1] for text in _few(name, s))
+    return next(iter([*sections.random_start(facts), *few]), "")
 
 
-def _at_named_priors(scores: Mapping[str, Any]) -> str:
-    """Return F1 at each named prior; a split that has it already needs no re-weighting."""
-    text, own = "", scores.get("prior")
-    for name, values in (scores.get("at_prior") or {}).items():
-        prior = dig(values, "prior")
-        if prior is None:
-            continue
-        if own is not None and abs(prior - own) < SAME_PRIOR:
-            text += f" That is about the prior {name} ({share(prior)}): scores stand as they are."
-            continue
-        f1 = score(dig(values, "f1"))
-        text += f" At a prior of {share(prior)} clones ({name}) F1 would be {f1}."
-    return text
+def _chance(name: str, scores: Split) -> str:
+    """Return that the ranking of a test split is no better than chance; nothing where it is."""
+    edges = interval(scores.intervals.get("roc_auc"))
+    if not edges or (scores.intervals["roc_auc"] or [1])[0] > 0.5 or not name.startswith("test"):
+        return ""
+    value = written(_given(scores).get("roc_auc"), ".3f")
+    return f"Not better than chance on {name} (ROC-AUC {value}, {edges})."
+
+
+# ------------------------------------------------------------------------------------------------
+# Scores, beside baselines and by part.
+
+
+def _scores(facts: RunFacts) -> Section:
+    rows = []
+    for split, scores in sections.ordered_splits(facts):
+        for name in (name for name in CLONES_SCORES.names() if name in _given(scores)):
+            plain = name.removesuffix("_macro")
+            cell = Cell(_given(scores)[name], ".3f", scores.intervals.get(name))
+            average = "macro" if plain != name else "binary" if plain in BINARY else ""
+            metric = Cell(plain, label=CLONES_SCORES.title(plain))
+            rows.append({"split": split, "metric": metric, "average": average, "value": cell})
+    note = (
+        "As given: the two functions in the order in which the data holds them. Binary scores "
+        "are of the class clone; macro is the mean over both classes: do not compare one with the "
+        "other. In brackets 95 % intervals, from resampling functions, because pairs share them."
+    )
+    caption = "Scores by label, and how often a pair of a given score is a clone."
+    return Section(
+        "Scores, pairs as given",
+        [
+            Table("scores", rows, spread=("split", "value")),
+            *texts([_size_of_splits(facts), _threshold(facts)]),
+            Figure("scores", caption, lambda: figures.scores_figure(facts)),
+        ],
+        "scores",
+        note,
+        is_open=True,
+    )
+
+
+def _size_of_splits(facts: RunFacts) -> str:
+    sizes = [
+        f"{name} {count(scores.n_pairs)} pairs of {count(scores.n_functions)} functions, "
+        f"{share(scores.prior)} clones"
+        for name, scores in sections.ordered_splits(facts)
+        if scores.n_pairs is not None
+    ]
+    return f"Scored: {'; '.join(sizes)}." if sizes else ""
 
 
 def _threshold(facts: RunFacts) -> str:
-    value, chosen = facts.get("threshold", "value"), facts.get("threshold", "chosen_on")
-    if value is None:
+    threshold = facts.result.threshold
+    if threshold.value is None:
         return ""
-    if chosen == "valid":
-        return f" The threshold {value:.4g} was chosen on valid and frozen for test."
-    return f" The threshold {value:.4g} was not chosen on valid."
-
-
-def glossary(facts: RunFacts) -> list[str]:
-    """Return one line for each term that the head of the report uses."""
-    scores_by_split, lines = dict(splits(facts)), []
-    if any(_scored_floors(scores) for scores in scores_by_split.values()):
-        lines.append(
-            "Floors: cheap scorers that a trained model should beat. Level: the 95 % interval of "
-            "the difference in F1 (in brackets) holds 0, so either may be ahead."
+    if threshold.chosen_on == "valid":
+        return (
+            f"The threshold {threshold.value:.4g} was chosen on valid and frozen for test: pairs "
+            "above it are called clones; test pairs had no say in it."
         )
-    main = _main_split(facts)
-    priors = main[1].get("at_prior") if main else None
-    if priors:
-        natural = " Natural: an estimate, about that of BigCloneBench's full test list."
-        lines.append(
-            "Prior: the share of clones among all pairs." + (natural if "natural" in priors else "")
-        )
-    if main and facts.get("threshold", "chosen_on") == "valid":
-        lines.append(
-            "Frozen: pairs above the threshold are called clones; test pairs had no say in it."
-        )
-    if "test_unseen" in scores_by_split:
-        lines.append("test_unseen: families of tasks that are not in training.")
-    return lines
+    return f"The threshold {threshold.value:.4g} was not chosen on valid."
 
 
-def verdicts(facts: RunFacts) -> list[str]:
-    """Return one plain line per test split: chance first, then each cheap scorer."""
-    return [
-        _verdict(name, scores)
-        for name, scores in splits(facts)
-        if name.startswith("test") or not facts.get("scores", "test")
-        if scores.get("floors") or _beside_chance(name, scores)
+def _baselines(facts: RunFacts) -> Section:
+    note = (
+        "Baselines: cheap scorers that a trained model should beat, each at its own threshold from "
+        "valid. Difference: our F1 minus the baseline's with its 95 % interval; level: it holds 0, "
+        "so either may be ahead."
+    )
+    rows = [
+        row for name, scores in sections.ordered_splits(facts) for row in _against(name, scores)
     ]
+    return Section("Beside cheap scorers", [Table("floors", rows, HEADS)], "baselines", note)
 
 
-def _verdict(name: str, scores: Mapping[str, Any]) -> str:
-    ours, baselines = dig(scores, "orders", "given", "f1"), _scored_floors(scores)
-    chance = _beside_chance(name, scores)
-    if ours is None or not baselines:
-        return f"{chance}." if chance else f"On {name}: there is nothing to compare."
-    order = sorted(baselines, key=lambda key: (key != "tfidf_mlp", -baselines[key]["f1"]))
-    comparisons = [_against(scores, ours, key, baselines[key]) for key in order]
-    if not chance:
-        return f"On {name}: {'. '.join([comparisons[0], *map(_started, comparisons[1:])])}."
-    return ". ".join([chance, *map(_started, comparisons)]) + "."
+def _against(split: str, scores: Split) -> Iterator[dict[str, object]]:
+    """Yield the model and each baseline of a split."""
+    if not scores.floors:
+        return
+    own = PointScores(**_given(scores), intervals=scores.intervals)
+    yield {"split": split, "scorer": MODEL, **_point(own)}
+    for name, baseline in scores.floors.items():
+        standing, evidence = _standing(scores, baseline)
+        difference = Cell(baseline.lead.f1, "+.3f", baseline.lead.interval)
+        if baseline.lead.f1 is None and standing:
+            difference = Cell(_gap(scores, baseline), "+.3f")
+        yield {
+            "split": split,
+            "scorer": BASELINES.get(name, name),
+            **_point(baseline),
+            "difference": difference,
+            "so_it": f"{standing}{f' ({evidence})' if evidence else ''}",
+            "note": baseline.skipped or "",
+        }
 
 
-def _started(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+def _point(scores: PointScores) -> dict[str, Cell]:
+    f1 = Cell(scores.f1, ".3f", scores.intervals.get("f1"))
+    return {"f1": f1, "roc_auc": Cell(scores.roc_auc, ".3f")}
 
 
-def _beside_chance(name: str, scores: Mapping[str, Any]) -> str:
-    """Return that the ranking is no better than chance, or nothing where it is better."""
-    edges = dig(scores, "intervals", "roc_auc")
-    if not interval(edges) or edges[0] > 0.5:
-        return ""
-    value = score(dig(scores, "orders", "given", "roc_auc"))
-    return f"Not better than chance on {name} (ROC-AUC {value}, {interval(edges)})"
+def _gap(scores: Split, baseline: FloorScores) -> float:
+    return (_given(scores).get("f1") or 0.0) - (baseline.f1 or 0.0)
 
 
-def _scored_floors(scores: Mapping[str, Any]) -> dict[str, Any]:
-    baselines = scores.get("floors") or {}
-    return {name: values for name, values in baselines.items() if dig(values, "f1") is not None}
+def _standing(scores: Split, baseline: FloorScores) -> tuple[str, str]:
+    """Return how the model stands to a baseline in F1, and by what where no difference is known.
 
-
-def _against(scores: Mapping[str, Any], ours: float, name: str, baseline: Mapping[str, Any]) -> str:
-    verb, difference, evidence = _compared(scores, ours, baseline)
-    by = ", difference" if verb == "level with" else " by"
-    title = f"{FLOOR_NAMES.get(name, name)} (F1 {score(baseline['f1'])})"
-    return f"{verb} {title}{by} {difference:+.3f}{evidence}"
-
-
-def _compared(
-    scores: Mapping[str, Any], ours: float, baseline: Mapping[str, Any]
-) -> tuple[str, float, str]:
-    """Return verb, difference and evidence; "beats" and "behind" only where chance is excluded."""
-    difference = ours - baseline["f1"]
+    "Beats" and "behind" only where chance is excluded.
+    """
+    if _given(scores).get("f1") is None or baseline.f1 is None:
+        return "", ""
+    gap = _gap(scores, baseline)
     is_settled, evidence = _evidence(scores, baseline)
     if is_settled is None:
-        verb = "scores above" if difference > 0 else "scores no higher than"
-    elif not is_settled:
-        verb = "level with"
-    else:
-        verb = "beats" if difference > 0 else "behind"
-    return verb, difference, evidence
+        return (ABOVE if gap > 0 else NO_HIGHER), evidence
+    if not is_settled:
+        return LEVEL, evidence
+    return (BEATS if gap > 0 else BEHIND), evidence
 
 
-def _evidence(scores: Mapping[str, Any], baseline: Mapping[str, Any]) -> tuple[bool | None, str]:
-    """Return whether the test set settles the difference (None: unknown), and the words for it."""
-    between = dig(baseline, "lead", "interval")
-    if interval(between):
-        return between[0] > 0 or between[1] < 0, f" ({between[0]:+.3f} to {between[1]:+.3f})"
-    ours, other = dig(scores, "intervals", "f1"), dig(baseline, "intervals", "f1")
-    if interval(ours) and interval(other):
+def _evidence(scores: Split, baseline: FloorScores) -> tuple[bool | None, str]:
+    """Return whether the test set settles the difference (None: unknown), and by what."""
+    if interval(between := baseline.lead.interval):
+        return between[0] > 0 or between[1] < 0, ""
+    ours, other = scores.intervals.get("f1"), baseline.intervals.get("f1")
+    if not interval(ours):
+        return None, "no interval"
+    if interval(other):
         apart = max(ours[0], other[0]) > min(ours[1], other[1])
-        return apart, f" (their 95 % intervals {'do not overlap' if apart else 'overlap'})"
-    if interval(ours):
-        inside = ours[0] <= baseline["f1"] <= ours[1]
-        return not inside, f" (which is {'inside' if inside else 'outside'} our 95 % interval)"
-    return None, " (no interval)"
+        return apart, f"their 95 % intervals {'do not overlap' if apart else 'overlap'}"
+    inside = ours[0] <= baseline.f1 <= ours[1]
+    return not inside, f"{'inside' if inside else 'outside'} our 95 % interval"
 
 
-def cautions(facts: RunFacts) -> list[str]:
-    """Return what a reader should hold against the scores, the sample's own note first."""
-    note = facts.get("data", "note")
-    sentences = [str(note)] if facts.is_sample and note else []
-    for name, scores in splits(facts):
-        sentences += _few_functions(name, scores) + _fewer_areas(name, scores)
-    sentences += _random_start(facts)
-    if is_bigclonebench(facts):
-        sentences.append(CRITIQUES)
-    return sentences + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
-
-
-def _few_functions(name: str, scores: Mapping[str, Any]) -> list[str]:
-    few = scores.get("n_functions")
-    if few is None or few >= FEW_FUNCTIONS:
-        return []
-    return [f"The {name} split has only {few} functions: its intervals are rough."]
-
-
-def _fewer_areas(name: str, scores: Mapping[str, Any]) -> list[str]:
-    """Say so where the areas of a long list have intervals from fewer resamples than the rest."""
-    drawn, areas = dig(scores, "resamples", "all"), dig(scores, "resamples", "areas")
-    if drawn is None or areas is None or areas >= drawn:
-        return []
+def _parts(facts: RunFacts) -> list[Section]:
+    """Return the scores at other shares of clones, by texts seen in train, and by order."""
+    priors, strata, orders = [], [], []
+    for split, scores in sections.ordered_splits(facts):
+        own = PointScores(**_given(scores), intervals=scores.intervals, prior=scores.prior)
+        for name, values in {"this sample": own, **scores.at_prior}.items():
+            row = {"split": split, "prior": name, "share of clones": Cell(values.prior, "share")}
+            rates = {key: Cell(getattr(values, key), ".3f") for key in ("precision", "recall")}
+            f1 = Cell(values.f1, ".3f", values.intervals.get("f1"))
+            priors.append(row | rates | {"f1": f1})
+        for members, values in scores.strata.items():
+            row = {"split": split, "texts seen in train": members, "pairs": values.n_pairs}
+            row |= {"share of clones": Cell(values.prior, "share")}
+            f1 = Cell(values.f1, ".3f", values.intervals.get("f1"))
+            row |= {"f1": f1, "roc_auc": Cell(values.roc_auc, ".3f")}
+            strata += [row] if values.n_pairs != 0 else []
+        for order in (name for name in ORDERS if name in scores.orders):
+            names = ("precision", "recall", "f1", "roc_auc", "pr_auc")
+            row = {name: Cell(scores.orders[order].get(name), ".3f") for name in names}
+            orders += [{"split": split, "order": order} | row] if len(scores.orders) > 1 else []
     return [
-        f"The {name} split is long: the intervals of its two areas come from {areas:,} resamples, "
-        f"the others from {drawn:,}."
+        Section(
+            "At other shares of clones",
+            [Table("priors", priors, HEADS)],
+            "priors",
+            "Prior: the share of clones among all pairs. Natural: an estimate, about that of "
+            "BigCloneBench's full test list. Recall does not depend on it; precision and F1 do. "
+            "Compare scores only at equal shares.",
+        ),
+        Section(
+            "By texts seen in train",
+            [Table("strata", strata, HEADS)],
+            "strata",
+            "Seen in train: how many of a pair's two texts (0, 1 or 2) also occur in train, white "
+            "space aside. Pairs with none come nearest to a new code base.",
+            in_text=False,
+        ),
+        Section(
+            "Order of a pair",
+            [Table("orders", orders, HEADS)],
+            "orders",
+            "Given: as in the data; reversed: the two functions swapped; mean: of both "
+            "probabilities. The head reads in order; a clone does not depend on it.",
+            in_text=False,
+        ),
     ]
 
 
-def _random_start(facts: RunFacts) -> list[str]:
-    is_random = facts.get("model", "random_weights") and not facts.is_evaluation
-    if not is_random or facts.get("settings", "model") in CLONES.models.embedded:
-        return []
-    return ["The model started from random weights, not from pretrained ones."]
+# ------------------------------------------------------------------------------------------------
+# Doubts and data.
 
 
-def is_bigclonebench(facts: RunFacts) -> bool:
+def _doubts(facts: RunFacts) -> list[str]:
+    note, splits = facts.result.data.note, sections.ordered_splits(facts)
+    sentences = [str(note)] if facts.is_sample and note else []
+    for name, scores in splits:
+        sentences += [*_few(name, scores), *_fewer_areas(name, scores)]
+    sentences += sections.random_start(facts)
+    if any(name == "test_unseen" for name, _ in splits):
+        sentences.append("test_unseen: families of tasks that are not in training.")
+    sentences += [CRITIQUES] if _is_bigclonebench(facts) else []
+    return sentences + [f"Warning: {warning}" for warning in facts.result.warnings]
+
+
+def _few(name: str, scores: Split) -> Iterator[str]:
+    if scores.n_functions is not None and scores.n_functions < FEW_FUNCTIONS:
+        yield f"The {name} split has only {scores.n_functions} functions: its intervals are rough."
+
+
+def _fewer_areas(name: str, scores: Split) -> Iterator[str]:
+    """Say so where the areas of a long list have intervals from fewer resamples than the rest."""
+    drawn, areas = scores.resamples.all, scores.resamples.areas
+    if drawn is not None and areas is not None and areas < drawn:
+        yield (
+            f"The {name} split is long: the intervals of its two areas come from {areas:,} "
+            f"resamples, the others from {drawn:,}."
+        )
+
+
+def _is_bigclonebench(facts: RunFacts) -> bool:
     """Say whether the data is BigCloneBench, by its source or by what was asked for."""
-    names = (facts.get("data", "source"), facts.get("settings", "data"))
-    spelled = [str(name).lower().replace("_", "").replace("-", "") for name in names if name]
+    names = (facts.result.data.source, facts.result.settings.data)
+    spelled = [str(name).lower().replace("_", "").replace("-", "") for name in names]
     return any("bigclonebench" in name for name in spelled)
 
 
-# The parts of a report that stand in modules of their own, under the names that every job has.
+def _data_rows(facts: RunFacts) -> list[dict[str, object]]:
+    rows = sections.split_rows(facts, ("pairs", "clones", "functions"))
+    for row in rows:
+        known = row["pairs"] and row["clones"] is not None
+        row["share of clones"] = Cell(row["clones"] / row["pairs"] if known else None, "share")
+    return rows
 
 
-def alarms(facts: RunFacts) -> list[str]:
-    """Return what a reader must not miss: nothing of this job."""
-    return []
-
-
-def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
-    """Return what makes each table, by its name."""
-    from nbhelpers.reports.tables import makers
-
-    return makers()
-
-
-def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return the scores of each split for a terminal."""
-    if "scores" not in tables:
-        return []
-    table, lines = tables["scores"], [""]
-    for split in table["split"].unique():
-        lines.append(f"{split:<19}score    95 % interval over functions")
-        for row in table[table["split"] == split].to_dict("records"):
-            name = f"{row['metric']} {row['average']}".strip()
-            value, low, high = (known(row[key]) for key in ("value", "low", "high"))
-            lines.append(f"  {name:<17}{score(value):<9}{interval([low, high])}".rstrip())
-        lines.append("")
-    return lines
-
-
-def cost_lines(facts: RunFacts) -> list[str]:
-    """Return what else a terminal shows of the run: nothing of this job."""
-    return []
-
-
-def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
-    """Return the HTML below the head of the page."""
-    from nbhelpers.reports.html import cost, middle, origin
-
-    parts = (middle, cost, origin)
-    return "".join(part(facts, tables, plots) for part in parts)
-
-
-def figures(facts: RunFacts) -> dict[str, Figure | None]:
-    """Draw the figures, by their names."""
-    from nbhelpers.reports.figures import clones_figures
-
-    return clones_figures(facts)
-
-
-def captions() -> dict[str, str]:
-    """Return what the figures show, where it is not what those of other jobs show."""
-    return {}
+def _functions_of_data(facts: RunFacts) -> str:
+    """Explain why the functions of the splits need not add up to those of the data."""
+    functions = facts.result.data.n_functions
+    if functions is None:
+        return ""
+    return (
+        f"The data has {functions:,} functions. The table counts those that a split's pairs "
+        "use: one without a pair counts nowhere, one in two splits counts in both."
+    )

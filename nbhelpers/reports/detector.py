@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.common.formatting import count
 from nbhelpers.metrics.registry import DETECTOR_SCORES
 from nbhelpers.presets.jobs import DETECTOR
-from nbhelpers.reports.clones import standing
 from nbhelpers.reports.detector_tables import (
     AHEAD,
     BROKEN,
@@ -56,6 +55,7 @@ from nbhelpers.reports.detector_tables import (
 from nbhelpers.reports.facts import RunFacts, dig, score
 from nbhelpers.reports.figures import caption
 from nbhelpers.reports.page import figure, paragraph, section, table_of
+from nbhelpers.reports.sections import standing
 from nbhelpers.reports.tables import memory_parts
 from nbhelpers.reports.text import citation, memory_sentence
 from nbhelpers.use.facts import NO_EVIDENCE, NO_EVIDENCE_SIMILAR

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.common.files import expanded, is_file, is_folder
-from nbhelpers.common.result_files import Result
+from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import ConfigError
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.runs.events import phase_seconds
@@ -21,9 +21,19 @@ class RunFacts:
 
     run: Run
     status: str
-    data: dict[str, Any]
-    record: dict[str, Any]
+    result: Result
+    saved: Record
     events: list[dict[str, Any]]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The result as plain values."""
+        return self.result.raw
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return self.saved.raw
 
     def get(self, *keys: str) -> Any:
         """Return a nested value of the result, or None where any part of the way is missing."""
@@ -99,20 +109,22 @@ def read_facts(run_or_result: Any) -> RunFacts:
         raise ConfigError(
             f"there is no run folder {run.path}", fix="Give a folder that `nbhelpers runs` lists."
         )
-    record, events = run.record or {}, run.events()
+    saved, events = Record.read(run.record_path), run.events()
     result = Result.read(run.result_path)
     data = result.raw if result is not None else getattr(run_or_result, "data", None)
-    if not data and not record and not events:
+    if not data and saved is None and not events:
         raise ConfigError(
             f"{run.path} holds neither result.json nor run.json nor events",
             fix="Give the folder of one run, not the folder that holds the runs.",
         )
     is_partial = not data
-    data = dict(data) if data else _so_far(record, events)
+    saved = saved or Record()
+    if result is None:
+        result = Result.checked(dict(data) if data else _so_far(saved.raw, events), run.path)
     status = run.status
     if status == "new" and (events or not is_partial):  # a folder copied without process.json
         status = "unfinished" if is_partial else "finished"
-    return RunFacts(run=run, status=status, data=data, record=record, events=events)
+    return RunFacts(run=run, status=status, result=result, saved=saved, events=events)
 
 
 def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.common.formatting import GIB
 from nbhelpers.presets.jobs import CLONES, JOBS, resolve
 from nbhelpers.reports.facts import RunFacts, dig
-from nbhelpers.reports.tables import FLOOR_NAMES, PHASES_CAPTION
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 # Figures of predicted beside measured memory: by phase of one run, and of all runs of the log.
 
 
+PHASES_CAPTION = (
+    "Peak memory of each phase: predicted, where there is a prediction, beside measured."
+)
 HEIGHT = 0.38  # of a bar; two stand side by side
 
 
@@ -97,13 +99,16 @@ def calibration_figure(data: Mapping[str, Sequence[Any]]) -> Figure | None:
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 YELLOW, SKY, BLACK = "#E69F00", "#56B4E9", "#222222"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
+BASELINES = {
+    "always_yes": "always yes",
+    "identifier_overlap": "identifier overlap",
+    "tfidf_mlp": "TF-IDF classifier",
+}
 MARKS = {"always_yes": "s", "identifier_overlap": "^", "tfidf_mlp": "D"}
 MAX_POINTS = 2000
 BUDGET = "budget before the run"
 CAPTIONS = {
     "loss": "Training loss per logged step, and F1 on valid while training.",
-    "curves": "Precision-recall and ROC curve on test, pairs as given; floors at their thresholds.",
-    "scores": "Scores by label, and how often a pair of a given score is a clone.",
     "memory": "Memory predicted for the largest batch of the data, by part, beside the measured "
     "peak. Thin: the budget before the run, for the longest possible batch.",
     "gpu": "GPU utilisation over the run.",
@@ -121,12 +126,13 @@ def caption(facts: RunFacts, name: str) -> str:
     own = _report_of(facts).captions()
     if name in own:
         return own[name]
-    pairs = facts.get("scores", "test", "n_pairs") or 0
-    if name == "curves" and pairs > MAX_POINTS:
-        thinned = f" Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
-        return f"{CAPTIONS[name]}{thinned} {pairs:,} pairs."
-    if name != "memory" or facts.predicted_lines:
-        return CAPTIONS[name]
+    return memory_caption(facts) if name == "memory" else CAPTIONS[name]
+
+
+def memory_caption(facts: RunFacts) -> str:
+    """Return what the figure of memory shows."""
+    if facts.predicted_lines:
+        return CAPTIONS["memory"]
     return BUDGET_CAPTION if facts.budget else "The measured peak of memory."
 
 
@@ -142,16 +148,6 @@ def save_plots(facts: RunFacts) -> dict[str, Path]:
 
 def _report_of(facts: RunFacts) -> ModuleType:
     return resolve(JOBS.get(facts.job, CLONES).report)
-
-
-def clones_figures(facts: RunFacts) -> dict[str, Figure | None]:
-    """Draw the figures of clone detection."""
-    pairs = _predictions(facts)
-    return {
-        "loss": loss_figure(facts),
-        "curves": curves_figure(facts, *pairs) if pairs else None,
-        "scores": scores_figure(facts, *pairs) if pairs else None,
-    }
 
 
 def save_figures(folder: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
@@ -221,10 +217,25 @@ def _predictions(facts: RunFacts) -> tuple[np.ndarray, np.ndarray] | None:
     return (labels, p) if 0 < labels.sum() < len(labels) else None
 
 
-def curves_figure(facts: RunFacts, labels: np.ndarray, p: np.ndarray) -> Figure:
+def curves_caption(facts: RunFacts) -> str:
+    """Return what the curves show."""
+    text = "Precision-recall and ROC curve on test, pairs as given; baselines at their thresholds."
+    test = facts.result.scores.get("test")
+    pairs = 0 if test is None else test.n_pairs or 0
+    if pairs <= MAX_POINTS:
+        return text
+    thinned = f"Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
+    return f"{text} {thinned} {pairs:,} pairs."
+
+
+def curves_figure(facts: RunFacts) -> Figure | None:
     """Draw precision against recall and the ROC curve on test."""
     import numpy as np
 
+    pairs = _predictions(facts)
+    if pairs is None:
+        return None
+    labels, p = pairs
     order = np.argsort(-p, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(p[order]) != 0, True))
     tp = np.cumsum(labels[order])[ends]
@@ -252,8 +263,8 @@ def _mark_floors(left: Axes, right: Axes, test: Mapping[str, Any], *, prior: flo
             continue
         false_rate = prior * recall * (1 - precision) / (precision * (1 - prior))
         style = {"color": colour, "marker": MARKS.get(name, "o"), "linestyle": "none"}
-        left.plot([recall], [precision], label=FLOOR_NAMES.get(name, name), **style)
-        right.plot([false_rate], [recall], label=FLOOR_NAMES.get(name, name), **style)
+        left.plot([recall], [precision], label=BASELINES.get(name, name), **style)
+        right.plot([false_rate], [recall], label=BASELINES.get(name, name), **style)
 
 
 def _area(name: str, scores: Mapping[str, Any], metric: str) -> str:
@@ -272,10 +283,14 @@ def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x[keep], y[keep]
 
 
-def scores_figure(facts: RunFacts, labels: np.ndarray, p: np.ndarray) -> Figure:
+def scores_figure(facts: RunFacts) -> Figure | None:
     """Draw the scores of clones and others, and the reliability of a score."""
     import numpy as np
 
+    pairs = _predictions(facts)
+    if pairs is None:
+        return None
+    labels, p = pairs
     figure, (left, right) = panels(2)
     bins = np.linspace(0, 1, 21)
     for value, name, colour, hatch in ((1, "clone", BLUE, ""), (0, "not a clone", ORANGE, "//")):

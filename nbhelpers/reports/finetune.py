@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.common.formatting import count, share, size
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES, written
 from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.reports.clones import standing
 from nbhelpers.reports.facts import RunFacts, dig, known, score
 from nbhelpers.reports.figures import caption
 from nbhelpers.reports.finetune_tables import (
@@ -26,6 +25,7 @@ from nbhelpers.reports.finetune_tables import (
     signed,
 )
 from nbhelpers.reports.page import figure, paragraph, section, table_of
+from nbhelpers.reports.sections import standing
 
 if TYPE_CHECKING:
     import pandas as pd

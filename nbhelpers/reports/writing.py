@@ -7,14 +7,20 @@ the folder. A run that failed, was stopped or still runs gets a report of what i
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.files import expanded, is_file
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.machine import is_notebook
+from nbhelpers.presets.jobs import resolve
+from nbhelpers.reports.blocks import Block, Figure, Summary, Table, walk
 from nbhelpers.reports.facts import RunFacts, read_facts
-from nbhelpers.reports.page import Report, page
+from nbhelpers.reports.figures import save_figures
+from nbhelpers.reports.page import Report
+from nbhelpers.reports.rendering import as_html, as_text
+from nbhelpers.reports.sections import spec_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,11 +45,79 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
         from nbhelpers.reports.study import report_study
 
         return report_study(study, show=show)
+    facts = read_facts(run_or_result)
+    if not hasattr(resolve(spec_of(facts).report), "blocks"):
+        run_report = _old_report(facts)
+    else:
+        run_report = write_report(
+            facts.run.path,
+            facts.run.report_path,
+            *compose(facts),
+            run_id=facts.result.run_id or facts.run.id,
+            status=facts.status,
+        )
+    if show and not is_notebook():
+        sys.stdout.write(run_report.text)
+    return run_report
+
+
+def compose(facts: RunFacts) -> tuple[Summary, list[Block]]:
+    """Return what a run's report opens with, and its blocks, by the module that its job names."""
+    job = resolve(spec_of(facts).report)
+    return job.summary(facts), job.blocks(facts)
+
+
+def frames(blocks: Sequence[Block]) -> dict[str, pd.DataFrame]:
+    """Return the tables of a report by their codes, to compute with."""
+    tables = [block for block in walk(blocks) if isinstance(block, Table) and block.rows]
+    return {table.code: table.frame() for table in tables}
+
+
+def write_report(
+    folder: Path,
+    path: Path,
+    summary: Summary,
+    blocks: Sequence[Block],
+    *,
+    run_id: str,
+    status: str,
+) -> Report:
+    """Write the page and its figures into a folder and return the report.
+
+    Raises:
+        ConfigError: The folder cannot be written to.
+    """
+    pictures = [b for b in [summary.picture, *walk(blocks)] if isinstance(b, Figure)]
+    drawn = {picture.name: picture.draw() for picture in pictures}
+    try:
+        plots = save_figures(folder, drawn)
+        images = {name: plot.read_bytes() for name, plot in plots.items()}
+        document = as_html(summary, blocks, images, page_title=f"Report of {run_id}")
+        draft = path.with_name(f".{path.name}.partial")
+        draft.write_text(document, encoding="utf-8", errors="replace")
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"The report cannot be written to {folder}: {error.strerror or error}.",
+            fix="make the folder writable, or copy it to a place of your own",
+        ) from error
+    return Report(
+        run_id=run_id,
+        status=status,
+        path=path,
+        text=as_text(summary, blocks, str(path)),
+        tables=frames(blocks),
+        plots=plots,
+        html=as_html(summary, blocks, images),
+    )
+
+
+def _old_report(facts: RunFacts) -> Report:
     from nbhelpers.reports.figures import save_plots
     from nbhelpers.reports.html import body
+    from nbhelpers.reports.page import page
     from nbhelpers.reports.text import as_text
 
-    facts = read_facts(run_or_result)
     target, title = facts.run.report_path, f"Report of {facts.run.id}"
     try:
         tables, plots = make_tables(facts), save_plots(facts)
@@ -56,7 +130,7 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
             f"The report cannot be written to {facts.run.path}: {error.strerror or error}.",
             fix="make the run's folder writable, or copy it to a place of your own",
         ) from error
-    run_report = Report(
+    return Report(
         run_id=str(facts.get("run_id") or facts.run.id),
         status=facts.status,
         path=target,
@@ -65,9 +139,6 @@ def report(run_or_result: Any, *, show: bool = True) -> Report:
         plots=plots,
         html=fragment,
     )
-    if show and not is_notebook():
-        sys.stdout.write(run_report.text)
-    return run_report
 
 
 def _study_of(run_or_study: Any) -> StudyResult | None:
@@ -84,10 +155,7 @@ def _study_of(run_or_study: Any) -> StudyResult | None:
 
 
 def make_tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
-    """Return all tables by name: what the run holds, and the comparison with the legacy script."""
-    from nbhelpers.reports.legacy import legacy_table
+    """Return all tables by name."""
     from nbhelpers.reports.tables import all_tables
 
-    tables = all_tables(facts)
-    legacy = legacy_table(facts)
-    return tables | ({"legacy": legacy} if len(legacy) else {})
+    return all_tables(facts)
