@@ -1,4 +1,4 @@
-"""One rank of two whose views of a shared folder differ: `shared_view_probe.py FOLDER WHAT`.
+"""One rank of two whose views of a shared folder differ: `shared_view_probe.py FOLDER WHAT...`.
 
 Rank 1 sees `FOLDER/late`, where what rank 0 wrote to `FOLDER/true` shows up late, or never.
 """
@@ -53,6 +53,7 @@ def show_late(true: Path, late: Path) -> None:
 
 def main(folder: Path, what: str) -> None:
     """Choose a checkpoint together with the other rank, and write what this rank got."""
+    folder.mkdir(exist_ok=True)
     accelerator = Accelerator(cpu=True)
     rank = accelerator.process_index
     true, late = folder / "true", folder / "late"
@@ -63,7 +64,7 @@ def main(folder: Path, what: str) -> None:
     accelerator.wait_for_everyone()
     if rank == 0 and what in ("resume", "best"):
         threading.Thread(target=show_late, args=(true, late)).start()
-    if what == "never":
+    if what == "never":  # the last one
         ck.SEEN_WITHIN_S = 0.5
     run = SimpleNamespace(checkpoints_path=late if rank else true)
     context = make_context(run=run, accelerator=accelerator, rank=rank)
@@ -83,4 +84,5 @@ def main(folder: Path, what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    for what in sys.argv[2:]:
+        main(Path(sys.argv[1]) / what, what)

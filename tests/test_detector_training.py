@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 import torch
 from detector_probe import made_up_inputs, make_trainer
 from detector_probe import main as play_probe
+from torchrun import torchrun
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.jobs.detector_task import number_tasks, task_order
@@ -73,14 +71,7 @@ def in_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
     outs = {name: folder / f"{name}.safetensors" for name in configs}
     file = folder / "configs.json"
     file.write_text(json.dumps([given | {"out": str(outs[n])} for n, given in configs.items()]))
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *start, str(PROBE), str(file)]
-    cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    env = os.environ | cpu
-    roots = [str(PROBE.parent.parent), str(PROBE.parent), env.get("PYTHONPATH", "")]
-    env["PYTHONPATH"] = os.pathsep.join(roots)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(PROBE, 2, file)
     return {name: read(out) for name, out in outs.items()}
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from finetune_runs import change_record, prepare, work_here
 from safetensors.torch import load_file, save_file
 from trained_on_disk import make_base
 
 from nbhelpers.errors import ConfigError, DataError, NonFinite
 from nbhelpers.jobs import finetune
 from nbhelpers.jobs.outcome import checkpoint_file
+from tests.job_runs import change_record, prepare, work_here
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,7 +34,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fails(folder: Path, error: type[Exception], match: str, **settings: Any) -> Any:
     """Do the job with settings that no check on the kernel's side has seen."""
-    run = prepare(folder / "runs")
+    run = prepare("finetune", folder / "runs")
     change_record(run, **settings)
     before = torch.get_float32_matmul_precision()
     try:
@@ -155,7 +155,7 @@ def test_weights_that_are_not_finite(tmp_path: Path, gemma: Path):
 
 
 def test_a_base_run_has_nothing_to_score_again(tmp_path: Path):
-    run = prepare(tmp_path / "runs", method="base")
+    run = prepare("finetune", tmp_path / "runs", method="base")
     work_here(run)
     words = [sys.executable, "-m", "nbhelpers", "evaluate", "finetune", "--run", run.id]
     words += ["--run-dir", str(run.path.parent)]
@@ -166,7 +166,7 @@ def test_a_base_run_has_nothing_to_score_again(tmp_path: Path):
 
 
 def test_weights_of_other_kinds_are_no_adapter(tmp_path: Path, gemma: Path):
-    run = prepare(tmp_path / "runs", mode="evaluate", checkpoint=gemma)
+    run = prepare("finetune", tmp_path / "runs", mode="evaluate", checkpoint=gemma)
     with pytest.raises(DataError, match="cannot be read as an adapter"):
         work_here(run)
     assert checkpoint_file(gemma) == gemma / "model.safetensors"

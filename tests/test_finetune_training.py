@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from causal_tiny import tiny_table
+from torchrun import torchrun
 
 from nbhelpers.data.instructions import Sample
 from nbhelpers.errors import NonFinite
@@ -79,18 +77,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("two")
     configs, out = folder / "configs.json", folder / "out.json"
     configs.write_text(json.dumps([{"prompts": PROMPTS}, *TWO.values()]))
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    root = str(Path(__file__).parent.parent)
-    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*start, probe.__file__, str(configs), str(out)],
-        env=os.environ | cpu | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(Path(probe.__file__), 2, configs, out)
     answers, *found = json.loads(out.read_text())
     return {"answers": answers} | dict(zip(TWO, found, strict=True))
 

@@ -20,7 +20,6 @@ import torch
 from causal_tiny import tiny_base, tiny_table
 from contexts import make_context
 from finetune_on_disk import generations, result, write_finetune
-from finetune_runs import STEPS, prepare, work_here
 from study_on_disk import write_study
 
 from nbhelpers.budget.time_model import training_rows
@@ -41,6 +40,7 @@ from nbhelpers.reports.study import doubts
 from nbhelpers.runs.events import phase_seconds, read_events
 from nbhelpers.runs.run import write_json
 from nbhelpers.runs.studies import open_study
+from tests.job_runs import STEPS, prepare, work_here
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,7 +96,7 @@ def test_energy_counts_the_training_of_earlier_attempts_and_nothing_else():
 
 def test_a_resumed_run_tells_the_time_of_all_its_attempts(tmp_path: Path):
     before = torch.get_float32_matmul_precision()
-    run = prepare(tmp_path / "runs")
+    run = prepare("finetune", tmp_path / "runs")
 
     def at_step_2() -> bool:
         return any(e["type"] == "step" and e["step"] >= 2 for e in run.events())
@@ -109,14 +109,16 @@ def test_a_resumed_run_tells_the_time_of_all_its_attempts(tmp_path: Path):
     torch.set_float32_matmul_precision(before)
     both = phase_seconds(read_events(run.events_path(0)))
     found = json.loads(run.result_path.read_text())
-    assert found["training"]["resumed_from"] < STEPS
+    assert found["training"]["resumed_from"] < STEPS["finetune"]
     for name in ("data", "model", "train"):
         assert first[name] < timing[f"{name}_s"] == pytest.approx(both[name], abs=0.2)
     assert timing["total_s"] == pytest.approx(sum(both.values()), abs=0.5)
     events = read_events(run.events_path(0))
     assert timing["total_s"] < events[-1]["t"] - events[0]["t"] - 1
     state = found["throughput"]
-    assert state["samples_per_update"] * STEPS == pytest.approx(2 * 20)  # nothing counted twice
+    assert state["samples_per_update"] * STEPS["finetune"] == pytest.approx(
+        2 * 20
+    )  # nothing counted twice
 
 
 def test_the_time_of_a_step_holds_the_making_of_its_batches(monkeypatch: pytest.MonkeyPatch):

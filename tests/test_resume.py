@@ -18,7 +18,7 @@ from nbhelpers.errors import Killed, Stopped
 from nbhelpers.metrics.predictions import read_predictions
 from nbhelpers.presets.preset import Preset
 from nbhelpers.runs.run import Run
-from tests.real_run import finish, kill_rank, last_optimizer, last_weights, start, wait_for_step
+from tests.job_runs import finish, kill_rank, learned, prepare, start, wait_for_step, work_here
 
 pytestmark = pytest.mark.slow
 
@@ -27,69 +27,55 @@ def lines(run: Run) -> list[str]:
     return run.predictions_path.read_text().splitlines()
 
 
-def same_state(a: dict, b: dict) -> bool:
-    states = zip(a["state"].values(), b["state"].values(), strict=True)
-    return all(torch.equal(x[key], y[key]) for x, y in states for key in x)
-
-
-GRAPH = {"model": "smoke-graphcodebert", "data_flow_length": 16}
-
-
-@pytest.mark.parametrize(
-    ("processes", "steps", "changes"),
-    [(1, (1, 4, 7), {}), (2, (3, 6), {}), (1, (3,), GRAPH)],
-    ids=["one process", "two processes", "data flow"],
-)
-def test_a_run_killed_at_any_step_and_resumed_ends_bit_equal(
-    tmp_path: Path, processes, steps, changes
-):
-    whole = start(tmp_path / "whole", processes=processes, **changes)
+def test_a_launched_run_of_two_processes_that_is_killed_ends_bit_equal(tmp_path: Path) -> None:
+    """What one process does when it is killed, stands in test_contract.py, for all jobs."""
+    whole = start("clones", tmp_path / "whole", num_gpus=2)
     expected = finish(whole)
-    assert expected["training"]["optimizer_steps"] == 10
-    broken = start(tmp_path / "broken", processes=processes, **changes)
-    for step in steps:
-        wait_for_step(broken, step)
-        kill_rank(broken, rank=processes - 1)
-        with pytest.raises(Killed):
-            nb.follow(broken, timeout_s=60)
-        broken = start(tmp_path / "broken", processes=processes, **changes)
-    result = finish(broken)
-    assert result["training"]["resumed_from"] is not None
-    assert last_weights(broken) == last_weights(whole)
-    assert same_state(last_optimizer(broken), last_optimizer(whole))
-    assert lines(broken) == lines(whole)
-    assert result["scores"] == expected["scores"]
-    assert result["training"]["history"] == expected["training"]["history"]
-    assert result["training"]["evals"] == expected["training"]["evals"]
+    broken = start("clones", tmp_path / "broken", num_gpus=2)
+    wait_for_step(broken, 3)
+    kill_rank(broken, rank=1)
+    with pytest.raises(Killed):
+        nb.follow(broken, timeout_s=300)
+    broken = start("clones", tmp_path / "broken", num_gpus=2)
+    ended = finish(broken)
+    assert ended["training"]["resumed_from"] is not None
+    assert learned(broken) == learned(whole)
+    assert ended["scores"] == expected["scores"]
+    assert ended["training"]["history"] == expected["training"]["history"]
 
 
 def test_a_stopped_run_is_resumed_and_a_finished_one_is_found_again(tmp_path: Path):
-    run = start(tmp_path, max_train_samples=400)
+    run = start("clones", tmp_path, max_train_samples=400)
     wait_for_step(run, 2)
-    assert run.stop(timeout_s=60) == "stopped"
+    assert run.stop(timeout_s=300) == "stopped"
     with pytest.raises(Stopped, match="Fix"):
-        nb.follow(run, timeout_s=60)
-    again = start(tmp_path, max_train_samples=400)
+        nb.follow(run, timeout_s=300)
+    again = start("clones", tmp_path, max_train_samples=400)
     assert again.path == run.path
-    result = finish(again)
-    assert result["training"]["resumed_from"] >= 2
-    assert result["training"]["optimizer_steps"] == 100
-    found = start(tmp_path, max_train_samples=400)
-    assert found.status == "finished" and found.path == run.path
+    ended = finish(again)
+    assert ended["training"]["resumed_from"] >= 2
+    assert ended["training"]["optimizer_steps"] == 100
+    finished = start("clones", tmp_path, max_train_samples=400)
+    assert finished.status == "finished" and finished.path == run.path
 
 
-def test_two_processes_evaluate_to_the_same_file_as_one(tmp_path: Path):
-    trained = start(tmp_path / "train")
-    finish(trained)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run of the clone job."""
+    run = prepare("clones", tmp_path_factory.mktemp("trained") / "runs")
+    work_here(run)
+    return run
+
+
+def test_two_processes_evaluate_to_the_same_file_as_one(trained: Run, tmp_path: Path):
     expected = lines(trained)
     rows = [line for line in expected if '"split": "test"' in line]
     assert [f'"row": {i},' in row for i, row in enumerate(rows)] == [True] * len(rows)
-    for processes in (1, 2):
-        run = evaluate(trained, trained.path, tmp_path / f"{processes}", num_gpus=processes)
-        finish(run)
-        assert lines(run) == expected, processes
-        texts = [(of.path / "predictions.txt").read_text() for of in (run, trained)]
-        assert texts[0] == texts[1]
+    run = evaluate(trained, trained.path, tmp_path / "two", num_gpus=2)
+    finish(run)
+    assert lines(run) == expected
+    texts = [(of.path / "predictions.txt").read_text() for of in (run, trained)]
+    assert texts[0] == texts[1]
 
 
 def evaluate(trained: Run, checkpoint: Path, run_dir: Path, **changes: object) -> Run:
@@ -106,18 +92,15 @@ def evaluate(trained: Run, checkpoint: Path, run_dir: Path, **changes: object) -
     )
 
 
-def test_a_checkpoint_folder_evaluates_on_its_own(tmp_path: Path):
-    trained = start(tmp_path / "train")
-    finish(trained)
+def test_a_checkpoint_folder_evaluates_on_its_own(trained: Run, tmp_path: Path):
     best = next(trained.checkpoints_path.glob("step-*"))
-    result = finish(evaluate(trained, best, tmp_path / "alone"))
-    assert result["mode"] == "evaluate" and not result["model"]["random_weights"]
-    assert result["threshold"]["chosen_on"] == "valid"
+    run = prepare("clones", tmp_path / "runs", mode="evaluate", checkpoint=best)
+    scored = work_here(run)
+    assert scored["mode"] == "evaluate" and not scored["model"]["random_weights"]
+    assert scored["threshold"]["chosen_on"] == "valid"
 
 
-def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(tmp_path: Path):
-    trained = start(tmp_path / "train")
-    finish(trained)
+def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(trained: Run, tmp_path: Path):
     ours = trained.checkpoints_path / "step-00000010"
     base = tmp_path / "base"  # architecture and tokenizer, no weights
     shutil.copytree(ours, base, ignore=shutil.ignore_patterns("*.safetensors", "*.pt", "m*.json"))
@@ -135,8 +118,9 @@ def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(tmp_path: P
     assert f"Weights: {saved / 'model.bin'}" in done.stdout
     (run,) = nb.list_runs(tmp_path / "runs")
     rows = read_predictions(run.predictions_path, split="test")
-    expected = finish(evaluate(trained, ours, tmp_path / "again"))
-    wanted = read_predictions(nb.open_run(expected["run_id"], tmp_path / "again").predictions_path)
+    again = prepare("clones", tmp_path / "again", mode="evaluate", checkpoint=ours)
+    work_here(again)
+    wanted = read_predictions(again.predictions_path)
     first = [i for i, split in enumerate(wanted["split"]) if split == "test"]
     assert rows["id1"] == [wanted["id1"][i] for i in first]
     assert rows["p"] == pytest.approx([wanted["p"][i] for i in first], abs=1e-6)
@@ -159,7 +143,8 @@ def write_smoke_folder(folder: Path) -> Path:
 
 def test_a_cached_pre_training_gives_the_run_that_a_fresh_one_gave(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
-    results = [finish(start(tmp_path / name, pretrain_steps=3)) for name in ("cold", "warm")]
+    runs = [prepare("clones", tmp_path / name, pretrain_steps=3) for name in ("cold", "warm")]
+    results = [work_here(run) for run in runs]
     assert len(list((tmp_path / "cache" / "smoke").iterdir())) == 1
     cold, warm = results
     assert cold["training"]["history"] == warm["training"]["history"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from contexts import make_context
+from torchrun import torchrun
 
 from nbhelpers.common.files import save_in_cache
 from nbhelpers.hardware.detection import plan_hardware
@@ -22,33 +21,32 @@ from tests.shared_view_probe import DELAY_S, save
 PROBE = Path(__file__).with_name("shared_view_probe.py")
 
 
-def two_ranks(folder: Path, what: str) -> list[dict[str, Any]]:
-    """Run the probe in two processes; return what each rank got."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(PROBE), str(folder), what]
-    root = str(PROBE.parent.parent)
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONPATH": os.pathsep.join([root, env.get("PYTHONPATH", "")])}
-    env |= {"ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+CASES = ("resume", "best", "start", "never")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What each of two ranks got in each case; both started once."""
+    folder = tmp_path_factory.mktemp("views")
+    torchrun(PROBE, 2, folder, *CASES)
+    return {
+        what: [json.loads((folder / what / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+        for what in CASES
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["resume", "best"])
-def test_a_rank_with_an_old_listing_takes_the_checkpoint_that_rank_0_chose(
-    tmp_path: Path, what: str
-):
-    first, second = two_ranks(tmp_path, what)
+def test_a_rank_with_an_old_listing_takes_the_checkpoint_that_rank_0_chose(ranks: dict, what: str):
+    first, second = ranks[what]
     assert first["weight"] == second["weight"] == 2.0
     assert first["step"] == second["step"] == (2 if what == "resume" else None)
     assert second["seconds"] >= DELAY_S and not second["error"]
 
 
 @pytest.mark.slow
-def test_a_rank_that_never_sees_the_checkpoint_says_where_to_look(tmp_path: Path):
-    first, second = two_ranks(tmp_path, "never")
+def test_a_rank_that_never_sees_the_checkpoint_says_where_to_look(ranks: dict):
+    first, second = ranks["never"]
     assert first["step"] == 2 and not first["error"]
     assert "step-00000002" in second["error"] and "does not see it whole" in second["error"]
     assert "all nodes share" in second["error"]
@@ -56,8 +54,8 @@ def test_a_rank_that_never_sees_the_checkpoint_says_where_to_look(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_without_a_checkpoint_both_ranks_start_anew(tmp_path: Path):
-    assert [facts["step"] for facts in two_ranks(tmp_path, "start")] == [0, 0]
+def test_without_a_checkpoint_both_ranks_start_anew(ranks: dict):
+    assert [facts["step"] for facts in ranks["start"]] == [0, 0]
 
 
 def test_one_process_chooses_alone_and_never_waits(tmp_path: Path):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import training_probe
+from safetensors.numpy import load_file
+from torchrun import torchrun
 
-PROBE = Path(__file__).with_name("training_probe.py")
+PROBE = Path(training_probe.__file__)
 SETTINGS = {
     "seed": 3,
     "epochs": 2,
@@ -29,39 +31,53 @@ SETTINGS = {
     "per_device_eval_batch_size": 4,
 }
 # 45 pairs and a global batch of 8: the last step of an epoch has 5.
+CASES = [  # family, optimizer, precision, limit
+    ("gpt2", "sgd", "float32", 1e-5),
+    ("gpt2", "adamw", "float64", 1e-10),
+    ("graph", "adamw", "float64", 1e-10),
+]
 SPLITS = {"1x8x1": (1, 8), "1x4x2": (1, 4), "2x4x1": (2, 4), "2x2x2": (2, 2), "3x2x2": (3, 2)}
 
 
-def train(
-    folder: Path, name: str, *, optimizer: str, dtype: str, family: str = "gpt2"
-) -> tuple[dict, dict]:
-    """Run the probe in `world` processes; return (weights, facts)."""
-    from safetensors.numpy import load_file
+Played = tuple[dict[str, np.ndarray], dict[str, Any]]  # weights, facts
 
-    world, per_device = SPLITS[name]
-    out = folder / f"{name}.safetensors"
+
+def config(folder: Path, name: str, family: str, optimizer: str, dtype: str) -> dict[str, Any]:
     rate = 0.05 if optimizer == "sgd" else 1e-3
-    config = {
+    return {
         "settings": SETTINGS | {"learning_rate": rate},
         "dropout": 0.0,
         "optimizer": optimizer,
         "dtype": dtype,
         "pairs": 45,
-        "per_device": per_device,
+        "per_device": SPLITS[name][1],
         "family": family,
-        "out": str(out),
+        "out": str(folder / f"{family}-{optimizer}-{name}.safetensors"),
     }
-    file = folder / f"{name}.config.json"
-    file.write_text(json.dumps(config))
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    command = [sys.executable, *(start if world > 1 else []), str(PROBE), str(file)]
-    cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    env = os.environ | cpu
-    root = str(Path(__file__).parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join([root, env.get("PYTHONPATH", "")])
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return load_file(out), json.loads(out.with_suffix(".json").read_text())
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], Played]:
+    """What each case comes to on each split: one start for each number of processes."""
+    folder = tmp_path_factory.mktemp("splits")
+    results = {}
+    for world in (1, 2, 3):
+        keys = [(c, name) for c in CASES for name, (other, _) in SPLITS.items() if other == world]
+        configs = [config(folder, name, *case[:3]) for case, name in keys]
+        if world == 1:
+            for one in configs:
+                training_probe.main(one)
+            torch.set_default_dtype(torch.float32)
+        else:
+            (folder / "configs.json").write_text(json.dumps(configs))
+            torchrun(PROBE, world, folder / "configs.json")
+        for (case, name), one in zip(keys, configs, strict=True):
+            out = Path(one["out"])
+            results[*case[:2], name] = (
+                load_file(out),
+                json.loads(out.with_suffix(".json").read_text()),
+            )
+    return results
 
 
 def distance(a: dict, b: dict) -> float:
@@ -71,21 +87,11 @@ def distance(a: dict, b: dict) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "optimizer", "dtype", "limit"),
-    [
-        ("gpt2", "sgd", "float32", 1e-5),
-        ("gpt2", "adamw", "float64", 1e-10),
-        ("graph", "adamw", "float64", 1e-10),
-    ],
-)
+@pytest.mark.parametrize(("family", "optimizer", "dtype", "limit"), CASES)
 def test_every_split_of_the_global_batch_gives_the_same_weights(
-    tmp_path: Path, family: str, optimizer: str, dtype: str, limit: float
+    family: str, optimizer: str, dtype: str, limit: float, played: dict
 ) -> None:
-    runs = {
-        name: train(tmp_path, name, optimizer=optimizer, dtype=dtype, family=family)
-        for name in SPLITS
-    }
+    runs = {name: played[family, optimizer, name] for name in SPLITS}
     reference, facts = runs["1x8x1"]
     moved = {k: v for k, v in reference.items() if np.abs(v).max() > 0}
     assert len(moved) > 10 and facts["state"]["step"] == 12

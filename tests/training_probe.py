@@ -1,4 +1,4 @@
-"""A small training run in one or several processes, for tests: `training_probe.py CONFIG.json`.
+"""A small training run in one or several processes, for tests: `training_probe.py CONFIGS.json`.
 
 It uses the job's own loop, batches and model on made-up functions, and writes the final weights.
 """
@@ -145,4 +145,5 @@ def main(config: dict) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    for each in json.loads(Path(sys.argv[1]).read_text()):
+        main(each)
