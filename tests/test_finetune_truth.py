@@ -116,9 +116,8 @@ def test_a_resumed_run_tells_the_time_of_all_its_attempts(tmp_path: Path):
     events = read_events(run.events_path(0))
     assert timing["total_s"] < events[-1]["t"] - events[0]["t"] - 1
     state = found["throughput"]
-    assert state["samples_per_update"] * STEPS["finetune"] == pytest.approx(
-        2 * 20
-    )  # nothing counted twice
+    rows = state["samples_per_update"] * STEPS["finetune"]
+    assert rows == pytest.approx(2 * 20)  # nothing counted twice
 
 
 def test_the_time_of_a_step_holds_the_making_of_its_batches(monkeypatch: pytest.MonkeyPatch):
