@@ -23,8 +23,8 @@ from nbhelpers.runs.launcher import NodeLauncher, prepare_nodes
 from nbhelpers.runs.run import Run, open_run
 from nbhelpers.runs.unsupervised import attend
 from tests.fake_launch import ROOT, launch_fake, wait_for, wait_for_event
+from tests.job_runs import TINY, finish, start, wait_for_step
 from tests.node_cluster import SCONTROL, Cluster, prepare
-from tests.real_run import TINY, finish, start, wait_for_step
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 600  # for an end that is sure to come, on a machine however busy
@@ -158,7 +158,7 @@ def two_cpu_nodes(folder: Path, **changes: Any) -> NodeLauncher:
         "smoke",
         num_nodes=2,
         gpus_per_node=1,
-        overrides=TINY | changes,
+        overrides=TINY["clones"] | changes,
         run_dir=folder,
         main_address="127.0.0.1",
         port=free_port(),
@@ -168,7 +168,7 @@ def two_cpu_nodes(folder: Path, **changes: Any) -> NodeLauncher:
 @pytest.fixture(scope="module")
 def one_node(tmp_path_factory) -> Run:
     """The same run in two processes of one node."""
-    run = start(tmp_path_factory.mktemp("one"), processes=2)
+    run = start("clones", tmp_path_factory.mktemp("one"), num_gpus=2)
     finish(run)
     return run
 
