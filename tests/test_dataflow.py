@@ -10,7 +10,7 @@ import pickle
 import pytest
 
 from nbhelpers.data.dataflow import extract_dataflow
-from nbhelpers.data.dataflow_program import DataFlow, Edge
+from nbhelpers.data.dataflow_program import Edge
 from nbhelpers.errors import ConfigError, DataFlowUnavailable
 
 
@@ -236,13 +236,44 @@ def test_the_result_is_plain_data() -> None:
     assert repr(flow) == "DataFlow(11 tokens, 2 edges)"
 
 
-def test_comments_are_gone_before_the_tokens_are_made() -> None:
+def test_comments_and_docstrings_are_no_tokens() -> None:
     code = 'int f(int a) { // a "quote\n  /* int b; */ return a; }'
     assert extract_dataflow(code, "java").tokens == JAVA["a use comes from the parameter"][1].split(
         " "
     )
     code = 'def f(a):\n    """Docs."""  # more\n    return a\n'
     assert extract_dataflow(code, "python").tokens[-3:] == [":", "return", "a"]
+
+
+@pytest.mark.parametrize(
+    ("code", "strings"),
+    [
+        ('"""Module\ndocs."""\nx = 1\n', ""),
+        ('def f():\n    # why\n    "gone"\n    x = "a"\n', '"a"'),
+        ('def f():\n    f"""gone {docs}"""\n    return f"{a}#"\n', 'f"{a}#"'),
+        ('def f(): "a"\n', '"a"'),
+        ('class A:\n    "gone"\n\nx = "a"\n', '"a"'),
+        # A string statement counts as a docstring after any statement, not after an empty line, a
+        # comment or the end of a block.
+        ('x = 1\nif x:\n  y = 2  # c\n  "gone"\n', ""),
+        ('if x:\n  y = 2\n\n  "a"\n', '"a"'),
+        ('if x:\n  y = 2\n  # c\n  "a"\n', '"a"'),
+        ('if x:\n  if y:\n    z = 2\n  "a"\n', '"a"'),
+        ('if x:\n  if y: z = 2\n  "gone"\n', ""),
+        # In the first column every string goes, even inside a list.
+        ('x = [\n"gone",\n  "a"]\n', '"a"'),
+        ('if x:\n\ty = "a"\n\t"gone"\n', '"a"'),
+    ],
+)
+def test_docstrings_are_what_the_original_takes_for_them(code: str, strings: str) -> None:
+    tokens = extract_dataflow(code, "python").tokens
+    assert " ".join(token for token in tokens if '"' in token) == strings
+
+
+def test_tabs_and_continued_lines_leave_no_trace() -> None:
+    code = "if x:\n    y = 1 + x\n    z = y\n"
+    for other in (code.replace("    ", "\t"), code.replace("1 + x", "1 + \\\n    x")):
+        assert extract_dataflow(other, "python") == extract_dataflow(code, "python")
 
 
 def test_a_literal_is_split_or_whole_as_asked() -> None:
@@ -349,7 +380,59 @@ def test_a_byte_order_mark_is_no_token() -> None:
     assert extract_dataflow("\ufeff" + code, "java") == extract_dataflow(code, "java")
 
 
-def test_dataflow_is_comparable() -> None:
-    assert DataFlow(tokens=["a"], edges=[], problem="") == DataFlow(
-        tokens=["a"], edges=[], problem=""
+# Pieces that parse only inside a class, an annotation type or an enum.
+WRAPPED = {
+    "constructor": "public Point(int x) { this.x = x; }",
+    "static block": "static { x = 1; y = x; }",
+    "two constructors": "A(int x) { y = x; } A() { this(0); }",
+    "compact constructor": "Point { if (x < 0) throw new E(x); }",
+    "annotation": "@A public C(final int x) throws E { for (int i = x; ; ) { y = i; } }",
+    "element with a default": 'String value() default X + "x";',
+    "constants with bodies": "A(x), B(x) { int f(int y) { return y; } };",
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_piece_without_its_class_is_read_as_inside_one(name: str) -> None:
+    code = WRAPPED[name]
+    flow = extract_dataflow(code, "java")
+    assert flow.problem == ""
+    assert "".join(flow.tokens).replace(" ", "") == code.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "what"),
+    [
+        ("// one\nint f() {\n  return 1;\n", 3, "a '}' is missing"),
+        ("/* one\n two */ int f() { return 1; }\n}", 3, "'}' does not fit"),
+        ("int f() {\n  return 1;\n}\n\n/* */\n} int g() { }", 6, "'}' does not fit"),
+        ("int f() {\n  return 1\u2028; }", 2, r"'\u2028' does not fit"),
+        (" * end of a comment */\nint f(int a) { return a; }", 1, "does not fit"),
+    ],
+)
+def test_text_with_errors_is_read_as_far_as_the_parser_recovers(code, line, what) -> None:
+    flow = extract_dataflow(code, "java")
+    assert flow.problem.startswith(f"line {line}: ") and what in flow.problem
+    assert "return" in flow.tokens
+
+
+def test_a_piece_that_closes_the_class_itself_is_not_read_as_inside_one() -> None:
+    flow = extract_dataflow("} int f(int x) { return x;", "java")
+    assert flow.problem.startswith("line 1: ") and flow.tokens[0] == "}"
+
+
+def test_missing_tokens_at_one_place_are_one_to_the_rules() -> None:
+    code = "void f(){ x; int = { }"
+    assert extract_dataflow(code, "java").tokens[-2:] == ["", ""]
+    edges = extract_dataflow(code, "java").edges
+    assert edges == [Edge(13, "comesFrom", (8,)), Edge(13, "comesFrom", (8,))]
+
+
+def test_broken_rules_do_not_lose_the_rest() -> None:
+    code = "void f(int a) { int b = a; for (T v : ) { use(b); } if (a) { b = ; } use(b); "
+    flow = extract_dataflow(code, "java")
+    assert flow.problem and any(edge.parent_indices == (4,) for edge in flow.edges)
+    flow = extract_dataflow(
+        "def f(a):\n    for in a:\n        x = a\n    b = \n    a.b = 'c'\n", "python"
     )
+    assert flow.problem and any(edge.parent_indices for edge in flow.edges)

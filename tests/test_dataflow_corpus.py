@@ -11,17 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.data import dataflow as dataflow_corpus
-from nbhelpers.data.dataflow import (
-    FlowCache,
-    FlowTable,
-    extract_corpus,
-    extract_dataflow,
-    make_table,
-)
+from nbhelpers.common import pool
+from nbhelpers.data import dataflow
+from nbhelpers.data.dataflow import FlowTable, extract_corpus, extract_dataflow
 from nbhelpers.errors import ConfigError, DataError, DataFlowUnavailable
-
-pytestmark = pytest.mark.slow
 
 CODES = [
     "int f(int a) { return a; }",
@@ -46,161 +39,57 @@ def contents(table: FlowTable) -> tuple:
     return table.words, table.problems, [table[i] for i in range(len(table))]
 
 
-def files(cache: Path) -> list[Path]:
-    return sorted(cache.rglob("*.npz"))
-
-
-def test_each_function_has_its_graph_in_its_place() -> None:
+def test_each_function_has_its_graph_in_its_place_or_its_reason() -> None:
     table = extract_corpus(CODES, "java")
     assert len(table) == len(CODES)
-    for i, code in enumerate(CODES):
-        if i not in (2, 7):
-            assert table[i] == extract_dataflow(code, "java")
+    for i in (0, 1, 3, 4, 5, 6):
+        assert table[i] == extract_dataflow(CODES[i], "java")
     assert table[-2] == table[6] and table[0] == table[3]
     with pytest.raises(IndexError):
         table[len(CODES)]
-
-
-def test_a_function_without_a_graph_has_its_reason() -> None:
-    table = extract_corpus(CODES, "java")
     assert set(table.problems) == {2, 5, 7}
     assert "empty" in table.problems[2] and "lone surrogate" in table.problems[7]
     assert "'}' is missing" in table.problems[5] and table[5].tokens
     assert (table[2].tokens, table[2].edges, table[2].problem) == ([], [], table.problems[2])
+    assert table.words[:4] == ["int", "f", "(", "a"] and len(set(table.words)) == len(table.words)
+    assert len(extract_corpus([], "java")) == 0 and len(extract_corpus([""], "java")) == 1
 
 
 def test_a_graph_too_large_leaves_the_tokens(monkeypatch) -> None:
-    from nbhelpers.data import dataflow_program
-
-    monkeypatch.setattr(dataflow_program, "MAX_EDGES", 3)
+    monkeypatch.setattr("nbhelpers.data.dataflow_program.MAX_EDGES", 3)
     table = extract_corpus([CODES[0], CODES[1]], "java")
     assert table[0].edges and not table[1].edges and len(table[1].tokens) == 28
     assert list(table.problems) == [1] and "more than" in table.problems[1]
 
 
-def test_the_arrays_are_as_the_table_says() -> None:
-    table = extract_corpus(CODES, "java")
-    dtypes = {name: str(getattr(table, name).dtype) for name in FlowTable.__slots__[1:-1]}
-    assert dtypes == {
-        **{"tokens": "int32", "token_offsets": "int64", "edge_token": "int32"},
-        **{"edge_kind": "uint8", "edge_offsets": "int64"},
-        **{"parents": "int32", "parent_offsets": "int64"},
-    }
-    assert table.words[:4] == ["int", "f", "(", "a"] and len(set(table.words)) == len(table.words)
-    assert repr(table).startswith("FlowTable(8 functions, ")
-
-
-@pytest.mark.parametrize("codes", [[], [""], [CODES[0]] * 3])
-def test_small_corpora(codes: list[str]) -> None:
-    table = extract_corpus(codes, "java")
-    assert len(table) == len(codes)
-    assert len(extract_corpus(codes, "java")) == len(codes)
-
-
-def test_the_cache_gives_what_was_made(private_cache: Path, monkeypatch) -> None:
-    fresh = contents(extract_corpus(CODES + MANY, "java"))
-    monkeypatch.setattr(dataflow_corpus, "read_function", None)  # nothing may be read again
-    assert contents(extract_corpus(CODES + MANY, "java")) == fresh
-    assert len(files(private_cache)) == 16
-    some = extract_corpus([MANY[5], CODES[5], MANY[200]], "java")
-    assert some[0] == fresh[2][len(CODES) + 5] and some.problems == {1: fresh[1][5]}
-
-
-def test_new_functions_join_the_known_ones() -> None:
-    extract_corpus(MANY[:100], "java")
-    seen: list[tuple[int, int]] = []
-    table = extract_corpus(MANY, "java", report=lambda done, total: seen.append((done, total)))
-    assert seen[0] == (100, 300) and seen[-1] == (300, 300)
-    assert contents(table) == contents(extract_corpus(MANY, "java"))
-    assert table[250] == extract_dataflow(MANY[250], "java")
-
-
-def test_each_distinct_text_is_read_once(monkeypatch) -> None:
+def test_each_distinct_text_is_read_once_and_then_comes_from_the_cache(
+    private_cache: Path, monkeypatch
+) -> None:
     read: list[str] = []
-    original = dataflow_corpus.read_function
+    original = dataflow.read_function
 
     def spy(code: str, *rest: str):
         read.append(code)
         return original(code, *rest)
 
-    monkeypatch.setattr(dataflow_corpus, "read_function", spy)
-    extract_corpus(CODES * 3, "java")
+    monkeypatch.setattr(dataflow, "read_function", spy)
+    fresh = contents(extract_corpus(CODES * 3, "java"))
     assert sorted(read) == sorted(set(CODES))
+    assert contents(extract_corpus(CODES * 3, "java")) == fresh
+    assert sorted(read) == sorted(set(CODES))
+    for path in private_cache.rglob("*.npz"):
+        path.write_bytes(path.read_bytes()[:-50])  # damaged: read again
+    assert contents(extract_corpus(CODES * 3, "java")) == fresh
 
 
 def test_what_decides_a_graph_is_part_of_its_key(private_cache: Path, monkeypatch) -> None:
     code = 'void f() { s = "a"; }'
     split = extract_corpus([code], "java")[0]
-    whole = extract_corpus([code], "java", grammar_compat="checkpoint")[0]
+    assert split != extract_corpus([code], "java", grammar_compat="checkpoint")[0]
     extract_corpus(["x = 1\n"], "python")
-    assert split != whole and len(list((private_cache / "dataflow").iterdir())) == 3
-    monkeypatch.setattr(dataflow_corpus, "FORMAT", dataflow_corpus.FORMAT + 1)
+    monkeypatch.setattr(dataflow, "versions", lambda language: "another grammar")
     extract_corpus([code], "java")
-    monkeypatch.setattr(dataflow_corpus, "versions", lambda language: "another grammar")
-    extract_corpus([code], "java")
-    assert len(list((private_cache / "dataflow").iterdir())) == 5
-
-
-def damage(path: Path, how: str) -> None:
-    data = path.read_bytes()
-    if how == "folder":
-        path.unlink()
-        path.mkdir()
-        (path / "x").touch()
-    else:
-        path.write_bytes(
-            {
-                "empty": b"",
-                "text": b"not a table",
-                "cut": data[: len(data) // 2],
-                "flipped": data[:200] + bytes([data[200] ^ 255]) + data[201:],
-                "zeros": bytes(len(data)),
-            }[how]
-        )
-
-
-@pytest.mark.parametrize("how", ["empty", "text", "cut", "flipped", "zeros", "folder"])
-def test_a_damaged_cache_is_only_slower(private_cache: Path, how: str) -> None:
-    fresh = contents(extract_corpus(MANY, "java"))
-    for path in files(private_cache):
-        damage(path, how)
-    assert contents(extract_corpus(MANY, "java")) == fresh
-    if how != "folder":  # written anew
-        assert all(FlowCache._read.__get__(_cache())(bucket)[0] for bucket in range(16))
-
-
-def _cache() -> FlowCache:
-    stamp = f"{dataflow_corpus.FORMAT} java maintained {dataflow_corpus.versions('java')}"
-    return FlowCache(stamp)
-
-
-def test_a_table_that_does_not_fit_together_is_not_used() -> None:
-    table = make_table([(["a", "b"], [(1, 0, (0,))], "")])
-    cache, key = _cache(), bytes(16)
-    for name, wrong in {
-        "tokens": table.tokens + 7,
-        "token_offsets": table.token_offsets + 1,
-        "edge_kind": table.edge_kind + 9,
-        "parents": table.parents - 1,
-        "edge_token": table.edge_token + 1,
-        "words": ["a", 1],
-        "edge_offsets": table.edge_offsets[:-1],
-        "parent_offsets": table.parent_offsets.astype("int32"),
-    }.items():
-        arrays = {n: getattr(table, n) for n in FlowTable.__slots__} | {name: wrong}
-        cache._write(0, [key], FlowTable(**arrays))
-        assert cache.load([key])[0] == [-1], name
-    cache._write(0, [key], table)
-    assert cache.load([key])[0] == [0]
-
-
-def test_what_another_process_has_added_meanwhile_is_not_added_twice() -> None:
-    table = make_table([(["a"], [], ""), (["b"], [], "")])
-    cache, keys = _cache(), [bytes(16), bytes(15) + b"1"]
-    cache.add(keys[:1], table.take([0]))
-    cache.add(keys, table)
-    rows, found = cache.load(keys)
-    assert [found[row].tokens for row in rows] == [["a"], ["b"]]
+    assert len(list((private_cache / "dataflow").iterdir())) == 4
 
 
 def test_a_cache_that_cannot_be_written_is_only_slower(private_cache: Path) -> None:
@@ -208,37 +97,29 @@ def test_a_cache_that_cannot_be_written_is_only_slower(private_cache: Path) -> N
     assert extract_corpus(CODES, "java")[0] == extract_dataflow(CODES[0], "java")
 
 
-def test_processes_give_the_same_in_the_same_order(monkeypatch) -> None:
-    monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 1000)
-    seen: list[tuple[int, int]] = []
-    codes = MANY + CODES
-    two = extract_corpus(codes, "java", processes=2, report=lambda *counts: seen.append(counts))
-    assert seen == sorted(seen) and len(seen) > 10 and seen[-1] == (307, 307)
-    monkeypatch.setenv("NBHELPERS_CACHE", os.devnull)
-    assert contents(two) == contents(extract_corpus(codes, "java", processes=1))
-
-
-def test_a_small_corpus_starts_no_process(monkeypatch) -> None:
-    monkeypatch.setattr(dataflow_corpus, "read_chunks", None)
-    assert len(extract_corpus(MANY, "java")) == 300
-
-
 SCRIPT = """
 import json, sys
-from nbhelpers.data import dataflow
+from nbhelpers.common import pool
 from nbhelpers.data.dataflow import extract_corpus
-dataflow.CHUNK_CHARACTERS = 1000
+pool.CHUNK_CHARACTERS = 1000
+seen = []
 codes = json.loads(sys.stdin.read())
-table = extract_corpus(codes, "java", processes=2)
-print(len(table), "torch" in sys.modules)
+table = extract_corpus(codes, "java", processes=2, report=lambda *counts: seen.append(counts))
+same = extract_corpus(codes[::-1], "java", processes=1)
+print(len(table), "torch" in sys.modules, seen == sorted(seen), len(seen) > 10, seen[-1])
+print(all(table[i] == same[-1 - i] for i in range(300)))
 """
 
 
-def test_no_child_imports_torch(tmp_path: Path, root: Path) -> None:
+@pytest.mark.slow
+def test_processes_give_the_same_and_run_neither_torch_nor_the_main_module(
+    tmp_path: Path, root: Path
+) -> None:
     for name in ("torch", "transformers", "pandas"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "program.py").write_text("print('main runs')\n" + SCRIPT)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "program.py"],
         input=json.dumps(MANY),
         env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},
         cwd=tmp_path,
@@ -246,94 +127,24 @@ def test_no_child_imports_torch(tmp_path: Path, root: Path) -> None:
         text=True,
         timeout=120,
     )
-    assert done.stdout.split() == ["300", "False"], done.stderr
+    assert done.stdout == "main runs\n300 False True True (300, 300)\nTrue\n", done.stderr
 
 
-def test_the_main_module_of_the_parent_is_not_run_again(tmp_path: Path, root: Path) -> None:
-    package = tmp_path / "app"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "main.py").write_text("print('main runs')\n" + SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "app.main"],
-        input=json.dumps(MANY),
-        env=os.environ | {"PYTHONPATH": str(root)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.split() == ["main", "runs", "300", "False"], done.stderr
+def _die(texts: list[str]) -> None:
+    os._exit(3)
 
 
-def test_a_child_that_dies_is_an_error_with_its_last_words(monkeypatch) -> None:
-    from nbhelpers.data import dataflow as dataflow_processes
-
-    monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 1000)
-    monkeypatch.setattr(
-        dataflow_processes, "_START", "import sys; sys.stderr.write('no memory'); sys.exit(3)"
-    )
-    with pytest.raises(DataError, match=r"(?s)ended with 3 before .*processes=1.*no memory"):
-        extract_corpus(MANY, "java", processes=2)
+@pytest.mark.slow
+def test_a_process_that_dies_is_an_error_with_its_fix(monkeypatch) -> None:
+    monkeypatch.setattr(pool, "CHUNK_CHARACTERS", 10)
+    with pytest.raises(DataError, match="ended before") as caught:
+        pool.map_chunks(_die, MANY[:9], len, processes=2)
+    assert "processes=1" in caught.value.fix
 
 
-def test_an_interrupt_leaves_no_child_behind(monkeypatch) -> None:
-    from nbhelpers.data import dataflow as dataflow_processes
-
-    started = []
-    monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 1000)
-    original = dataflow_processes._Child
-
-    def child(*args: str):
-        started.append(original(*args))
-        return started[-1]
-
-    def interrupt(done: int, total: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(dataflow_processes, "_Child", child)
-    with pytest.raises(KeyboardInterrupt):
-        extract_corpus(MANY, "java", processes=2, report=interrupt)
-    assert len(started) == 2
-    assert all(one.process.poll() is not None for one in started)
-
-
-@pytest.mark.parametrize("starts", [0, 1])
-def test_children_that_cannot_be_started_are_done_without(monkeypatch, starts: int) -> None:
-    expected = contents(extract_corpus(MANY[:99], "java", processes=1))
-    monkeypatch.setenv("NBHELPERS_CACHE", os.devnull)
-    monkeypatch.setattr(dataflow_corpus, "CHUNK_CHARACTERS", 500)
-    popen, started = subprocess.Popen, []
-
-    def scarce(*words: object, **options: object) -> subprocess.Popen:
-        if len(started) == starts:
-            raise BlockingIOError("Resource temporarily unavailable")
-        started.append(popen(*words, **options))
-        return started[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", scarce)
-    assert contents(extract_corpus(MANY[:99], "java", processes=3)) == expected
-    assert len(started) == starts and all(one.poll() is not None for one in started)
-
-
-@pytest.mark.parametrize("processes", [0, -1, True, 1.5, "2"])
-def test_processes_are_a_number_from_one(processes: int) -> None:
-    with pytest.raises(ConfigError, match="processes is"):
-        extract_corpus(CODES, "java", processes=processes)
-
-
-@pytest.mark.parametrize(
-    ("codes", "text"),
-    [("int f();", "one str"), (None, "one NoneType"), (["int f();", b"x"], "Function 1 .* bytes")],
-)
-def test_functions_are_a_list_of_text(codes: object, text: str) -> None:
-    with pytest.raises(DataFlowUnavailable, match=text) as caught:
-        extract_corpus(codes, "java")
-    assert caught.value.fix
-
-
-def test_an_unknown_language_is_an_error_even_for_no_functions() -> None:
+def test_what_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match="processes is 0"):
+        extract_corpus(CODES, "java", processes=0)
     with pytest.raises(DataFlowUnavailable, match="cobol"):
         extract_corpus([], "cobol")
     with pytest.raises(ConfigError, match="grammar_compat"):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -221,6 +222,43 @@ def save_in_cache(path: Path, write: Callable[[Path], None]) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def cached(
+    folder: str,
+    key: Iterable[str | bytes],
+    make: Callable[[], T],
+    *,
+    load: Callable[[Path], T],
+    save: Callable[[Path, T], None],
+    suffix: str,
+) -> T:
+    """Return what `make` gives, from the cache where it was made before under the same key.
+
+    A file that cannot be read counts as absent.
+
+    Args:
+        folder: Where in the cache folder it lies.
+        key: All that decides the result, and a number to raise when the code that makes it changes.
+        make: Makes it.
+        load: Reads it from a file.
+        save: Writes it to a file.
+        suffix: How the file's name ends.
+    """
+    path = cache_dir() / folder / f"{_digest(key)}{suffix}"
+    with contextlib.suppress(Exception):  # damaged files fail in many ways
+        return load(path)
+    value = make()
+    save_in_cache(path, lambda part: save(part, value))
+    return value
+
+
+def _digest(key: Iterable[str | bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in key:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:32]
 
 
 # ------------------------------------------------------------------------------------------------

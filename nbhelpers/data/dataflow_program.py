@@ -4,10 +4,172 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
-from nbhelpers.data.syntax import Tree, parse
+from nbhelpers.data.syntax import COMMENTS, PACKAGES, Tree, parse
+from nbhelpers.errors import ConfigError, DataFlowUnavailable
+
+# ------------------------------------------------------------------------------------------------
+# A function as the rules see it: its tree without comments and docstrings, and its tokens.
+#
+# The leaf rule is the one of GraphCodeBERT's clone detection: a node without children, or a string,
+# is a token. Unlike there, columns are bytes throughout, so text beyond ASCII stays whole. Which
+# strings of Python are docstrings follows the original's preparation, oddities included.
+#
+# Source: `tree_to_token_index`, `index_to_code_token` and `remove_comments_and_docstrings` in
+# microsoft/CodeBERT, GraphCodeBERT/clonedetection/parser/utils.py at commit 15034c0.
+
+
+COMPATS = ("maintained", "checkpoint")
+_NO_TOKENS = COMMENTS | {"line_continuation"}
+_SNIPPET = 40  # characters of the code that a message shows
+
+
+class Code:
+    """The tree of one function with its tokens; a token of several lines loses its line ends."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.kinds = [tree.kinds[leaf] for leaf in tree.leaves]  # (n_tokens,)
+        spans = [(tree.starts[leaf], tree.stops[leaf]) for leaf in tree.leaves]
+        if tree.source.isascii():
+            text = tree.source.decode().replace("\n", "\0")
+            self.tokens = [text[start:stop].replace("\0", "") for start, stop in spans]
+        else:
+            self.tokens = [tree.text(leaf).replace("\n", "") for leaf in tree.leaves]
+        # What is said of a token is said of the last one of the same extent: two may be empty.
+        self.places = list(range(len(spans)))  # (n_tokens,)
+        if "" in self.tokens:
+            last = {span: token for token, span in enumerate(spans)}
+            self.places = [last[span] for span in spans]
+        is_leaf = [0] * (len(tree.kinds) + 1)
+        for leaf in tree.leaves:
+            is_leaf[leaf + 1] = 1
+        self.firsts = list(accumulate(is_leaf))  # (n_nodes + 1,) tokens before the node
+
+    def token_of(self, node: int) -> int | None:
+        """Return the token that a node is, or None."""
+        first = self.firsts[node]
+        return first if self.firsts[node + 1] > first else None
+
+
+def read_code(code: object, language: object, compat: str) -> Code:
+    """Return a function with its tokens.
+
+    Raises:
+        ConfigError: `compat` is no known value.
+        DataFlowUnavailable: The language is unknown, its grammar is not installed, or the code is
+            no text or has no token.
+    """
+    language = require_language(language, compat)
+    if not isinstance(code, str):
+        raise DataFlowUnavailable(
+            f"The code is of type {type(code).__name__}, not str.",
+            fix="give the text of a function",
+        )
+    try:
+        source = code.encode()
+    except UnicodeEncodeError as error:
+        raise DataFlowUnavailable(
+            f"The code has a lone surrogate at character {error.start}, which UTF-8 cannot hold.",
+            fix="read the file again with the right encoding",
+        ) from error
+    whole = {"string"}
+    if (language, compat) == ("java", "checkpoint"):
+        whole |= {"string_literal", "character_literal"}
+    if language == "python":
+        source = _without_docstrings(source)
+    tree = parse(source, language, whole=frozenset(whole), skipped=_NO_TOKENS)
+    if not any(tree.stops[leaf] > tree.starts[leaf] for leaf in tree.leaves):
+        raise DataFlowUnavailable(
+            "The code has only comments." if code.strip() else "The code is empty.",
+            fix="remove this function, or give its text",
+        )
+    return Code(tree)
+
+
+def require_language(language: object, compat: str) -> str:
+    """Return the language.
+
+    Raises:
+        DataFlowUnavailable: It is unknown.
+        ConfigError: `compat` is no known value.
+    """
+    if not isinstance(language, str) or language not in PACKAGES:
+        raise DataFlowUnavailable(
+            f"There is no data flow for the language {language!r}.",
+            fix=f"take one of: {', '.join(PACKAGES)}",
+        )
+    if compat not in COMPATS:
+        raise ConfigError(
+            f"grammar_compat is {compat!r}.", fix=f"take one of: {', '.join(COMPATS)}"
+        )
+    return language
+
+
+def _without_docstrings(source: bytes) -> bytes:
+    """Return Python with blanks for the strings that the original takes for docstrings.
+
+    These are the strings that begin a line in its first column, or a statement directly behind a
+    line end or an indentation; an empty line, a comment or the end of a block before it keeps one.
+    """
+    tree = parse(source, "python", whole=frozenset({"string"}))
+    text = bytearray(source)
+    before = -1  # the leaf before
+    for leaf in tree.leaves:
+        if tree.kinds[leaf] == "string" and _is_docstring(tree, leaf, before):
+            start, stop = tree.starts[leaf], tree.stops[leaf]
+            text[start:stop] = bytes(10 if byte == 10 else 32 for byte in source[start:stop])
+        before = leaf
+    return bytes(text)
+
+
+def _is_docstring(tree: Tree, string: int, before: int) -> bool:
+    if not _begins_line(tree, string):
+        return False
+    start = tree.starts[string]
+    if tree.source[start - 1 : start] in (b"", b"\n"):
+        return True
+    block = tree.parents[string]
+    while tree.kinds[block] not in ("block", "module"):
+        if tree.starts[block] != start:
+            return False  # inside of a statement
+        block = tree.parents[block]
+    if before < 0 or (tree.kinds[block] == "block" and tree.starts[block] == start):
+        return True
+    if tree.source.count(b"\n", tree.stops[before], start) != 1:
+        return False
+    if tree.kinds[before] == "comment":
+        if _begins_line(tree, before):
+            return False
+        before = max(leaf for leaf in tree.leaves if leaf < before)
+    inner = next((up for up in tree.above(before) if tree.kinds[up] == "block"), block)
+    return inner == block or not _begins_line(tree, inner)
+
+
+def _begins_line(tree: Tree, node: int) -> bool:
+    start = tree.starts[node]
+    return not tree.source[tree.source.rfind(b"\n", 0, start) + 1 : start].strip()
+
+
+def _problem(tree: Tree) -> str:
+    """Say what the parser skipped or missed first, with its line."""
+    if tree.clean:
+        return ""
+    errors = [node for node, kind in enumerate(tree.kinds) if kind == "ERROR"]
+    errors += [leaf for leaf in tree.leaves if tree.starts[leaf] == tree.stops[leaf]]
+    if not errors:  # what is missing belongs to a hidden node
+        return "the parser recovered from an error; read as far as it did"
+    node = min(errors, key=lambda node: (tree.starts[node], node))
+    if tree.kinds[node] != "ERROR":
+        what = f"a {tree.kinds[node]!r} is missing"
+    else:
+        text = tree.text(node)
+        snippet = " ".join(text.split()) or text  # a lone line separator is white space to Python
+        what = f"{snippet[:_SNIPPET] + '…' * (len(snippet) > _SNIPPET)!r} does not fit"
+    return f"line {tree.line_of(node)}: {what}; read as far as the parser recovered"
+
 
 # ------------------------------------------------------------------------------------------------
 # What the rules of GraphCodeBERT's data flow do with a syntax tree, as a small program.
@@ -83,15 +245,16 @@ class Program:
     defines: list[bool]  # (n_tokens,) reading it for the first time gives its name a value
 
 
-def compile_program(tree: Tree, language: str, compat: str) -> Program:
+def compile_program(code: Code, language: str, compat: str) -> Program:
     """Return the program of a tree, in time linear in the tree.
 
     Raises:
         NoGraph: The original's rules break off on this code.
         TooLarge: The writes alone have more than `MAX_PARENTS` sources.
     """
-    compiler = _Compiler(tree, strings_have_parts=compat != "checkpoint")
+    compiler = _Compiler(code, strings_have_parts=compat != "checkpoint")
     rules, default = _RULES[language]
+    tree = code.tree
     block: Block = []
     todo: list[tuple[int | _Emit, Block]] = [(0, block)]
     while todo:
@@ -99,14 +262,14 @@ def compile_program(tree: Tree, language: str, compat: str) -> Program:
         if isinstance(what, _Emit):
             target.append(what.item)
             continue
-        is_leaf = tree.ends[what] == what + 1
+        is_leaf = code.token_of(what) is not None or tree.ends[what] == what + 1
         rule = _Compiler.leaf if is_leaf else rules.get(tree.kinds[what], default)
         steps = rule(compiler, what, target)
         todo.extend(reversed(steps))
     return Program(
         block=block,
         names=compiler.names,
-        defines=[kind == "identifier" for kind in tree.token_kinds],
+        defines=[kind == "identifier" for kind in code.kinds],
     )
 
 
@@ -123,13 +286,13 @@ Steps = list[tuple[int | _Emit, Block]]
 class _Compiler:
     """One method for each rule: it returns what to do next, in order, and into which block."""
 
-    def __init__(self, tree: Tree, *, strings_have_parts: bool) -> None:
-        self.tree, self.strings_have_parts = tree, strings_have_parts
+    def __init__(self, code: Code, *, strings_have_parts: bool) -> None:
+        self.code, self.tree, self.strings_have_parts = code, code.tree, strings_have_parts
         self.sources = 0
         numbers: dict[str, int] = {}
         self.names = [
             -1 if kind == text else numbers.setdefault(text, len(numbers))
-            for kind, text in zip(tree.token_kinds, tree.tokens, strict=True)
+            for kind, text in zip(code.kinds, code.tokens, strict=True)
         ]
         # Variables: tokens that are no keyword or sign. `before[i]`: variables before token i.
         self.variables: list[int] = []
@@ -137,12 +300,12 @@ class _Compiler:
         for token, name in enumerate(self.names):
             self.before.append(len(self.variables))
             if name >= 0:
-                self.variables.append(tree.places[token])
+                self.variables.append(code.places[token])
         self.before.append(len(self.variables))
 
     def variables_of(self, node: int) -> list[int]:
         """Tokens of a subtree that are no keyword or sign."""
-        firsts = self.tree.firsts
+        firsts = self.code.firsts
         low, high = firsts[node], firsts[self.tree.ends[node]]
         return self.variables[self.before[low] : self.before[high]]
 
@@ -157,7 +320,7 @@ class _Compiler:
         return Loop(sorted({self.names[i] for i in self.variables_of(node)}), passes)
 
     def leaf(self, node: int, block: Block) -> Steps:
-        token = self.tree.token_of(node)
+        token = self.code.token_of(node)
         if token is not None and self.names[token] >= 0:
             block.append(token)
         return []
@@ -273,6 +436,8 @@ class _Compiler:
 
     def items(self, node: int) -> list[int]:
         """Children other than commas; a string shows none."""
+        if self.code.token_of(node) is not None:
+            return []
         return [c for c in self.tree.children(node) if self.tree.kinds[c] != ","]
 
     def check_string(self, left: int, right: int) -> None:
@@ -281,10 +446,13 @@ class _Compiler:
         It pairs the target's parts with the parts of the string, which are no tokens, fails to find
         them, and drops the whole graph. In `self.a = "b"` both sides have three.
         """
-        parts = self.tree.parts.get(right)
-        if not parts or parts != len(self.items(left)) or not self.tree.clean:
+        if self.code.token_of(right) is None or not self.tree.clean:
             return
-        text = " ".join(self.tree.tokens[self.tree.firsts[left] : self.tree.firsts[right] + 1])
+        parts = sum(1 for _ in self.tree.children(right))
+        if not parts or parts != len(self.items(left)):
+            return
+        firsts = self.code.firsts
+        text = " ".join(self.code.tokens[firsts[left] : firsts[right] + 1])
         raise NoGraph(
             f"line {self.tree.line_of(left)}: the original's rule pairs the {parts} parts of the "
             f"target with those of a string and breaks off ({text[:60]}), so this function has no "
@@ -362,7 +530,7 @@ Row = tuple[int, int, Parents]  # token, kind, tokens the value comes from
 _APART = 2
 
 
-def run_program(program: Program, tree: Tree) -> list[Row]:
+def run_program(program: Program, code: Code) -> list[Row]:
     """Return the edges in the order of their tokens, those kept by the original's last filter.
 
     Kept is every edge of a token that has a parent or is one.
@@ -371,7 +539,7 @@ def run_program(program: Program, tree: Tree) -> list[Row]:
         TooLarge: More than `MAX_EDGES` edges or `MAX_PARENTS` parents.
     """
     rows: list[Row] = []
-    _drive(_Runner(program, tree).block(program.block, _State(), rows))
+    _drive(_Runner(program, code).block(program.block, _State(), rows))
     edges = sum(len(row[2]) if row[1] & _APART else 1 for row in rows)
     if edges > MAX_EDGES or sum(len(row[2]) for row in rows) > MAX_PARENTS:
         raise TooLarge
@@ -431,8 +599,8 @@ class _State:
 class _Runner:
     """Runs blocks; the methods are tasks of `_drive`."""
 
-    def __init__(self, program: Program, tree: Tree) -> None:
-        self.names, self.defines, self.places = program.names, program.defines, tree.places
+    def __init__(self, program: Program, code: Code) -> None:
+        self.names, self.defines, self.places = program.names, program.defines, code.places
         self.known: dict[tuple[Loop, Parents], tuple[list[Row], dict[int, Parents]]] = {}
         self.charged: dict[int, Parents] = {}  # the value of a name that was counted last
         self.edges = self.parents = 0
@@ -598,12 +766,12 @@ def read_function(code: str, language: str, compat: str) -> tuple[list[str], lis
     Raises:
         DataFlowUnavailable: There are no tokens, for a reason that it names.
     """
-    tree = parse(code, language, compat)
+    function = read_code(code, language, compat)
     try:
-        rows = run_program(compile_program(tree, language, compat), tree)
+        rows = run_program(compile_program(function, language, compat), function)
     except NoGraph as error:
-        return tree.tokens, [], str(error), False
+        return function.tokens, [], str(error), False
     except TooLarge:
         reason = f"The data flow has more than {MAX_EDGES:,} edges or {MAX_PARENTS:,} parents."
-        return tree.tokens, [], reason, True
-    return tree.tokens, rows, tree.problem, False
+        return function.tokens, [], reason, True
+    return function.tokens, rows, _problem(function.tree), False

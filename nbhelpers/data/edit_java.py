@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from nbhelpers.data.edit_layout import Item, Style, columns, join, moved_comment, wrapped
-from nbhelpers.data.edit_tree import COMMENTS, Syntax, words
+from nbhelpers.data.edit_tree import words
+from nbhelpers.data.syntax import COMMENTS, Tree
 
 # ------------------------------------------------------------------------------------------------
 # What stands between two tokens of Java on one line, in a given style.
@@ -21,7 +22,7 @@ _TIGHT = frozenset({".", "::", "@"})
 _ONE_SIGN = words("++ -- && || == != <= >= += -= *= /= %= &= |= ^= << >> -> :: // /* */ .. <-")
 
 
-def between(syntax: Syntax, a: int, b: int, style: Style) -> str:
+def between(syntax: Tree, a: int, b: int, style: Style) -> str:
     """Return the blanks between two leaves that follow each other."""
     left, right = syntax.text(a), syntax.text(b)
     blank = _wanted(syntax, a, b, left, right, style)
@@ -30,7 +31,7 @@ def between(syntax: Syntax, a: int, b: int, style: Style) -> str:
     return blank
 
 
-def _merge(syntax: Syntax, a: int, b: int, left: str, right: str) -> bool:
+def _merge(syntax: Tree, a: int, b: int, left: str, right: str) -> bool:
     """Would two tokens without a blank read as others?"""
     if (left[-1].isalnum() or left[-1] in "_$") and (right[0].isalnum() or right[0] in "_$"):
         return True
@@ -40,7 +41,7 @@ def _merge(syntax: Syntax, a: int, b: int, left: str, right: str) -> bool:
     return left[-1] + right[0] in _ONE_SIGN and not in_types
 
 
-def _wanted(syntax: Syntax, a: int, b: int, left: str, right: str, style: Style) -> str:
+def _wanted(syntax: Tree, a: int, b: int, left: str, right: str, style: Style) -> str:
     above, below = syntax.parent_kind(a), syntax.parent_kind(b)
     if (left in _TIGHT and above != "labeled_statement") or right in (".", "::"):
         return ""
@@ -75,7 +76,7 @@ def _in_braces(left: str, right: str, above: str, style: Style) -> str:
     return " "
 
 
-def _before_bracket(syntax: Syntax, a: int, b: int, left: str, below: str, style: Style) -> str:
+def _before_bracket(syntax: Tree, a: int, b: int, left: str, below: str, style: Style) -> str:
     if left in _CONTROL:
         return style.control
     if below in ("argument_list", "annotation_argument_list", "resource_specification"):
@@ -88,9 +89,7 @@ def _before_bracket(syntax: Syntax, a: int, b: int, left: str, below: str, style
     return _operators(syntax, a, b, left, "(", style)
 
 
-def _type_brackets(
-    syntax: Syntax, a: int, b: int, left: str, right: str, style: Style
-) -> str | None:
+def _type_brackets(syntax: Tree, a: int, b: int, left: str, right: str, style: Style) -> str | None:
     above, below = syntax.parent_kind(a), syntax.parent_kind(b)
     if right == "<" and below in _TYPE_BRACKETS:
         is_method = syntax.parent_kind(syntax.parents[b]) in (
@@ -106,7 +105,7 @@ def _type_brackets(
     return None
 
 
-def _operators(syntax: Syntax, a: int, b: int, left: str, right: str, style: Style) -> str:
+def _operators(syntax: Tree, a: int, b: int, left: str, right: str, style: Style) -> str:
     above, below = syntax.parent_kind(a), syntax.parent_kind(b)
     if above == "unary_expression" and syntax.fields[a] == "operator":
         return ""
@@ -122,7 +121,7 @@ def _operators(syntax: Syntax, a: int, b: int, left: str, right: str, style: Sty
     return " "
 
 
-def _is_prefix(syntax: Syntax, sign: int) -> bool:
+def _is_prefix(syntax: Tree, sign: int) -> bool:
     """Does this `++` stand before its operand?"""
     return syntax.parents[sign] == sign - 1
 
@@ -180,7 +179,7 @@ class _Line:
         self.comment = ""
 
 
-def reformat_java(syntax: Syntax, style: Style, draw: random.Random) -> str:
+def reformat_java(syntax: Tree, style: Style, draw: random.Random) -> str:
     """Return the program in the style."""
     lines = _lines(syntax, style)
     out: list[str] = []
@@ -194,7 +193,7 @@ def reformat_java(syntax: Syntax, style: Style, draw: random.Random) -> str:
     return "\n".join(out) + "\n" if out else ""
 
 
-def _lines(syntax: Syntax, style: Style) -> list[_Line]:
+def _lines(syntax: Tree, style: Style) -> list[_Line]:
     depths, breaks = _depths(syntax, style), _breaks(syntax, style)
     lines: list[_Line] = []
     end, must, was_comment = 0, True, False
@@ -224,14 +223,14 @@ def _lines(syntax: Syntax, style: Style) -> list[_Line]:
     return lines
 
 
-def _comment_depth(syntax: Syntax, leaf: int, depths: list[int], follows: int) -> int:
+def _comment_depth(syntax: Tree, leaf: int, depths: list[int], follows: int) -> int:
     """Comments stand as deep as what follows, and behind the last statement as deep as that."""
     if follows >= 0 and syntax.kinds[follows] not in COMMENTS | {"}"}:
         return min(depths[leaf], depths[follows]) if depths[leaf] else depths[follows]
     return depths[leaf]
 
 
-def _depths(syntax: Syntax, style: Style) -> list[int]:
+def _depths(syntax: Tree, style: Style) -> list[int]:
     """Steps of indentation of every node."""
     depths: list[int] = []
     kinds, parents = syntax.kinds, syntax.parents
@@ -252,14 +251,14 @@ def _depths(syntax: Syntax, style: Style) -> list[int]:
     return depths
 
 
-def _is_unbraced_body(syntax: Syntax, node: int) -> bool:
+def _is_unbraced_body(syntax: Tree, node: int) -> bool:
     kind, field = syntax.kinds[node], syntax.fields[node]
     if field not in _BODY_FIELDS or kind in ("block", ";"):
         return False
     return not (field == "alternative" and kind == "if_statement")
 
 
-def _breaks(syntax: Syntax, style: Style) -> dict[int, int]:
+def _breaks(syntax: Tree, style: Style) -> dict[int, int]:
     """The leaves that begin a line, each with the outermost node that begins with it."""
     breaks: dict[int, int] = {}
     at = {syntax.starts[leaf]: leaf for leaf in syntax.leaves}
@@ -274,7 +273,7 @@ def _breaks(syntax: Syntax, style: Style) -> dict[int, int]:
     return breaks
 
 
-def _begins_line(syntax: Syntax, node: int, previous: dict[int, int], style: Style) -> bool:
+def _begins_line(syntax: Tree, node: int, previous: dict[int, int], style: Style) -> bool:
     kind, above = syntax.kinds[node], syntax.parent_kind(node)
     if kind == "{" and above in BODIES:
         owner = syntax.parent_kind(syntax.parents[node])
@@ -295,7 +294,7 @@ def _begins_line(syntax: Syntax, node: int, previous: dict[int, int], style: Sty
     return _follows_annotation(syntax, node)
 
 
-def _begins_member(syntax: Syntax, node: int) -> bool:
+def _begins_member(syntax: Tree, node: int) -> bool:
     kind, above = syntax.kinds[node], syntax.parent_kind(node)
     if kind in (";", ",", ":", "enum_body_declarations"):
         return False
@@ -304,7 +303,7 @@ def _begins_member(syntax: Syntax, node: int) -> bool:
     return not (above == "program" and kind in ("{", "}"))
 
 
-def _follows_annotation(syntax: Syntax, node: int) -> bool:
+def _follows_annotation(syntax: Tree, node: int) -> bool:
     """Is this what an annotation of a type or a method stands before?"""
     parent = syntax.parents[node]
     is_modifier = syntax.kinds[parent] == "modifiers"
@@ -319,7 +318,7 @@ def _follows_annotation(syntax: Syntax, node: int) -> bool:
     return syntax.kinds[before] in ("marker_annotation", "annotation")
 
 
-def _sibling_before(syntax: Syntax, node: int) -> int | None:
+def _sibling_before(syntax: Tree, node: int) -> int | None:
     before = None
     for child in syntax.children(syntax.parents[node]):
         if child == node:
@@ -329,7 +328,7 @@ def _sibling_before(syntax: Syntax, node: int) -> int | None:
     return None
 
 
-def _blanks(syntax: Syntax, before: _Line, line: _Line, style: Style, chance: float) -> int:
+def _blanks(syntax: Tree, before: _Line, line: _Line, style: Style, chance: float) -> int:
     """Blank lines between two lines."""
     kind = syntax.kinds[line.node] if line.node >= 0 else ""
     last = syntax.kinds[before.leaves[-1]]
@@ -349,7 +348,7 @@ def _blanks(syntax: Syntax, before: _Line, line: _Line, style: Style, chance: fl
     return int(is_larger and chance < style.blank_chance)
 
 
-def _written(syntax: Syntax, line: _Line, style: Style) -> str:
+def _written(syntax: Tree, line: _Line, style: Style) -> str:
     first = style.indent * line.depth
     if len(line.leaves) == 1 and syntax.kinds[line.leaves[0]] in COMMENTS:
         text = first + moved_comment(syntax.text(line.leaves[0]), first)

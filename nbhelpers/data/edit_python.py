@@ -7,12 +7,12 @@ a line get lines of their own, blank lines are drawn. Docstrings keep their text
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from nbhelpers.data.edit_layout import Item, Style, bracketed, join, wrapped
-from nbhelpers.data.edit_tree import COMMENTS, Syntax, words
+from nbhelpers.data.edit_tree import same_string, words
+from nbhelpers.data.syntax import COMMENTS, Tree
 
 _CLAUSES = words(
     "elif_clause else_clause except_clause except_group_clause finally_clause case_clause"
@@ -30,7 +30,6 @@ _SPLATS = words(
 )
 _DEFAULTS = frozenset({"keyword_argument", "default_parameter", "keyword_pattern"})
 _PRODUCTS = frozenset({"*", "/", "//", "%", "**", "@"})
-_SIMPLE_STRING = re.compile(r"""([bBrRuU]{0,2})(['"])([^'"\\\n{}]*)\2""")
 
 
 class _Line(NamedTuple):
@@ -42,7 +41,7 @@ class _Line(NamedTuple):
     comment: str = ""  # behind the code
 
 
-def reformat_python(syntax: Syntax, style: Style, draw: random.Random) -> str:
+def reformat_python(syntax: Tree, style: Style, draw: random.Random) -> str:
     """Return the program in the style."""
     lines = _logical_lines(syntax)
     out: list[str] = []
@@ -58,13 +57,7 @@ def reformat_python(syntax: Syntax, style: Style, draw: random.Random) -> str:
     return "\n".join(out) + "\n" if out else ""
 
 
-def same_strings(text: str) -> str:
-    """A string in the quotes that comparisons use, where either quote can hold it."""
-    simple = _SIMPLE_STRING.fullmatch(text)
-    return f'{simple[1]}"{simple[3]}"' if simple else text
-
-
-def _logical_lines(syntax: Syntax) -> list[_Line]:
+def _logical_lines(syntax: Tree) -> list[_Line]:
     starts, depths = _statements(syntax)
     lines: list[_Line] = []
     columns: dict[int, int] = {}  # indentation, by depth, of the lines so far
@@ -93,7 +86,7 @@ def _logical_lines(syntax: Syntax) -> list[_Line]:
     return lines + _placed(syntax, waiting, lines, 0, 0, columns)
 
 
-def _statements(syntax: Syntax) -> tuple[dict[int, int], dict[int, int]]:
+def _statements(syntax: Tree) -> tuple[dict[int, int], dict[int, int]]:
     """The leaves that begin a logical line with the outermost node they begin; their depths."""
     starts: dict[int, int] = {}
     depths: dict[int, int] = {}
@@ -112,14 +105,14 @@ def _statements(syntax: Syntax) -> tuple[dict[int, int], dict[int, int]]:
     return starts, depths
 
 
-def _column(syntax: Syntax, node: int) -> int:
+def _column(syntax: Tree, node: int) -> int:
     """Columns before a node; its line may hold something else before it."""
     begin = syntax.source.rfind(b"\n", 0, syntax.starts[node]) + 1
     return len(syntax.source[begin : syntax.starts[node]].expandtabs(8))
 
 
 def _placed(
-    syntax: Syntax,
+    syntax: Tree,
     comments: list[int],
     lines: list[_Line],
     depth: int,
@@ -168,12 +161,12 @@ def _ends_definition(lines: list[_Line], number: int) -> bool:
     return next((line.kind in _DEFINITIONS for line in before if line.kind != "comment"), False)
 
 
-def _statement(syntax: Syntax, line: _Line, style: Style) -> str:
+def _statement(syntax: Tree, line: _Line, style: Style) -> str:
     items = []
     for at, leaf in enumerate(line.leaves):
         text = syntax.text(leaf)
         if syntax.kinds[leaf] == "string" and style.quote:
-            text = _quoted(text, style.quote)
+            text = same_string(text, style.quote)
         blank = _between(syntax, line.leaves[at - 1], leaf, style) if at else ""
         items.append(Item(blank, text, syntax.kinds[leaf] in COMMENTS))
     first = style.indent * line.depth
@@ -185,12 +178,7 @@ def _statement(syntax: Syntax, line: _Line, style: Style) -> str:
     return text
 
 
-def _quoted(text: str, quote: str) -> str:
-    simple = _SIMPLE_STRING.fullmatch(text)
-    return f"{simple[1]}{quote}{simple[3]}{quote}" if simple else text
-
-
-def _between(syntax: Syntax, a: int, b: int, style: Style) -> str:
+def _between(syntax: Tree, a: int, b: int, style: Style) -> str:
     """What stands between two tokens of a statement."""
     left, right = syntax.text(a), syntax.text(b)
     if left in ("(", "[", "{") or right in (")", "]", "}"):
@@ -215,31 +203,31 @@ def _merge(left: str, right: str, left_kind: str, right_kind: str) -> bool:
     return words or number
 
 
-Rule = Callable[[Syntax, int, int, Style], "str | None"]
+Rule = Callable[[Tree, int, int, Style], "str | None"]
 
 
-def _default(syntax: Syntax, a: int, b: int, style: Style) -> str | None:
+def _default(syntax: Tree, a: int, b: int, style: Style) -> str | None:
     return None
 
 
-def _after_comma(syntax: Syntax, a: int, b: int, style: Style) -> str:
+def _after_comma(syntax: Tree, a: int, b: int, style: Style) -> str:
     return style.comma
 
 
-def _after_colon(syntax: Syntax, a: int, b: int, style: Style) -> str:
+def _after_colon(syntax: Tree, a: int, b: int, style: Style) -> str:
     parent = syntax.parent_kind(a)
     return {"slice": "", "pair": style.colon, "dict_pattern": style.colon}.get(parent, " ")
 
 
-def _after_dot(syntax: Syntax, a: int, b: int, style: Style) -> str:
+def _after_dot(syntax: Tree, a: int, b: int, style: Style) -> str:
     return " " if syntax.kinds[b] == "import" else ""
 
 
-def _before_dot(syntax: Syntax, a: int, b: int, style: Style) -> str:
+def _before_dot(syntax: Tree, a: int, b: int, style: Style) -> str:
     return " " if syntax.kinds[a] in ("from", "integer") else ""
 
 
-def _before_bracket(syntax: Syntax, a: int, b: int, style: Style) -> str | None:
+def _before_bracket(syntax: Tree, a: int, b: int, style: Style) -> str | None:
     parent, text = syntax.parent_kind(b), syntax.text(b)
     if text == "[":
         return "" if parent in ("subscript", "type_parameter") else None
@@ -252,12 +240,12 @@ def _before_bracket(syntax: Syntax, a: int, b: int, style: Style) -> str | None:
     return style.control if syntax.kinds[a] in ("if", "while", "not", "in", "return") else None
 
 
-def _after_unary(syntax: Syntax, a: int, b: int, style: Style) -> str | None:
+def _after_unary(syntax: Tree, a: int, b: int, style: Style) -> str | None:
     parent = syntax.parent_kind(a)
     return "" if parent in ("unary_operator", "decorator") or parent in _SPLATS else None
 
 
-def _assigned(syntax: Syntax, node: int, style: Style) -> str | None:
+def _assigned(syntax: Tree, node: int, style: Style) -> str | None:
     parent = syntax.parent_kind(node)
     if parent in _DEFAULTS:
         return style.keyword
@@ -276,7 +264,7 @@ _BEFORE: dict[str, Rule] = {
 }
 
 
-def _operator(syntax: Syntax, a: int, b: int, style: Style) -> str | None:
+def _operator(syntax: Tree, a: int, b: int, style: Style) -> str | None:
     """Blanks around an operator that stands between two operands, or None where there is none."""
     for node in (a, b):
         text, parent = syntax.text(node), syntax.parent_kind(node)

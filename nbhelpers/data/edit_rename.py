@@ -1,4 +1,9 @@
-"""New names for what a Python or Java program declares."""
+"""New names for what a Python or Java program declares.
+
+The program means the same afterwards. One old name becomes one new name all over the program, or
+stays: what is imported, built in, inherited, bound nowhere, looked up by its text, or reached
+through a receiver. What others may call stays as well: what nothing in the program uses.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,10 @@ import builtins
 import keyword
 import random
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 
-from nbhelpers.data.edit_tree import Syntax, Unsure, words
+from nbhelpers.data.edit_tree import Unsure, words
+from nbhelpers.data.syntax import Tree
 
 # ------------------------------------------------------------------------------------------------
 # New names for what a program declares, drawn from pools that know nothing of the program.
@@ -37,20 +42,20 @@ _CLIPPED = sorted(
     words("val tmp res idx cnt num arr buf ptr cur lst str1 obj acc ans aux dat elem out ret")
 )
 
-JAVA_WORDS = words(
+_JAVA_WORDS = words(
     "abstract assert boolean break byte case catch char class const continue default do "
     "double else enum extends final finally float for goto if implements import instanceof "
     "int interface long native new package private protected public return short static "
     "strictfp super switch synchronized this throw throws transient try void volatile while "
     "var yield record sealed permits true false null when module"
 )
-PYTHON_WORDS = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins)]) | words(
+_PYTHON_WORDS = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins)]) | words(
     "print exec self cls raw_input xrange unicode long reduce basestring unichr cmp file "
     "execfile reload buffer apply intern coerce raw"
 )
 
 
-def new_names(
+def _new_names(
     kinds: Mapping[str, str], taken: frozenset[str] | set[str], draw: random.Random
 ) -> dict[str, str]:
     """Return a new name for each old one, no two alike and none of those taken.
@@ -119,226 +124,43 @@ def _cased(words: list[str], kind: str, snake: bool) -> str:
     return names[0] + "".join(name.capitalize() for name in names[1:]) + number
 
 
-def kind_of_variable(name: str) -> str:
+def _kind_of_variable(name: str) -> str:
     """A name in capitals stays one."""
     return "constant" if len(name) > 1 and name.isupper() else "variable"
 
 
+def _replaced(tree: Tree, names: Iterable[tuple[int, str]]) -> str:
+    """The program with other texts for some of its nodes."""
+    out, stop = [], 0
+    for node, text in sorted(names):
+        out += [tree.source[stop : tree.starts[node]], text.encode()]
+        stop = tree.stops[node]
+    return b"".join([*out, tree.source[stop:]]).decode()
+
+
 # ------------------------------------------------------------------------------------------------
-# Which identifiers of a Python program stand for which names, and where these are bound.
+# Python: variables, parameters, functions and classes.
 #
 # A name is looked up as Python does it: in its scope, then in those around it, where the scope of a
 # class is seen from the class alone. Comprehensions have scopes of their own, as in Python 3; what
 # Python 2 lets out of them looks unbound here, and such names are left alone.
 
 
-_COMPREHENSIONS = words(
-    "list_comprehension set_comprehension dictionary_comprehension generator_expression"
+_SCOPES = words(
+    "function_definition lambda class_definition list_comprehension set_comprehension "
+    "dictionary_comprehension generator_expression"
 )
+_DEFINITIONS = words("function_definition class_definition")
 _PATTERNS = words(
     "pattern_list tuple_pattern list_pattern list_splat_pattern dictionary_splat_pattern "
     "tuple list parenthesized_expression expression_list typed_parameter as_pattern_target "
     "splat_pattern parameters lambda_parameters default_parameter typed_default_parameter "
     "parenthesized_list_splat list_splat"
 )
-_LEFT_OF = frozenset({"assignment", "augmented_assignment", "for_statement", "for_in_clause"})
-_IMPORTS = frozenset({"import_statement", "import_from_statement", "future_import_statement"})
-_PARAMETERS = frozenset({"parameters", "lambda_parameters"})
-
-
-@dataclass(slots=True)
-class Scope:
-    """A scope: its kind (module, function, class, comprehension), what it binds, how."""
-
-    kind: str
-    parent: int
-    node: int
-    bound: dict[str, set[str]] = field(default_factory=dict)  # name -> param, local, def, class
-
-
-@dataclass(slots=True)
-class Use:
-    """An identifier that stands for a name."""
-
-    node: int
-    name: str
-    scope: int
-    binds: bool
-
-
-class Names:
-    """All identifiers of a program."""
-
-    def __init__(self, syntax: Syntax) -> None:
-        self.syntax = syntax
-        self.scopes = [Scope("module", -1, 0)]
-        self.uses: list[Use] = []
-        self.attributes: list[int] = []  # identifiers behind a dot
-        self.keywords: list[int] = []  # names of arguments in calls
-        self.imported: set[str] = set()
-        self.kept: set[str] = set()  # names that a text shows
-        self.free: set[str] = set()  # used, and bound nowhere
-        self.node_scopes: list[int] = []
-        self._inner: dict[int, int] = {}  # the scope that a node opens
-        self._targets: list[bool] = []
-        for node in range(len(syntax.kinds)):
-            self._visit(node)
-        for use in self.uses:
-            if self.scope_of(use) < 0:
-                self.free.add(use.name)
-
-    def scope_of(self, use: Use) -> int:
-        """The scope that binds a name where it is used, or -1."""
-        scope = use.scope
-        while scope >= 0:
-            here = self.scopes[scope]
-            if use.name in here.bound and (here.kind != "class" or scope == use.scope):
-                return scope
-            scope = here.parent
-        return -1
-
-    def _visit(self, node: int) -> None:
-        syntax = self.syntax
-        parent, kind = syntax.parents[node], syntax.kinds[node]
-        self.node_scopes.append(self._scope_at(node))
-        is_target = parent >= 0 and self._is_target(node, parent)
-        self._targets.append(is_target)
-        if kind in ("function_definition", "lambda"):
-            self._open("function", node)
-        elif kind == "class_definition":
-            self._open("class", node)
-        elif kind in _COMPREHENSIONS:
-            self._open("comprehension", node)
-        elif kind == "identifier":
-            self._identifier(node, syntax.text(node), is_target)
-        elif kind in ("exec_statement", "type_alias_statement") or (
-            syntax.fields[node] == "type_parameters"
-        ):
-            raise Unsure
-
-    def _open(self, kind: str, node: int) -> None:
-        self._inner[node] = len(self.scopes)
-        self.scopes.append(Scope(kind, self.node_scopes[node], node))
-
-    def _scope_at(self, node: int) -> int:
-        syntax = self.syntax
-        parent = syntax.parents[node]
-        if parent < 0:
-            return 0
-        above, field_name = syntax.kinds[parent], syntax.fields[node]
-        scope = self.node_scopes[parent]
-        if parent in self._inner:
-            is_inner = above in _COMPREHENSIONS or field_name in ("body", "parameters")
-            return self._inner[parent] if is_inner else scope
-        if above.endswith("default_parameter") and field_name in ("value", "type"):
-            return self.scopes[scope].parent
-        if above == "typed_parameter" and field_name == "type":
-            return self.scopes[scope].parent
-        if above == "for_in_clause" and field_name == "right":
-            clauses = syntax.children(syntax.parents[parent])
-            first = next(c for c in clauses if syntax.kinds[c] == "for_in_clause")
-            return self.scopes[scope].parent if parent == first else scope
-        return scope
-
-    def _is_target(self, node: int, parent: int) -> bool:
-        """Does this part of the program give names a value?"""
-        syntax = self.syntax
-        above, field_name = syntax.kinds[parent], syntax.fields[node]
-        if above in _LEFT_OF and field_name == "left":
-            return True
-        if above in _PARAMETERS or syntax.kinds[node] == "as_pattern_target":
-            return True
-        if above in ("named_expression", "default_parameter", "typed_default_parameter"):
-            return field_name == "name"
-        if above == "typed_parameter":
-            return field_name != "type"
-        if above == "except_clause" and field_name == "value":
-            values = [c for c in syntax.children(parent) if syntax.fields[c] == "value"]
-            return len(values) == 2 and node == values[1]
-        if above in ("delete_statement", "splat_pattern"):
-            return True
-        if above == "as_pattern" and syntax.kinds[node] == "identifier":
-            return syntax.parent_kind(parent) == "case_pattern" and node != parent + 1
-        if above == "dotted_name":
-            return self._is_capture(node, parent)
-        return above in _PATTERNS and self._targets[parent]
-
-    def _is_capture(self, node: int, parent: int) -> bool:
-        """Is this one word in a `case`, which takes the value?"""
-        above = self.syntax.parent_kind(parent)
-        if above not in ("case_pattern", "keyword_pattern", "union_pattern"):
-            return False
-        return self.syntax.lasts[parent] == node + 1 == parent + 2
-
-    def _identifier(self, node: int, name: str, is_target: bool) -> None:
-        syntax = self.syntax
-        parent = syntax.parents[node]
-        above, field_name = syntax.kinds[parent] if parent >= 0 else "", syntax.fields[node]
-        scope = self.node_scopes[node]
-        if above == "attribute" and field_name == "attribute":
-            self.attributes.append(node)
-        elif above == "keyword_argument" and field_name == "name":
-            self.keywords.append(node)
-        elif (above == "keyword_pattern" and node == parent + 1) or (
-            above == "dotted_name" and node != parent + 1
-        ):
-            self.kept.add(name)
-        elif any(syntax.kinds[up] in _IMPORTS for up in self._two_above(node)):
-            self.imported.add(name)
-            self._bind(name, scope, "import")
-        elif above in ("function_definition", "class_definition") and field_name == "name":
-            self._bind(name, scope, "class" if above == "class_definition" else "def")
-            self.uses.append(Use(node, name, scope, True))
-        elif above in ("global_statement", "nonlocal_statement"):
-            self._bind(name, 0 if above == "global_statement" else scope, "local")
-            self.uses.append(Use(node, name, scope, True))
-        else:
-            if is_target:
-                self._bind_target(node, name, scope)
-            if self._is_shown(node):
-                self.kept.add(name)
-            self.uses.append(Use(node, name, scope, is_target))
-
-    def _two_above(self, node: int) -> list[int]:
-        """The nodes above, as far as an import reaches."""
-        above = []
-        for up in self.syntax.above(node):
-            above.append(up)
-            if len(above) == 3:
-                break
-        return above
-
-    def _bind_target(self, node: int, name: str, scope: int) -> None:
-        if self.syntax.parent_kind(node) == "named_expression":
-            while self.scopes[scope].kind == "comprehension":
-                scope = self.scopes[scope].parent
-        in_head = any(self.syntax.kinds[up] in _PARAMETERS for up in self._two_above(node))
-        self._bind(name, scope, "param" if in_head else "local")
-
-    def _bind(self, name: str, scope: int, how: str) -> None:
-        self.scopes[scope].bound.setdefault(name, set()).add(how)
-
-    def _is_shown(self, node: int) -> bool:
-        """Does f"{name=}" print this name?"""
-        for up in self.syntax.above(node):
-            kind = self.syntax.kinds[up]
-            if kind == "interpolation":
-                return any(self.syntax.kinds[c] == "=" for c in self.syntax.children(up))
-            if kind in ("block", "module"):
-                return False
-        return False
-
-
-# ------------------------------------------------------------------------------------------------
-# New names for the variables, parameters, functions, classes and methods of a Python program.
-#
-# The program means the same afterwards. One old name becomes one new name all over the program, or
-# stays: what is imported, built in, bound nowhere, an attribute, or looked up by its text.
-# Functions, classes, methods and global variables that nothing in the program uses stay as well:
-# they may be what others call. Methods get new names only where every receiver is known to be of a
-# class of this program that inherits from nothing else.
-
-
+_LEFT_OF = words("assignment augmented_assignment for_statement for_in_clause")
+_IMPORTS = words("import_statement import_from_statement future_import_statement")
+_CASES = words("case_pattern keyword_pattern union_pattern")
+_HEADS = words("parameters lambda_parameters")
 # Code that is made of text, or names that are read as text: then no name is safe.
 _REFUSED = words("eval exec execfile locals globals vars dir compile __import__")
 # Names may be looked up by the text of a string: then the words of all strings stay.
@@ -346,285 +168,283 @@ _PYTHON_REFLECTIVE = words(
     "getattr setattr hasattr delattr attrgetter methodcaller namedtuple timeit doctest "
     "__all__ __dict__ __main__ __slots__ inspect ctypes symtable pickle"
 )
-_SHOWS_NAMES = frozenset({"__name__", "__qualname__", "__class__", "__code__", "__wrapped__"})
+_SHOWS_NAMES = words("__name__ __qualname__ __class__ __code__ __wrapped__")
 _SAFE_DECORATORS = words(
     "staticmethod classmethod property cache lru_cache abstractmethod cached_property "
     "total_ordering"
 )
 _WORD = re.compile(r"[^\W\d]\w*")
-_BUILT_IN = (str, bytes, list, dict, set, tuple, int, float, complex, frozenset, type, object)
-_KNOWN_ATTRIBUTES = frozenset(name for kind in _BUILT_IN for name in dir(kind)) | words(
-    "close read write readline readlines writelines flush seek tell send throw next has_key "
-    "iteritems itervalues iterkeys run start"
-)
 
 
-def rename_python(syntax: Syntax, draw: random.Random) -> tuple[str, dict[str, str]]:
+def rename_python(tree: Tree, draw: random.Random) -> tuple[str, dict[str, str]]:
     """Return the program under its new names, and these by the old ones.
 
     Raises:
         Unsure: The program makes code of text, or reads its own names.
     """
-    names = Names(syntax)
-    if names.free & _REFUSED:
+    names = _PythonNames(tree)
+    if names.free() & _REFUSED:
         raise Unsure
-    plan = _PythonPlan(names)
-    kinds = plan.kinds()
-    taken = {use.name for use in names.uses} | names.imported | PYTHON_WORDS | names.kept
-    taken |= {syntax.text(node) for node in (*names.attributes, *names.keywords)}
-    new = new_names(kinds, taken, draw)
-    places = [(use.node, new[use.name]) for use in names.uses if use.name in new]
-    places += [
-        (node, new[name])
-        for node in names.attributes
-        if (name := syntax.text(node)) in new and name in plan.methods
-    ]
-    places += [
-        (node, new[name])
-        for node in names.keywords
-        if (name := syntax.text(node)) in new and node in plan.own_keywords
-    ]
-    return replaced(syntax, places), new
+    keywords = names.own_keywords()
+    kept = names.kept(keywords)
+    kinds = {
+        name: names.kind_of(name)
+        for name in names.uses
+        if name not in kept and not name.startswith("__") and name.strip("_")
+    }
+    taken = names.uses.keys() | names.imported | names.shown | _PYTHON_WORDS
+    taken |= {tree.text(node) for node in (*names.attributes, *names.keywords)}
+    new = _new_names(kinds, taken, draw)
+    places = [(node, new[name]) for name in new for node in names.uses[name]]
+    places += [(node, new[name]) for node in keywords if (name := tree.text(node)) in new]
+    return _replaced(tree, places), new
 
 
-def replaced(syntax: Syntax, places: list[tuple[int, str]]) -> str:
-    """The program with other texts for some of its nodes."""
-    out, stop = [], 0
-    for node, text in sorted(places):
-        out += [syntax.source[stop : syntax.starts[node]], text.encode()]
-        stop = syntax.stops[node]
-    return b"".join([*out, syntax.source[stop:]]).decode()
+class _PythonNames:
+    """Which identifiers stand for which names, and where these are bound."""
 
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.uses: dict[str, list[int]] = {}  # name -> identifiers that stand for it
+        self.binding: set[int] = set()  # those of them that give it a value
+        self.bound: dict[str, dict[int, set[str]]] = {}  # name -> scope -> param, local, def, class
+        self.attributes: list[int] = []  # identifiers behind a dot
+        self.keywords: list[int] = []  # names of arguments in calls
+        self.imported: set[str] = set()
+        self.shown: set[str] = set()  # names that a text shows
+        self.scopes: list[int] = []  # the scope of each node, by the node that opens it
+        self._targets: list[bool] = []
+        for node, kind in enumerate(tree.kinds):
+            parent = tree.parents[node]
+            self.scopes.append(self._scope(node, parent))
+            self._targets.append(parent >= 0 and self._is_target(node, parent))
+            if kind == "identifier":
+                self._read(node, tree.text(node), parent)
+            elif kind in ("exec_statement", "type_alias_statement") or (
+                tree.fields[node] == "type_parameters"
+            ):
+                raise Unsure
 
-class _PythonPlan:
-    """What of a program may get a new name."""
+    def _scope(self, node: int, parent: int) -> int:
+        if parent < 0:
+            return 0
+        kind = self.tree.kinds[parent]
+        is_whole = kind in _SCOPES and kind.endswith(("comprehension", "expression"))
+        is_inner = kind in _SCOPES and self.tree.fields[node] in ("body", "parameters")
+        return parent if is_whole or is_inner else self.scopes[parent]
 
-    def __init__(self, names: Names) -> None:
-        self.names, self.syntax = names, names.syntax
-        self.how: dict[str, set[str]] = {}
-        self.class_bound: dict[str, set[str]] = {}
-        for scope in names.scopes:
-            for name, how in scope.bound.items():
-                target = self.class_bound if scope.kind == "class" else self.how
-                target.setdefault(name, set()).update(how)
-        self.functions = self._definitions("function_definition")
-        self.classes = self._definitions("class_definition")
-        self.own_keywords: set[int] = set()
-        self.parameters = {
-            scope.node: {name for name, how in scope.bound.items() if "param" in how}
-            for scope in names.scopes
-            if scope.kind == "function"
+    def _is_target(self, node: int, parent: int) -> bool:
+        """Does this part of the program give names a value?"""
+        tree = self.tree
+        kind, above, field = tree.kinds[node], tree.kinds[parent], tree.fields[node]
+        if (above in _LEFT_OF and field == "left") or above in _HEADS:
+            return True
+        if kind == "as_pattern_target" or above in ("delete_statement", "splat_pattern"):
+            return True
+        if above in ("named_expression", "default_parameter", "typed_default_parameter"):
+            return field == "name"
+        if above == "typed_parameter":
+            return field != "type"
+        if above == "except_clause" and field == "value":
+            values = [c for c in tree.children(parent) if tree.fields[c] == "value"]
+            return len(values) == 2 and node == values[1]
+        if above == "as_pattern" and kind == "identifier":
+            return tree.parent_kind(parent) == "case_pattern" and node != parent + 1
+        if above == "dotted_name":  # one word in a `case` takes the value
+            is_case = tree.parent_kind(parent) in words(
+                "case_pattern keyword_pattern union_pattern"
+            )
+            return is_case and tree.ends[parent] == node + 1 == parent + 2
+        return above in _PATTERNS and self._targets[parent]
+
+    def _read(self, node: int, name: str, parent: int) -> None:
+        tree = self.tree
+        above, field = tree.kinds[parent] if parent >= 0 else "", tree.fields[node]
+        near = [tree.kinds[up] for up, _ in zip(tree.above(node), range(3), strict=False)]
+        scope, how = self.scopes[node], ""
+        if above == "attribute" and field == "attribute":
+            self.attributes.append(node)
+            return
+        if above == "keyword_argument" and field == "name":
+            self.keywords.append(node)
+            return
+        if (above == "keyword_pattern" and node == parent + 1) or (
+            above == "dotted_name" and node != parent + 1
+        ):
+            self.shown.add(name)
+            return
+        if _IMPORTS & set(near):
+            self.imported.add(name)
+            return
+        if above in ("function_definition", "class_definition") and field == "name":
+            how = "class" if above == "class_definition" else "def"
+        elif above in ("global_statement", "nonlocal_statement"):
+            scope, how = 0 if above == "global_statement" else scope, "local"
+        elif self._targets[node]:
+            how = "param" if _HEADS & set(near) else "local"
+            while above == "named_expression" and tree.kinds[scope] in _SCOPES - {"lambda"}:
+                if tree.kinds[scope].endswith("definition"):
+                    break
+                scope = self.scopes[scope]
+        if self._is_shown(node):
+            self.shown.add(name)
+        self.uses.setdefault(name, []).append(node)
+        if how:
+            self.binding.add(node)
+            self.bound.setdefault(name, {}).setdefault(scope, set()).add(how)
+
+    def _is_shown(self, node: int) -> bool:
+        """Does f"{name=}" print this name?"""
+        for up in self.tree.above(node):
+            kind = self.tree.kinds[up]
+            if kind == "interpolation":
+                return any(self.tree.kinds[c] == "=" for c in self.tree.children(up))
+            if kind in ("block", "module"):
+                return False
+        return False
+
+    def free(self) -> set[str]:
+        """Names that are used where nothing in the program binds them."""
+        return {
+            name
+            for name, nodes in self.uses.items()
+            if not all(self._is_bound(name, self.scopes[node]) for node in nodes)
         }
-        self.closed = self._closed_classes()
-        self.methods = self._methods()
-        self.kept = names.imported | names.free | names.kept | PYTHON_WORDS
-        self.kept |= self._by_text() | self._by_keyword() | self._unused()
-        self.kept |= {name for name in self.class_bound if name not in self.methods}
-        self.kept |= self._shown() | self._decorated()
 
-    def kinds(self) -> dict[str, str]:
-        """The names to change, with what they are, in the order of the program."""
-        kind_of: dict[str, str] = {}
-        for use in self.names.uses:
-            name = use.name
-            if name in self.kept or name in kind_of or name.startswith("__") or not name.strip("_"):
-                continue
-            how = self.how.get(name, set()) | self.class_bound.get(name, set())
-            kind = "function" if "def" in how else kind_of_variable(name)
-            kind_of[name] = "class" if "class" in how else kind
-        return kind_of
-
-    def _definitions(self, kind: str) -> dict[str, list[int]]:
-        """The nodes that define functions or classes, by name."""
-        nodes: dict[str, list[int]] = {}
-        for node, node_kind in enumerate(self.syntax.kinds):
-            if node_kind == kind:
-                name = self.syntax.field(node, "name")
-                if name is not None:
-                    nodes.setdefault(self.syntax.text(name), []).append(node)
-        return nodes
-
-    def _scope_kind(self, node: int) -> str:
-        return self.names.scopes[self.names.node_scopes[node]].kind
-
-    def _closed_classes(self) -> set[str]:
-        """Classes that inherit from nothing but each other."""
-        closed = {n for n in self.classes if n not in self.names.imported}
+    def _is_bound(self, name: str, scope: int) -> bool:
+        own, scopes = scope, self.bound.get(name, {})
         while True:
-            open_ones = {
-                n for n in closed if not all(self._is_closed(c, closed) for c in self.classes[n])
-            }
-            if not open_ones:
-                return closed
-            closed -= open_ones
+            is_class = self.tree.kinds[scope] == "class_definition"
+            if scope in scopes and (scope == own or not is_class):
+                return True
+            if scope == 0:
+                return False
+            scope = self.scopes[scope]
 
-    def _is_closed(self, node: int, closed: set[str]) -> bool:
-        bases = self.syntax.field(node, "superclasses")
-        if self._decorators(node):
-            return False
-        return bases is None or all(
-            self.syntax.kinds[c] in ("(", ")", ",")
-            or (self.syntax.kinds[c] == "identifier" and self.syntax.text(c) in closed | {"object"})
-            for c in self.syntax.children(bases)
-        )
+    def _how(self, name: str) -> set[str]:
+        return set().union(*self.bound.get(name, {}).values())
 
-    def _decorators(self, node: int) -> list[str]:
-        parent = self.syntax.parents[node]
-        if self.syntax.kinds[parent] != "decorated_definition":
+    def kind_of(self, name: str) -> str:
+        """What a name stands for."""
+        how = self._how(name)
+        kind = "function" if "def" in how else _kind_of_variable(name)
+        return "class" if "class" in how else kind
+
+    def own_keywords(self) -> set[int]:
+        """Names of arguments in calls of functions of this program, which all have them."""
+        return {
+            node
+            for node in self.keywords
+            if (parameters := self._called(node))
+            and all(self.tree.text(node) in own for own in parameters)
+        }
+
+    def _called(self, keyword: int) -> list[set[str]]:
+        """The parameters of each function that a call surely calls, or []."""
+        callee = self._callee(keyword)
+        if self._how(callee) != {"def"}:
             return []
-        names = []
-        for child in self.syntax.children(parent):
-            if self.syntax.kinds[child] == "decorator":
-                words = _WORD.findall(self.syntax.text(child).partition("(")[0])
-                names.append(words[-1] if words else "")
-        return names
+        return [self._parameters(node) for node in self._definitions(callee)]
+
+    def _callee(self, keyword: int) -> str:
+        call = self.tree.parents[self.tree.parents[self.tree.parents[keyword]]]
+        return self.tree.text(call + 1)
+
+    def _definitions(self, name: str) -> list[int]:
+        """The nodes that define a function or class of this name."""
+        parents = [self.tree.parents[node] for node in self.uses.get(name, ())]
+        definitions = [n for n in parents if self.tree.kinds[n] in _DEFINITIONS]
+        return [n for n in definitions if self.tree.text(self._name_of(n)) == name]
+
+    def _name_of(self, node: int) -> int:
+        return self.tree.field(node, "name") or node
+
+    def _parameters(self, function: int) -> set[str]:
+        return {name for name, at in self.bound.items() if "param" in at.get(function, ())}
+
+    def kept(self, own_keywords: set[int]) -> set[str]:
+        """The names that stay."""
+        tree = self.tree
+        kept = self.imported | self.shown | _PYTHON_WORDS | self.free()
+        kept |= self._by_text() | self._by_keyword(own_keywords) | self._unused()
+        shows_names = bool({tree.text(node) for node in self.attributes} & _SHOWS_NAMES)
+        for name, scopes in self.bound.items():
+            if any(tree.kinds[scope] == "class_definition" for scope in scopes):
+                kept.add(name)  # reached through a dot
+            for node in self._definitions(name) if {"def", "class"} & self._how(name) else ():
+                if not self._is_safely_decorated(node):  # may be called by name
+                    kept |= {name} | self._parameters(node)
+                if shows_names or self._inherits(node):
+                    kept.add(name)
+        return kept
+
+    def _inherits(self, node: int) -> bool:
+        """Does a class inherit from one of elsewhere, which may show its name?"""
+        tree, bases = self.tree, self.tree.field(node, "superclasses")
+        names = [tree.text(c) for c in tree.children(bases)] if bases is not None else []
+        own = {"(", ")", ",", "object"}
+        return any(name not in own and "class" not in self._how(name) for name in names)
 
     def _is_safely_decorated(self, node: int) -> bool:
-        return all(name in _SAFE_DECORATORS for name in self._decorators(node))
-
-    def _methods(self) -> set[str]:
-        """Names of methods whose receivers are all known."""
-        methods = set()
-        for name, how in self.class_bound.items():
-            nodes = [n for n in self.functions.get(name, ()) if self._scope_kind(n) == "class"]
-            is_plain = (
-                how == {"def"} and not name.startswith("__") and name not in _KNOWN_ATTRIBUTES
-            )
-            if is_plain and all(self._in_closed(n) and self._is_safely_decorated(n) for n in nodes):
-                methods.add(name)
-        instances = self._instances()
-        called = set()
-        for node in self.names.attributes:
-            name = self.syntax.text(node)
-            if name in methods:
-                called.add(name)
-                if not self._is_known_receiver(self.syntax.parents[node] + 1, instances):
-                    methods.discard(name)
-        return methods & called
-
-    def _in_closed(self, node: int) -> bool:
-        owner = self.names.scopes[self.names.node_scopes[node]].node
-        name = self.syntax.field(owner, "name")
-        return name is not None and self.syntax.text(name) in self.closed
-
-    def _instances(self) -> set[str]:
-        """Variables that are only ever given an object of a closed class."""
-        always_instance: dict[str, bool] = {}
-        for use in self.names.uses:
-            if use.binds:
-                is_one = self._is_given_instance(use)
-                always_instance[use.name] = always_instance.get(use.name, True) and is_one
-        return {name for name, always in always_instance.items() if always}
-
-    def _is_given_instance(self, use: Use) -> bool:
-        parent = self.syntax.parents[use.node]
-        if self.syntax.kinds[parent] != "assignment" or self.syntax.fields[use.node] != "left":
-            return False
-        right = self.syntax.field(parent, "right")
-        return right is not None and self._makes_instance(right)
-
-    def _makes_instance(self, node: int) -> bool:
-        is_call = self.syntax.kinds[node] == "call"
-        return is_call and self.syntax.text(node + 1) in self.closed
-
-    def _is_known_receiver(self, node: int, instances: set[str]) -> bool:
-        text = self.syntax.text(node)
-        if self.syntax.kinds[node] == "identifier":
-            if text in ("self", "cls"):
-                scope = self.names.scopes[self.names.node_scopes[node]]
-                return self._is_in_closed_class(scope.node)
-            return text in self.closed or text in instances
-        return self._makes_instance(node)
-
-    def _is_in_closed_class(self, node: int) -> bool:
-        for up in self.syntax.above(node):
-            if self.syntax.kinds[up] == "class_definition":
-                name = self.syntax.field(up, "name")
-                return name is not None and self.syntax.text(name) in self.closed
-        return False
+        parent = self.tree.parents[node]
+        if self.tree.kinds[parent] != "decorated_definition":
+            return True
+        for child in self.tree.children(parent):
+            name = _WORD.findall(self.tree.text(child).partition("(")[0])[-1:]
+            if self.tree.kinds[child] == "decorator" and not _SAFE_DECORATORS.issuperset(
+                name or [""]
+            ):
+                return False
+        return True
 
     def _by_text(self) -> set[str]:
         """Names that stand in strings, where strings may name things."""
-        kinds, names_in_strings = self.syntax.kinds, set()
-        words = {use.name for use in self.names.uses} | self.names.imported
-        words |= {self.syntax.text(node) for node in self.names.attributes}
-        is_reflective = bool(words & _PYTHON_REFLECTIVE) or b"__main__ import" in self.syntax.source
-        for node in self.syntax.leaves:
-            if kinds[node] == "string" and (
-                is_reflective or "type" in (kinds[u] for u in self.syntax.above(node))
+        tree = self.tree
+        seen = self.uses.keys() | self.imported | {tree.text(node) for node in self.attributes}
+        is_reflective = bool(seen & _PYTHON_REFLECTIVE) or b"__main__ import" in tree.source
+        names: set[str] = set()
+        for node in tree.leaves:
+            if tree.kinds[node] == "string" and (
+                is_reflective or "type" in (tree.kinds[up] for up in tree.above(node))
             ):
-                names_in_strings.update(_WORD.findall(self.syntax.text(node)))
-        return names_in_strings
+                names.update(_WORD.findall(tree.text(node)))
+        return names
 
-    def _by_keyword(self) -> set[str]:
+    def _by_keyword(self, own: set[int]) -> set[str]:
         """Parameters that a call may name although it is not known which function it calls."""
-        parameters: set[str] = set()
-        for node in self.names.keywords:
-            name = self.syntax.text(node)
-            call = self.syntax.parents[self.syntax.parents[self.syntax.parents[node]]]
-            callee = self.syntax.text(call + 1)
-            if self.syntax.kinds[call + 1] == "identifier" and self._is_own_function(callee):
-                if all(name in self._parameters(n) for n in self.functions[callee]):
-                    self.own_keywords.add(node)
-                elif any(name in self._parameters(n) for n in self.functions[callee]):
-                    parameters.add(name)
-            elif callee not in self.names.free or callee not in PYTHON_WORDS:
-                parameters.add(name)
-        for node, kind in enumerate(self.syntax.kinds):
-            if kind == "dictionary_splat" and self.syntax.parent_kind(node) == "argument_list":
-                parameters |= {name for name, how in self.how.items() if "param" in how}
-        return {name for name in parameters if "param" in self.how.get(name, ())}
-
-    def _is_own_function(self, name: str) -> bool:
-        return name in self.functions and self.how.get(name) == {"def"}
-
-    def _parameters(self, node: int) -> set[str]:
-        return self.parameters.get(node, set())
+        tree = self.tree
+        free, names = self.free(), set()
+        for node in self.keywords:
+            name, callee = tree.text(node), self._callee(node)
+            is_built_in = callee in free and callee in _PYTHON_WORDS
+            called = self._called(node)
+            is_elsewhere = bool(called) and not any(name in parameters for parameters in called)
+            if node not in own and not is_built_in and not is_elsewhere:
+                names.add(name)
+        parameters = {name for name in self.bound if "param" in self._how(name)}
+        for node, kind in enumerate(tree.kinds):
+            if kind == "dictionary_splat" and tree.parent_kind(node) == "argument_list":
+                return parameters
+        return names & parameters
 
     def _unused(self) -> set[str]:
         """Names of the module and of definitions that nothing but themselves uses."""
-        used: set[str] = set()
-        own = {
-            name: [
-                (n, self.syntax.lasts[n])
-                for n in [*self.functions.get(name, ()), *self.classes.get(name, ())]
-            ]
-            for name in {*self.functions, *self.classes}
-        }
-        for use in self.names.uses:
-            if use.binds:
+        unused = set()
+        for name, scopes in self.bound.items():
+            if 0 not in scopes and not {"def", "class"} & self._how(name):
                 continue
-            spans = own.get(use.name, ())
-            if not any(start <= use.node < end for start, end in spans):
-                used.add(use.name)
-        module = set(self.names.scopes[0].bound)
-        return {name for name in module | set(own) if name not in used and name not in self.methods}
-
-    def _shown(self) -> set[str]:
-        """Names of functions and classes, where the program reads such names."""
-        attributes = {self.syntax.text(node) for node in self.names.attributes}
-        if attributes & _SHOWS_NAMES:
-            return {*self.functions, *self.classes}
-        return {name for name in self.classes if name not in self.closed}
-
-    def _decorated(self) -> set[str]:
-        """Names and parameters of functions that a decorator may call by name."""
-        called_by_name: set[str] = set()
-        for name, nodes in self.functions.items():
-            for node in nodes:
-                if not self._is_safely_decorated(node):
-                    called_by_name |= {name} | self._parameters(node)
-        return called_by_name
+            own = [(node, self.tree.ends[node]) for node in self._definitions(name)]
+            readers = (node for node in self.uses[name] if node not in self.binding)
+            if all(any(start <= node < end for start, end in own) for node in readers):
+                unused.add(name)
+        return unused
 
 
 # ------------------------------------------------------------------------------------------------
-# New names for the variables, parameters, private fields, methods and classes of a Java program.
+# Java: variables, parameters, private fields, methods and classes.
 #
-# The program means the same afterwards. One old name becomes one new name wherever it stands for
-# the same kind of thing (variable, method, class), or stays: what is inherited, what others may
-# call, what is reached through a receiver whose class this program does not define. Methods and
-# classes that nothing in the program uses stay, as do public classes at the top and those with a
-# `main`.
+# A name is that of a variable, a method or a class; one that is two of them stays. So do public
+# classes at the top, and those with a `main`.
 
 
 _TYPES = words(
@@ -633,16 +453,16 @@ _TYPES = words(
 )
 _BODIES = words("class_body interface_body enum_body annotation_type_body")
 # What holds a declaration, and so ends where the name is known.
-_EXTENTS = words(
-    "block constructor_body for_statement enhanced_for_statement lambda_expression "
-    "catch_clause method_declaration constructor_declaration compact_constructor_declaration "
-    "try_with_resources_statement switch_block_statement_group switch_rule switch_block "
-    "program static_initializer if_statement while_statement do_statement"
+_BLOCKS = words("block constructor_body program")
+_EXTENTS = _BLOCKS | words(
+    "for_statement enhanced_for_statement lambda_expression catch_clause method_declaration "
+    "constructor_declaration compact_constructor_declaration try_with_resources_statement "
+    "switch_block_statement_group switch_rule switch_block static_initializer if_statement "
+    "while_statement do_statement"
 )
-_LOCALS = words(
-    "formal_parameter catch_formal_parameter enhanced_for_statement resource "
-    "instanceof_expression type_pattern record_pattern_component"
-)
+# Known as far as the test decides, which may be behind the statement too.
+_TESTS = words("instanceof_expression type_pattern record_pattern_component")
+_LOCALS = _TESTS | words("formal_parameter catch_formal_parameter enhanced_for_statement resource")
 _NOT_NAMES = {  # parent -> fields of identifiers that are no variables; "" is any
     "method_invocation": ("name",),
     "field_access": ("field",),
@@ -675,295 +495,193 @@ _OBJECT = words(
 )
 
 
-def rename_java(syntax: Syntax, draw: random.Random) -> tuple[str, dict[str, str]]:
+def rename_java(tree: Tree, draw: random.Random) -> tuple[str, dict[str, str]]:
     """Return the program under its new names, and these by the old ones.
 
     Raises:
         Unsure: A native method, whose name another program knows.
     """
-    plan = _JavaPlan(syntax)
+    names = _JavaNames(tree)
     places: dict[str, list[int]] = {}
-    kinds: dict[str, str] = {}
-    for node, name, kind in sorted(plan.found()):
+    kinds: dict[str, set[str]] = {}
+    for node, name, kind in sorted(names.renamable()):
         places.setdefault(name, []).append(node)
-        kinds.setdefault(name, kind)
-    taken = {syntax.text(n) for n in plan.identifiers} | JAVA_WORDS
-    new = new_names(kinds, taken, draw)
-    return replaced(syntax, [(n, new[name]) for name in new for n in places[name]]), new
+        kinds.setdefault(name, set()).add(kind)
+    taken = {tree.text(node) for node in names.identifiers} | _JAVA_WORDS
+    single = {name: next(iter(kind)) for name, kind in kinds.items() if len(kind) == 1}
+    new = _new_names(single, taken, draw)
+    return _replaced(tree, [(node, new[name]) for name in new for node in places[name]]), new
 
 
-class _JavaPlan:
-    """What of a program may get a new name."""
+class _JavaNames:
+    """Which identifiers stand for what, and where variables are known."""
 
-    def __init__(self, syntax: Syntax) -> None:
-        self.syntax = syntax
-        kinds = syntax.kinds
-        if "native" in kinds:
+    def __init__(self, tree: Tree) -> None:
+        if "native" in tree.kinds:
             raise Unsure
-        self.identifiers = [
-            n for n, kind in enumerate(kinds) if kind in ("identifier", "type_identifier")
-        ]
-        self.by_text: dict[str, list[int]] = {}
-        for node in self.identifiers:
-            self.by_text.setdefault(syntax.text(node), []).append(node)
-        self.extents: dict[str, dict[int, int]] = {}  # name -> node that knows it -> from where
-        self.bodies: dict[str, set[int]] = {}  # the bodies whose types have a field of a name
-        self.fields: dict[str, list[int]] = {}  # declarators
-        self.types: dict[str, list[int]] = {}
-        self.methods: dict[str, list[int]] = {}
-        self.calls: dict[str, list[int]] = {}  # identifiers that name a called method
+        self.tree = tree
+        kinds = words("identifier type_identifier")
+        self.identifiers = [n for n, kind in enumerate(tree.kinds) if kind in kinds]
+        self.variables: dict[str, list[int]] = {}  # name -> identifiers
+        # name -> nodes that know a variable (first, last, whether it is a field)
+        self.extents: dict[str, list[tuple[int, int, bool]]] = {}
+        self.fields: dict[str, list[int]] = {}  # name -> declarators
+        self.types: dict[str, list[int]] = {}  # name -> declarations
+        self.methods: dict[str, list[int]] = {}  # name -> declarations
+        self.calls: dict[str, list[int]] = {}  # name -> identifiers that name a called method
+        self.reached: dict[str, list[int]] = {}  # name -> identifiers behind a dot
         self.other_words: set[str] = set()  # labels, imports, annotations: never touched
-        self.variables: list[int] = []
-        self._classify()
-        self.is_reflective = bool(self.calls.keys() & _JAVA_REFLECTIVE)
-        self.closed = self._closed_types()
-
-    def found(self) -> list[tuple[int, str, str]]:
-        """Every identifier to change: its node, its name, its kind."""
-        variables = list(self._variables())
-        methods, types = list(self._methods()), list(self._types())
-        # One text is one kind of thing; a text that is two of them stays.
-        kinds: dict[str, set[str]] = {}
-        for _, name, kind in (*variables, *methods, *types):
-            kinds.setdefault(name, set()).add(kind)
-        every = (*variables, *methods, *types)
-        return [identifier for identifier in every if len(kinds[identifier[1]]) == 1]
-
-    def _classify(self) -> None:
-        syntax = self.syntax
         for node in self.identifiers:
-            name, above = syntax.text(node), syntax.parent_kind(node)
-            field = syntax.fields[node]
-            if syntax.kinds[node] == "type_identifier":
-                continue
-            if above in _TYPES and field == "name":
-                self.types.setdefault(name, []).append(syntax.parents[node])
-            elif above == "method_declaration" and field == "name":
-                self.methods.setdefault(name, []).append(syntax.parents[node])
-            elif (above == "method_invocation" and field == "name") or (
-                above == "method_reference" and node != syntax.parents[node] + 1
-            ):
-                self.calls.setdefault(name, []).append(node)
-            elif self._is_variable(node, above, field):
-                self.variables.append(node)
-                self._declare(node, name, above, field)
-            elif not (above == "field_access" or above == "constructor_declaration"):
-                self.other_words.add(name)
+            if tree.kinds[node] == "identifier":
+                self._read(node, tree.text(node), tree.parent_kind(node), tree.fields[node])
 
-    def _is_variable(self, node: int, above: str, field: str) -> bool:
-        fields = _NOT_NAMES.get(above, ())
-        return not ("" in fields or field in fields) or (
-            above == "field_access" and field == "object"
-        )
-
-    def _declare(self, node: int, name: str, above: str, field: str) -> None:
-        syntax = self.syntax
-        parent = syntax.parents[node]
-        if above == "variable_declarator" and field == "name":
-            owner = syntax.parent_kind(parent)
-            if owner in ("field_declaration", "constant_declaration"):
-                self.fields.setdefault(name, []).append(parent)
-                self.bodies.setdefault(name, set()).add(self._owner(parent))
-                return
-            is_local = True
-        else:
-            is_local = (above in _LOCALS and field == "name") or above == "inferred_parameters"
-            is_local |= above == "lambda_expression" and field == "parameters"
-            is_local |= above in ("type_pattern", "record_pattern_component")
-        if not is_local:
-            return
-        for up in syntax.above(node):
-            if syntax.kinds[up] == "record_declaration":
-                self.fields.setdefault(name, []).append(parent)  # reached as name() too
-                self.other_words.add(name)
-                return
-            if syntax.kinds[up] in _EXTENTS:
-                self._extend(name, node, up, above)
-                return
-
-    def _extend(self, name: str, node: int, up: int, above: str) -> None:
-        syntax = self.syntax
-        if above in ("instanceof_expression", "type_pattern", "record_pattern_component"):
-            # Known as far as the test decides, which may be behind the statement too.
-            while up > 0 and syntax.kinds[up] not in ("block", "constructor_body", "program"):
-                up = syntax.parents[up]
-        known = self.extents.setdefault(name, {})
-        known[up] = min(node, known.get(up, node))
-
-    def _is_local(self, node: int, name: str) -> bool:
-        """Is the name a local one here, and not that of a field of a class in between?"""
-        extents, bodies = self.extents.get(name, {}), self.bodies.get(name, ())
-        for up in self.syntax.above(node) if extents else ():
-            if up in extents and extents[up] <= node:
-                return True
-            if up in bodies:
-                return False
-        return False
-
-    def _is_own_field(self, node: int, name: str) -> bool:
-        bodies = self.bodies.get(name, ())
-        return any(up in bodies for up in self.syntax.above(node))
-
-    def _owner(self, node: int) -> int:
-        """The body of the type that something stands in."""
-        return next((up for up in self.syntax.above(node) if self.syntax.kinds[up] in _BODIES), 0)
-
-    def _variables(self) -> Iterator[tuple[int, str, str]]:
-        private = {n for n, nodes in self.fields.items() if all(map(self._is_private, nodes))}
-        through = self._through_this()
-        fields = {n for n in private if through.get(n, True)} - self.other_words
-        if self.is_reflective:
-            fields = set()
-        for node in self.variables:
-            name = self.syntax.text(node)
+    def renamable(self) -> Iterator[tuple[int, str, str]]:
+        """Yield every identifier that may change: its node, its name, its kind."""
+        is_reflective = bool(self.calls.keys() & _JAVA_REFLECTIVE)
+        for name, nodes in self.variables.items():
             if name in self.types or not name.strip("_$"):
                 continue
-            if self._is_local(node, name) or (name in fields and self._is_own_field(node, name)):
-                yield node, name, kind_of_variable(name)
-        for node in self.identifiers:
-            if self.syntax.parent_kind(node) == "field_access":
-                name = self.syntax.text(node)
-                if self.syntax.fields[node] == "field" and name in fields:
-                    yield node, name, kind_of_variable(name)
+            is_own = not is_reflective and self._is_own_field_name(name)
+            reached = self.reached.get(name, ()) if is_own else ()
+            for node in (*(n for n in nodes if self._is_known(name, n, is_own)), *reached):
+                yield node, name, _kind_of_variable(name)
+        if is_reflective:
+            return
+        for name, nodes in self.methods.items():
+            if self._is_own_method_name(name):
+                places = [*(self.tree.field(n, "name") for n in nodes), *self.calls[name]]
+                yield from ((node, name, "function") for node in places)
+        for name in self.types:
+            yield from ((node, name, "class") for node in self._type_places(name))
 
-    def _is_private(self, declarator: int) -> bool:
-        declaration = self.syntax.parents[declarator]
-        modifiers = declaration + 1
-        return self.syntax.kinds[modifiers] == "modifiers" and "private" in (
-            self.syntax.kinds[c] for c in self.syntax.children(modifiers)
+    def _read(self, node: int, name: str, above: str, field: str) -> None:
+        parent = self.tree.parents[node]
+        fields = _NOT_NAMES.get(above, ())
+        if above in _TYPES and field == "name":
+            self.types.setdefault(name, []).append(parent)
+        elif above == "method_declaration" and field == "name":
+            self.methods.setdefault(name, []).append(parent)
+        elif (above == "method_invocation" and field == "name") or (
+            above == "method_reference" and node != parent + 1
+        ):
+            self.calls.setdefault(name, []).append(node)
+        elif above == "field_access" and field == "field":
+            self.reached.setdefault(name, []).append(node)
+        elif not ("" in fields or field in fields):
+            self.variables.setdefault(name, []).append(node)
+            self._declare(node, name, above, field)
+        elif above != "constructor_declaration":
+            self.other_words.add(name)
+
+    def _declare(self, node: int, name: str, above: str, field: str) -> None:
+        tree, parent = self.tree, self.tree.parents[node]
+        if above == "variable_declarator" and field == "name":
+            if tree.parent_kind(parent) in ("field_declaration", "constant_declaration"):
+                self.fields.setdefault(name, []).append(parent)
+                body = next((up for up in tree.above(node) if tree.kinds[up] in _BODIES), 0)
+                self.extents.setdefault(name, []).append((body, tree.ends[body], True))
+                return
+        elif not (
+            (above in _LOCALS and field == "name")
+            or above in ("inferred_parameters", "type_pattern", "record_pattern_component")
+            or (above == "lambda_expression" and field == "parameters")
+        ):
+            return
+        ends = _BLOCKS if above in _TESTS else _EXTENTS
+        for up in tree.above(node):
+            if tree.kinds[up] == "record_declaration":
+                self.other_words.add(name)  # reached as name() too
+                return
+            if tree.kinds[up] in ends:
+                self.extents.setdefault(name, []).append((node, tree.ends[up], False))
+                return
+
+    def _is_known(self, name: str, node: int, is_own_field: bool) -> bool:
+        """Is this a local variable here, or a private field of this program?"""
+        around = [e for e in self.extents.get(name, ()) if e[0] <= node < e[1]]
+        return bool(around) and (is_own_field or not max(around)[2])
+
+    def _is_own_field_name(self, name: str) -> bool:
+        """Are all fields of this name private, and only ever reached as such?"""
+        declarations = [self.tree.parents[node] for node in self.fields.get(name, ())]
+        return (
+            bool(declarations)
+            and name not in self.other_words
+            and all("private" in self._modifiers(node) for node in declarations)
+            and all(map(self._is_own_receiver, self.reached.get(name, ())))
         )
 
-    def _through_this(self) -> dict[str, bool]:
-        """For each name behind a dot: is it only ever reached through `this` or an own class?"""
-        reached: dict[str, bool] = {}
-        for node in self.identifiers:
-            if self.syntax.parent_kind(node) == "field_access":
-                if self.syntax.fields[node] != "field":
-                    continue
-                name, first = self.syntax.text(node), self.syntax.parents[node] + 1
-                is_own = self.syntax.kinds[first] == "this" or (
-                    self.syntax.text(first) in self.types
-                    and self.syntax.text(first) not in self.extents
-                )
-                reached[name] = reached.get(name, True) and is_own
-        return reached
+    def _modifiers(self, declaration: int) -> set[str]:
+        tree = self.tree
+        if tree.kinds[declaration + 1] != "modifiers":
+            return set()
+        return {tree.text(child) for child in tree.children(declaration + 1)}
 
-    def _closed_types(self) -> set[str]:
-        """Types that inherit from nothing but each other."""
-        closed = set(self.types)
-        while True:
-            gone = {n for n in closed if not all(self._is_closed(t, closed) for t in self.types[n])}
-            if not gone:
-                return closed
-            closed -= gone
+    def _is_own_receiver(self, node: int) -> bool:
+        """Does nothing, `this` or the name of an own class stand before a member?"""
+        first = self.tree.parents[node] + 1
+        text = self.tree.text(first)
+        return first == node or text == "this" or (text in self.types and text not in self.extents)
 
-    def _is_closed(self, node: int, closed: set[str]) -> bool:
-        syntax = self.syntax
-        if syntax.kinds[node] in ("record_declaration", "annotation_type_declaration"):
+    def _is_own_method_name(self, name: str) -> bool:
+        tree, nodes, calls = self.tree, self.methods[name], self.calls.get(name, ())
+        if name in _OBJECT | self.other_words:
             return False
-        for child in syntax.children(node):
-            if syntax.kinds[child] in ("superclass", "super_interfaces", "extends_interfaces"):
-                names = (syntax.text(n) for n in self._type_names(child))
-                if not all(name in closed or name == "Object" for name in names):
-                    return False
-        return True
-
-    def _type_names(self, node: int) -> Iterator[int]:
-        for at in range(node, self.syntax.lasts[node]):
-            if self.syntax.kinds[at] == "type_identifier":
-                yield at
-
-    def _methods(self) -> Iterator[tuple[int, str, str]]:
-        if self.is_reflective:
-            return
-        types = self._variable_types()
-        for name, nodes in self.methods.items():
-            calls = self.calls.get(name, [])
-            outside = [c for c in calls if not any(n <= c < self.syntax.lasts[n] for n in nodes)]
-            if name in _OBJECT or not outside or name in self.other_words:
-                continue
-            if not all(self._is_own_method(n) for n in nodes):
-                continue
-            if all(self._is_known_receiver(c, types) for c in calls):
-                for place in (*(self.syntax.field(n, "name") for n in nodes), *calls):
-                    yield place, name, "function"
+        if all(any(n <= call < tree.ends[n] for n in nodes) for call in calls):
+            return False  # nothing else uses it
+        return all(map(self._is_own_method, nodes)) and all(map(self._is_own_receiver, calls))
 
     def _is_own_method(self, node: int) -> bool:
         """Does no type from elsewhere know this method?"""
-        syntax = self.syntax
-        body = syntax.parents[node]
-        modifiers = {syntax.text(c) for c in syntax.children(node + 1)}
-        if syntax.kinds[body] == "program" or modifiers & {"private", "static"}:
+        modifiers = self._modifiers(node)
+        if "@Override" in modifiers or modifiers & {"private", "static"}:
             return "@Override" not in modifiers
-        owner = syntax.parents[body]
-        if syntax.kinds[body] == "enum_body_declarations":
-            owner = syntax.parents[owner]
-        name = syntax.field(owner, "name") if syntax.kinds[owner] in _TYPES else None
-        return name is not None and syntax.text(name) in self.closed
+        body = self.tree.parents[node]
+        owner = next((up for up in self.tree.above(node) if self.tree.kinds[up] in _TYPES), None)
+        in_type = owner is not None and self.tree.parents[body] == owner
+        return self.tree.kinds[body] == "program" or (in_type and not self._inherits(owner))
 
-    def _variable_types(self) -> dict[str, set[str]]:
-        """The declared types of all variables of a name."""
-        types: dict[str, set[str]] = {}
-        for node in self.variables:
-            if self.syntax.fields[node] == "name":
-                parent = self.syntax.parents[node]
-                typed = self.syntax.field(parent, "type") is not None
-                holder = parent if typed else self.syntax.parents[parent]
-                declared = self.syntax.field(holder, "type") if holder >= 0 else None
-                text = self.syntax.text(declared) if declared is not None else "?"
-                types.setdefault(self.syntax.text(node), set()).add(text)
-            elif self.syntax.parent_kind(node) in ("inferred_parameters", "lambda_expression"):
-                types.setdefault(self.syntax.text(node), set()).add("?")
-        return types
-
-    def _is_known_receiver(self, call: int, types: dict[str, set[str]]) -> bool:
-        syntax = self.syntax
-        first = syntax.parents[call] + 1
-        if first == call:
-            return True  # no receiver: a method of a class around
-        kind, text = syntax.kinds[first], syntax.text(first)
-        if kind == "this":
+    def _inherits(self, declaration: int) -> bool:
+        """Does a type inherit from one of elsewhere?"""
+        tree = self.tree
+        kinds = words("superclass super_interfaces extends_interfaces")
+        if tree.kinds[declaration] in ("record_declaration", "annotation_type_declaration"):
             return True
-        if kind == "object_creation_expression":
-            declared = syntax.field(first, "type")
-            return declared is not None and syntax.text(declared) in self.closed
-        if kind != "identifier":
-            return False
-        if text in types:
-            return types[text] <= self.closed
-        return text in self.types
+        names = {
+            tree.text(node)
+            for child in tree.children(declaration)
+            if tree.kinds[child] in kinds
+            for node in range(child, tree.ends[child])
+            if tree.kinds[node] == "type_identifier"
+        }
+        return not names <= self.types.keys() | {"Object"}
 
-    def _types(self) -> Iterator[tuple[int, str, str]]:
-        if self.is_reflective:
-            return
-        others = self.other_words | set(self.extents) | set(self.fields)
-        others |= set(self.methods) | set(self.calls)
-        for name, nodes in self.types.items():
-            node, places = nodes[0], self.by_text[name]
-            if len(nodes) > 1 or name not in self.closed or name in others:
-                continue
-            if self._is_public(node) or not all(map(self._is_class_name, places)):
-                continue
-            if any(not node <= n < self.syntax.lasts[node] for n in places):
-                yield from ((place, name, "class") for place in places)
+    def _type_places(self, name: str) -> list[int]:
+        """The identifiers that name a class of this program, or [] where it keeps its name."""
+        node, *more = self.types[name]
+        places = [n for n in self.identifiers if self.tree.text(n) == name]
+        others = (self.other_words, self.extents, self.fields, self.methods, self.calls)
+        stays = more or any(name in other for other in others)
+        stays = stays or self._inherits(node) or self._is_public(node)
+        if stays or not all(map(self._is_class_name, places)):
+            return []
+        is_used = any(not node <= n < self.tree.ends[node] for n in places)
+        return places if is_used else []
 
     def _is_class_name(self, node: int) -> bool:
         """Does this stand for the class of this program, and not for one in a package?"""
-        syntax, parent = self.syntax, self.syntax.parents[node]
-        above = syntax.kinds[parent]
+        tree, parent = self.tree, self.tree.parents[node]
+        above = tree.kinds[parent]
         if above in ("scoped_type_identifier", "field_access") and node != parent + 1:
-            return syntax.text(parent + 1) in self.types
-        if syntax.kinds[node] == "type_identifier":
+            return tree.text(parent + 1) in self.types
+        if tree.kinds[node] == "type_identifier":
             return above != "type_parameter"
         is_receiver = above in ("method_invocation", "field_access", "method_reference")
         return is_receiver or above in _TYPES or "constructor_declaration" in above
 
     def _is_public(self, node: int) -> bool:
         """Does the file bear this name, or the command that runs it?"""
-        syntax = self.syntax
-        at_top = syntax.kinds[syntax.parents[node]] == "program"
-        modifiers = {syntax.text(c) for c in syntax.children(node + 1)}
-        if at_top and "public" in modifiers:
+        is_top = self.tree.parent_kind(node) == "program"
+        if is_top and "public" in self._modifiers(node):
             return True
-        mains = self.methods.get("main", ())
-        return any(node <= main < syntax.lasts[node] for main in mains)
+        return any(node <= main < self.tree.ends[node] for main in self.methods.get("main", ()))

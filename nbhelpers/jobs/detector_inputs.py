@@ -18,7 +18,7 @@ from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection import DetectionData, load_detection_data, read_rows
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.detection_splits import NearRows
-from nbhelpers.data.edits import EDITS, edit_rows
+from nbhelpers.data.edits import EDITS, FULL_LANGUAGES, edit_rows
 from nbhelpers.data.languages import language_of
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs.context import RunContext
@@ -415,6 +415,12 @@ def _further(
 
 def _tell_limits(context: RunContext, inputs: Inputs) -> None:
     s = context.settings
+    others = sorted({row.language for row in inputs.data.rows} - set(FULL_LANGUAGES))
+    if others and {*inputs.forms, *inputs.edits} - {"strip_comments"}:
+        context.warn(
+            f"Programs in {', '.join(others)} are neither renamed nor reformatted, only those in "
+            f"{' and '.join(FULL_LANGUAGES)} are."
+        )
     if context.checkpoint is None and s.freeze_epochs >= s.epochs:
         context.warn(
             f"The encoder never learns: freeze_epochs={s.freeze_epochs} of epochs={s.epochs}."

@@ -1,0 +1,113 @@
+"""Work on many texts, by several processes where that pays."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TypeVar
+
+from nbhelpers.errors import ConfigError, DataError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CHUNK_CHARACTERS = 200_000  # some tenths of a second of work
+PROCESS_CHARACTERS = 600_000  # a further process, which takes 0.5 s to start, is worth this much
+
+
+def map_chunks(
+    work: Callable[[list[Item]], Result],
+    items: Sequence[Item],
+    size: Callable[[Item], int],
+    *,
+    processes: int | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Result]:
+    """Return what `work` makes of each chunk of the items, in their order.
+
+    The processes are new ones that import the module of `work` and nothing of this process, so
+    neither its threads, nor CUDA, nor torch are in them.
+
+    Args:
+        work: A function of a module, or a `partial` of one.
+        items: The items.
+        size: The characters of an item.
+        processes: The most processes; None takes the CPUs at hand, and one for little work.
+        report: Called with (done, total) items.
+
+    Raises:
+        ConfigError: `processes` is no number from 1.
+        DataError: A process ended before its work was done.
+    """
+    if processes is not None and (type(processes) is not int or processes < 1):
+        raise ConfigError(f"processes is {processes!r}.", fix="give a whole number from 1, or None")
+    chunks = list(_chunks(items, size))
+    count = min(processes or _worthwhile(sum(map(size, items))), len(chunks))
+    results: dict[int, Result] = {}
+    done = 0
+    report(0, len(items))
+    for number, result in _results(work, chunks, count):
+        results[number] = result
+        done += len(chunks[number])
+        report(done, len(items))
+    return [results[number] for number in range(len(chunks))]
+
+
+def _chunks(items: Sequence[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    chunk: list[Item] = []
+    characters = 0
+    for item in items:
+        chunk.append(item)
+        characters += size(item)
+        if characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _worthwhile(characters: int) -> int:
+    """How many processes are worth starting."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cpus = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min(cpus, characters // PROCESS_CHARACTERS))
+
+
+def _results(
+    work: Callable[[list[Item]], Result], chunks: list[list[Item]], count: int
+) -> Iterator[tuple[int, Result]]:
+    if count <= 1:
+        yield from ((number, work(chunk)) for number, chunk in enumerate(chunks))
+        return
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    jobs: dict[Future[Result], int] = {}
+    try:
+        with _no_main_module():  # the processes start with the first job
+            for number, chunk in enumerate(chunks):
+                jobs[pool.submit(work, chunk)] = number
+        for job in as_completed(jobs):
+            yield jobs[job], job.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "A process that reads code ended before its work was done.",
+            fix="try again with processes=1, which needs less memory and shows where it fails",
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Hide the main module, which a new process would import: a worker's, or a user's script."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
