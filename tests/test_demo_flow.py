@@ -19,10 +19,8 @@ from nbhelpers.runs.run import Run, list_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = "notebooks/03_find_clones.ipynb"
-QUICK = {"epochs": "1", "train_fraction": "0.1"}
-LIMIT_S = 420
-# The worker may use every core here, as in `make demo`.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+QUICK = {"epochs": "1", "train_fraction": "0.1", "pretrain_steps": "0"}
+LIMIT_S = 900
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +53,6 @@ def _play(folder: Path, *options: str, **parameters: str) -> Played:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -70,7 +67,7 @@ def _launches(run: Run) -> int:
     return sum(event["type"] == "launched" for event in run.events())
 
 
-def _wait(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+def _wait(condition: Callable[[], bool], limit_s: float = 300.0) -> None:
     until = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until, "waited too long"
@@ -126,7 +123,7 @@ def test_a_resumed_notebook_shows_the_finished_run_without_starting_it_again(
 ) -> None:
     command = _command(demo.run_dir, tmp_path / "again.ipynb", "--resume")
     done = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert _launches(demo.run) == 1
@@ -139,7 +136,7 @@ def test_a_requirement_that_is_missed_ends_with_7_after_the_report(
 ) -> None:
     command = _command(demo.run_dir, tmp_path / "x.ipynb", "--resume", "--require", "f1>=1.01")
     done = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 7
     assert str(demo.run.report_path) in done.stdout
@@ -151,7 +148,7 @@ def test_a_notebook_that_starts_in_the_middle_of_a_run_re_attaches(tmp_path: Pat
     settings = [word for name, value in QUICK.items() for word in ("-o", f"{name}={value}")]
     entry = [sys.executable, "-m", "nbhelpers", "train", "clones", "--preset", "smoke"]
     command = [*entry, *settings, "--run-dir", str(run_dir), "--detach"]
-    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, timeout=90, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300, capture_output=True)
     assert list_runs(run_dir)[0].status == "running"
     played = _play(tmp_path, "--resume", **QUICK)
     assert played.code == 0, played.said[-4000:]
@@ -165,9 +162,8 @@ def test_a_headless_run_takes_its_run_with_it_when_it_is_stopped(
 ) -> None:
     run_dir, saved = tmp_path / "runs", tmp_path / "executed.ipynb"
     process = subprocess.Popen(
-        _command(run_dir, saved),
+        _command(run_dir, saved, pretrain_steps="0"),
         cwd=ROOT,
-        env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -176,7 +172,7 @@ def test_a_headless_run_takes_its_run_with_it_when_it_is_stopped(
         run = list_runs(run_dir)[0]
         _wait(lambda: any(event["type"] == "step" for event in run.events()))
         os.kill(process.pid, number)
-        code = process.wait(timeout=90)
+        code = process.wait(timeout=300)
     finally:
         process.kill()
     assert code == (9 if number == signal.SIGTERM else -signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "02_detect_ai_code.ipynb"
 LIMIT_S = 600
 QUICK = ("-p", "epochs=2", "-p", "train_fraction=0.6")  # one of the epochs moves the encoder
-# The worker may use every core here, as in `make notebooks`.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +32,6 @@ def play(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*entry, *options],
         cwd=ROOT,
-        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
