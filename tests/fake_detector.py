@@ -1,4 +1,4 @@
-"""The process of `nbhelpers.jobs.serve_detector` without a model, and a run folder to go with it.
+"""The process of `nbhelpers.jobs.serve` without a model, and a run folder to go with it.
 
 The logit of a program is what it writes as `score(NUMBER)`, else 0; its vector counts its words.
 """
@@ -23,11 +23,8 @@ POINT |= {"target_fpr": 0.01, "abstain": [0.5, 0.9]}
 
 
 def operations(line: Line) -> dict[str, Any]:
-    def load(folder: str, device: str) -> dict[str, Any]:
-        return {
-            "device": "cpu",
-            "settings": json.loads((Path(folder) / "detector.json").read_text()),
-        }
+    def load(trained: dict[str, Any], device: str) -> dict[str, Any]:
+        return {"device": "cpu"}
 
     def score(codes: list[str], batch_size: int, vectors: bool) -> dict[str, Any]:
         told: dict[str, Any] = {"logits": [logit(code) for code in codes]}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from nbhelpers.cli.app import app
 from nbhelpers.data.samples.styles import SAMPLE_NOTE
 from nbhelpers.errors import ConfigError, DataError, NonFinite, RequirementMissed
-from nbhelpers.use import detector as detect_process
+from nbhelpers.use import model_process
 from nbhelpers.use.calls import Scored
 from nbhelpers.use.code_files import code_file
 from nbhelpers.use.detector import Detector, load_detector
@@ -51,7 +51,7 @@ def humans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def detector(run: Path) -> Iterator[Detector]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        patch.setattr(detect_process, "MODULE", "fake_detector")
+        patch.setattr(model_process, "MODULE", "fake_detector")
         with load_detector(run, device="cpu") as found:
             yield found
 
@@ -135,7 +135,7 @@ def test_a_calibration_that_came_with_an_export_is_of_other_people(
     detector: Detector, humans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(detect_process, "MODULE", "fake_detector")
+    monkeypatch.setattr(model_process, "MODULE", "fake_detector")
     found = detector.calibrate(humans, target_fpr=0.05, out=tmp_path / "c.json", progress=False)
     folder = tmp_path / "exported"
     shutil.copytree(detector.facts.place.folder, folder)
@@ -296,9 +296,9 @@ def test_a_lost_process_is_started_again_and_a_closed_detector_says_so(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(detect_process, "MODULE", "fake_detector")
+    monkeypatch.setattr(model_process, "MODULE", "fake_detector")
     found = load_detector(run, device="cpu")
-    found.scorer._child.kill()
+    found.process.child.kill()
     assert found.score_code(program(1), language="python", edits=False).logit == 1.0
     found.close()
     with pytest.raises(ConfigError, match="is closed"):
@@ -311,7 +311,7 @@ def test_the_shell_says_the_same_and_ends_with_its_codes(
     run: Path, humans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(detect_process, "MODULE", "fake_detector")
+    monkeypatch.setattr(model_process, "MODULE", "fake_detector")
     shell, model = CliRunner(), ["--model", str(run), "--device", "cpu", "-q"]
     out = tmp_path / "c.json"
     few = shell.invoke(app, ["calibrate", "--humans", str(humans), "--out", str(out), *model])

@@ -33,7 +33,7 @@ print(json.dumps(told))
 
 def test_scores_lengths_vectors_and_sheets_of_a_tiny_model(tmp_path: Path) -> None:
     from nbhelpers.data.edits import EDITS
-    from nbhelpers.jobs.load_detector import load_detector
+    from nbhelpers.jobs.load import load_detector
 
     run = make_run(tmp_path / "detector-tiny")
     folder = tmp_path / "in"
@@ -50,8 +50,8 @@ def test_scores_lengths_vectors_and_sheets_of_a_tiny_model(tmp_path: Path) -> No
     np.testing.assert_allclose(told["logits"], logits, atol=1e-5)
     np.testing.assert_allclose(told["vectors"], vectors, atol=1e-5)
     read = loaded.table(PROGRAMS).lengths
-    assert [min(n, loaded.settings["seq_len"]) for n in told["tokens"]] == read.tolist()
-    assert told["tokens"][2] > loaded.settings["seq_len"] == read[2]
+    assert [min(n, loaded.facts.seq_len) for n in told["tokens"]] == read.tolist()
+    assert told["tokens"][2] > loaded.facts.seq_len == read[2]
 
     rows = {row["file"]: row for row in told["rows"]}
     assert rows["f.py"]["logit"] == pytest.approx(logits[0], abs=1e-5)

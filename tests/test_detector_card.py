@@ -10,7 +10,7 @@ from detector_on_disk import result
 from huggingface_hub import ModelCard
 
 from nbhelpers.common.result_files import Result
-from nbhelpers.jobs.detector_cards import detector_card
+from nbhelpers.jobs.cards import detector_card
 from nbhelpers.jobs.public import public_result
 from nbhelpers.use.facts import NO_EVIDENCE
 

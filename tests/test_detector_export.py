@@ -35,13 +35,13 @@ def out(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def export(run: Path, out: Path, **options: Any) -> dict[str, Any]:
-    from nbhelpers.jobs.detector_export import export_detector
+    from nbhelpers.jobs.export import export_folder
 
-    return export_detector(find_detector(run), out=out, **options)
+    return export_folder(find_detector(run), out=out, **options)
 
 
 def scores(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    from nbhelpers.jobs.load_detector import load_detector
+    from nbhelpers.jobs.load import load_detector
 
     return load_detector(folder).score(CODES, batch_size=2)
 
@@ -89,9 +89,9 @@ def test_what_does_not_agree_is_not_left_behind(
 ) -> None:
     from safetensors.torch import load_file, save_file
 
-    from nbhelpers.jobs import detector_export
+    from nbhelpers.jobs import export as exporting
 
-    copy = detector_export._copy
+    copy = exporting._copy_detector
 
     def spoilt(trained: Any, part: Path, result: Any) -> None:
         copy(trained, part, result)
@@ -99,7 +99,7 @@ def test_what_does_not_agree_is_not_left_behind(
         state["classifier.out_proj.bias"] += 1e-4
         save_file(state, part / "model.safetensors")
 
-    monkeypatch.setattr(detector_export, "_copy", spoilt)
+    monkeypatch.setattr(exporting, "_copy_detector", spoilt)
     with pytest.raises(RequirementMissed, match=r"largest difference of a logit is 0\.0001"):
         export(run, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
@@ -159,9 +159,6 @@ def test_a_checkpoint_of_no_run_for_similarity_alone(tmp_path: Path) -> None:
 class InProcess:
     """In the place of the child process: the same operations, called at once."""
 
-    def __init__(self, *, use_gpu: bool, module: str | None) -> None:
-        self.module = module
-
     def __enter__(self) -> InProcess:
         return self
 
@@ -169,18 +166,17 @@ class InProcess:
         pass
 
     def call(self, op: str, *, report: Any, **args: Any) -> dict[str, Any]:
-        from nbhelpers.jobs import serve_detector
+        from nbhelpers.jobs import serve_model
 
-        assert self.module == serve_detector.__name__
         line = type("Line", (), {"report": staticmethod(report)})()
         sent = json.loads(json.dumps(args))
-        return json.loads(json.dumps(serve_detector.operations(line)[op](**sent)))
+        return json.loads(json.dumps(serve_model.operations(line)[op](**sent)))
 
 
 def test_the_shell_exports_a_detector_by_its_job(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(model, "Child", InProcess)
+    monkeypatch.setattr(model, "start_process", InProcess)
     line = ["nbhelpers", "export", run.name, str(tmp_path / "x"), "--run-dir", str(run.parent)]
     monkeypatch.setattr("sys.argv", line)
     with pytest.raises(SystemExit) as end:

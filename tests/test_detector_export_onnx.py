@@ -28,7 +28,7 @@ CODES = ["print('<s></s>')\n", "x\r\n\ty = 1  \n", "def f(value):\n    return va
 def test_every_family_becomes_a_graph_that_agrees(
     tmp_path: Path, family: str, pooling: str, objective: str
 ) -> None:
-    from nbhelpers.jobs.load_detector import load_detector
+    from nbhelpers.jobs.load import load_detector
     from nbhelpers.jobs.onnx import graph_scores, write_example, write_graph
 
     folder = make_detector(tmp_path / family, family, pooling=pooling, objective=objective)
@@ -46,11 +46,12 @@ def test_every_family_becomes_a_graph_that_agrees(
 
 
 def test_an_exported_folder_scores_files_without_torch_and_nbhelpers(tmp_path: Path) -> None:
-    from nbhelpers.jobs import detector_agreement, detector_export
-    from nbhelpers.jobs.load_detector import load_detector
+    from nbhelpers.jobs import agreement
+    from nbhelpers.jobs.export import export_folder
+    from nbhelpers.jobs.load import load_detector
 
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
-    done = detector_export.export_detector(find_detector(run), out=out, onnx=True)
+    done = export_folder(find_detector(run), out=out, onnx=True)
     (plain, graph) = done["agreement"]
     assert plain["form"] == "safetensors" and plain["logit"] == 0.0
     assert graph["form"] == "ONNX" and 0 < graph["logit"] < graph["limit"] == 1e-3
@@ -82,10 +83,10 @@ def test_an_exported_folder_scores_files_without_torch_and_nbhelpers(tmp_path: P
     p_ai = 1 / (1 + np.exp(-logits / point["temperature"]))
     np.testing.assert_allclose([each["p_ai"] for each in told], p_ai, atol=2e-5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(detector_agreement, "ONNX_LIMIT", graph["logit"] / 2)
+        patch.setattr(agreement, "ONNX_LIMIT", graph["logit"] / 2)
         patch.setattr("nbhelpers.jobs.onnx.write_graph", lambda loaded, part: _reuse(out, part))
         with pytest.raises(RequirementMissed, match="ONNX does not agree"):
-            detector_export.export_detector(find_detector(run), out=tmp_path / "b", onnx=True)
+            export_folder(find_detector(run), out=tmp_path / "b", onnx=True)
     assert not any(path.name.startswith("b") for path in tmp_path.iterdir())
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from contexts import make_context
 
+from nbhelpers.common.result_files import DetectorFile
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_inputs import data_arguments, require_alike, without_known
-from nbhelpers.jobs.load_detector import read_facts
 from nbhelpers.presets.loading import load_preset
 
 TOLD = {"data": "smoke", "data_revision": None, "objective": "both", "languages": [], "seed": 3}
@@ -24,6 +24,7 @@ TOLD |= {"train_fraction": 1.0, "max_train_samples": None}
 
 
 FACTS = {"format": 1, "objective": "both", "pooling": "mean", "canonical": "text", "seq_len": 64}
+FACTS |= {"projection_size": 8}
 
 
 def evaluation(run: Path, **changes: Any) -> RunContext:
@@ -79,19 +80,18 @@ def test_another_form_than_that_of_the_training_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("pooling", "median"), ("canonical", "zz"), ("seq_len", -3)]
+    ("name", "value"), [("pooling", "median"), ("objective", "zz"), ("seq_len", -3)]
 )
 def test_facts_that_this_version_does_not_know_are_named(
     tmp_path: Path, name: str, value: Any
 ) -> None:
-    told = {"pooling": "mean", "canonical": "text+marks", "seq_len": 64}
-    told |= {"projection_size": 8, "objective": "both"}
+    told = FACTS | {"canonical": "text+marks"}
     file = tmp_path / "detector.json"
     file.write_text(json.dumps(told))
-    assert read_facts(tmp_path) == told
+    assert DetectorFile.read(file).raw == told
     file.write_text(json.dumps(told | {name: value}))
-    with pytest.raises(ConfigError, match=f"{name} is '{value}', which this version"):
-        read_facts(tmp_path)
+    with pytest.raises(DataError, match=f"{name}: .*, is '?{value}"):
+        DetectorFile.read(file)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fake_detector import write_run
 from test_detector_training import config
 
 from nbhelpers.data.detection_rows import CodeRow
-from nbhelpers.jobs.detector_cards import detector_card
+from nbhelpers.jobs.cards import detector_card
 from nbhelpers.jobs.detector_inputs import Inputs, left_out_said, new_rows, only_changed
 from nbhelpers.jobs.detector_scores import _model_facts, _phases, frozen_point
 from nbhelpers.jobs.loop import TrainState

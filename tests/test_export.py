@@ -16,8 +16,9 @@ from trained_on_disk import STEP, make_adapter, make_base, point_to, settings, w
 
 from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
-from nbhelpers.jobs import export as merging
-from nbhelpers.jobs.export import export_adapter, merge_adapter
+from nbhelpers.jobs import merge as merging
+from nbhelpers.jobs.export import export_folder
+from nbhelpers.jobs.merge import merge_adapter
 from nbhelpers.runs.run import Run
 from nbhelpers.use.model import export, merge
 from nbhelpers.use.trained import Trained, find_trained
@@ -143,12 +144,12 @@ def test_a_merge_that_has_lost_the_adapter_is_refused(tmp_path: Path) -> None:
 
     found = Agreement(top1=1.0, kl=4e-5, kl_max=1e-3, positions=500)
     facts = {"limits": merging.LIMITS["fp32"], "adapter_kl": 5e-5}
-    (tmp_path / "a.part").mkdir()
-    merging._settle(tmp_path / "a.part", tmp_path / "a", found, facts)
-    assert (tmp_path / "a").is_dir()
-    (tmp_path / "b.part").mkdir()
+    (tmp_path / "part").mkdir()
+    merging.require_agreement(found, facts, tmp_path / "part", tmp_path / "failed")
     with pytest.raises(RequirementMissed, match="the adapter itself changes 3e-05"):
-        merging._settle(tmp_path / "b.part", tmp_path / "b", found, facts | {"adapter_kl": 3e-5})
+        facts["adapter_kl"] = 3e-5
+        merging.require_agreement(found, facts, tmp_path / "part", tmp_path / "failed")
+    assert (tmp_path / "failed").is_dir()
 
 
 def test_qlora_is_merged_into_the_whole_base_and_compared_with_the_4_bit_one(
@@ -184,7 +185,8 @@ def test_a_tied_model_stays_tied_in_16_bits(base: Path, lora: Trained, tmp_path:
         lora.to_dict() | {"settings": settings(str(tmp_path / "tied")).model_dump()}
     )
     loaded = load_trained(given, device=torch.device("cpu"), quantised=False, precision="bf16")
-    size = merging._write_merged(loaded, "alpaca", tmp_path / "part", tmp_path / "out")
+    (tmp_path / "part").mkdir()
+    size = merging._write_merged(loaded, "alpaca", tmp_path / "part")
     with safe_open(tmp_path / "part" / "model.safetensors", "pt") as file:
         names = set(file.keys())
         assert file.get_tensor("model.embed_tokens.weight").dtype == torch.bfloat16
@@ -248,7 +250,7 @@ def test_the_exported_folder_has_the_adapter_the_tokenizer_and_a_card(
 
     assert lora.adapter is not None
     (lora.adapter / "optimizer.pt").write_bytes(b"0")
-    told = export_adapter(lora, out=tmp_path / "out")
+    told = export_folder(lora, out=tmp_path / "out")
     assert told["url"] is None and told["files"] == sorted(told["files"])
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == set(told["files"]) and "optimizer.pt" not in names
@@ -268,21 +270,21 @@ def test_the_exported_folder_has_the_adapter_the_tokenizer_and_a_card(
 
 def test_an_export_replaces_an_earlier_one_and_nothing_else(lora: Trained, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    export_adapter(lora, out=out)
-    export_adapter(lora, out=out)
+    export_folder(lora, out=out)
+    export_folder(lora, out=out)
     (out / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds what is no export of .*notes\.txt"):
-        export_adapter(lora, out=out)
+        export_folder(lora, out=out)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="exists and holds"):
-        export_adapter(lora, out=tmp_path / "file")
+        export_folder(lora, out=tmp_path / "file")
 
 
 def test_a_push_happens_only_when_it_is_asked_for(lora: Trained, tmp_path: Path) -> None:
     hub = FakeHub()
-    told = export_adapter(lora, out=tmp_path / "a", api=hub)
+    told = export_folder(lora, out=tmp_path / "a", api=hub)
     assert hub.calls == [] and told["url"] is None
-    told = export_adapter(lora, out=tmp_path / "a", push_to="me/mine", token="hf_x", api=hub)
+    told = export_folder(lora, out=tmp_path / "a", push_to="me/mine", token="hf_x", api=hub)
     assert told["url"] == "https://huggingface.co/me/mine"
     (first, created), (second, sent) = hub.calls
     assert (first, second) == ("create", "upload")
@@ -321,7 +323,7 @@ def test_a_push_that_fails_says_why_without_the_token(
 ) -> None:
     options = {"push_to": "me/mine", "token": "hf_x", "api": FakeHub(failure)}
     with pytest.raises(ConfigError) as error:
-        export_adapter(lora, out=tmp_path / "a", **options)
+        export_folder(lora, out=tmp_path / "a", **options)
     assert words in error.value.message and "The folder is written" in error.value.message
     assert "hf_x" not in str(error.value) and error.value.__suppress_context__
     assert (tmp_path / "a" / "README.md").is_file()
@@ -331,10 +333,10 @@ def test_a_push_without_token_or_name_stops_before_anything_is_written(
     lora: Trained, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="needs a token") as error:
-        export_adapter(lora, out=tmp_path / "a", push_to="me/mine")
+        export_folder(lora, out=tmp_path / "a", push_to="me/mine")
     assert "HF_TOKEN" in error.value.fix
     with pytest.raises(ConfigError, match="no repository's name"):
-        export_adapter(lora, out=tmp_path / "a", push_to="mine", token="x")
+        export_folder(lora, out=tmp_path / "a", push_to="mine", token="x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -344,7 +346,7 @@ def test_a_damaged_checkpoint_is_not_exported(lora: Trained, tmp_path: Path) -> 
     facts = {"adapter_model.safetensors": {"bytes": 1, "sha256": ""}}
     (run / "checkpoints" / STEP / "manifest.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="checkpoint is damaged"):
-        export_adapter(find_trained(run), out=tmp_path / "a")
+        export_folder(find_trained(run), out=tmp_path / "a")
 
 
 def test_the_notebook_and_the_shell_reach_both(

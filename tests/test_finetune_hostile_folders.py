@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from trained_on_disk import STEP, point_to, settings, write_adapter_files, write
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
-from nbhelpers.jobs import drafts
+from nbhelpers.jobs.export import draft
 from nbhelpers.metrics.generation import score_generations, score_tasks
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.runs.studies import StudyFolder, open_study
@@ -193,7 +194,9 @@ def _with_model(trained: Trained, base: Path) -> dict[str, Any]:
 def test_a_place_that_cannot_be_is_told_before_any_process(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.use.model.Child", None)  # calling it would be another error
+    monkeypatch.setattr(
+        "nbhelpers.use.model.start_process", None
+    )  # calling it would be another error
     file = tmp_path / "file"
     file.write_text("mine")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -222,13 +225,12 @@ def test_only_a_draft_of_ours_is_removed(tmp_path: Path) -> None:
     theirs = tmp_path / "model.part"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("three years")
-    with pytest.raises(ConfigError, match="something else lies there"):
-        drafts.require_ours(theirs)
-    (tmp_path / "link.part").symlink_to(theirs)
-    with pytest.raises(ConfigError, match="something else lies there"):
-        drafts.require_ours(tmp_path / "link.part")
-    drafts.start(tmp_path / "own.part")
-    (tmp_path / "own.part" / "half").write_text("of a model")
-    drafts.start(drafts.require_ours(tmp_path / "own.part"))
-    assert not (tmp_path / "own.part" / "half").exists()
+    with pytest.raises(ConfigError, match="something else lies there"), draft(tmp_path / "model"):
+        pytest.fail("it was begun")
+    with draft(tmp_path / "own") as part:
+        (part / "half").write_text("of a model")
+        copy = shutil.copytree(part, tmp_path / "kept")
+    copy.rename(part)  # as a process that was killed leaves it
+    with draft(tmp_path / "own") as part:
+        assert not (part / "half").exists()
     assert (theirs / "thesis.txt").read_text() == "three years"

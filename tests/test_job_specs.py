@@ -120,10 +120,11 @@ METRICS = {
         },
         """
 from finetune_on_disk import generations, result, scored, write_finetune
-from nbhelpers.jobs.cards import _scores
+from nbhelpers.jobs.cards import adapter_card
+from test_model_card import trained
 data = result(**scored(generations()))
 write_finetune(folder, data=data)
-card = "\\n".join(_scores(data["scores"]["test"]))
+card = adapter_card(trained(), data)
 assert "| length_ratio |" in card, card
 """,
     ),
@@ -142,7 +143,7 @@ assert "| length_ratio |" in card, card
 import numpy as np
 from detector_on_disk import result, write_detector
 from nbhelpers.metrics.detection import choose_operating_point, score_detection
-from nbhelpers.jobs.detector_cards import split_table
+from nbhelpers.jobs.cards import detector_card
 y = np.array([0, 1] * 60)
 z = np.random.default_rng(0).normal(size=120) + y
 point = choose_operating_point(y, z, target_fpr=0.1, target_miss_rate=0.1)
@@ -150,7 +151,7 @@ options = {"tasks": [str(i // 2) for i in range(120)], "prevalences": [0.1]}
 data = result()
 data["scores"]["test"] = score_detection(y, z, point, **options, resamples=100, seed=0)
 write_detector(folder, data=data)
-card = "\\n".join(split_table(data["scores"]["test"]))
+card = detector_card(data, {"name": "run"})
 assert "| length ratio |" in card, card
 """,
     ),

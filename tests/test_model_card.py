@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 from trained_on_disk import result, settings
 
-from nbhelpers.jobs.cards import model_card
+from nbhelpers.jobs.cards import adapter_card
 from nbhelpers.jobs.public import is_public, public_settings, without_paths
 from nbhelpers.use.trained import RAW, Trained
 
@@ -35,7 +35,7 @@ def trained(model: str = "google/gemma-2-2b", *, run: bool = True, **changes: ob
 
 def card(given: Trained, **options: object) -> str:
     told = options.pop("result", None)
-    return model_card(given, result(given.settings) if told is None else told, **options)
+    return adapter_card(given, result(given.settings) if told is None else told, **options)
 
 
 def section(text: str, name: str) -> str:
@@ -155,7 +155,7 @@ def test_no_path_of_this_machine_lands_in_it(tmp_path: Path) -> None:
         assert secret not in text
     assert "a local copy named rows.jsonl" in text and "3 tokens/s" in text
     assert "\\| &lt;b>" in text
-    kept = public_settings(given.settings)
+    kept = public_settings(given.settings.model_dump(mode="json"))
     assert "model" not in kept and kept["data"] == kept["mbpp_data"] == "local"
 
 

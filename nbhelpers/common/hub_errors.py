@@ -154,3 +154,22 @@ def network_errors() -> tuple[type[Exception], ...]:
     from huggingface_hub import errors
 
     return (OSError, ValueError, errors.HfHubHTTPError.__mro__[1])
+
+
+def explain_push(error: Exception) -> Refusal:
+    """Say why a folder could not be uploaded, and what to do."""
+    from huggingface_hub import errors
+
+    status = status_of(error)
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return Refusal("offline mode is on (HF_HUB_OFFLINE)", "unset HF_HUB_OFFLINE")
+    if isinstance(error, errors.HFValidationError):
+        return Refusal("the hub takes no such name", "write OWNER/NAME")
+    if status in (401, 403):
+        return Refusal(
+            f"the hub refuses the token (HTTP {status})",
+            "use a token that may write to this owner's repositories",
+        )
+    if status is not None:
+        return Refusal(f"the hub answers HTTP {status}", "check owner/name, or try again later")
+    return Refusal(f"the hub cannot be reached ({type(error).__name__})", "check the network")

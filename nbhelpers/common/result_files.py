@@ -811,9 +811,12 @@ class DetectorFile(JsonFile):
     )
 
     format: Literal[1]
-    objective: String
+    objective: Literal["both", "detect", "similar"]
     canonical: String
-    seq_len: Annotated[int, Field(gt=0)]
+    seq_len: Annotated[int, Field(gt=2)]
+    pooling: Literal["mean", "first", "mean_max"]
+    projection_size: Annotated[int, Field(gt=0)]
+    similarity_pooling: String = "same"
     run_id: Text = None
     operating_point: OperatingPoint = OperatingPoint()
     calibration: Mapping

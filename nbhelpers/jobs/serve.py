@@ -125,7 +125,7 @@ def main(requests: int, replies: int) -> None:
     quiet_libraries()
     from nbhelpers.jobs.serve_model import operations
 
-    serve(line, operations(line.report, line.is_cancelled))
+    serve(line, operations(line))
 
 
 if __name__ == "__main__":

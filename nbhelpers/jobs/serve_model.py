@@ -1,97 +1,105 @@
-"""What the process that holds a model can do: load, ask, compare, merge, export."""
+"""What the process that holds a model can do: load, ask, compare, score, merge, export."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from nbhelpers.errors import ConfigError, Stopped
+from nbhelpers.data.canonical import canonical
+from nbhelpers.errors import ConfigError, OutOfMemory, Stopped
 from nbhelpers.jobs.generate import continuations, dressed
-from nbhelpers.jobs.load import Loaded, choose_device, load_trained, set_token
-from nbhelpers.use.trained import RAW, Trained
+from nbhelpers.jobs.load import (
+    Loaded,
+    LoadedDetector,
+    choose_device,
+    load_detector,
+    load_trained,
+    set_token,
+)
+from nbhelpers.use.trained import RAW, Trained, TrainedDetector, from_dict
 
-Report = Callable[[str], None]
 
-
-def operations(
-    report: Report, is_cancelled: Callable[[], bool]
-) -> dict[str, Callable[..., dict[str, Any]]]:
-    """Return the operations of one process by name; `load` comes before `ask` and `compare`.
+def operations(line: Any) -> dict[str, Callable[..., dict[str, Any]]]:
+    """Return the operations of one process by name; `load` comes before those of its model.
 
     Args:
-        report: Called with a text that says how far it is.
-        is_cancelled: Whether the request at hand is to be stopped.
+        line: The `serve.Line` to report on; it says whether the request at hand is cancelled.
     """
-    models: dict[str, Served] = {}
+    models: list[ServedModel | ServedDetector] = []
 
     def load(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
-        models["model"] = Served(
-            Trained.from_dict(trained), report=report, is_cancelled=is_cancelled, **options
-        )
-        return models["model"].loaded.to_dict()
+        source = from_dict(trained)
+        models[:] = [SERVED[source.job](source, line, **options)]
+        return models[0].facts
 
-    def ask(**options: Any) -> dict[str, Any]:
-        return {"answers": models["model"].ask(**options)}
-
-    def compare(**options: Any) -> dict[str, Any]:
-        return models["model"].compare(**options)
-
-    return {
-        "load": load,
-        "ask": ask,
-        "compare": compare,
-        "merge": _merge(report),
-        "export": _export,
-    }
-
-
-def _merge(report: Report) -> Callable[..., dict[str, Any]]:
     def merge(trained: dict[str, Any], token: str | None, **options: Any) -> dict[str, Any]:
-        from nbhelpers.jobs.export import merge_adapter
+        from nbhelpers.jobs.merge import merge_adapter
 
         set_token(token)
-        source = Trained.from_dict(trained)
         options["out"] = Path(options["out"])
-        return merge_adapter(source, report=report, **options)
+        return merge_adapter(from_dict(trained), report=line.report, **options)
 
-    return merge
+    def export(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
+        from nbhelpers.jobs.export import export_folder
+
+        options["out"] = Path(options["out"])
+        return export_folder(from_dict(trained), report=line.report, **options)
+
+    def of_model(name: str) -> Callable[..., dict[str, Any]]:
+        return lambda **options: getattr(models[0], name)(**options)
+
+    of_models = {name: of_model(name) for name in ("ask", "compare", "score")}
+    return {"load": load, "merge": merge, "export": export, **of_models}
 
 
-def _export(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
-    from nbhelpers.jobs.export import export_adapter
-
-    options["out"] = Path(options["out"])
-    return export_adapter(Trained.from_dict(trained), **options)
+# ------------------------------------------------------------------------------------------------
+# A language model, with its adapter or without.
 
 
-class Served:
-    """One loaded model and how it is asked."""
+class ServedModel:
+    """One loaded language model and how it is asked."""
 
     def __init__(
-        self,
-        trained: Trained,
-        *,
-        report: Report,
-        is_cancelled: Callable[[], bool],
-        adapter: bool,
-        device: str,
-        token: str | None,
+        self, trained: Trained, line: Any, *, adapter: bool, device: str, token: str | None
     ) -> None:
         """Load it; takes as long as reading the weights does."""
         set_token(token)
-        self.trained, self.is_cancelled = trained, is_cancelled
+        self.trained, self.line = trained, line
         self.loaded: Loaded = load_trained(
             trained,
             device=choose_device(device),
             quantised=trained.settings.method == "qlora",
             with_adapter=adapter,
-            report=report,
+            report=line.report,
         )
+        self.facts = self.loaded.to_dict()
 
-    def ask(
+    def ask(self, **options: Any) -> dict[str, Any]:
+        """Return an answer to each prompt; the options are those of `_answers`."""
+        return {"answers": self._answers(**options)}
+
+    def compare(self, **options: Any) -> dict[str, Any]:
+        """Return the answers of the base and of the tuned model.
+
+        Raises:
+            ConfigError: No adapter is loaded.
+        """
+        if self.loaded.check is None:
+            raise ConfigError(
+                f"{self.trained.name} was loaded without an adapter: there is nothing to compare.",
+                fix="load a run of method=lora or qlora, with adapter=True",
+            )
+        with self.loaded.model.disable_adapter():
+            base = self._answers(**options)
+        return {"base": base, "tuned": self._answers(**options)}
+
+    def _answers(
         self,
         prompts: list[str],
         *,
@@ -106,42 +114,117 @@ class Served:
             Stopped: It was cancelled.
             ConfigError: A prompt is too long.
         """
-        limit = max_new_tokens or self.trained.settings.max_new_tokens
-        template = self.trained.template
-        how = RAW if raw else template
-        texts = [dressed(prompt, how, self.loaded.tokenizer) for prompt in prompts]
+        settings, template = self.trained.settings, self.trained.template
+        dressing = RAW if raw else template
+        texts = [dressed(prompt, dressing, self.loaded.tokenizer) for prompt in prompts]
         if seed is not None:
             torch.manual_seed(seed)
-        size, answers = self.trained.settings.generation_batch_size, []
-        for start in range(0, len(texts), size):
-            batch = texts[start : start + size]
+        answers: list[str] = []
+        for start in range(0, len(texts), settings.generation_batch_size):
             answers += continuations(
                 self.loaded,
-                batch,
+                texts[start : start + settings.generation_batch_size],
                 template=template,
-                limit=limit,
+                limit=max_new_tokens or settings.max_new_tokens,
                 temperature=temperature,
                 stop=self._stop,
             )
-            if self.is_cancelled():
+            if self.line.is_cancelled():
                 raise Stopped("The answer was stopped.", fix="ask again")
         return answers
 
-    def compare(self, **options: Any) -> dict[str, Any]:
-        """Return the answers of the base and of the tuned model.
-
-        Raises:
-            ConfigError: No adapter is loaded.
-        """
-        if self.loaded.check is None:
-            raise ConfigError(
-                f"{self.trained.name} was loaded without an adapter: there is nothing to compare.",
-                fix="load a run of method=lora or qlora, with adapter=True",
-            )
-        with self.loaded.model.disable_adapter():
-            base = self.ask(**options)
-        return {"base": base, "tuned": self.ask(**options)}
-
     def _stop(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         """Say for each row that it ends, once the request is cancelled."""
-        return torch.full((len(ids),), self.is_cancelled(), device=ids.device)
+        return torch.full((len(ids),), self.line.is_cancelled(), device=ids.device)
+
+
+# ------------------------------------------------------------------------------------------------
+# A detector.
+
+
+PART = 512  # programs whose tokens are held at once
+HEAD_CHARACTERS, HEAD_CHARACTERS_PER_TOKEN = 64_000, 32
+
+
+class ServedDetector:
+    """One loaded detector and how programs are scored."""
+
+    def __init__(self, trained: TrainedDetector, line: Any, *, device: str) -> None:
+        """Load it."""
+        self.line = line
+        self.loaded: LoadedDetector = load_detector(trained.folder, device=choose_device(device))
+        self.facts = {"device": str(self.loaded.device)}
+
+    def score(self, codes: list[str], batch_size: int, vectors: bool) -> dict[str, Any]:
+        """Return logits, token counts, and unit vectors as base64 of float32, (programs, d).
+
+        Raises:
+            Stopped: It was cancelled.
+            OutOfMemory: A batch does not fit.
+        """
+        logits: list[float] = []
+        tokens: list[int] = []
+        rows: list[np.ndarray] = []
+        for start in range(0, len(codes), PART):
+            heads, counts = read_heads(self.loaded, codes[start : start + PART])
+            part_logits, part_vectors = self._scored(heads, batch_size)
+            logits += part_logits.tolist()
+            tokens += counts
+            rows.append(part_vectors)
+        scores: dict[str, Any] = {"logits": logits, "tokens": tokens}
+        if vectors:
+            table = np.ascontiguousarray(np.concatenate(rows), "<f4")
+            packed = base64.b64encode(table.tobytes()).decode("ascii")
+            scores |= {"vectors": packed, "dimensions": table.shape[1]}
+        return scores
+
+    def _scored(self, codes: list[str], batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        def stop(done: int, total: int) -> None:
+            if self.line.is_cancelled():
+                raise Stopped("Scoring was stopped.", fix="ask again")
+
+        try:
+            return self.loaded.score(codes, batch_size=batch_size, report=stop)
+        except Exception as error:
+            if "out of memory" not in str(error).lower() and not isinstance(error, MemoryError):
+                raise
+            raise OutOfMemory(
+                f"Scoring {batch_size} programs at once needs more memory than there is.",
+                fix="give a smaller batch_size, close other models, or load with device='cpu'",
+                details=str(error)[:2000],
+            ) from None  # the frames of the error hold the batch
+
+
+def read_heads(loaded: LoadedDetector, codes: list[str]) -> tuple[list[str], list[int]]:
+    """Return the part of each program that has to be read, and the tokens of the whole.
+
+    A file of megabytes would take half a minute for the few hundred tokens that the model sees. Of
+    a program longer than its head the tokens are estimated from those of the head.
+    """
+    seq_len, form = loaded.facts.seq_len, loaded.facts.canonical
+    limit = max(HEAD_CHARACTERS, HEAD_CHARACTERS_PER_TOKEN * seq_len)
+    texts = [canonical(code, form) for code in codes]
+    # The canonical form drops blanks at the end: a letter there keeps those that are in the middle.
+    heads = [text if len(text) <= limit else f"{text[:limit]}x" for text in texts]
+    counts = _token_counts(loaded, heads)
+    for row, text in enumerate(texts):
+        if len(text) <= limit:
+            continue
+        if counts[row] > 2 * seq_len:
+            counts[row] = round(counts[row] * len(text) / limit)
+        else:  # tokens of hundreds of characters: nothing can be left out
+            heads[row], counts[row] = text, _token_counts(loaded, [text])[0]
+    return heads, counts
+
+
+def _token_counts(loaded: LoadedDetector, texts: list[str]) -> list[int]:
+    """Tokens of each text, special ones too, none cut off."""
+    table = loaded.table(texts)
+    special = 1 if table.bos_id is None else 2
+    return [int(end - begin) + special for begin, end in pairwise(table.offsets)]
+
+
+SERVED: dict[str, Callable[..., ServedModel | ServedDetector]] = {
+    "finetune": ServedModel,
+    "detector": ServedDetector,
+}

@@ -10,10 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nbhelpers.common.child import Child
 from nbhelpers.common.files import expanded, is_file
 from nbhelpers.common.formatting import duration
 from nbhelpers.errors import ConfigError, NonFinite
@@ -29,6 +27,7 @@ from nbhelpers.use.calibrate import (
 from nbhelpers.use.calls import OF_OTHERS, Judge, Scored
 from nbhelpers.use.code_files import CHUNK_FILES, CodeFile, chunks, find_files, program_of
 from nbhelpers.use.facts import CALIBRATION, DetectorFacts, detector_facts
+from nbhelpers.use.model_process import Held, ModelProcess
 from nbhelpers.use.sheets import (
     Batch,
     EditLogits,
@@ -49,12 +48,10 @@ if TYPE_CHECKING:
 # The process that holds a detector: started once, anew when it was lost, and asked.
 
 
-DEVICES = ("auto", "cpu", "cuda")
-MODULE = "nbhelpers.jobs.serve_detector"
 PART, PART_CHARACTERS = 1024, 8_000_000  # programs sent at once
 
 
-class Scorer:
+class Scorer(Held):
     """Scores of programs, from a process of its own."""
 
     def __init__(self, facts: DetectorFacts, *, device: str, batch_size: int) -> None:
@@ -64,16 +61,16 @@ class Scorer:
             ConfigError: `device` or `batch_size` is wrong.
             HardwareError: device="cuda" without a GPU.
         """
-        if device not in DEVICES:
-            text = f"device={device!r} is not known."
-            raise ConfigError(text, fix=f"choose one of: {', '.join(DEVICES)}")
         if type(batch_size) is not int or batch_size < 1:
             text = f"batch_size={batch_size!r} is no number of programs."
             raise ConfigError(text, fix="give a number from 1 on")
-        self.facts, self.wanted, self.batch_size = facts, device, batch_size
-        self.device, self.is_closed = "", False
-        self._child: Child | None = None
-        self._ready()
+        self.facts, self.batch_size = facts, batch_size
+        self.process = ModelProcess(facts.place, device=device)
+
+    @property
+    def device(self) -> str:
+        """Where the model is: cpu, cuda:0."""
+        return str(self.process.facts["device"])
 
     def scored(self, files: Sequence[CodeFile]) -> list[Scored]:
         """Return what the model says of programs, in their order."""
@@ -87,51 +84,29 @@ class Scorer:
         """Return (programs, dimensions) float32 unit vectors of the similarity space."""
         import numpy as np
 
-        found = []
+        tables = []
         for part in _parts(codes):
-            told = self._call(part, vectors=True)
-            flat = np.frombuffer(base64.b64decode(told["vectors"]), dtype="<f4")
-            found.append(flat.reshape(-1, told["dimensions"]))
-        table = np.concatenate(found)
+            reply = self._call(part, vectors=True)
+            numbers = np.frombuffer(base64.b64decode(reply["vectors"]), dtype="<f4")
+            tables.append(numbers.reshape(-1, reply["dimensions"]))
+        table = np.concatenate(tables)
         if not np.isfinite(table).all():
             raise _not_finite(self.facts)
         return table
 
     def _asked(self, codes: Sequence[str]) -> list[Scored]:
-        found: list[Scored] = []
+        scores: list[Scored] = []
         for part in _parts(codes):
-            told = self._call(part, vectors=False)
-            for logit, tokens in zip(told["logits"], told["tokens"], strict=True):
+            reply = self._call(part, vectors=False)
+            for logit, tokens in zip(reply["logits"], reply["tokens"], strict=True):
                 if logit is None or not math.isfinite(logit):
                     raise _not_finite(self.facts)
-                found.append(Scored(logit=float(logit), tokens=int(tokens)))
-        return found
+                scores.append(Scored(logit=float(logit), tokens=int(tokens)))
+        return scores
 
     def _call(self, codes: list[str], *, vectors: bool) -> dict[str, Any]:
         options = {"batch_size": self.batch_size, "vectors": vectors}
-        return self._ready().call("score", codes=codes, **options)
-
-    def _ready(self) -> Child:
-        """The process, started anew where the last one was lost."""
-        if self.is_closed:
-            text = f"The detector {self.facts.run_id} is closed."
-            raise ConfigError(text, fix="load it again: load_detector(...)")
-        if self._child is None or not self._child.is_alive:
-            self._child = Child(use_gpu=_wants_gpu(self.wanted), module=MODULE)
-            try:
-                folder = str(self.facts.place.folder)
-                told = self._child.call("load", folder=folder, device=self.wanted)
-            except BaseException:
-                self._child.close()
-                raise
-            self.device = str(told["device"])
-        return self._child
-
-    def close(self) -> None:
-        """End the process and give the memory back; harmless when it is closed."""
-        self.is_closed = True
-        if self._child is not None:
-            self._child.close()
+        return self.process.call("score", codes=codes, **options)
 
 
 def _parts(codes: Sequence[str]) -> Iterator[list[str]]:
@@ -146,14 +121,6 @@ def _parts(codes: Sequence[str]) -> Iterator[list[str]]:
         size += len(code)
     if part:
         yield part
-
-
-def _wants_gpu(device: str) -> bool:
-    if device != "auto":
-        return device == "cuda"
-    from nbhelpers.hardware.detection import detect_hardware
-
-    return detect_hardware().gpu is not None
 
 
 def _not_finite(facts: DetectorFacts) -> NonFinite:
@@ -221,12 +188,12 @@ HEADS = {"classifier": ("both", "detect"), "projector": ("both", "similar")}
 Known = Calibration | str | os.PathLike[str] | None
 
 
-class Detector:
+class Detector(Held):
     """A detector that answers; made by `load_detector`. It loads again if its process was lost."""
 
     def __init__(self, facts: DetectorFacts, scorer: Scorer) -> None:
         """Take a scorer; use `load_detector` instead, which finds out what a path means."""
-        self.facts, self.scorer = facts, scorer
+        self.facts, self.scorer, self.process = facts, scorer, scorer.process
 
     def score_code(
         self,
@@ -432,10 +399,6 @@ class Detector:
             return Judge(facts=self.facts, calibration=None, why_none=OF_OTHERS)
         return Judge(facts=self.facts, calibration=found)
 
-    def close(self) -> None:
-        """End the process and give the memory back; harmless when it is closed."""
-        self.scorer.close()
-
     def _require(self, head: str, what: str) -> None:
         """Stop where the training made no such head."""
         if self.facts.objective in HEADS[head]:
@@ -493,19 +456,8 @@ class Detector:
                     told.unchanged.add(edit)
         return found
 
-    def __enter__(self) -> Detector:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        state = "closed" if self.scorer.is_closed else "open"
+        state = "closed" if self.is_closed else "open"
         what = f"{self.facts.place.name}: {self.facts.model}"
         return f"Detector({what}, {self.scorer.device}, {state})"
 

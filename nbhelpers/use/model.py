@@ -7,10 +7,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from nbhelpers.common.child import Child, Report
+from nbhelpers.common.child import Report
 from nbhelpers.common.display import left
 from nbhelpers.common.files import is_folder, is_number
 from nbhelpers.common.formatting import size
@@ -18,8 +17,10 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.presets.checks import is_hub_id
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.use.hub import find_token
+from nbhelpers.use.model_process import Held, ModelProcess, require_device, start_process
 from nbhelpers.use.trained import (
     Trained,
+    TrainedDetector,
     find_detector,
     find_trained,
     is_detector,
@@ -170,21 +171,21 @@ def html_table(rows: Mapping[str, Any]) -> str:
 # and closing the model gives the GPU's memory back whole.
 
 
-DEVICES = ("auto", "cpu", "cuda")
-DETECTOR_MODULE = "nbhelpers.jobs.serve_detector"
-
-
-class LoadedModel:
+class LoadedModel(Held):
     """A model that answers; made by `load`. It loads again by itself when its process was lost."""
 
     def __init__(self, trained: Trained, *, adapter: bool, device: str) -> None:
         """Load it; use `load` instead, which finds out what a path means."""
-        self.trained = trained
-        self._options = {"adapter": adapter, "device": device}
-        self._closed = False
-        self._child: Child | None = None
-        self.facts: dict[str, Any] = {}
-        self._ready()
+        self.trained, self.has_adapter = trained, adapter and trained.adapter is not None
+        options = {"adapter": adapter}
+        self.process = ModelProcess(
+            trained, device=device, options=lambda: options | {"token": _token(trained)}
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Device, precision, memory, and what was checked when the adapter was put on its base."""
+        return self.process.facts
 
     def ask(
         self,
@@ -218,8 +219,8 @@ class LoadedModel:
         options = _decoding(max_new_tokens, temperature, seed, raw)
         if not texts:
             return []
-        told = self._ready().call("ask", timeout_s=timeout_s, prompts=texts, **options)
-        return told["answers"][0] if isinstance(prompt, str) else told["answers"]
+        reply = self.process.call("ask", timeout_s=timeout_s, prompts=texts, **options)
+        return reply["answers"][0] if isinstance(prompt, str) else reply["answers"]
 
     def compare(
         self,
@@ -240,61 +241,28 @@ class LoadedModel:
         """
         texts = _prompts(prompt)
         options = _decoding(max_new_tokens, temperature, seed, raw)
-        if not self._options["adapter"] or self.trained.adapter is None:
+        if not self.has_adapter:
             require_adapter(self.trained, "compare")
             raise ConfigError(
                 f"{self.trained.name} was loaded with adapter=False: there is nothing to compare.",
                 fix="load it with adapter=True",
             )
-        told = self._ready().call("compare", timeout_s=timeout_s, prompts=texts, **options)
-        base, tuned = tuple(told["base"]), tuple(told["tuned"])
-        title = self.trained.title
-        return Comparison(prompts=tuple(texts), base=base, tuned=tuned, title=title)
-
-    def close(self) -> None:
-        """End the process and give the memory back; harmless when it is closed."""
-        self._closed = True
-        if self._child is not None:
-            self._child.close()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    def _ready(self) -> Child:
-        """The process, started anew where the last one was lost."""
-        if self._closed:
-            raise ConfigError(f"{self!r} cannot be asked.", fix="load it again")
-        if self._child is None or not self._child.is_alive:
-            self._child = Child(use_gpu=_wants_gpu(self._options["device"]))
-            try:
-                options = {"token": _token(self.trained), **self._options}
-                self.facts = self._child.call("load", trained=self.trained.to_dict(), **options)
-            except BaseException:
-                self._child.close()
-                raise
-        return self._child
-
-    def __enter__(self) -> LoadedModel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        reply = self.process.call("compare", timeout_s=timeout_s, prompts=texts, **options)
+        return Comparison(
+            prompts=tuple(texts),
+            base=tuple(reply["base"]),
+            tuned=tuple(reply["tuned"]),
+            title=self.trained.title,
+        )
 
     @property
     def _what(self) -> str:
-        if self._options["adapter"] or self.trained.adapter is None:
+        if self.has_adapter or self.trained.adapter is None:
             return self.trained.title
         return f"{self.trained.settings.model}, adapter left out"
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self.is_closed else "open"
         where = f"{self.facts.get('device')}, {self.facts.get('precision')}"
         return f"LoadedModel({self.trained.name}: {self._what}, {where}, {state})"
 
@@ -310,7 +278,7 @@ class LoadedModel:
             )
         if used := self.facts.get("memory_bytes"):
             rows["GPU memory"] = f"{used / 2**30:.2f} GiB"
-        rows |= {"state": "closed" if self._closed else "open"}
+        rows |= {"state": "closed" if self.is_closed else "open"}
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.trained.notes)
         return html_table(rows) + notes
 
@@ -341,7 +309,7 @@ def load(
     """
     require_template(template)
     trained = find_trained(_path(run), run_dir, base=base, template=template)
-    return LoadedModel(trained, adapter=bool(adapter), device=_device(device))
+    return LoadedModel(trained, adapter=bool(adapter), device=require_device(device))
 
 
 def merge(
@@ -374,8 +342,8 @@ def merge(
     if texts == []:
         fix = "give some instructions, or leave prompts out: the run's held-out samples are taken"
         raise ConfigError("prompts is empty: a merge is measured on texts.", fix=fix)
-    with Child(use_gpu=_wants_gpu(_device(device))) as child:
-        told = child.call(
+    with start_process(device) as child:
+        reply = child.call(
             "merge",
             report=report,
             trained=trained.to_dict(),
@@ -385,7 +353,7 @@ def merge(
             device=device,
         )
     known = {field.name for field in fields(MergeResult)}
-    return MergeResult(path=target, **{k: v for k, v in told.items() if k in known - {"path"}})
+    return MergeResult(path=target, **{k: v for k, v in reply.items() if k in known - {"path"}})
 
 
 def export(
@@ -413,24 +381,27 @@ def export(
         DataError: The checkpoint is damaged.
         RequirementMissed: A detector's folder does not agree with the trained model.
     """
-    if is_own := is_detector(_path(run), run_dir):
-        trained: Any = find_detector(_path(run), run_dir)
+    trained: Trained | TrainedDetector
+    if is_detector(_path(run), run_dir):
+        trained = find_detector(_path(run), run_dir)
     else:
         trained = require_exportable(find_trained(_path(run), run_dir), onnx=onnx)
     target = place_for(out, trained)
     if push_to is not None and not is_hub_id(push_to):
         raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
-    token = find_token() if push_to else None
-    options = {"push_to": push_to, "private": private, "token": token}
-    if is_own:
-        options["onnx"] = onnx
-    with Child(use_gpu=False, module=DETECTOR_MODULE if is_own else None) as child:
-        options |= {"trained": trained.to_dict(), "out": str(target)}
-        told = child.call("export", report=report, **options)
-    measured = tuple(told.get("agreement", ()))
-    return ExportResult(
-        path=target, files=tuple(told["files"]), url=told["url"], agreement=measured
-    )
+    with start_process() as child:
+        reply = child.call(
+            "export",
+            report=report,
+            trained=trained.to_dict(),
+            out=str(target),
+            onnx=onnx,
+            push_to=push_to,
+            private=private,
+            token=find_token() if push_to else None,
+        )
+    files, agreement = tuple(reply["files"]), tuple(reply.get("agreement", ()))
+    return ExportResult(path=target, files=files, url=reply["url"], agreement=agreement)
 
 
 def require_exportable(trained: Trained, *, onnx: bool) -> Trained:
@@ -456,21 +427,6 @@ def _token(trained: Trained) -> str | None:
     model = trained.settings.model
     is_own = model in (*FINETUNE.models.embedded, *FINETUNE.models.packaged)
     return None if is_own or is_folder(model) else find_token()
-
-
-def _device(device: str) -> str:
-    if device not in DEVICES:
-        text = f"device={device!r} is not known."
-        raise ConfigError(text, fix=f"choose one of: {', '.join(DEVICES)}")
-    return device
-
-
-def _wants_gpu(device: str) -> bool:
-    if device != "auto":
-        return device == "cuda"
-    from nbhelpers.hardware.detection import detect_hardware
-
-    return detect_hardware().gpu is not None
 
 
 def _prompts(prompt: str | Sequence[str]) -> list[str]:

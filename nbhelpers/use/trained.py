@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nbhelpers.common.files import expanded, is_file, is_folder, kind_of
 from nbhelpers.common.json_models import read_raw
@@ -70,6 +70,7 @@ class Trained:
     settings: FinetuneSettings
     template: str
     notes: tuple[str, ...] = ()
+    job: ClassVar[str] = "finetune"
 
     @property
     def title(self) -> str:
@@ -82,6 +83,7 @@ class Trained:
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for the pipe to the process that loads it."""
         return {
+            "job": self.job,
             "name": self.name,
             "kind": self.kind,
             "adapter": None if self.adapter is None else str(self.adapter),
@@ -96,8 +98,8 @@ class Trained:
         """The inverse of `to_dict`."""
         paths = {key: Path(data[key]) if data[key] else None for key in ("adapter", "run")}
         settings = FinetuneSettings.model_validate(data["settings"])
-        notes = tuple(data["notes"])
-        return cls(**{**data, **paths, "settings": settings, "notes": notes})
+        known = {"name": data["name"], "kind": data["kind"], "template": data["template"]}
+        return cls(**known, **paths, settings=settings, notes=tuple(data["notes"]))
 
 
 def require_template(template: str | None) -> None:
@@ -350,11 +352,10 @@ def _of_merged(folder: Path, template: str | None) -> Trained:
 # What a path to a trained detector means: a run, a checkpoint, or an exported folder.
 #
 # Told from JSON files alone, before any model is loaded. A folder with `detector.json` can be
-# loaded by `jobs.load_detector.load_detector`; a run stands for the best of its checkpoints.
+# loaded by `jobs.load.load_detector`; a run stands for the best of its checkpoints.
 
 
 FACTS_FILE = "detector.json"
-JOB = "detector"
 # `nbhelpers.json` beside them marks a folder as an export of ours.
 NEEDED = (FACTS_FILE, "config.json", "model.safetensors")
 
@@ -370,6 +371,7 @@ class TrainedDetector:
     kind: str
     folder: Path
     run: Path | None
+    job: ClassVar[str] = "detector"
 
     @property
     def scored(self) -> Path | None:
@@ -383,7 +385,8 @@ class TrainedDetector:
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for the pipe to the process that loads it."""
         run = None if self.run is None else str(self.run)
-        return {"name": self.name, "kind": self.kind, "folder": str(self.folder), "run": run}
+        facts = {"job": self.job, "name": self.name, "kind": self.kind}
+        return facts | {"folder": str(self.folder), "run": run}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrainedDetector:
@@ -392,13 +395,19 @@ class TrainedDetector:
         return cls(name=data["name"], kind=data["kind"], folder=Path(data["folder"]), run=run)
 
 
+def from_dict(data: Mapping[str, Any]) -> Trained | TrainedDetector:
+    """Return what `to_dict` of either made."""
+    kinds = {kind.job: kind for kind in (Trained, TrainedDetector)}
+    return kinds[data["job"]].from_dict(data)
+
+
 def is_detector(path: str | Path, run_dir: str | Path = "runs") -> bool:
     """Whether a run's id or a folder is of the job `detector`; False where there is nothing."""
     given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
     for folder in (root / given, given):
         if is_file(folder / "run.json"):
             record = Record.read(folder / "run.json")
-            return record is not None and record.job == JOB
+            return record is not None and record.job == TrainedDetector.job
     return is_file(given / FACTS_FILE)
 
 
@@ -430,7 +439,7 @@ def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDete
 
 def _detector_of_run(folder: Path) -> TrainedDetector:
     record = training_record(folder)
-    if record.job != JOB:
+    if record.job != TrainedDetector.job:
         raise ConfigError(
             f"{folder.name} is a run of the job {record.job}, which trains no detector.",
             fix="name a run of the job detector",

@@ -1,0 +1,122 @@
+"""The process that holds one model: started once, anew when it was lost, and asked.
+
+The notebook's own process stays without torch, and closing the model gives the GPU's memory back
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from nbhelpers.common.child import Child
+from nbhelpers.errors import ConfigError
+from nbhelpers.use.trained import Trained, TrainedDetector
+
+DEVICES = ("auto", "cpu", "cuda")
+MODULE = "nbhelpers.jobs.serve"
+
+
+def start_process(device: str = "cpu") -> Child:
+    """Start a process for a model on `auto`, `cpu` or `cuda`."""
+    return Child(use_gpu=_wants_gpu(require_device(device)), module=MODULE)
+
+
+def require_device(device: str) -> str:
+    """Return a device that is known.
+
+    Raises:
+        ConfigError: It is none of `DEVICES`.
+    """
+    if device not in DEVICES:
+        text = f"device={device!r} is not known."
+        raise ConfigError(text, fix=f"choose one of: {', '.join(DEVICES)}")
+    return device
+
+
+def _wants_gpu(device: str) -> bool:
+    if device != "auto":
+        return device == "cuda"
+    from nbhelpers.hardware.detection import detect_hardware
+
+    return detect_hardware().gpu is not None
+
+
+class ModelProcess:
+    """A loaded model that can be asked. `facts`: what the process said when it had loaded it."""
+
+    def __init__(
+        self,
+        trained: Trained | TrainedDetector,
+        *,
+        device: str,
+        options: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """Load it.
+
+        Args:
+            trained: What is loaded.
+            device: auto, cpu or cuda.
+            options: Returns what `load` needs beside the two, each time it is loaded.
+        """
+        self.trained, self.device, self.options = trained, require_device(device), options
+        self.is_closed = False
+        self.facts: dict[str, Any] = {}
+        self.child: Child | None = None
+        self._ready()
+
+    def call(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """Return what the process answers.
+
+        Raises:
+            ConfigError: The model is closed.
+            NbhelpersError: What went wrong there.
+        """
+        return self._ready().call(op, **arguments)
+
+    def _ready(self) -> Child:
+        if self.is_closed:
+            text = f"{self.trained.name} is closed and cannot be asked."
+            raise ConfigError(text, fix="load it again")
+        if self.child is None or not self.child.is_alive:
+            self.child = start_process(self.device)
+            try:
+                trained, options = self.trained.to_dict(), self.options()
+                self.facts = self.child.call("load", trained=trained, device=self.device, **options)
+            except BaseException:
+                self.child.close()
+                raise
+        return self.child
+
+    def close(self) -> None:
+        """End the process and give the memory back; harmless when it is closed."""
+        self.is_closed = True
+        if self.child is not None:
+            self.child.close()
+
+
+class Held:
+    """What has a model in a process: a context that closes it at its end."""
+
+    process: ModelProcess
+
+    def close(self) -> None:
+        """End the process and give the memory back; harmless when it is closed."""
+        self.process.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.process.is_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
