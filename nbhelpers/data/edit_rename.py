@@ -141,16 +141,17 @@ def _replaced(tree: Tree, names: Iterable[tuple[int, str]]) -> str:
 # ------------------------------------------------------------------------------------------------
 # Python: variables, parameters, functions and classes.
 #
-# A name is looked up as Python does it: in its scope, then in those around it, where the scope of a
-# class is seen from the class alone. Comprehensions have scopes of their own, as in Python 3; what
-# Python 2 lets out of them looks unbound here, and such names are left alone.
+# Comprehensions have scopes of their own, as in Python 3; what Python 2 lets out of them looks
+# unbound here, and such names are left alone. So is what stands behind a dot or names an argument.
 
 
 _SCOPES = words(
     "function_definition lambda class_definition list_comprehension set_comprehension "
     "dictionary_comprehension generator_expression"
 )
-_DEFINITIONS = words("function_definition class_definition")
+_COMPREHENSIONS = _SCOPES - words("function_definition lambda class_definition")
+_INSIDE = words("body parameters")  # fields of a function or class that its scope holds
+_DEFINITIONS = {"function_definition": "function", "class_definition": "class"}
 _PATTERNS = words(
     "pattern_list tuple_pattern list_pattern list_splat_pattern dictionary_splat_pattern "
     "tuple list parenthesized_expression expression_list typed_parameter as_pattern_target "
@@ -182,22 +183,11 @@ def rename_python(tree: Tree, draw: random.Random) -> tuple[str, dict[str, str]]
     Raises:
         Unsure: The program makes code of text, or reads its own names.
     """
-    names = _PythonNames(tree)
-    if names.free() & _REFUSED:
-        raise Unsure
-    keywords = names.own_keywords()
-    kept = names.kept(keywords)
-    kinds = {
-        name: names.kind_of(name)
-        for name in names.uses
-        if name not in kept and not name.startswith("__") and name.strip("_")
-    }
-    taken = names.uses.keys() | names.imported | names.shown | _PYTHON_WORDS
-    taken |= {tree.text(node) for node in (*names.attributes, *names.keywords)}
+    program = _PythonNames(tree)
+    kinds = {name: program.kind_of(name) for name in program.uses if program.may_change(name)}
+    taken = program.uses.keys() | program.attributes | program.fixed
     new = _new_names(kinds, taken, draw)
-    places = [(node, new[name]) for name in new for node in names.uses[name]]
-    places += [(node, new[name]) for node in keywords if (name := tree.text(node)) in new]
-    return _replaced(tree, places), new
+    return _replaced(tree, [(n, new[name]) for name in new for n in program.uses[name]]), new
 
 
 class _PythonNames:
@@ -206,32 +196,24 @@ class _PythonNames:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.uses: dict[str, list[int]] = {}  # name -> identifiers that stand for it
-        self.binding: set[int] = set()  # those of them that give it a value
-        self.bound: dict[str, dict[int, set[str]]] = {}  # name -> scope -> param, local, def, class
-        self.attributes: list[int] = []  # identifiers behind a dot
-        self.keywords: list[int] = []  # names of arguments in calls
-        self.imported: set[str] = set()
-        self.shown: set[str] = set()  # names that a text shows
-        self.scopes: list[int] = []  # the scope of each node, by the node that opens it
+        # name -> those of them that give it a value, each with the scope and with what it is there
+        self.bound: dict[str, dict[int, tuple[int, str]]] = {}
+        self.attributes: set[str] = set()  # what stands behind a dot
+        self.fixed = set(_PYTHON_WORDS)  # imported, named by an argument, or shown by a text
         self._targets: list[bool] = []
         for node, kind in enumerate(tree.kinds):
-            parent = tree.parents[node]
-            self.scopes.append(self._scope(node, parent))
-            self._targets.append(parent >= 0 and self._is_target(node, parent))
+            self._targets.append(node > 0 and self._is_target(node, tree.parents[node]))
             if kind == "identifier":
-                self._read(node, tree.text(node), parent)
-            elif kind in ("exec_statement", "type_alias_statement") or (
-                tree.fields[node] == "type_parameters"
-            ):
-                raise Unsure
-
-    def _scope(self, node: int, parent: int) -> int:
-        if parent < 0:
-            return 0
-        kind = self.tree.kinds[parent]
-        is_whole = kind in _SCOPES and kind.endswith(("comprehension", "expression"))
-        is_inner = kind in _SCOPES and self.tree.fields[node] in ("body", "parameters")
-        return parent if is_whole or is_inner else self.scopes[parent]
+                self._read(node, tree.text(node), tree.parent_kind(node), tree.fields[node])
+        self._has_splat = any(
+            kind == "dictionary_splat" and tree.parent_kind(node) == "argument_list"
+            for node, kind in enumerate(tree.kinds)
+        )
+        self._read_strings()
+        is_of_text = any(name in _REFUSED and self._is_free(name) for name in self.uses)
+        is_new = {"exec_statement", "type_alias_statement"} & {*tree.kinds}
+        if is_of_text or is_new or "type_parameters" in tree.fields:
+            raise Unsure
 
     def _is_target(self, node: int, parent: int) -> bool:
         """Does this part of the program give names a value?"""
@@ -251,193 +233,110 @@ class _PythonNames:
         if above == "as_pattern" and kind == "identifier":
             return tree.parent_kind(parent) == "case_pattern" and node != parent + 1
         if above == "dotted_name":  # one word in a `case` takes the value
-            is_case = tree.parent_kind(parent) in words(
-                "case_pattern keyword_pattern union_pattern"
-            )
-            return is_case and tree.ends[parent] == node + 1 == parent + 2
+            is_word = tree.ends[parent] == node + 1 == parent + 2
+            return is_word and tree.parent_kind(parent) in _CASES
         return above in _PATTERNS and self._targets[parent]
 
-    def _read(self, node: int, name: str, parent: int) -> None:
-        tree = self.tree
-        above, field = tree.kinds[parent] if parent >= 0 else "", tree.fields[node]
-        near = [tree.kinds[up] for up, _ in zip(tree.above(node), range(3), strict=False)]
-        scope, how = self.scopes[node], ""
+    def _read(self, node: int, name: str, above: str, field: str) -> None:
+        tree, parent = self.tree, self.tree.parents[node]
+        near = {tree.kinds[up] for up, _ in zip(tree.above(node), range(3), strict=False)}
         if above == "attribute" and field == "attribute":
-            self.attributes.append(node)
+            self.attributes.add(name)
             return
-        if above == "keyword_argument" and field == "name":
-            self.keywords.append(node)
-            return
-        if (above == "keyword_pattern" and node == parent + 1) or (
-            above == "dotted_name" and node != parent + 1
+        if (
+            (above == "keyword_argument" and field == "name")
+            or (above == "keyword_pattern" and node == parent + 1)
+            or (above == "dotted_name" and node != parent + 1)
+            or _IMPORTS & near
         ):
-            self.shown.add(name)
+            self.fixed.add(name)
             return
-        if _IMPORTS & set(near):
-            self.imported.add(name)
-            return
-        if above in ("function_definition", "class_definition") and field == "name":
-            how = "class" if above == "class_definition" else "def"
+        self.uses.setdefault(name, []).append(node)
+        scope, how = self._scope(node), ""
+        if above in _DEFINITIONS and field == "name":
+            scope, how = self._scope(parent), _DEFINITIONS[above]
         elif above in ("global_statement", "nonlocal_statement"):
             scope, how = 0 if above == "global_statement" else scope, "local"
         elif self._targets[node]:
-            how = "param" if _HEADS & set(near) else "local"
-            while above == "named_expression" and tree.kinds[scope] in _SCOPES - {"lambda"}:
-                if tree.kinds[scope].endswith("definition"):
-                    break
-                scope = self.scopes[scope]
-        if self._is_shown(node):
-            self.shown.add(name)
-        self.uses.setdefault(name, []).append(node)
+            how = "parameter" if _HEADS & near else "local"
+            while above == "named_expression" and tree.kinds[scope] in _COMPREHENSIONS:
+                scope = self._scope(scope)
         if how:
-            self.binding.add(node)
-            self.bound.setdefault(name, {}).setdefault(scope, set()).add(how)
+            self.bound.setdefault(name, {})[node] = (scope, how)
 
-    def _is_shown(self, node: int) -> bool:
-        """Does f"{name=}" print this name?"""
-        for up in self.tree.above(node):
-            kind = self.tree.kinds[up]
-            if kind == "interpolation":
-                return any(self.tree.kinds[c] == "=" for c in self.tree.children(up))
-            if kind in ("block", "module"):
-                return False
-        return False
+    def _scope(self, node: int) -> int:
+        """The node that opens the scope in which a node stands, 0 for the module."""
+        tree = self.tree
+        for up in tree.above(node):
+            is_inside = tree.kinds[up] in _COMPREHENSIONS or tree.fields[node] in _INSIDE
+            if tree.kinds[up] in _SCOPES and is_inside:
+                return up
+            node = up
+        return 0
 
-    def free(self) -> set[str]:
-        """Names that are used where nothing in the program binds them."""
-        return {
-            name
-            for name, nodes in self.uses.items()
-            if not all(self._is_bound(name, self.scopes[node]) for node in nodes)
-        }
-
-    def _is_bound(self, name: str, scope: int) -> bool:
-        own, scopes = scope, self.bound.get(name, {})
-        while True:
-            is_class = self.tree.kinds[scope] == "class_definition"
-            if scope in scopes and (scope == own or not is_class):
-                return True
-            if scope == 0:
-                return False
-            scope = self.scopes[scope]
-
-    def _how(self, name: str) -> set[str]:
-        return set().union(*self.bound.get(name, {}).values())
+    def _read_strings(self) -> None:
+        """Fix names that f"{name=}" prints, and those in strings where strings may name things."""
+        tree = self.tree
+        known = self.uses.keys() | self.fixed - _PYTHON_WORDS | self.attributes
+        is_reflective = bool(known & _PYTHON_REFLECTIVE) or b"__main__ import" in tree.source
+        for node, kind in enumerate(tree.kinds):
+            shows = kind == "interpolation" and "=" in (tree.kinds[c] for c in tree.children(node))
+            if shows or (
+                kind == "string"
+                and (is_reflective or "type" in (tree.kinds[up] for up in tree.above(node)))
+            ):
+                self.fixed.update(_WORD.findall(tree.text(node)))
 
     def kind_of(self, name: str) -> str:
         """What a name stands for."""
-        how = self._how(name)
-        kind = "function" if "def" in how else _kind_of_variable(name)
-        return "class" if "class" in how else kind
+        hows = {how for _, how in self.bound[name].values()}
+        return next((h for h in ("class", "function") if h in hows), _kind_of_variable(name))
 
-    def own_keywords(self) -> set[int]:
-        """Names of arguments in calls of functions of this program, which all have them."""
-        return {
-            node
-            for node in self.keywords
-            if (parameters := self._called(node))
-            and all(self.tree.text(node) in own for own in parameters)
-        }
+    def may_change(self, name: str) -> bool:
+        """Is a name this program's own, and known to nothing else?"""
+        if name in self.fixed or name.startswith("__") or not name.strip("_"):
+            return False
+        return not (self._is_free(name) or self._is_known(name) or self._is_unused(name))
 
-    def _called(self, keyword: int) -> list[set[str]]:
-        """The parameters of each function that a call surely calls, or []."""
-        callee = self._callee(keyword)
-        if self._how(callee) != {"def"}:
-            return []
-        return [self._parameters(node) for node in self._definitions(callee)]
+    def _is_free(self, name: str) -> bool:
+        """Is it used where nothing in the program binds it?"""
+        extents = [(s, self.tree.ends[s]) for s, _ in self.bound.get(name, {}).values()]
+        return not all(any(a <= node < b for a, b in extents) for node in self.uses[name])
 
-    def _callee(self, keyword: int) -> str:
-        call = self.tree.parents[self.tree.parents[self.tree.parents[keyword]]]
-        return self.tree.text(call + 1)
+    def _is_known(self, name: str) -> bool:
+        """May something else know it: through a dot, by a call, or as the name of a class?"""
+        shows_names = self.attributes & _SHOWS_NAMES
+        for node, (scope, how) in self.bound[name].items():
+            if self.tree.kinds[scope] == "class_definition":
+                return True
+            if how == "parameter" and (self._has_splat or not self._is_plain(scope)):
+                return True
+            definition = self.tree.parents[node]
+            if how in _DEFINITIONS.values() and (shows_names or not self._is_plain(definition)):
+                return True
+        return False
 
-    def _definitions(self, name: str) -> list[int]:
-        """The nodes that define a function or class of this name."""
-        parents = [self.tree.parents[node] for node in self.uses.get(name, ())]
-        definitions = [n for n in parents if self.tree.kinds[n] in _DEFINITIONS]
-        return [n for n in definitions if self.tree.text(self._name_of(n)) == name]
-
-    def _name_of(self, node: int) -> int:
-        return self.tree.field(node, "name") or node
-
-    def _parameters(self, function: int) -> set[str]:
-        return {name for name, at in self.bound.items() if "param" in at.get(function, ())}
-
-    def kept(self, own_keywords: set[int]) -> set[str]:
-        """The names that stay."""
-        tree = self.tree
-        kept = self.imported | self.shown | _PYTHON_WORDS | self.free()
-        kept |= self._by_text() | self._by_keyword(own_keywords) | self._unused()
-        shows_names = bool({tree.text(node) for node in self.attributes} & _SHOWS_NAMES)
-        for name, scopes in self.bound.items():
-            if any(tree.kinds[scope] == "class_definition" for scope in scopes):
-                kept.add(name)  # reached through a dot
-            for node in self._definitions(name) if {"def", "class"} & self._how(name) else ():
-                if not self._is_safely_decorated(node):  # may be called by name
-                    kept |= {name} | self._parameters(node)
-                if shows_names or self._inherits(node):
-                    kept.add(name)
-        return kept
-
-    def _inherits(self, node: int) -> bool:
-        """Does a class inherit from one of elsewhere, which may show its name?"""
-        tree, bases = self.tree, self.tree.field(node, "superclasses")
-        names = [tree.text(c) for c in tree.children(bases)] if bases is not None else []
-        own = {"(", ")", ",", "object"}
-        return any(name not in own and "class" not in self._how(name) for name in names)
-
-    def _is_safely_decorated(self, node: int) -> bool:
-        parent = self.tree.parents[node]
-        if self.tree.kinds[parent] != "decorated_definition":
-            return True
-        for child in self.tree.children(parent):
-            name = _WORD.findall(self.tree.text(child).partition("(")[0])[-1:]
-            if self.tree.kinds[child] == "decorator" and not _SAFE_DECORATORS.issuperset(
-                name or [""]
-            ):
+    def _is_plain(self, definition: int) -> bool:
+        """Does a function or class stand under no unknown decorator, and inherit from its own?"""
+        tree, parent = self.tree, self.tree.parents[definition]
+        if tree.kinds[parent] == "decorated_definition":
+            heads = [tree.text(c) for c in tree.children(parent) if tree.kinds[c] == "decorator"]
+            names = [(_WORD.findall(head.partition("(")[0]) or [""])[-1] for head in heads]
+            if not _SAFE_DECORATORS.issuperset(names):
                 return False
-        return True
+        bases = tree.field(definition, "superclasses")
+        names = [tree.text(c) for c in tree.children(bases)] if bases is not None else []
+        own = {"(", ")", ",", "object", *self.bound}
+        return own.issuperset(names)
 
-    def _by_text(self) -> set[str]:
-        """Names that stand in strings, where strings may name things."""
-        tree = self.tree
-        seen = self.uses.keys() | self.imported | {tree.text(node) for node in self.attributes}
-        is_reflective = bool(seen & _PYTHON_REFLECTIVE) or b"__main__ import" in tree.source
-        names: set[str] = set()
-        for node in tree.leaves:
-            if tree.kinds[node] == "string" and (
-                is_reflective or "type" in (tree.kinds[up] for up in tree.above(node))
-            ):
-                names.update(_WORD.findall(tree.text(node)))
-        return names
-
-    def _by_keyword(self, own: set[int]) -> set[str]:
-        """Parameters that a call may name although it is not known which function it calls."""
-        tree = self.tree
-        free, names = self.free(), set()
-        for node in self.keywords:
-            name, callee = tree.text(node), self._callee(node)
-            is_built_in = callee in free and callee in _PYTHON_WORDS
-            called = self._called(node)
-            is_elsewhere = bool(called) and not any(name in parameters for parameters in called)
-            if node not in own and not is_built_in and not is_elsewhere:
-                names.add(name)
-        parameters = {name for name in self.bound if "param" in self._how(name)}
-        for node, kind in enumerate(tree.kinds):
-            if kind == "dictionary_splat" and tree.parent_kind(node) == "argument_list":
-                return parameters
-        return names & parameters
-
-    def _unused(self) -> set[str]:
-        """Names of the module and of definitions that nothing but themselves uses."""
-        unused = set()
-        for name, scopes in self.bound.items():
-            if 0 not in scopes and not {"def", "class"} & self._how(name):
-                continue
-            own = [(node, self.tree.ends[node]) for node in self._definitions(name)]
-            readers = (node for node in self.uses[name] if node not in self.binding)
-            if all(any(start <= node < end for start, end in own) for node in readers):
-                unused.add(name)
-        return unused
+    def _is_unused(self, name: str) -> bool:
+        """Is this a name of the module, or of a definition, that nothing but itself uses?"""
+        tree, bound = self.tree, self.bound[name]
+        if not any(scope == 0 or how in _DEFINITIONS.values() for scope, how in bound.values()):
+            return False
+        own = [tree.parents[n] for n, (_, how) in bound.items() if how in _DEFINITIONS.values()]
+        readers = [n for n in self.uses[name] if n not in bound]
+        return all(any(d <= n < tree.ends[d] for d in own) for n in readers)
 
 
 # ------------------------------------------------------------------------------------------------
