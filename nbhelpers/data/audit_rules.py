@@ -13,6 +13,7 @@ from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbhelpers.common.code_words import CODE_WORD, code_words
 from nbhelpers.data.audit_text import ANY_NUMBER, CHARACTERS_READ, CLASSES, Row, statements, units
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.layout_features import CHARACTERS_READ as FEATURE_CHARACTERS_READ
@@ -303,7 +304,7 @@ FOLLOWS = 0.9
 KEPT = 6
 STEPS = 20  # texts whose shares differ by less than a twentieth are told by place and length
 NUMBER_SHOWN = "<number>"
-_PART = re.compile(rf"{NUMBER_SHOWN}|\w+|[^\w\s]")
+_PART = re.compile(rf"{NUMBER_SHOWN}|{CODE_WORD.pattern}")
 
 
 class Tag(NamedTuple):
@@ -672,7 +673,6 @@ def _around(own: Shingles, others: Sequence[tuple[Shingles, Row]]) -> Row | None
 
 WORD_MIN_ROWS = 100  # of each class
 MAX_ROWS = 2000
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def told_apart(
@@ -709,7 +709,7 @@ def told_apart(
 
 
 def _words(code: str) -> set[str]:
-    tokens = _TOKEN.findall(code)
+    tokens = code_words(code)
     return {*tokens, *map(" ".join, pairwise(tokens))}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from nbhelpers.common.code_words import code_words
 from nbhelpers.data.languages import LABELS, label_of, language_of, plain, split_word, task_id
 from nbhelpers.errors import DataError
 
@@ -109,7 +110,6 @@ _HASH_LANGUAGES = {"python", "ruby", "perl", "r", "bash", "shell", "sh", "julia"
 _OPERATORS = re.compile(r"(?:[+\-*/%<>!&|^~?] )+(?:= )*|(?:= ){2,}")
 _RUN = re.compile(r"(?<!\S)[v0](?: [,.o] [v0](?!\S))+")
 
-_WORD = re.compile(r"\w+|[^\w\s]")
 _DIGITS = re.compile(r"\d+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _COMMENT = re.compile(r"(?:(?<=\s)|^)(?:\#+|//+|--)[ \t]*([^\n]+)|/\*+\s*([^\n*]+)", re.MULTILINE)
@@ -159,7 +159,7 @@ def units(code: str) -> set[tuple[str, str]]:
     True
     """
     text = code[:CHARACTERS_READ]
-    words = _WORD.findall(text)
+    words = code_words(text)
     candidates = {("word", part) for word in set(words) for part in _word_parts(word)}
     lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
     candidates |= {("line", both) for line in set(lines) for both in _both(line[:LINES_SHOWN])}

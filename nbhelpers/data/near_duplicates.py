@@ -11,10 +11,11 @@ Joins for Near Duplicate Detection", WWW 2008.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
+
+from nbhelpers.common.code_words import code_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 
 THRESHOLD = 0.8
 SHINGLE_TOKENS = 3
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 _SLACK = 1e-9  # 0.8 x 5 is a little more than 4 in binary
-
 
 # Shingle -> (size of a text, position of the shingle in it) -> texts: what cannot be alike by these
 # two numbers is passed over together, however many texts one template gave.
@@ -45,7 +44,7 @@ def tokens(text: str) -> list[str]:
     >>> tokens("def F(x):  return x")
     ['def', 'f', '(', 'x', ')', ':', 'return', 'x']
     """
-    return _TOKEN.findall(text.lower())
+    return code_words(text.lower())
 
 
 def shingles(text: str, size: int = SHINGLE_TOKENS) -> set[tuple[str, ...]]:

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from nbhelpers.common.code_words import code_words
+
 # ------------------------------------------------------------------------------------------------
 # Whether a text is Python that parses, and if not, what kind of error stands in the way.
 #
@@ -160,7 +162,6 @@ TAB_STOP = 8  # columns, as in Python's own reading of indentation
 # Marks of layout. Code cannot contain them as one token: its `<` is an operator of its own.
 LINE_END, INDENT, DEDENT = "<line>", "<indent>", "<dedent>"
 
-_WORD = re.compile(r"\w+|[^\w\s]")
 _TOKEN = re.compile(
     r"""
     (?P<comment>\#[^\n]*)
@@ -216,7 +217,7 @@ class _Reader:
                 line_start = self.place
                 yield from self._end_line()
             elif kind == "comment":
-                yield from _WORD.findall(token.group())
+                yield from code_words(token.group())
             elif kind not in ("space", "joined"):
                 if not self.in_line and self.depth == 0:
                     yield from self._indentation(self.code[line_start:start])
@@ -253,7 +254,7 @@ class _Reader:
         body = _BODY[quote].match(self.code, self.place)
         assert body is not None, "a body may be empty, so it always matches"
         self.place = body.end()
-        yield from _WORD.findall(body.group())
+        yield from code_words(body.group())
         if self.code.startswith(quote, self.place):
             self.place += len(quote)
             yield quote

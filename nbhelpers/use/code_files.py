@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbhelpers.common.code_words import CODE_WORD
 from nbhelpers.common.files import absence, expanded, kind_of
 from nbhelpers.data.detection_sources import decode
 from nbhelpers.data.languages import language_of, language_of_ending
@@ -27,7 +27,6 @@ NOT_ENTERED = frozenset(
 )
 NOTEBOOKS = (".ipynb",)
 NOTEBOOK_WORDS = "its code lies in cells of JSON: save it as a script first"
-WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class CodeFile:
     @property
     def n_words(self) -> int:
         """Words and signs; white space does not count."""
-        return sum(1 for _ in WORD.finditer(self.code))
+        return sum(1 for _ in CODE_WORD.finditer(self.code))
 
 
 def shown(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import html
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.common.code_words import code_words
 from nbhelpers.common.display import left
 from nbhelpers.common.files import kind_of
 from nbhelpers.common.formatting import percent
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 RUN_WORDS = 8  # words and signs in a row; shorter runs are shared by chance
 COMMON_SHARE = 0.5  # what stands in more files than this is taken for given
 MIN_FILES = 8  # with fewer, "most files" may be the very ones that were copied
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +44,6 @@ class Stripped:
 
     code: str
     removed_share: float
-
-
-def words_of(line: str) -> list[str]:
-    """Words and signs of a line.
-
-    >>> words_of("  return x+1")
-    ['return', 'x', '+', '1']
-    """
-    return _WORD.findall(line)
 
 
 def runs(words: Sequence[str]) -> list[int]:
@@ -66,11 +56,11 @@ def runs(words: Sequence[str]) -> list[int]:
 
 def given_runs(starter: Iterable[str], codes: Sequence[str]) -> set[int]:
     """Return the runs of the starter code, and those that most of many files hold."""
-    given = {run for text in starter for run in runs(words_of(text))}
+    given = {run for text in starter for run in runs(code_words(text))}
     if len(codes) >= MIN_FILES:
         counts: Counter[int] = Counter()
         for code in codes:
-            counts.update(set(runs(words_of(code))))
+            counts.update(set(runs(code_words(code))))
         limit = floor(COMMON_SHARE * len(codes))
         given |= {run for run, count in counts.items() if count > limit}
     return given
@@ -83,7 +73,7 @@ def strip(code: str, given: set[int]) -> Stripped:
     Stripped(code='a = 1', removed_share=0.0)
     """
     lines = code.splitlines(keepends=True)
-    found = [words_of(line) for line in lines]
+    found = [code_words(line) for line in lines]
     words = [word for line in found for word in line]
     covered = _covered(words, given) if given else []
     if not any(covered):
@@ -458,7 +448,7 @@ def _members(
             skipped.append(Skipped(name=file.name, reason="too long", detail=detail))
             continue
         rest = strip(file.code, given)
-        n_words = len(words_of(rest.code))
+        n_words = len(code_words(rest.code))
         if not n_words or (n_words < MIN_WORDS and not is_small):
             share = percent(rest.removed_share)
             detail = f"{n_words} words and signs are left; {share} % of it was given code"
