@@ -54,6 +54,7 @@ check: setup ## lint, format, import layers, notebook anatomy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/lint_code.py
+	@$(BIN)/python tools/api_page.py check
 	@$(BIN)/python tools/lint_notebook.py notebooks/*.ipynb
 	@$(BIN)/python tools/repository.py check
 	@$(QUIET) $(BIN)/python tools/budget_tables.py check

@@ -1,4 +1,4 @@
-"""README and QUICK_START tell the truth: their commands parse, their paths and targets exist."""
+"""README, QUICK_START and the guide tell the truth: their commands parse, their paths and targets exist."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from nbhelpers.legacy import passed_options, recipe_of
 from nbhelpers.presets.jobs import CLONES, JOBS
 from nbhelpers.presets.parameters import parse_assignments
 from tests.legacy_scripts import PARSE, script, write
+from tools import api_page
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = ("README.md", "QUICK_START.md")
+GUIDE = "docs/GUIDE.md"
+DOCS = ("README.md", "QUICK_START.md", GUIDE)
 WORKFLOW = "docs/ci-example.yml"
 
 
@@ -105,10 +107,10 @@ def test_a_documented_command_that_writes_files_runs(
         assert len(list((tmp_path / "runs").glob("*/run.json"))) == 1
 
 
-def test_the_table_of_the_readme_is_what_plan_prints(
+def test_the_table_of_the_guide_is_what_plan_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (block,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = re.findall(r"```text\n(.*?)```", (ROOT / GUIDE).read_text(), re.DOTALL)
     command = "nbhelpers plan clones --preset seed-graphcodebert --gpu rtx6000ada --count 2"
     monkeypatch.setattr("sys.argv", command.split())
     with pytest.raises(SystemExit):
@@ -118,8 +120,8 @@ def test_the_table_of_the_readme_is_what_plan_prints(
         assert any(line.startswith(row.rstrip("…")) for line in printed), row
 
 
-def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_models_of_the_guide_read_what_the_presets_say() -> None:
+    text = (ROOT / GUIDE).read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| (\d+|none).* \|$", text, re.MULTILINE)
     assert {name for name, *_ in rows} == set(CLONES.models.aliases)
     for name, tokens, nodes in rows:
@@ -128,8 +130,8 @@ def test_the_models_of_the_readme_read_what_the_presets_say() -> None:
         assert s.data_flow_length == (None if nodes == "none" else int(nodes))
 
 
-def test_the_preset_of_ones_own_in_the_readme_loads(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_preset_of_ones_own_in_the_guide_loads(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / GUIDE).read_text(), re.DOTALL)
     (tmp_path / "mine.yaml").write_text(textwrap.dedent(block))
     for job in JOBS:
         assert load_preset(job, str(tmp_path / "mine.yaml")).settings.epochs == 1
@@ -142,9 +144,14 @@ def test_a_documented_make_target_exists(target: str) -> None:
 
 @pytest.mark.parametrize("name", DOCS)
 def test_a_relative_link_leads_to_a_file(name: str) -> None:
-    targets = re.findall(r"\]\((?!https?://)([^)#]+)\)", (ROOT / name).read_text())
+    page = ROOT / name
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text())
     assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_api_page_is_what_the_docstrings_say() -> None:
+    assert (ROOT / "docs" / "API.md").read_text() == api_page.page()
 
 
 def test_the_tree_of_the_readme_exists() -> None:
@@ -155,7 +162,7 @@ def test_the_tree_of_the_readme_exists() -> None:
 
 
 def test_the_table_of_exit_codes_is_that_of_the_errors() -> None:
-    rows = re.findall(r"^\| (\d+) \| (\w+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (\w+) \|", (ROOT / GUIDE).read_text(), re.MULTILINE)
     assert len(rows) == 11
     for code, kind in rows:
         assert getattr(errors, kind).exit_code == int(code)
