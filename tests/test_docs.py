@@ -1,4 +1,4 @@
-"""README, QUICK_START and the guide tell the truth: their commands parse, their paths and targets exist."""
+"""README, QUICK_START and the guide tell the truth: commands parse, paths and targets exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from nbhelpers.legacy import passed_options, recipe_of
 from nbhelpers.presets.jobs import CLONES, JOBS
 from nbhelpers.presets.parameters import parse_assignments
 from tests.legacy_scripts import PARSE, script, write
-from tools import api_page
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = "docs/GUIDE.md"
@@ -148,10 +147,6 @@ def test_a_relative_link_leads_to_a_file(name: str) -> None:
     targets = re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text())
     assert targets
     assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-def test_the_api_page_is_what_the_docstrings_say() -> None:
-    assert (ROOT / "docs" / "API.md").read_text() == api_page.page()
 
 
 def test_the_tree_of_the_readme_exists() -> None:

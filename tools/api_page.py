@@ -1,6 +1,6 @@
-"""Write docs/API.md from the docstrings of what notebooks import: `python tools/api_page.py [check]`.
+"""Write docs/API.md from docstrings: `python tools/api_page.py [check]`.
 
-The names are those that `nbhelpers` and its folders export (`__all__`); nothing is listed by hand.
+The names are those that `nbhelpers` and its folders export (`__all__`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "API.md"
 HEAD = """# What a notebook can import
 
-Made from the docstrings by `python tools/api_page.py`. Everything is imported when it is first used.
+Made from the docstrings by `python tools/api_page.py`. Names are imported when they are first used.
 """
 SECTIONS = "Args|Attributes|Returns|Yields|Raises"
 
@@ -31,7 +31,7 @@ def packages() -> list[str]:
 
 def signature(name: str, thing: Any) -> str:
     """Return how it is called, without annotations; of an error or a constant, its name."""
-    if isinstance(thing, type) and issubclass(thing, BaseException) or not callable(thing):
+    if not callable(thing) or (isinstance(thing, type) and issubclass(thing, BaseException)):
         return name
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
