@@ -16,8 +16,8 @@ import pytest
 
 from nbhelpers.data import coding_tasks
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks, program
+from nbhelpers.data.findings import KINDS
 from nbhelpers.data.instruction_rows import called_name, mbpp_question
-from nbhelpers.data.problems import KINDS
 from nbhelpers.errors import ConfigError, DataError
 
 # Runs each program of a JSON list as published harnesses do: in a namespace that is not __main__.

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from nbhelpers.data import load_clone_data
-from nbhelpers.data.hub import choose_files, is_repo_id
+from nbhelpers.data.hub import is_repo_id
+from nbhelpers.data.pair_sources import choose_files
 from tests.local_hub import LocalHub
 
 folders = pytest.importorskip("tests.parquet_folder", reason="needs pyarrow")

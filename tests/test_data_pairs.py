@@ -141,7 +141,7 @@ def test_reports_are_json_and_escape_what_they_quote(folder: Path) -> None:
 def test_the_bundled_sample_loads_under_the_strict_policy() -> None:
     data = load_clone_data("smoke")
     assert set(data.splits) == {"train", "valid", "test", "test_unseen"}
-    assert data.note and data.licence and not data.problems.has_problems
+    assert data.note and data.licence and not data.problems.n_problems
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from nbhelpers.data import load_clone_data
-from nbhelpers.data.pair_sources import split_of
-from nbhelpers.data.problems import KINDS
+from nbhelpers.data.findings import KINDS
 from nbhelpers.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
@@ -42,7 +41,7 @@ def test_both_forms_give_the_same_pairs_and_the_same_fingerprint(
         ]
         assert named == [(a, b) for a, b, _ in pairs]
         assert got.label.tolist() == [int(label) for *_, label in pairs]
-    assert not ours.problems.has_problems
+    assert not ours.problems.n_problems
 
 
 def test_functions_are_numbered_in_row_order(tmp_path: Path) -> None:
@@ -155,28 +154,6 @@ def test_wrong_columns_are_named_with_what_is_there(parquet: Path) -> None:
     assert "column label has type string" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (b"not parquet at all", KINDS["unreadable_file"][1]),
-        (b"", KINDS["unreadable_file"][1]),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
-    ],
-)
-def test_a_file_that_is_not_parquet_is_named(parquet: Path, content: bytes, told: str) -> None:
-    (parquet / TEST_FILE).write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        load_clone_data(str(parquet), on_bad_rows="drop")
-    assert told in str(caught.value) and TEST_FILE in str(caught.value)
-
-
-def test_a_truncated_file_is_an_error_not_a_shorter_split(parquet: Path) -> None:
-    content = (parquet / TEST_FILE).read_bytes()
-    (parquet / TEST_FILE).write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=KINDS["unreadable_file"][1]):
-        load_clone_data(str(parquet), on_bad_rows="drop")
-
-
 def test_a_missing_part_of_a_split_is_an_error_not_a_smaller_split(parquet: Path) -> None:
     (parquet / "data/train-00000-of-00002.parquet").unlink()
     with pytest.raises(DataError, match="part 00000 of 00002"):
@@ -187,20 +164,3 @@ def test_two_exports_side_by_side_are_ambiguous(parquet: Path) -> None:
     write(parquet / "other/test/0000.parquet", rows_of(SPLITS["test"]))
     with pytest.raises(DataError, match=KINDS["ambiguous_files"][1]):
         load_clone_data(str(parquet))
-
-
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        ("train.parquet", "train"),
-        ("data/train-00000-of-00002.parquet", "train"),
-        ("default/validation/0000.parquet", "valid"),
-        ("valid-0.parquet", "valid"),
-        ("test_unseen-00000-of-00001.parquet", "test_unseen"),
-        ("training.parquet", None),
-        ("latest.parquet", None),
-        ("0000.parquet", None),
-    ],
-)
-def test_the_split_of_a_file_follows_from_its_name(name: str, split: str | None) -> None:
-    assert split_of(Path(name)) == split

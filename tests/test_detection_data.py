@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nbhelpers.data.detection import load_detection_data, read_rows
+from nbhelpers.data.findings import Findings
 from nbhelpers.data.languages import language_of, task_id
-from nbhelpers.data.problems import ProblemLog
 from nbhelpers.errors import ConfigError, DataError
 from tests.detection_on_disk import both_classes, load, program, record, write_rows
 
@@ -128,10 +128,6 @@ def test_a_row_that_cannot_be_used_is_named_or_left_out(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("rows.jsonl", b"", "a file has no rows: rows.jsonl: 0 bytes"),
-        ("rows.jsonl", bytes(range(256)) * 9, "rows.jsonl: is a binary file"),
-        ("rows.jsonl", '{"code": "x"}\n'.encode("utf-16"), "begins with the mark of UTF-16"),
-        ("rows.jsonl", b'{"code": "caf\xe9", "label": 0}\n', "rows.jsonl:1: byte 14 of the line"),
         ("rows.jsonl", b'{"kode": "x", "label": 0}\n', "rows.jsonl:1: no column code (or"),
         ("rows.jsonl", b'{"code": "x"}\n', "no column is called label, target"),
         ("rows.jsonl", b'{"code": "x", "label": null}\n', "the column label is empty"),
@@ -205,8 +201,8 @@ def test_code_files_are_read_in_mixed_encodings_and_the_others_told(tmp_path: Pa
     for said in ("empty.py: empty", "binary.py", "a NUL at byte 301", "huge.py: 4.2 MB"):
         assert said in str(caught.value)
     assert "large.py: 2,100,000 characters; at most 1,000,000 are read" in str(caught.value)
-    log = ProblemLog("drop", "here")
-    rows = read_rows(str(tmp_path), log=log)
+    log = Findings("drop", "here")
+    rows = read_rows(str(tmp_path), findings=log)
     by_name = {row.place: row for row in rows}
     assert len(rows) == 6 and log.counts["decoded"] == 3 and log.counts["ignored_file"] == 1
     assert {by_name[n].code for n in files if n.endswith(("6.py", "8.py", "k.py", "n.py"))} == {

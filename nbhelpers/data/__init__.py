@@ -5,9 +5,9 @@ from nbhelpers.common.lazy import exports
 _HOMES = {
     "CloneData": "pairs",
     "ClonePairs": "pairs",
+    "Findings": "findings",
     "InstructionData": "instructions",
-    "MAIN_SPLITS": "pairs",
-    "Problems": "problems",
+    "MAIN_SPLITS": "files",
     "Sample": "instructions",
     "load_clone_data": "pair_sources",
     "load_instructions": "instructions",

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.common.files import expanded, kind_of
 from nbhelpers.data.audit_rules import (
     MAX_COMPARED,
     Tag,
@@ -35,9 +34,7 @@ from nbhelpers.data.audit_text import CLASSES, Row, rows_of
 from nbhelpers.data.audit_verdict import HOPELESS, judge
 from nbhelpers.data.canonical import FORMS, canonical
 from nbhelpers.data.detection_sources import read_source
-from nbhelpers.data.instruction_files import find_files, read_records
-from nbhelpers.data.languages import COLUMNS, plain
-from nbhelpers.data.problems import ProblemLog
+from nbhelpers.data.findings import Findings
 from nbhelpers.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -437,38 +434,13 @@ def _given(data: Any, revision: str | None) -> _Given:
 
 
 def _read(source: str, revision: str | None) -> _Given:
-    log = ProblemLog("drop", source)
-    raw = read_source(source, revision, log)
-    problems = log.freeze()
+    findings = Findings("drop", source)
+    raw = read_source(source, revision, findings)
     rows = [
         row._replace(split=split) for row, split in zip(rows_of(raw.rows), raw.given, strict=True)
     ]
-    rows = _with_tasks_as_written(rows, source)
-    return _Given(
-        rows, raw.source, raw.revision, raw.licence, problems.left_out(), tuple(problems.rest())
-    )
-
-
-def _with_tasks_as_written(rows: list[Row], source: str) -> list[Row]:
-    """Put back how local files spell their tasks: rows as read have one spelling of each."""
-    if kind_of(expanded(source, "data")) not in ("file", "folder"):
-        return rows
-    log = ProblemLog("drop", source)
-    written: dict[str, str] = {}
-    try:
-        files = find_files(source, None, log)
-    except DataError:  # a folder of code, whose tasks are not written anywhere
-        return rows
-    for name in files.names:
-        for line, record in read_records(files.folder / name, name, log):
-            if isinstance(record, Mapping) and (task := _task_of(record)):
-                written[f"{name}:{line}"] = task
-    return [row._replace(task_as_written=written.get(row.place, "")) for row in rows]
-
-
-def _task_of(record: Mapping[str, Any]) -> str:
-    names = {str(key).strip().lower(): key for key in record}
-    return next((plain(record[names[word]]) for word in COLUMNS["task"] if word in names), "")
+    notes = tuple(findings.rest())
+    return _Given(rows, raw.source, raw.revision, raw.licence, findings.left_out(), notes)
 
 
 def _loaded(data: Any) -> _Given:

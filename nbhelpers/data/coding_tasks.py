@@ -11,10 +11,12 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.data.instruction_files import Files, find_files, read_records, split_name
+from nbhelpers.data.files import Fault, Files, Record, find_files, read_records, split_of, usable
+from nbhelpers.data.findings import Findings, Policy
 from nbhelpers.data.instruction_rows import (
     HUMANEVAL_QUESTION,
     called_name,
@@ -23,8 +25,6 @@ from nbhelpers.data.instruction_rows import (
     plain_text,
 )
 from nbhelpers.data.instructions import MBPP_RANGES, mbpp_split
-from nbhelpers.data.pair_sources import Fault
-from nbhelpers.data.problems import Policy, ProblemLog
 from nbhelpers.data.templates import AS_WRITTEN, render_question
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.answers import extract_code, parses
@@ -165,27 +165,23 @@ def _humaneval_task(row: Mapping[str, Any], ask: Ask) -> CodingTask:
 
 
 def _mbpp(source: str, ask: Ask, on_bad_rows: Policy) -> list[CodingTask]:
-    log = ProblemLog(on_bad_rows, source)
-    files = find_files(source, None, log, what="mbpp_data")
+    findings = Findings(on_bad_rows, source)
+    files = find_files(source, None, findings, what="mbpp_data")
     tasks: dict[int, CodingTask] = {}
     names = _test_files(files)
     for name in names:
-        for line, record in read_records(files.folder / name, name, log):
-            numbered = _mbpp_task(record, ask)
-            if isinstance(numbered, Fault):
-                log.add(numbered.kind, name, line, numbered.detail)
-            elif numbered[0] in tasks:
-                log.add("repeated_id", name, line, f"task_id {numbered[0]}")
-            else:
-                tasks[numbered[0]] = numbered[1]
-    log.stop_if_needed()
-    return _test_part(tasks, files, len(names) == 1 and split_name(names[0]) == "test")
+        records = read_records(files.folder / name, name, findings)
+        for line, number, task in usable(records, partial(_mbpp_task, ask=ask), findings):
+            if tasks.setdefault(number, task) is not task:
+                findings.add("repeated_id", name, line, f"task_id {number}")
+    findings.stop_if_needed()
+    return _test_part(tasks, files, len(names) == 1 and split_of(names[0]) == "test")
 
 
 def _test_files(files: Files) -> list[str]:
     """Files of the test split where names tell splits, else all."""
-    named_test = [name for name in files.names if split_name(name) == "test"]
-    if not named_test and any(split_name(name) for name in files.names):
+    named_test = [name for name in files.names if split_of(name) == "test"]
+    if not named_test and any(split_of(name) for name in files.names):
         raise DataError(
             f"{files.source} has no test split; it holds {', '.join(files.names[:8])}.",
             fix="add test.jsonl (or .parquet), or name one file that holds the test problems.",
@@ -208,37 +204,36 @@ def _test_part(tasks: dict[int, CodingTask], files: Files, is_test_file: bool) -
     return [replace(tasks[id_], source=note) for id_ in chosen]
 
 
-def _mbpp_task(record: Any, ask: Ask) -> tuple[int, CodingTask] | Fault:
-    """A problem of either form: `full` (text, test_setup_code) or `sanitized` (prompt, imports)."""
-    if not isinstance(record, dict):
-        return Fault("not_a_row", f"it is {type(record).__name__}")
-    question = "text" if "text" in record else "prompt"
-    missing = [n for n in (question, "code", "task_id", "test_list") if record.get(n) is None]
+def _mbpp_task(record: Record, *, ask: Ask) -> tuple[int, int, CodingTask]:
+    """Line, id and problem of a record in either form.
+
+    These are `full` (text, test_setup_code) and `sanitized` (prompt, test_imports).
+    """
+    values = record.values
+    question = "text" if "text" in values else "prompt"
+    missing = [n for n in (question, "code", "task_id", "test_list") if values.get(n) is None]
     if missing:
-        detail = f"no {', '.join(missing)}; the columns are {named(record)}"
-        return Fault("null_value", detail)
-    text, code = plain_text(record[question], question), plain_text(record["code"], "code")
-    setup = plain_text(record.get("test_setup_code") or "", "test_setup_code")
-    for value in (text, code, setup):
-        if isinstance(value, Fault):
-            return value
-    tests, imports = record["test_list"], record.get("test_imports") or []
+        detail = f"no {', '.join(missing)}; the columns are {named(values)}"
+        raise Fault("null_value", detail)
+    text, code = plain_text(values[question], question), plain_text(values["code"], "code")
+    setup = plain_text(values.get("test_setup_code") or "", "test_setup_code")
+    tests, imports = values["test_list"], values.get("test_imports") or []
     if not _are_texts(tests) or not tests or not _are_texts(imports):
-        return Fault("not_text", "test_list and test_imports are lists of texts")
-    if type(record["task_id"]) is not int:
-        return Fault("not_text", f"task_id is {record['task_id']!r}, not a whole number")
-    name = called_name(tests[0], str(code))
+        raise Fault("not_text", "test_list and test_imports are lists of texts")
+    if type(values["task_id"]) is not int:
+        raise Fault("not_text", f"task_id is {values['task_id']!r}, not a whole number")
+    name = called_name(tests[0], code)
     if not name:
-        return Fault("no_call", f"its first test calls no function: {tests[0][:60]}")
+        raise Fault("no_call", f"its first test calls no function: {tests[0][:60]}")
     task = CodingTask(
-        id=f"MBPP/{record['task_id']}",
-        prompt=ask(mbpp_question(str(text), str(code), tests), ""),
+        id=f"MBPP/{values['task_id']}",
+        prompt=ask(mbpp_question(text, code, tests), ""),
         entry_point=name,
         tests="\n".join(_plain_lines(test) for test in tests) + "\n",
-        setup="\n".join([*imports, str(setup)]).strip("\n"),
-        reference=str(code),
+        setup="\n".join([*imports, setup]).strip("\n"),
+        reference=code,
     )
-    return record["task_id"], task
+    return record.line, values["task_id"], task
 
 
 def _are_texts(value: Any) -> bool:

@@ -29,9 +29,9 @@ from nbhelpers.data.detection_splits import (
     split_rows,
     wanted_rows,
 )
+from nbhelpers.data.files import check_choice
+from nbhelpers.data.findings import Findings, Policy
 from nbhelpers.data.languages import language_of
-from nbhelpers.data.pair_sources import check_choice
-from nbhelpers.data.problems import Policy, ProblemLog
 from nbhelpers.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def read_rows(
     *,
     revision: str | None = None,
     on_bad_rows: Policy = "stop",
-    log: ProblemLog | None = None,
+    findings: Findings | None = None,
     label_is_task: bool = False,
 ) -> list[CodeRow]:
     """Read all usable rows of a source, repeats included, without splits.
@@ -124,7 +124,7 @@ def read_rows(
         source: As for `load_detection_data`; also a code file, or a folder of code files.
         revision: Branch, tag or commit on the hub.
         on_bad_rows: `stop` raises with the whole report; `drop` leaves out exactly the bad rows.
-        log: Collects what is found; its policy is used in place of `on_bad_rows`.
+        findings: Collects what is found; its policy is used in place of `on_bad_rows`.
         label_is_task: A column `label` names the task where no other does, unless all its values
             are labels.
 
@@ -132,7 +132,7 @@ def read_rows(
         DataError: Nothing is there, it cannot be read, or rows are bad and the policy is `stop`.
     """
     check_choice(on_bad_rows, 1.0)
-    own = log if log is not None else ProblemLog(on_bad_rows, str(source))
+    own = findings if findings is not None else Findings(on_bad_rows, str(source))
     return read_source(source, revision, own, label_is_task=label_is_task).rows
 
 
@@ -188,10 +188,10 @@ def load_detection_data(
     """
     _check(split, valid_share, test_share, max_train_samples, split_seed, seed)
     check_choice(on_bad_rows, train_fraction)
-    log = ProblemLog(on_bad_rows, str(source))
-    raw = read_source(source, revision, log, label_is_task=not labelled)
+    findings = Findings(on_bad_rows, str(source))
+    raw = read_source(source, revision, findings, label_is_task=not labelled)
     fingerprint = _fingerprint(raw)
-    pool, counts = _pool(raw, log, canonical, languages, labelled=labelled)
+    pool, counts = _pool(raw, findings, canonical, languages, labelled=labelled)
     if hold_out is not None:
         wanted_rows(pool.rows, hold_out)  # a name that is not there is told before the long search
     splits, how = split_rows(
@@ -211,7 +211,7 @@ def load_detection_data(
         fingerprint=fingerprint,
         note=raw.note,
         canonical=canonical,
-        problems=log.freeze().to_dict() | counts | {"split": how},
+        problems=findings.to_dict() | counts | {"split": how},
         overlap=overlap,
     )
 
@@ -239,15 +239,15 @@ def _check(
 
 
 def _pool(
-    raw: RawRows, log: ProblemLog, form: str, languages: Sequence[str], *, labelled: bool
+    raw: RawRows, findings: Findings, form: str, languages: Sequence[str], *, labelled: bool
 ) -> tuple[Pool, dict[str, Any]]:
     """Distinct rows that have what the objective needs, and how many were left out and why."""
-    keep = _needed(raw, log, languages, labelled=labelled)
+    keep = _needed(raw, findings, languages, labelled=labelled)
     rows, split_names = [raw.rows[at] for at in keep], [raw.given[at] for at in keep]
     if labelled:
         _check_both(rows, raw.source)
-    distinct = distinct_rows(rows, split_names, form, log, labelled=labelled)
-    log.stop_if_needed()
+    distinct = distinct_rows(rows, split_names, form, findings, labelled=labelled)
+    findings.stop_if_needed()
     counts = {
         "rows_usable": len(raw.rows),
         "rows_distinct": len(distinct.kept),
@@ -257,7 +257,7 @@ def _pool(
     split_names = [split_names[at] for at in distinct.kept]
     if labelled:
         _check_both(rows, raw.source)
-    pool = make_pool(rows, split_names, distinct.texts, log, labelled=labelled)
+    pool = make_pool(rows, split_names, distinct.texts, findings, labelled=labelled)
     near = int((pool.ties.code != range(len(rows))).sum())
     counts["duplicates"] |= {"near_code": near}
     counts["rows_without"] = {
@@ -268,7 +268,7 @@ def _pool(
 
 
 def _needed(
-    raw: RawRows, log: ProblemLog, languages: Sequence[str], *, labelled: bool
+    raw: RawRows, findings: Findings, languages: Sequence[str], *, labelled: bool
 ) -> list[int]:
     what = "label" if labelled else "task"
     has = [row.label is not None if labelled else bool(row.task) for row in raw.rows]
@@ -282,8 +282,8 @@ def _needed(
         raise missing(raw, what, fix)
     for at, row in enumerate(raw.rows):
         if not has[at]:
-            log.add(f"no_{what}", *split_place(row.place))
-    log.stop_if_needed()
+            findings.add(f"no_{what}", *split_place(row.place))
+    findings.stop_if_needed()
     keep = [at for at, is_there in enumerate(has) if is_there]
     if not languages:
         return keep
@@ -296,7 +296,7 @@ def _needed(
             fix=f"choose among {', '.join(name for name, _ in there.most_common(12))}.",
         )
     if len(chosen) < len(keep):
-        log.add("other_language", raw.source, None, n=len(keep) - len(chosen))
+        findings.add("other_language", raw.source, None, n=len(keep) - len(chosen))
     return chosen
 
 
@@ -331,7 +331,7 @@ def _train(
     groups = components(len(rows), [pool.ties.task[train]])
     drawn = draw_train(rows, groups, fraction=fraction, max_samples=max_samples, seed=seed)
     if len(drawn) < len(train):
-        pool.log.add("draw", *split_place(rows[0].place), n=len(train) - len(drawn))
+        pool.findings.add("draw", *split_place(rows[0].place), n=len(train) - len(drawn))
     return train[drawn]
 
 
@@ -345,7 +345,7 @@ def _check_classes(pool: Pool, splits: dict[str, NDArray[np.int64]]) -> None:
                 "max_train_samples."
                 if name == "train"
                 else "set split=task to have splits drawn.",
-                details=pool.log.freeze().report(),
+                details=pool.findings.report(),
             )
         labels = pool.labels(numbers)
         if not pool.labelled or len(labels) == 2:
@@ -361,7 +361,7 @@ def _check_classes(pool: Pool, splits: dict[str, NDArray[np.int64]]) -> None:
             f"The split {name} has one class only: all {len(numbers):,} rows are {only}; {why}.",
             fix=f"give it {lack} rows, or set split=task to have splits with both classes drawn"
             + (", or raise train_fraction." if name == "train" else "."),
-            details=pool.log.freeze().report(),
+            details=pool.findings.report(),
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
 from typing import NamedTuple
 
@@ -13,22 +13,29 @@ from nbhelpers.common.files import expanded, kind_of
 from nbhelpers.data.detection_rows import (
     MAX_CODE_CHARACTERS,
     CodeRow,
+    FileName,
     Known,
-    Place,
     RowReader,
-    code_fault,
+    check_code,
 )
-from nbhelpers.data.instruction_files import (
+from nbhelpers.data.files import (
     ENDINGS,
+    GZIP,
     HEAD_BYTES,
     LOCAL_LICENCE,
+    MAIN_SPLITS,
+    SMOKE_LICENCE,
+    Fault,
     Files,
+    Record,
+    ending_of,
     find_files,
     head_fault,
     is_data,
     read_records,
-    split_name,
+    split_of,
 )
+from nbhelpers.data.findings import Findings
 from nbhelpers.data.languages import (
     AI,
     COLUMNS,
@@ -40,8 +47,6 @@ from nbhelpers.data.languages import (
     split_word,
     task_id,
 )
-from nbhelpers.data.pair_sources import SMOKE_LICENCE
-from nbhelpers.data.problems import ProblemLog
 from nbhelpers.errors import DataError
 from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.checks import DATASET_PREFIX
@@ -88,30 +93,18 @@ def decode(data: bytes, ending: str = "") -> Decoded:
     fault = head_fault(data[:HEAD_BYTES])
     if fault is not None and fault[0] == "wrong_encoding":  # every second byte is NUL
         encoding = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be"
-        try:
+        with contextlib.suppress(UnicodeDecodeError):
             return Decoded(data.decode(encoding), encoding)
-        except UnicodeDecodeError:
-            return Decoded(fault=("binary_file", fault[1]))
+    if data.startswith(GZIP):
+        fault = "", "is compressed by gzip"
     if fault is not None and not (ending in PAGES and "web page" in fault[1]):
         return Decoded(fault=("binary_file", fault[1]))
     if 0 in data:
         return Decoded(fault=("binary_file", f"a NUL at byte {data.index(0) + 1}"))
-    for encoding in ("utf-8", "cp1252", "latin-1"):
-        try:
+    for encoding in ("utf-8", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError):
             return Decoded(data.decode(encoding), encoding)
-        except UnicodeDecodeError:
-            continue
-    raise AssertionError("every byte is a letter of Latin-1")
-
-
-def code_names(folder: Path) -> list[str]:
-    """Names of the code files of a folder, in order; hidden ones and installed packages apart.
-
-    Below the folders human and ai, files without a known ending count too.
-    """
-    files = _files(folder)
-    depth = _label_depth(files)
-    return [path.as_posix() for path in files if _is_code(path, depth)]
+    return Decoded(data.decode("latin-1"), "latin-1")
 
 
 def _files(folder: Path) -> list[PurePath]:
@@ -150,39 +143,46 @@ def _is_code(path: PurePath, depth: int | None) -> bool:
 
 
 def read_code_folder(folder: Path, reader: RowReader) -> None:
-    """All code files of a folder; the rest is counted in the log."""
-    files = _files(folder)
-    depth = _label_depth(files)
-    code = [path for path in files if _is_code(path, depth)]
-    other = [path.as_posix() for path in files if not _is_code(path, depth)]
+    """All code files of a folder; the rest is counted."""
+    code, depth = _code_in(files := _files(folder))
+    other = [path.as_posix() for path in files if path not in set(code)]
     if other:
         detail = f"no code by its ending, as are {len(other) - 1} more" if other[1:] else "no code"
-        reader.log.add("ignored_file", other[0], None, detail, n=len(other))
-    rows = list(_rows(folder, code, depth, reader.log))
+        reader.findings.add("ignored_file", other[0], None, detail, n=len(other))
+    rows = list(_rows(folder, code, depth, reader.findings))
     tasks = _tasks([row for row, _ in rows], depth)
     for (row, split), task in zip(rows, tasks, strict=True):
         reader.keep(row._replace(task=task), split)
 
 
+def _code_in(files: list[PurePath]) -> tuple[list[PurePath], int | None]:
+    """The code files among others, and how deep the folders lie that tell the label.
+
+    Below the folders human and ai, files without a known ending count too.
+    """
+    depth = _label_depth(files)
+    return [path for path in files if _is_code(path, depth)], depth
+
+
 def read_code_file(path: Path, reader: RowReader) -> None:
     """One file, whatever its ending."""
-    for row, split in _rows(path.parent, [PurePath(path.name)], None, reader.log):
+    for row, split in _rows(path.parent, [PurePath(path.name)], None, reader.findings):
         reader.keep(row, split)
 
 
 def _rows(
-    folder: Path, files: list[PurePath], depth: int | None, log: ProblemLog
+    folder: Path, files: list[PurePath], depth: int | None, findings: Findings
 ) -> Iterator[tuple[CodeRow, str]]:
     for file in files:
         name = file.as_posix()
-        log.read(name, 1)
-        decoded = _read(folder / file)
-        fault = decoded.fault or code_fault(decoded.text)
-        if fault is not None:
-            log.add(fault[0], name, None, fault[1])
+        findings.read(name, 1)
+        try:
+            decoded = _read(folder / file)
+        except Fault as fault:
+            findings.add(fault.kind, name, None, fault.detail)
             continue
         if decoded.encoding != "utf-8":
-            log.add("decoded", name, None, decoded.encoding)
+            findings.add("decoded", name, None, decoded.encoding)
         row = CodeRow(
             id=name,
             code=decoded.text,
@@ -198,10 +198,14 @@ def _read(path: Path) -> Decoded:
         size = path.stat().st_size
         if size > 4 * MAX_CODE_CHARACTERS:
             detail = f"{size / 1e6:.1f} MB; at most {MAX_CODE_CHARACTERS:,} characters are read"
-            return Decoded(fault=("long_code", detail))
-        return decode(path.read_bytes(), path.suffix.lower())
+            raise Fault("long_code", detail)
+        decoded = decode(path.read_bytes(), path.suffix.lower())
     except OSError as error:
-        return Decoded(fault=("unreadable_code", error.strerror or str(error)))
+        raise Fault("unreadable_code", error.strerror or str(error)) from error
+    if decoded.fault:
+        raise Fault(*decoded.fault)
+    check_code(decoded.text)
+    return decoded
 
 
 def _language_in(parts: tuple[str, ...]) -> str:
@@ -270,7 +274,7 @@ class RawRows(NamedTuple):
 
 
 def read_source(
-    source: str, revision: str | None, log: ProblemLog, *, label_is_task: bool = False
+    source: str, revision: str | None, findings: Findings, *, label_is_task: bool = False
 ) -> RawRows:
     """All usable rows of a source.
 
@@ -279,16 +283,16 @@ def read_source(
             `stop`.
     """
     if source in SAMPLES:
-        raw = _read_sample(source, log)
+        raw = _read_sample(source, findings)
     elif (path := _code_path(source)) is not None:
-        raw = _read_code(path, source, revision, log)
+        raw = _read_code(path, source, revision, findings)
     else:
-        files = find_files(source, revision, log)
-        raw = _read_files(files, log, label_is_task)
-    log.stop_if_needed()
+        files = find_files(source, revision, findings)
+        raw = _read_files(files, findings, label_is_task)
+    findings.stop_if_needed()
     if not raw.rows:
-        log.add("no_rows_left", source, None, "every row was dropped")
-        log.stop_if_needed()
+        findings.add("no_rows_left", source, None, "every row was dropped")
+        findings.stop_if_needed()
     return raw
 
 
@@ -301,9 +305,9 @@ def _code_path(source: str) -> Path | None:
     if path is None or kind not in ("file", "folder"):
         return None
     if kind == "file":
-        return None if path.suffix.lower() in ENDINGS else path
+        return None if ending_of(path) in ENDINGS else path
     try:
-        names = code_names(path)
+        names, _ = _code_in(_files(path))
         row_files = [f for f in path.rglob("*") if is_data(f.relative_to(path)) and f.is_file()]
     except OSError:
         return None  # told by find_files
@@ -312,16 +316,16 @@ def _code_path(source: str) -> Path | None:
 
 
 def _has_code(path: Path) -> bool:
-    for _, record in islice(read_records(path, path.name, ProblemLog("drop", path.name)), 1):
-        words = {str(key).strip().lower() for key in record} if isinstance(record, dict) else set()
-        return bool(words & set(COLUMNS["code"]))
-    return False
+    records = read_records(path, path.name, Findings("drop", path.name))
+    values = next((record.values for record in records), None)
+    words = {str(key).strip().lower() for key in values} if isinstance(values, dict) else set()
+    return bool(words & set(COLUMNS["code"]))
 
 
-def _read_code(path: Path, source: str, revision: str | None, log: ProblemLog) -> RawRows:
-    reader = RowReader(log)
+def _read_code(path: Path, source: str, revision: str | None, findings: Findings) -> RawRows:
+    reader = RowReader(findings)
     if revision is not None:
-        log.add("ignored_revision", source, None, f"revision {revision!r}")
+        findings.add("ignored_revision", source, None, f"revision {revision!r}")
     if kind_of(path) == "file":
         read_code_file(path, reader)
     else:
@@ -329,11 +333,11 @@ def _read_code(path: Path, source: str, revision: str | None, log: ProblemLog) -
     return RawRows(reader.rows, reader.given, source, None, LOCAL_LICENCE)
 
 
-def _read_files(files: Files, log: ProblemLog, label_is_task: bool) -> RawRows:
+def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRows:
     known = KNOWN.get(files.source.lower()) if files.revision else None
-    reader = RowReader(log, known, label_is_task=label_is_task)
-    for name, place in _places(files.names).items():
-        reader.read(read_records(files.folder / name, name, log), name, place)
+    reader = RowReader(findings, known, label_is_task=label_is_task)
+    for name, facts in _names(files.names).items():
+        reader.read(read_records(files.folder / name, name, findings), facts)
     if label_is_task and all(label_of(row.task) for row in reader.rows):  # labels after all
         reader.rows = [r._replace(label=label_of(r.task), task="") for r in reader.rows]
     licence = files.licence
@@ -344,18 +348,19 @@ def _read_files(files: Files, log: ProblemLog, label_is_task: bool) -> RawRows:
     return RawRows(reader.rows, reader.given, files.source, files.revision, licence, reader.columns)
 
 
-def _places(names: list[str]) -> dict[str, Place]:
+def _names(names: list[str]) -> dict[str, FileName]:
     """What the files' names tell: splits, labels where both classes are named, else sources."""
     labels = {name: _label_in(name) for name in names}
     if not {HUMAN, AI} <= set(labels.values()):
         labels = {}
-    splits = {name: split_name(name) or "" for name in names}
-    places = {}
+    facts = {}
     for name in names:
-        is_source = len(names) > 1 and not splits[name] and not labels.get(name)
+        split = split_of(name)
+        split = split if split in MAIN_SPLITS else ""
+        is_source = len(names) > 1 and not split and not labels.get(name)
         source = PurePosixPath(name).stem if is_source else ""
-        places[name] = Place(labels.get(name), splits[name], source)
-    return places
+        facts[name] = FileName(labels.get(name), split, source)
+    return facts
 
 
 def _label_in(name: str) -> str | None:
@@ -364,13 +369,14 @@ def _label_in(name: str) -> str | None:
     return next(filter(None, map(label_of, words)), None)
 
 
-def _read_sample(name: str, log: ProblemLog) -> RawRows:
+def _read_sample(name: str, findings: Findings) -> RawRows:
     from nbhelpers.data.samples import styles
 
     records = styles.load_style_rows()
-    reader = RowReader(log)
-    reader.read(enumerate(records, 1), f"samples/{name}", Place())
-    log.read(f"samples/{name}", len(records))
+    reader = RowReader(findings)
+    file = f"samples/{name}"
+    reader.read((Record(file, line, row) for line, row in enumerate(records, 1)), FileName())
+    findings.read(file, len(records))
     return RawRows(
         reader.rows,
         reader.given,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbhelpers.common.files import cache_dir, save_in_cache
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection_rows import CodeRow
+from nbhelpers.data.findings import Findings
 from nbhelpers.data.languages import AI, HUMAN, language_of
 from nbhelpers.data.near_duplicates import SHINGLE_TOKENS, THRESHOLD, ShingleIndex
-from nbhelpers.data.problems import ProblemLog
 from nbhelpers.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def distinct_rows(
     rows: Sequence[CodeRow],
     split_names: Sequence[str],
     form: str,
-    log: ProblemLog,
+    findings: Findings,
     *,
     labelled: bool = True,
 ) -> Distinct:
@@ -187,7 +187,9 @@ def distinct_rows(
     for at, row in enumerate(rows):
         text = canonical(row.code, form)
         if not text.strip():
-            log.add("empty_code", *split_place(row.place), f"nothing is left in the form {form}")
+            findings.add(
+                "empty_code", *split_place(row.place), f"nothing is left in the form {form}"
+            )
             continue
         same = members.setdefault(digest(text), [])
         same.append(at)
@@ -197,20 +199,26 @@ def distinct_rows(
     for same in members.values():
         if labelled and len({rows[at].label for at in same} - {None}) > 1:
             n_conflicts += len(same)
-            _tell(log, "both_classes", rows, same, len(same))
+            _tell(findings, "both_classes", rows, same, len(same))
             continue
         best = min(same, key=lambda at: (EVALUATED_FIRST.get(split_names[at], 3), at))
         texts[best] = texts[same[0]]
         chosen.append(best)
         if len(same) > 1:
             n_same += len(same) - 1
-            _tell(log, "same_code", rows, [at for at in same if at != best] + [best], len(same) - 1)
+            _tell(
+                findings,
+                "same_code",
+                rows,
+                [at for at in same if at != best] + [best],
+                len(same) - 1,
+            )
     chosen.sort()
     return Distinct(chosen, [texts[at] for at in chosen], n_same, n_conflicts)
 
 
-def _tell(log: ProblemLog, kind: str, rows: Sequence[CodeRow], same: list[int], n: int) -> None:
-    log.add(kind, *split_place(rows[same[0]].place), f"as {rows[same[-1]].place}", n=n)
+def _tell(findings: Findings, kind: str, rows: Sequence[CodeRow], same: list[int], n: int) -> None:
+    findings.add(kind, *split_place(rows[same[0]].place), f"as {rows[same[-1]].place}", n=n)
 
 
 def split_place(place: str) -> tuple[str, int | None]:
@@ -381,7 +389,7 @@ class Pool(NamedTuple):
     ties: Relations
     near: NearRows
     labelled: bool
-    log: ProblemLog
+    findings: Findings
 
     def labels(self, at: NDArray[np.int64]) -> Counter[str | None]:
         """Rows of each label among some."""
@@ -392,13 +400,13 @@ def make_pool(
     rows: Sequence[CodeRow],
     split_names: Sequence[str],
     texts: Sequence[str],
-    log: ProblemLog,
+    findings: Findings,
     *,
     labelled: bool,
 ) -> Pool:
     """Rows made ready to be split; `texts` are theirs in canonical form, all distinct."""
     near = NearRows(texts)
-    return Pool(rows, split_names, relations(rows, near), near, labelled, log)
+    return Pool(rows, split_names, relations(rows, near), near, labelled, findings)
 
 
 def split_rows(
@@ -424,7 +432,7 @@ def split_rows(
     if unnamed:
         at = next(n for n, name in enumerate(pool.given) if name not in NAMES)
         detail = "rows without a split, left out"
-        pool.log.add("unknown_split", *split_place(pool.rows[at].place), detail, n=unnamed)
+        pool.findings.add("unknown_split", *split_place(pool.rows[at].place), detail, n=unnamed)
     how: dict[str, Any] = {"how": "given", "unnamed": unnamed}
     if lacking:
         part = {n: shares[n] for n in lacking}
@@ -490,9 +498,9 @@ def _fault(pool: Pool, splits: Splits, n_rows: int, shares: dict[str, float]) ->
 def _tell_drawn(pool: Pool, splits: Splits, names: tuple[str, ...], tried: list[str]) -> None:
     place = pool.rows[0].place
     sizes = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
-    pool.log.add("split_drawn", *split_place(place), sizes, n=sum(map(len, splits.values())))
+    pool.findings.add("split_drawn", *split_place(place), sizes, n=sum(map(len, splits.values())))
     if tried:
-        pool.log.add("split_weaker", *split_place(place), f"drawn by {', '.join(names)}")
+        pool.findings.add("split_weaker", *split_place(place), f"drawn by {', '.join(names)}")
 
 
 def _no_split(pool: Pool, at: NDArray[np.int64], tried: list[str]) -> DataError:
@@ -582,7 +590,7 @@ def shared_rows(
 def tell_shared(
     pool: Pool, bad: dict[int, tuple[str, int]], name: str, *, quiet: bool = False
 ) -> dict[str, Any]:
-    """Counts of rows left out by what they share, with examples; also into the log."""
+    """Counts of rows left out by what they share, with examples; also into the findings."""
     counts = Counter(what for what, _ in bad.values())
     examples = [
         f"{pool.rows[at].place} shares its {what.replace('_', ' ')} with {pool.rows[of].place}"
@@ -591,7 +599,7 @@ def tell_shared(
     if not quiet:
         detail = f"{name}, {', '.join(f'{n:,} by {what}' for what, n in counts.items())}"
         file, line = split_place(pool.rows[next(iter(bad))].place)
-        pool.log.add("shared", file, line, detail, n=len(bad))
+        pool.findings.add("shared", file, line, detail, n=len(bad))
     return {"rows": len(bad), **dict(counts), "examples": examples}
 
 
@@ -766,6 +774,6 @@ def _tell_hold_out(pool: Pool, splits: Splits, facts: dict[str, Any], hold_out: 
     if left_out:
         counts = ", ".join(f"{n:,} of {name}" for name, n in left_out.items())
         detail += f"; left out as they share tasks, authors or code: {counts}"
-    pool.log.add(
+    pool.findings.add(
         "hold_out", *split_place(pool.rows[int(held_out[0])].place), detail, n=len(held_out)
     )

@@ -6,25 +6,17 @@ of after the retries of a download. No message here contains a token.
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
-from nbhelpers.data.problems import ProblemLog
+from nbhelpers.data.findings import Findings
 from nbhelpers.errors import DataError
 
 REQUEST_TIMEOUT_S = 10.0
-# Files of the two forms; `test_*` are further splits.
-CODEXGLUE_FILES = ("data.jsonl", "train.txt", "valid.txt", "test.txt", "test_*.txt")
-CLONE_FILES = (
-    "neither data.jsonl nor Parquet files",
-    "name a data set in the CodeXGLUE layout or with Parquet files of function pairs.",
-)
 # Terms that the hub's own tag does not tell, or tells differently from the origin of the data.
 KNOWN_LICENCES = {
     "google/code_x_glue_cc_clone_detection_big_clone_bench": "C-UDA",
@@ -37,13 +29,13 @@ _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubFolder:
-    """Files of one commit, on the local disk."""
+class Files(NamedTuple):
+    """Files of one data set on the local disk, and what is known of it."""
 
     folder: Path
-    files: tuple[str, ...]
-    commit: str
+    names: list[str]  # relative to the folder
+    source: str
+    revision: str | None  # the commit on the hub
     licence: str
 
 
@@ -56,31 +48,14 @@ def is_repo_id(source: str) -> bool:
     return bool(_REPO_ID.fullmatch(source)) and "--" not in source and ".." not in source
 
 
-def choose_files(names: list[str]) -> list[str]:
-    """Files to fetch: the CodeXGLUE layout around `data.jsonl`, else all Parquet files."""
-    functions = [name for name in names if PurePosixPath(name).name == "data.jsonl"]
-    if functions:
-        root = min(functions, key=lambda name: name.count("/"))
-        folder = PurePosixPath(root).parent
-        return [
-            name
-            for name in names
-            if PurePosixPath(name).parent == folder
-            and any(
-                fnmatch.fnmatch(PurePosixPath(name).name, pattern) for pattern in CODEXGLUE_FILES
-            )
-        ]
-    return [name for name in names if name.endswith(".parquet")]
-
-
 def fetch(
     repo_id: str,
     revision: str | None,
-    log: ProblemLog,
+    findings: Findings,
     *,
-    choose: Callable[[list[str]], list[str]] = choose_files,
-    wanted: tuple[str, str] = CLONE_FILES,
-) -> HubFolder:
+    choose: Callable[[list[str]], list[str]],
+    lack: str,
+) -> Files:
     """Fetch the data files of a hub data set into the hub's own cache.
 
     Without a network the cached copy is used, with a note; without a copy that is an error.
@@ -88,9 +63,9 @@ def fetch(
     Args:
         repo_id: `owner/name`.
         revision: Branch, tag or commit; None: the default branch.
-        log: Gets a note where the cache was used.
+        findings: Get a note where the cache was used.
         choose: Which of the data set's files are the data.
-        wanted: What `choose` looks for, told where it finds nothing: the lack, and the fix.
+        lack: What the data set has not where nothing is chosen.
 
     Raises:
         DataError: Offline and not cached, no such data set or revision, gated, a refused or
@@ -103,7 +78,11 @@ def fetch(
         there = [sibling.rfilename for sibling in info.siblings or []]
         names = choose(there)
         if not names:
-            raise _no_files(repo_id, there, wanted)
+            raise DataError(
+                f"The hub's data set {repo_id} has {lack}; it has "
+                f"{', '.join(there[:10]) or 'no files'}.",
+                fix="name another data set, or download it and give a local file or folder.",
+            )
         folder = Path(
             hub.snapshot_download(
                 repo_id,
@@ -114,16 +93,12 @@ def fetch(
         )
     except network_errors() as error:
         if is_unreachable(error):
-            cached = _from_cache(repo_id, revision, log, choose)
+            cached = _from_cache(repo_id, revision, findings, choose)
             if cached is not None:
                 return cached
         raise _explain(repo_id, revision, error) from None  # its chain may quote request headers
-    return HubFolder(
-        folder=folder,
-        files=tuple(name for name in names if (folder / name).is_file()),
-        commit=folder.name,
-        licence=_licence(repo_id, info.card_data),
-    )
+    names = [name for name in names if (folder / name).is_file()]
+    return Files(folder, names, repo_id, folder.name, _licence(repo_id, info.card_data))
 
 
 def _licence(repo_id: str, card: Any) -> str:
@@ -136,9 +111,9 @@ def _licence(repo_id: str, card: Any) -> str:
 def _from_cache(
     repo_id: str,
     revision: str | None,
-    log: ProblemLog,
+    findings: Findings,
     choose: Callable[[list[str]], list[str]],
-) -> HubFolder | None:
+) -> Files | None:
     """The cached commit of this revision, if any of its data files is there."""
     from huggingface_hub import constants
 
@@ -154,18 +129,8 @@ def _from_cache(
     files = choose(sorted(names))
     if not files:
         return None
-    log.add("from_cache", repo_id, None, f"commit {commit[:12]}")
-    return HubFolder(
-        folder=folder, files=tuple(files), commit=commit, licence=_licence(repo_id, None)
-    )
-
-
-def _no_files(repo_id: str, names: list[str], wanted: tuple[str, str]) -> DataError:
-    return DataError(
-        f"The hub's data set {repo_id} has {wanted[0]}; it has "
-        f"{', '.join(names[:10]) or 'no files'}.",
-        fix=wanted[1],
-    )
+    findings.add("from_cache", repo_id, None, f"commit {commit[:12]}")
+    return Files(folder, files, repo_id, commit, _licence(repo_id, None))
 
 
 def _explain(repo_id: str, revision: str | None, error: Exception) -> DataError:

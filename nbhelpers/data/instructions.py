@@ -7,16 +7,27 @@ import html
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from nbhelpers.common.display import left
-from nbhelpers.data.instruction_files import read_source
-from nbhelpers.data.instruction_rows import PlacedRow
+from nbhelpers.data.files import (
+    MAIN_SPLITS,
+    SMOKE,
+    SMOKE_LICENCE,
+    Files,
+    Record,
+    check_choice,
+    check_whole,
+    find_files,
+    read_records,
+    sort_files,
+)
+from nbhelpers.data.findings import Findings, Policy
+from nbhelpers.data.instruction_rows import PlacedRow, RowReader
 from nbhelpers.data.near_duplicates import THRESHOLD, Match, ShingleIndex
-from nbhelpers.data.pair_sources import check_choice
-from nbhelpers.data.problems import Policy, ProblemLog
 from nbhelpers.data.templates import AS_WRITTEN, render, resolve_template
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.errors import DataError
 
 # ------------------------------------------------------------------------------------------------
 # Which rows train and which are held out.
@@ -51,7 +62,7 @@ def _draw_key(seed: int, text: str) -> bytes:
     return hashlib.sha256(f"{seed}\0{text}".encode()).digest()
 
 
-def official_splits(splits: Splits, log: ProblemLog) -> Splits:
+def official_splits(splits: Splits, findings: Findings) -> Splits:
     """MBPP in one file, sorted by its authors' ranges of task_id; other data as it is.
 
     The 10 problems for prompts are left out. Held-out rows drawn at random would train on problems
@@ -71,7 +82,7 @@ def official_splits(splits: Splits, log: ProblemLog) -> Splits:
     n_prompt = len(official.pop("prompt"))
     detail = ", ".join(f"{name} {len(part)}" for name, part in official.items())
     file = rows[0].file
-    log.add(
+    findings.add(
         "official_splits", file, None, f"{detail}; {n_prompt} for prompts left out", n=len(rows)
     )
     return official
@@ -88,7 +99,7 @@ def mbpp_split(task_id: int | None) -> str | None:
 
 
 def hold_out(
-    splits: Splits, *, valid_samples: int, eval_samples: int, split_seed: int, log: ProblemLog
+    splits: Splits, *, valid_samples: int, eval_samples: int, split_seed: int, findings: Findings
 ) -> Splits:
     """Splits with a validation and a test part, held out of train where the data has none.
 
@@ -100,7 +111,7 @@ def hold_out(
         valid_samples: Rows of "valid" at most.
         eval_samples: Rows of "test" at most.
         split_seed: Of both draws.
-        log: Gets notes on what was done.
+        findings: Get notes on what was done.
 
     Raises:
         DataError: Too few rows; the error says what fits.
@@ -111,16 +122,18 @@ def hold_out(
     if missing and len(train) < sum(missing.values()) + 1:
         raise _too_few(len(train), missing)
     done = {
-        name: _cut(splits[name], n, name, split_seed, log)
+        name: _cut(splits[name], n, name, split_seed, findings)
         for name, n in wanted.items()
         if name in splits
     }
     left = train
     for name, n in missing.items():
         done[name], left = _take(left, n, split_seed, name)
-        log.add("held_out", train[0].file, None, f"{len(done[name])} for {name}", n=len(done[name]))
+        findings.add(
+            "held_out", train[0].file, None, f"{len(done[name])} for {name}", n=len(done[name])
+        )
         if len(done[name]) < n:
-            log.add(
+            findings.add(
                 "short_split",
                 name,
                 None,
@@ -149,12 +162,14 @@ def _take(
     return taken, [placed for placed, key in zip(rows, keys, strict=True) if key not in chosen]
 
 
-def _cut(rows: list[PlacedRow], n: int, name: str, seed: int, log: ProblemLog) -> list[PlacedRow]:
+def _cut(
+    rows: list[PlacedRow], n: int, name: str, seed: int, findings: Findings
+) -> list[PlacedRow]:
     if len(rows) <= n:
         if len(rows) < n:
-            log.add("short_split", name, None, f"{len(rows)} of {n}")
+            findings.add("short_split", name, None, f"{len(rows)} of {n}")
         return rows
-    log.add("split_cut", rows[0].file, None, f"{name}: {n} of {len(rows):,}", n=len(rows) - n)
+    findings.add("split_cut", rows[0].file, None, f"{name}: {n} of {len(rows):,}", n=len(rows) - n)
     return draw(rows, n, seed)
 
 
@@ -232,7 +247,7 @@ class Likeness(NamedTuple):
 
 
 def compare_splits(
-    splits: Splits, log: ProblemLog, *, remove: bool
+    splits: Splits, findings: Findings, *, remove: bool
 ) -> tuple[Splits, dict[str, Any]]:
     """Find train rows that repeat each other or an evaluation row, and remove the latter if asked.
 
@@ -247,7 +262,7 @@ def compare_splits(
         DataError: Rows were to be removed, and none would be left.
     """
     train = splits["train"]
-    near, within = _near_rows(splits, log)
+    near, within = _near_rows(splits, findings)
     likenesses = {name: _likenesses(train, splits[name], near[name]) for name in HELD}
     bad = sorted(set().union(*likenesses.values()))
     like = {
@@ -256,9 +271,9 @@ def compare_splits(
     }
     if bad:
         detail = ", ".join(f"{len(rows):,} like {name}" for name, rows in likenesses.items())
-        log.add("like_evaluation", train[bad[0]].file, train[bad[0]].line, detail, n=len(bad))
+        findings.add("like_evaluation", train[bad[0]].file, train[bad[0]].line, detail, n=len(bad))
     if remove and bad:
-        log.add("removed_rows", train[0].file, None, n=len(bad))
+        findings.add("removed_rows", train[0].file, None, n=len(bad))
         train = _without(train, set(bad))
     facts = {
         "threshold": THRESHOLD,
@@ -283,7 +298,7 @@ def _without(train: list[PlacedRow], bad: set[int]) -> list[PlacedRow]:
 
 
 def _near_rows(
-    splits: Splits, log: ProblemLog
+    splits: Splits, findings: Findings
 ) -> tuple[dict[str, dict[int, Match]], dict[str, int | None]]:
     """Near-duplicates of each evaluation split by train row, and counts within train.
 
@@ -294,7 +309,7 @@ def _near_rows(
     n_test, n_held = len(splits["test"]), len(held_out)
     places = {"test": range(n_test), "valid": range(n_test, n_held)}
     near: dict[str, dict[int, Match]] = {name: {} for name in HELD}
-    equal, n_near = _equal_rows(train, log), None
+    equal, n_near = _equal_rows(train, findings), None
     for start in range(0, len(train), ROWS_AT_ONCE):
         block = train[start : start + ROWS_AT_ONCE]
         index = ShingleIndex(_texts([*held_out, *block]))
@@ -304,7 +319,7 @@ def _near_rows(
                 near[name][at] = Match(at, of, match.similarity)
         if len(block) == len(train):
             rows = [n_held + at for at in range(len(train)) if at not in equal]
-            n_near = _tell_repeats(index.repeats(rows), splits, n_held, log)
+            n_near = _tell_repeats(index.repeats(rows), splits, n_held, findings)
     return near, {"equal": len(equal), "near": n_near}
 
 
@@ -312,22 +327,22 @@ def _texts(rows: Iterable[PlacedRow]) -> list[str]:
     return [f"{placed.row.question}\n{placed.row.answer}" for placed in rows]
 
 
-def _equal_rows(train: list[PlacedRow], log: ProblemLog) -> set[int]:
+def _equal_rows(train: list[PlacedRow], findings: Findings) -> set[int]:
     """Rows that equal an earlier one."""
     first: dict[str, int] = {}
     equal = [at for at, placed in enumerate(train) if first.setdefault(row_key(placed), at) != at]
     if equal:
         place = train[equal[0]]
-        log.add("equal_rows", place.file, place.line, n=len(equal))
+        findings.add("equal_rows", place.file, place.line, n=len(equal))
     return set(equal)
 
 
-def _tell_repeats(repeats: list[Match], splits: Splits, n_held: int, log: ProblemLog) -> int:
+def _tell_repeats(repeats: list[Match], splits: Splits, n_held: int, findings: Findings) -> int:
     if repeats:
         first, train = repeats[0], splits["train"]
         place, other = train[first.row - n_held], train[first.of - n_held]
         detail = f"like {other.file}:{other.line}, similarity {first.similarity:.2f}"
-        log.add("near_rows", place.file, place.line, detail, n=len(repeats))
+        findings.add("near_rows", place.file, place.line, detail, n=len(repeats))
     return len(repeats)
 
 
@@ -454,45 +469,88 @@ def load_instructions(
         ConfigError: An argument is out of range, or the template cannot be used.
     """
     check_choice(on_bad_rows, train_fraction)
-    _check_whole(valid_samples=valid_samples, eval_samples=eval_samples)
+    check_whole(1, valid_samples=valid_samples, eval_samples=eval_samples)
     if max_train_samples is not None:
-        _check_whole(max_train_samples=max_train_samples)
-    log = ProblemLog(on_bad_rows, source)
-    raw = read_source(source, revision, log)
-    fingerprint = _fingerprint(raw.splits)
+        check_whole(1, max_train_samples=max_train_samples)
+    findings = Findings(on_bad_rows, source)
+    splits, files, note = _read(source, revision, findings)
+    fingerprint = _fingerprint(splits)
     sizes = {"valid_samples": valid_samples, "eval_samples": eval_samples}
     try:
-        splits = hold_out(official_splits(raw.splits, log), **sizes, split_seed=split_seed, log=log)
+        splits = official_splits(splits, findings)
+        splits = hold_out(splits, **sizes, split_seed=split_seed, findings=findings)
     except DataError as error:  # rows that were left out may be why there are too few
-        problems_so_far = log.freeze()
-        message = f"{error.message} {problems_so_far.left_out()}".rstrip()
-        raise DataError(message, fix=error.fix, details=problems_so_far.report()) from error
-    log.facts["rows"] = {name: len(rows) for name, rows in splits.items()}
-    splits, duplicates = compare_splits(splits, log, remove=remove_duplicates)
-    splits["train"] = limit_train(
-        splits["train"], fraction=train_fraction, max_samples=max_train_samples, seed=seed
-    )
+        message = f"{error.message} {findings.left_out()}".rstrip()
+        raise DataError(message, fix=error.fix, details=findings.report()) from error
+    findings.facts["rows"] = {name: len(rows) for name, rows in splits.items()}
+    splits, duplicates = compare_splits(splits, findings, remove=remove_duplicates)
+    limits = {"fraction": train_fraction, "max_samples": max_train_samples}
+    splits["train"] = limit_train(splits["train"], **limits, seed=seed)
     used = resolve_template(template, splits["train"][0].row.form, tokenizer)
     if used == AS_WRITTEN and template != "auto":
-        log.add("own_prompts", splits["train"][0].file, None, f"template={template}")
+        findings.add("own_prompts", splits["train"][0].file, None, f"template={template}")
     return InstructionData(
         splits={name: _samples(rows, used, tokenizer) for name, rows in splits.items()},
-        source=raw.source,
-        revision=raw.revision,
-        licence=raw.licence,
+        source=files.source,
+        revision=files.revision,
+        licence=files.licence,
         fingerprint=fingerprint,
         template=used,
-        note=raw.note,
-        problems=log.freeze().to_dict() | {"duplicates": duplicates},
+        note=note,
+        problems=findings.to_dict() | {"duplicates": duplicates},
     )
 
 
-def _check_whole(**values: object) -> None:
-    for name, value in values.items():
-        if type(value) is not int or value < 1:
-            raise ConfigError(
-                f"{name}={value!r} is no whole number from 1 up.", fix=f"set {name}=100, say."
-            )
+def _read(source: str, revision: str | None, findings: Findings) -> tuple[Splits, Files, str]:
+    """All usable rows as they stand in the files, where they come from, and a note.
+
+    Raises:
+        DataError: Nothing is there, a file cannot be read, or rows are bad and the policy is
+            `stop`.
+    """
+    if source == SMOKE:
+        splits, note = _read_smoke(findings)
+        files = Files(Path(), [], SMOKE, None, SMOKE_LICENCE)
+    else:
+        files, note = find_files(source, revision, findings), ""
+        splits = _read_splits(files, findings)
+    findings.stop_if_needed()
+    for name, rows in splits.items():
+        if not rows:
+            findings.add("no_rows_left", name, None, "every row was dropped")
+    findings.stop_if_needed()
+    return splits, files, note
+
+
+def _read_splits(files: Files, findings: Findings) -> Splits:
+    """Rows of every split; a form that differs between splits is a finding too."""
+    splits: Splits = {}
+    kinds: dict[str, str] = {}
+    for split, names in sort_files(files.names, findings).items():
+        if split not in MAIN_SPLITS:
+            continue
+        reader = RowReader(findings)
+        for name in names:
+            reader.read(read_records(files.folder / name, name, findings))
+        reader.finish(names[0])
+        splits[split] = reader.rows
+        kinds |= {form.kind: f"{form.kind} in {names[0]}" for form in reader.forms}
+    if len(kinds) > 1 and not findings.has_any("mixed_columns"):
+        findings.add("mixed_columns", files.source, None, ", ".join(kinds.values()))
+    return splits
+
+
+def _read_smoke(findings: Findings) -> tuple[Splits, str]:
+    from nbhelpers.data.samples import instructions as sample
+
+    splits: Splits = {}
+    for split, rows in sample.load_instruction_rows().items():
+        reader, name = RowReader(findings), f"samples/{split}"
+        reader.read(Record(name, line, values) for line, values in enumerate(rows, 1))
+        reader.finish(name)
+        findings.read(name, len(rows))
+        splits[split] = reader.rows
+    return splits, sample.SAMPLE_NOTE
 
 
 def _samples(rows: list[PlacedRow], template: str, tokenizer: Any) -> list[Sample]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nbhelpers.common.display import left
-from nbhelpers.data.problems import ProblemLog, Problems
+from nbhelpers.data.findings import Findings
 from nbhelpers.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # Pairs of functions with a label: the types, what is checked in them, and their fingerprint.
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 # Both forms of the data (a folder in the CodeXGLUE layout, the hub's Parquet rows) end here:
 # distinct functions once, and per split three small arrays. File order is kept, because predictions
 # are written in it.
-
-
-MAIN_SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,8 +41,6 @@ class ClonePairs:
 
     def functions(self) -> np.ndarray:
         """Indices of the functions that occur, ascending."""
-        import numpy as np
-
         if not len(self):
             return np.zeros(0, dtype=np.int32)
         occurs = np.zeros(max(int(self.left.max()), int(self.right.max())) + 1, dtype=bool)
@@ -80,7 +74,7 @@ class CloneData:
     fingerprint: str
     licence: str
     note: str
-    problems: Problems
+    problems: Findings
 
     @property
     def n_distinct_texts(self) -> int:
@@ -98,8 +92,6 @@ class CloneData:
         Raises:
             DataError: The data set has no train split, so that nothing is known of what was seen.
         """
-        import numpy as np
-
         if "train" not in self.splits:
             raise DataError(
                 f"{self.source} has no train split, so it is unknown which texts a model has seen.",
@@ -154,31 +146,15 @@ def _split_row(pairs: ClonePairs) -> dict[str, int]:
     }
 
 
-@dataclass(slots=True, kw_only=True)
-class RawSplit:
+class RawSplit(NamedTuple):
     """A split as read, before the checks that need all rows; `place(i)` says where row i stands."""
 
     pairs: ClonePairs
     place: Callable[[int], tuple[str, int]]
 
-
-def raw_split(
-    file: str,
-    *,
-    left: Sequence[int],
-    right: Sequence[int],
-    label: Sequence[int],
-    lines: Sequence[int],
-) -> RawSplit:
-    """A split whose rows stand at `lines` of one file."""
-    import numpy as np
-
-    pairs = ClonePairs(
-        left=np.array(left, dtype=np.int32),
-        right=np.array(right, dtype=np.int32),
-        label=np.array(label, dtype=np.int8),
-    )
-    return RawSplit(pairs=pairs, place=lambda row: (file, int(lines[row])))
+    def take(self, rows: np.ndarray) -> RawSplit:
+        """The rows of these numbers."""
+        return RawSplit(self.pairs.take(rows), lambda row: self.place(int(rows[row])))
 
 
 class FunctionTable:
@@ -187,8 +163,8 @@ class FunctionTable:
     An id that comes with two texts is withdrawn: which one is meant cannot be known.
     """
 
-    def __init__(self, log: ProblemLog, *, rows_are_functions: bool) -> None:
-        self.log = log
+    def __init__(self, findings: Findings, *, rows_are_functions: bool) -> None:
+        self.findings = findings
         self.ids: list[str] = []
         self.texts: list[str | None] = []
         self.index: dict[str, int] = {}
@@ -206,11 +182,11 @@ class FunctionTable:
         fault = text_fault(text)
         if fault:
             if id_ not in self.bad_ids:
-                self.log.add(fault[0], file, line, f"id {id_!r}: {fault[1]}", rows=self._rows)
+                self.findings.add(fault[0], file, line, f"id {id_!r}: {fault[1]}", rows=self._rows)
             self.bad_ids.add(id_)
             return -1
         if id_ in self.bad_ids:  # its first text was empty, or not text
-            self.log.add(
+            self.findings.add(
                 "clashing_id",
                 file,
                 line,
@@ -235,19 +211,19 @@ class FunctionTable:
     def _add_again(self, number: int, id_: str, text: str, file: str, line: int) -> int:
         if self.texts[number] == text:
             if self._repeats_are_notes:
-                self.log.add("repeated_function", file, line, f"id {id_!r}")
+                self.findings.add("repeated_function", file, line, f"id {id_!r}")
             return number
         first_file, first_line = self._places[number]
         if self.texts[number] is not None:
             detail = f"id {id_!r} has another text at {file}:{line}"
-            self.log.add("clashing_id", first_file, first_line, detail, rows=self._rows)
+            self.findings.add("clashing_id", first_file, first_line, detail, rows=self._rows)
             self.texts[number] = None
             self.index.pop(id_, None)
             self.bad_ids.add(id_)
         elif not self._repeats_are_notes:
             return -1
         detail = f"id {id_!r} has another text at {first_file}:{first_line}"
-        self.log.add("clashing_id", file, line, detail, rows=self._rows)
+        self.findings.add("clashing_id", file, line, detail, rows=self._rows)
         return -1
 
 
@@ -276,8 +252,6 @@ def text_groups(functions: Iterable[str]) -> np.ndarray:
     >>> text_groups(["int  f()", "int g()", "int f()\\n"]).tolist()
     [0, 1, 0]
     """
-    import numpy as np
-
     known: dict[str, int] = {}
     return np.array(
         [known.setdefault(" ".join(text.split()), len(known)) for text in functions], dtype=np.int32
@@ -286,8 +260,6 @@ def text_groups(functions: Iterable[str]) -> np.ndarray:
 
 def fingerprint(functions: list[str], splits: dict[str, ClonePairs]) -> str:
     """SHA-256 of what the pairs say: texts in use, and sorted (text, text, label) per split."""
-    import numpy as np
-
     digests = [hashlib.sha256(text.encode()).digest() for text in functions]
     used: set[bytes] = set()
     for pairs in splits.values():
@@ -311,8 +283,6 @@ def subsample(
 
     A fraction of n rows is n x fraction rounded down, at least one row.
     """
-    import numpy as np
-
     draw = np.random.default_rng(seed)
     rows = np.arange(len(pairs))
     wanted = max(1, int(len(rows) * fraction + 1e-9))
@@ -328,16 +298,12 @@ def subsample(
 
 def _keys(pairs: ClonePairs, numbers: np.ndarray) -> np.ndarray:
     """One number per unordered pair of `numbers`, so that equal pairs have equal keys."""
-    import numpy as np
-
     left, right = numbers[pairs.left].astype(np.int64), numbers[pairs.right].astype(np.int64)
     return np.minimum(left, right) * (int(numbers.max()) + 1) + np.maximum(left, right)
 
 
 def _rows_with_both_labels(keys: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Mask of the rows whose key occurs with label 0 and with label 1."""
-    import numpy as np
-
     ordered = np.sort(keys * 2 + label)  # a key with both labels: an even number, then the next
     both = ordered[:-1][(ordered[1:] == ordered[:-1] + 1) & (ordered[:-1] % 2 == 0)] // 2
     return np.isin(keys, both) if len(both) else np.zeros(len(keys), dtype=bool)
@@ -345,8 +311,6 @@ def _rows_with_both_labels(keys: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 def _repeats(keys: np.ndarray) -> np.ndarray:
     """Mask of the rows whose key stood in an earlier row."""
-    import numpy as np
-
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():  # quick to see for the pairs of a full test list
         return np.zeros(len(keys), dtype=bool)
@@ -355,131 +319,98 @@ def _repeats(keys: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _usable(split: RawSplit, table: FunctionTable, log: ProblemLog) -> np.ndarray:
-    """Mask of the rows to keep; what is wrong with the others goes to the log."""
-    import numpy as np
-
+def _usable(split: RawSplit, table: FunctionTable, findings: Findings) -> np.ndarray:
+    """Numbers of the rows to keep; what is wrong with the others is a finding."""
     pairs, keep = split.pairs, np.ones(len(split.pairs), dtype=bool)
     withdrawn = np.array([text is None for text in table.texts] or [False], dtype=bool)
-    numbers = np.arange(len(withdrawn))
     bad = withdrawn[pairs.left] | withdrawn[pairs.right]
     same = (pairs.left == pairs.right) & ~bad
-    both = _rows_with_both_labels(_keys(pairs, numbers), pairs.label) & ~bad & ~same
+    keys = _keys(pairs, np.arange(len(withdrawn)))
+    both = _rows_with_both_labels(keys, pairs.label) & ~bad & ~same
     for kind, mask in (("bad_function", bad), ("self_pair", same), ("both_labels", both)):
-        for row in np.flatnonzero(mask):
+        for row in np.flatnonzero(mask).tolist():
             left, right = table.ids[pairs.left[row]], table.ids[pairs.right[row]]
-            log.add(kind, *split.place(int(row)), f"{left!r}, {right!r}, label {pairs.label[row]}")
+            detail = f"{left!r}, {right!r}, label {pairs.label[row]}"
+            findings.add(kind, *split.place(row), detail)
         keep &= ~mask
-    return keep
+    return np.flatnonzero(keep)
 
 
-def _note_repeats(name: str, split: RawSplit, log: ProblemLog, n_functions: int) -> dict[str, int]:
-    import numpy as np
-
-    pairs = split.pairs
-    ordered = pairs.left.astype(np.int64) * n_functions + pairs.right
-    exact = _repeats(ordered)
-    mirrored = _repeats(_keys(pairs, np.arange(n_functions))) & ~exact
-    for kind, mask in (("duplicate_rows", exact), ("mirrored_rows", mirrored)):
-        if mask.any():
-            file, line = split.place(int(np.flatnonzero(mask)[0]))
-            log.add(kind, file, line, f"first of {int(mask.sum()):,} in {name}", n=int(mask.sum()))
-    return {"duplicate": int(exact.sum()), "mirrored": int(mirrored.sum())}
-
-
-def _note_texts(name: str, split: RawSplit, log: ProblemLog, groups: np.ndarray) -> dict[str, int]:
-    import numpy as np
-
-    pairs = split.pairs
+def _split_facts(
+    name: str, split: RawSplit, groups: np.ndarray, findings: Findings
+) -> dict[str, int]:
+    """Rows of one split that repeat others or contradict them, each also a note."""
+    pairs, numbers = split.pairs, np.arange(len(groups))
+    exact = _repeats(pairs.left.astype(np.int64) * len(groups) + pairs.right)
+    mirrored = _repeats(_keys(pairs, numbers)) & ~exact
+    text_keys = _keys(pairs, groups)
     identical = (groups[pairs.left] == groups[pairs.right]) & (pairs.label == 0)
-    keys = _keys(pairs, groups)
-    both = _rows_with_both_labels(keys, pairs.label)
-    counts = {
-        "identical_not_clones": int(identical.sum()),
-        "text_conflicts": len(np.unique(keys[both])),
-    }
-    for kind, mask in (("identical_not_clones", identical), ("text_conflicts", both)):
-        if counts[kind]:
-            log.add(
-                kind, *split.place(int(np.flatnonzero(mask)[0])), f"first in {name}", n=counts[kind]
-            )
-    return counts
+    conflicts = _rows_with_both_labels(text_keys, pairs.label)
+    facts = {}
+    for kind, mask in (
+        ("duplicate_rows", exact),
+        ("mirrored_rows", mirrored),
+        ("identical_not_clones", identical),
+        ("text_conflicts", conflicts),
+    ):
+        n = len(np.unique(text_keys[mask])) if kind == "text_conflicts" else int(mask.sum())
+        facts[kind] = n
+        if n:
+            first = f"first of {n:,} in {name}" if "rows" in kind else f"first in {name}"
+            findings.add(kind, *split.place(int(np.flatnonzero(mask)[0])), first, n=n)
+    if pairs.prior in (0.0, 1.0):
+        findings.add("one_label", name, None, f"every label is {int(pairs.prior)}")
+    return facts
 
 
 def _shared(
-    raw: dict[str, RawSplit], groups: np.ndarray, log: ProblemLog
+    raw: dict[str, RawSplit], groups: np.ndarray, findings: Findings
 ) -> dict[str, dict[str, int]]:
     """What every two splits share: ids, texts (functions of the second), pairs."""
-    import numpy as np
-
     shared: dict[str, dict[str, int]] = {"ids": {}, "texts": {}, "pairs": {}}
-    names = list(raw)
-    members = {name: raw[name].pairs.functions() for name in names}
+    members = {name: split.pairs.functions() for name, split in raw.items()}
     numbers = np.arange(len(groups))
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            label = f"{one}/{other}"
-            n_ids = len(np.intersect1d(members[one], members[other]))
-            shared["ids"][label] = n_ids
-            in_one = np.isin(groups[members[other]], groups[members[one]])
-            shared["texts"][label] = int(in_one.sum())
-            if n_ids:
-                log.add("shared_ids", other, None, label, n=n_ids)
-                pairs = np.isin(_keys(raw[other].pairs, numbers), _keys(raw[one].pairs, numbers))
-                shared["pairs"][label] = int(pairs.sum())
-                if pairs.any():
-                    row = int(np.flatnonzero(pairs)[0])
-                    log.add("shared_pairs", *raw[other].place(row), label, n=int(pairs.sum()))
+    for one, other in combinations(raw, 2):
+        label = f"{one}/{other}"
+        n_ids = len(np.intersect1d(members[one], members[other]))
+        shared["ids"][label] = n_ids
+        in_one = np.isin(groups[members[other]], groups[members[one]])
+        shared["texts"][label] = int(in_one.sum())
+        if n_ids:
+            findings.add("shared_ids", other, None, label, n=n_ids)
+            pairs = np.isin(_keys(raw[other].pairs, numbers), _keys(raw[one].pairs, numbers))
+            shared["pairs"][label] = n_pairs = int(pairs.sum())
+            if n_pairs:
+                place = raw[other].place(int(np.flatnonzero(pairs)[0]))
+                findings.add("shared_pairs", *place, label, n=n_pairs)
     return shared
 
 
-def _facts(raw: dict[str, RawSplit], groups: np.ndarray, log: ProblemLog) -> dict[str, Any]:
-    repeats = {name: _note_repeats(name, split, log, len(groups)) for name, split in raw.items()}
-    texts = {name: _note_texts(name, split, log, groups) for name, split in raw.items()}
-    for name, split in raw.items():
-        if split.pairs.prior in (0.0, 1.0):
-            log.add("one_label", name, None, f"every label is {int(split.pairs.prior)}")
-    shared = _shared(raw, groups, log)
+def _facts(raw: dict[str, RawSplit], groups: np.ndarray, findings: Findings) -> dict[str, Any]:
+    facts = {name: _split_facts(name, split, groups, findings) for name, split in raw.items()}
+    shared = _shared(raw, groups, findings)
+
+    def of(kind: str) -> dict[str, int]:
+        return {name: counts[kind] for name, counts in facts.items()}
+
     return {
         "functions": len(groups),
         "distinct_texts": int(groups.max()) + 1,
         "share_of_clones": {name: split.pairs.prior for name, split in raw.items()},
-        "repeated_rows": {name: counts["duplicate"] for name, counts in repeats.items()},
-        "mirrored_rows": {name: counts["mirrored"] for name, counts in repeats.items()},
-        "identical_texts_with_label_0": {n: f["identical_not_clones"] for n, f in texts.items()},
-        "text_pairs_with_both_labels": {n: f["text_conflicts"] for n, f in texts.items()},
+        "repeated_rows": of("duplicate_rows"),
+        "mirrored_rows": of("mirrored_rows"),
+        "identical_texts_with_label_0": of("identical_not_clones"),
+        "text_pairs_with_both_labels": of("text_conflicts"),
         "ids_in_both": shared["ids"],
         "functions_of_the_second_whose_text_is_in_the_first": shared["texts"],
         "pairs_in_both": shared["pairs"],
     }
 
 
-def _compact(
-    table: FunctionTable, raw: dict[str, RawSplit]
-) -> tuple[list[str], list[str], dict[str, ClonePairs]]:
-    """Leave withdrawn functions out and renumber the pairs."""
-    import numpy as np
-
-    keep = [i for i, text in enumerate(table.texts) if text is not None]
-    number = np.full(len(table.texts), -1, dtype=np.int32)
-    number[keep] = np.arange(len(keep), dtype=np.int32)
-    splits = {
-        name: ClonePairs(
-            left=number[s.pairs.left], right=number[s.pairs.right], label=s.pairs.label
-        )
-        for name, s in raw.items()
-    }
-    return [table.ids[i] for i in keep], [table.texts[i] or "" for i in keep], splits
-
-
-def _kept(split: RawSplit, rows: np.ndarray) -> RawSplit:
-    return RawSplit(pairs=split.pairs.take(rows), place=lambda i: split.place(int(rows[i])))
-
-
 def assemble(
     table: FunctionTable,
     raw: dict[str, RawSplit],
-    log: ProblemLog,
+    findings: Findings,
     *,
     source: str,
     revision: str | None,
@@ -492,21 +423,26 @@ def assemble(
         DataError: With the whole report, where the policy is `stop` and a row is bad, or a split
             is left empty.
     """
-    import numpy as np
-
-    usable = {name: np.flatnonzero(_usable(split, table, log)) for name, split in raw.items()}
-    log.stop_if_needed()
+    usable = {name: _usable(split, table, findings) for name, split in raw.items()}
+    findings.stop_if_needed()
     for name, rows in usable.items():
         if not len(rows):
-            log.add("no_rows_left", name, None, "every row was dropped")
-    log.stop_if_needed()
-    raw = {name: _kept(split, usable[name]) for name, split in raw.items()}
-    ids, functions, splits = _compact(table, raw)
-    raw = {name: RawSplit(pairs=splits[name], place=split.place) for name, split in raw.items()}
+            findings.add("no_rows_left", name, None, "every row was dropped")
+    findings.stop_if_needed()
+    # Withdrawn functions are left out, and the pairs numbered anew.
+    keep = [at for at, text in enumerate(table.texts) if text is not None]
+    number = np.full(len(table.texts), -1, dtype=np.int32)
+    number[keep] = np.arange(len(keep), dtype=np.int32)
+    for name, rows in usable.items():
+        pairs, place = raw[name].take(rows)
+        left, right = number[pairs.left], number[pairs.right]
+        raw[name] = RawSplit(ClonePairs(left=left, right=right, label=pairs.label), place)
+    functions = [table.texts[at] or "" for at in keep]
+    splits = {name: split.pairs for name, split in raw.items()}
     groups = text_groups(functions)
-    log.facts = _facts(raw, groups, log)
+    findings.facts = _facts(raw, groups, findings)
     return CloneData(
-        ids=ids,
+        ids=[table.ids[at] for at in keep],
         functions=functions,
         text_group=groups,
         splits=splits,
@@ -515,5 +451,5 @@ def assemble(
         fingerprint=fingerprint(functions, splits),
         licence=licence,
         note=note,
-        problems=log.freeze(),
+        problems=findings,
     )

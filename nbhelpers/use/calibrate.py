@@ -16,7 +16,7 @@ from nbhelpers.common.files import expanded, is_number, kind_of, read_json, rebu
 from nbhelpers.common.formatting import percent
 from nbhelpers.common.result_files import DetectorFile
 from nbhelpers.data.canonical import canonical
-from nbhelpers.data.instruction_files import ENDINGS
+from nbhelpers.data.files import ENDINGS
 from nbhelpers.data.languages import label_of
 from nbhelpers.data.near_duplicates import ShingleIndex
 from nbhelpers.errors import ConfigError, DataError

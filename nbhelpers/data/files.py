@@ -1,0 +1,738 @@
+"""Files of rows: what a source names, which split each file is, and the rows of a file by place.
+
+Read are JSON, JSON Lines, CSV, TSV and Parquet, the text formats also packed by gzip; of one file,
+a folder of them, or a data set on the hub.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path, PurePath, PurePosixPath
+from typing import IO, Any, NamedTuple, TypeVar
+
+from nbhelpers.common.files import expanded, is_folder, kind_of
+from nbhelpers.data.findings import Findings
+from nbhelpers.data.hub import Files, fetch, is_repo_id
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.presets.checks import DATASET_PREFIX
+
+MAIN_SPLITS = ("train", "valid", "test")
+SMOKE = "smoke"
+SMOKE_LICENCE = "Apache-2.0"
+LOCAL_LICENCE = "not stated (local files)"
+
+JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
+CSV_ENDINGS = (".csv", ".tsv")
+ENDINGS = (*JSON_ENDINGS, ".parquet", *CSV_ENDINGS)
+PACKED = ".gz"
+# Rows are held in memory as Python texts, about three times their size on the disk; a JSON value is
+# held as bytes, text and objects at once.
+MAX_FILE_BYTES = 2 * 2**30
+MAX_JSON_BYTES = 512 * 2**20
+HEAD_BYTES = 64 * 1024
+BATCH_ROWS = 1024
+LARGEST_CELL = 2**30
+LIST_KEYS = ("data", "rows", "examples")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """One entry of a file: its line or row number from 1, and what stands there."""
+
+    file: str
+    line: int
+    values: Any
+
+
+class Fault(Exception):
+    """What is wrong with a record: kind of finding and detail."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(kind, detail)
+        self.kind, self.detail = kind, detail
+
+
+def usable(
+    records: Iterable[Record], make: Callable[[Record], T], findings: Findings
+) -> Iterator[T]:
+    """What `make` makes of the records; a `Fault` that it raises is a finding at that place."""
+    for record in records:
+        try:
+            if not isinstance(record.values, dict):
+                kind = type(record.values).__name__
+                raise Fault("not_a_row", f"it is {kind}: {shorten(record.values)}")
+            yield make(record)
+        except Fault as fault:
+            findings.add(fault.kind, record.file, record.line, fault.detail)
+
+
+def shorten(value: object, limit: int = 60) -> str:
+    """`repr` of a value, cut to a length that a report can show."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 2]}…{text[0]}"
+
+
+def check_choice(on_bad_rows: object, train_fraction: object = 1.0) -> None:
+    """Refuse an unknown policy for bad rows, and a share of the rows that is none.
+
+    Raises:
+        ConfigError: Names the argument and what it may be.
+    """
+    if on_bad_rows not in ("stop", "drop"):
+        raise ConfigError(f"on_bad_rows={on_bad_rows!r} is not known.", fix='use "stop" or "drop".')
+    if type(train_fraction) not in (int, float) or not 0 < train_fraction <= 1:  # type: ignore[operator]
+        raise ConfigError(
+            f"train_fraction={train_fraction!r} is not in (0, 1].", fix="0.1 takes a tenth."
+        )
+
+
+def check_whole(low: int, **values: object) -> None:
+    """Refuse what is no whole number from `low` up.
+
+    Raises:
+        ConfigError: Names the argument.
+    """
+    for name, value in values.items():
+        if type(value) is not int or value < low:
+            raise ConfigError(
+                f"{name}={value!r} is no whole number from {low} up.",
+                fix=f"set {name}={max(low, 100) if low else 0}, say.",
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# Which files a source names.
+
+
+def find_files(
+    source: str,
+    revision: str | None,
+    findings: Findings,
+    *,
+    what: str = "data",
+    endings: tuple[str, ...] = ENDINGS,
+    choose: Callable[[list[str]], list[str]] | None = None,
+    lack: str = f"no files of rows ({', '.join((*JSON_ENDINGS, '.parquet', '.csv'))})",
+) -> Files:
+    """The files that a source names: one file, those of a folder, or those on the hub.
+
+    Args:
+        source: A path, `owner/name`, or `owner/name/folder` for a folder of a data set.
+        revision: Branch, tag or commit on the hub.
+        findings: Gets notes on what was ignored or cached.
+        what: Name of the parameter, for errors.
+        endings: Of the files.
+        choose: Which of a data set's files to fetch from the hub; none: those of one format.
+        lack: What the hub's data set has not where nothing is chosen.
+
+    Raises:
+        DataError: Nothing of the kind is there or can be reached.
+    """
+    if not isinstance(source, str) or not source.strip() or "\0" in source:
+        raise _unknown_source(source, what)
+    path = expanded(source, what)
+    if not source.startswith(DATASET_PREFIX) and (kind := kind_of(path)):
+        if revision is not None:
+            findings.add("ignored_revision", source, None, f"revision {revision!r}")
+        return _local_files(path, kind, source, endings)
+    owner, name, *folders = [*source.removeprefix(DATASET_PREFIX).split("/"), ""]
+    repo_id, under = f"{owner}/{name}", "/".join(folders).strip("/")
+    if not source.startswith(DATASET_PREFIX):
+        _refuse_lost_path(source, endings)
+    if not is_repo_id(repo_id):
+        raise _unknown_source(source, what)
+    usual = HUB_FOLDERS.get(repo_id, "")
+
+    def chosen(names: list[str]) -> list[str]:
+        inside = [name for name in names if name.startswith(f"{under or usual}/")]
+        names = inside if under or (usual and inside) else names
+        return (choose or _of_one_format)(names)
+
+    files = fetch(repo_id, revision, findings, choose=chosen, lack=lack)
+    return files._replace(source=f"{repo_id}/{under or usual}") if under or usual else files
+
+
+HUB_FOLDERS = {"google-research-datasets/mbpp": "full"}  # of the forms that stand side by side
+RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+
+
+def is_data(name: PurePath, endings: tuple[str, ...] = ENDINGS) -> bool:
+    """Whether a file is read as rows, by its name: hidden ones and records about data are not."""
+    is_hidden = any(part.startswith(".") for part in name.parts)
+    return ending_of(name) in endings and not is_hidden and name.name not in RECORDS
+
+
+def ending_of(name: PurePath) -> str:
+    """The ending that tells the format, in lower case; that of a packed file stands before `.gz`.
+
+    >>> ending_of(PurePath("a/train.jsonl.gz")), ending_of(PurePath("rows.CSV"))
+    ('.jsonl', '.csv')
+    """
+    ending = name.suffix.lower()
+    return name.with_suffix("").suffix.lower() if ending == PACKED else ending
+
+
+def _local_files(path: Path, kind: str, source: str, endings: tuple[str, ...]) -> Files:
+    if kind == "file":
+        if ending_of(path) not in endings:
+            raise DataError(
+                f"{source} cannot be read: its name ends in {path.suffix or 'nothing'}.",
+                fix=f"write the rows as one of {', '.join(endings)}.",
+            )
+        return Files(path.parent, [path.name], source, None, LOCAL_LICENCE)
+    try:
+        if kind != "folder":
+            raise PermissionError(None, "it is no plain file or folder, or it may not be looked at")
+        names = [
+            file.relative_to(path).as_posix()
+            for file in sorted(path.rglob("*"))
+            if is_data(file.relative_to(path), endings) and file.is_file()
+        ]
+        there = sorted(child.name for child in path.iterdir())
+    except OSError as error:
+        raise DataError(
+            f"{source} cannot be read: {error.strerror}.", fix=f"chmod -R u+rX {source}"
+        ) from error
+    if not names:
+        raise DataError(
+            f"The folder {source} holds no file that is read ({', '.join(endings)}).",
+            fix="put train.jsonl there, or name another folder.",
+            details=f"it holds: {', '.join(there[:12]) or 'nothing'}",
+        )
+    return Files(path, names, source, None, LOCAL_LICENCE)
+
+
+def _of_one_format(names: list[str]) -> list[str]:
+    """Parquet files where there are any, else those that name a split, else all files of rows."""
+    rows = [name for name in names if is_data(PurePosixPath(name))]
+    parquet = [name for name in rows if name.endswith(".parquet")]
+    return parquet or [name for name in rows if split_of(name) is not None] or rows
+
+
+def _refuse_lost_path(source: str, endings: tuple[str, ...]) -> None:
+    """Stop at once where a text is meant as a path and nothing is there; the hub is not asked."""
+    path = expanded(source, "data")
+    is_path = (
+        source.startswith((".", "/", "~"))
+        or source.endswith(("/", *endings))
+        or "\\" in source
+        or (len(path.parts) > 1 and is_folder(path.parts[0]))
+    )
+    if not is_path or "://" in source:
+        return
+    parent = next((p for p in path.parents if is_folder(p)), Path())
+    try:
+        there = sorted(p.name for p in parent.iterdir())[:12]
+    except OSError:
+        there = ["what may not be listed"]
+    raise DataError(
+        f"There is no file or folder {source}.",
+        fix=f"correct the path (for a data set on the hub write {DATASET_PREFIX}owner/name).",
+        details=f"{parent} holds: {', '.join(there) or 'nothing'}",
+    )
+
+
+def _unknown_source(source: object, what: str) -> DataError:
+    is_main = what == "data"
+    sample = f"`{SMOKE}`, nor " if is_main else ""
+    revision = "; a revision goes into data_revision." if is_main else "."
+    return DataError(
+        f"{what}={shorten(source)} is neither {sample}a file or folder here, nor a data set on the "
+        "hub (owner/name).",
+        fix=f"write {f'`{SMOKE}`, ' if is_main else ''}./file.jsonl, ./folder or owner/name"
+        + revision,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Which split a file is: by its name, as `datasets` names files, or by its folder's.
+
+
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "train_sft"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "valid"),
+    **dict.fromkeys(("test", "test_sft"), "test"),
+}
+# train-00001-of-00004-1a2b3c4d5e6f7081: a part's number, that of all parts, a hash.
+_SHARD = re.compile(r"[-_.](?P<part>\d{1,6})(?:-of-(?P<parts>\d{1,6})(?:-[0-9a-f]{16})?)?$")
+
+
+def split_of(name: str) -> str | None:
+    """Split that a file belongs to, by its name or else its folder's; `test_x` is one of its own.
+
+    >>> split_of("data/validation-00000-of-00001-0123456789abcdef.parquet"), split_of("dev.json")
+    ('valid', 'valid')
+    >>> split_of("default/test/0000.parquet"), split_of("my_rows.csv")
+    ('test', None)
+    """
+    path = PurePosixPath(name)
+    for word in (_SHARD.sub("", _stem(path)), path.parent.name):
+        if word in SPLIT_NAMES or word.startswith("test_"):
+            return SPLIT_NAMES.get(word, word)
+    return None
+
+
+def _stem(path: PurePosixPath) -> str:
+    return PurePosixPath(path.stem).stem if path.suffix.lower() == PACKED else path.stem
+
+
+def sort_files(
+    names: list[str], findings: Findings, *, require: tuple[str, ...] = ("train",)
+) -> dict[str, list[str]]:
+    """Sort files into splits; a single file without a split's name is the training data.
+
+    Raises:
+        DataError: A split or a part of one is missing, or it is not clear which file is what.
+    """
+    names = _of_one_configuration(sorted(names), findings)
+    files_of: dict[str, list[str]] = {}
+    for name in names:
+        files_of.setdefault(split_of(name) or "", []).append(name)
+    unsorted, listed = files_of.pop("", []), ", ".join(names[:8])
+    if len(names) == 1 and unsorted:
+        files_of = {"train": names}
+    elif not files_of:
+        detail = (
+            f"no name says train, valid or test: {listed}; name one of "
+            f"these files as the data, or rename it to train{PurePosixPath(names[0]).suffix}"
+        )
+        findings.add("ambiguous_files", names[0], None, detail)
+        findings.stop_if_needed()
+    else:
+        for name in unsorted:
+            findings.add("ignored_file", name, None, "no split in its name")
+    for split in require:
+        if split not in files_of:
+            findings.add("missing_file", split, None, f"no {split}.*; there are {listed}")
+    for split, files in files_of.items():
+        _check_parts(split, files, findings)
+    if findings.has_any("missing_file", "missing_shard", "ambiguous_files"):
+        findings.stop_if_needed()
+    others = [split for split in files_of if split not in MAIN_SPLITS]
+    return {split: files_of[split] for split in (*MAIN_SPLITS, *others) if split in files_of}
+
+
+def _of_one_configuration(names: list[str], findings: Findings) -> list[str]:
+    """Of a data set with a folder for each configuration the one that is named `default`."""
+
+    def configuration(name: str) -> str:
+        parts = PurePosixPath(name).parent.parts
+        return "/".join(part for part in parts if part != "data" and part not in SPLIT_NAMES)
+
+    default = [name for name in names if configuration(name) == "default"]
+    if not default or len(default) == len(names):
+        return names
+    other = next(name for name in names if name not in default)
+    n = len(names) - len(default)
+    findings.add("ignored_file", other, None, "of another configuration than default", n=n)
+    return default
+
+
+def _check_parts(split: str, files: list[str], findings: Findings) -> None:
+    """Parts that are missing or stand twice."""
+    folders = sorted({str(PurePosixPath(file).parent) for file in files})
+    if len(folders) > 1:
+        detail = f"{split} stands in {', '.join(folders)}"
+        findings.add("ambiguous_files", files[0], None, detail)
+        return
+    stems = [_stem(PurePosixPath(file)) for file in files]
+    if twice := [file for file, stem in zip(files, stems, strict=True) if stems.count(stem) > 1]:
+        findings.add("ambiguous_files", twice[0], None, f"{split} stands in {', '.join(twice)}")
+    numbers = [match for stem in stems if (match := _SHARD.search(stem)) and match["parts"]]
+    parts = [int(match["part"]) for match in numbers]
+    totals = {int(match["parts"]) for match in numbers}
+    if numbers and (len(totals) > 1 or len(numbers) < len(stems) or len(set(parts)) < len(parts)):
+        lost = "one numbering of its parts: files of two exports are mixed"
+        findings.add("missing_shard", files[0], None, f"{split} lacks {lost}")
+    elif numbers and (missing := sorted(set(range(total := max(totals))) - set(parts))):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        lost = f"part {missing[0]:05d} of {total:05d}{more}"
+        findings.add("missing_shard", files[0], None, f"{split} lacks {lost}")
+
+
+# ------------------------------------------------------------------------------------------------
+# The rows of a file, strict and by place; what cannot be read goes to the findings.
+
+
+Rows = Iterator[tuple[int, Any]]
+
+# First bytes that say that a file is not what its name says: (start, kind, detail).
+SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
+    (b"\xff\xfe", "wrong_encoding", "begins with the mark of UTF-16 or UTF-32 (little endian)"),
+    (b"\xfe\xff", "wrong_encoding", "begins with the mark of UTF-16 (big endian)"),
+    (
+        b"version https://git-lfs.github.com",
+        "unreadable_file",
+        "is a Git LFS pointer, not the file; fetch it: git lfs pull",
+    ),
+    (b"PK\x03\x04", "unreadable_file", "is a zip archive; unpack it: unzip FILE"),
+    (b"PAR1", "unreadable_file", "is a Parquet file; name it .parquet"),
+    (b"\x80\x02", "unreadable_file", "is a pickle; nothing is unpickled here"),
+    (b"\x80\x04", "unreadable_file", "is a pickle; nothing is unpickled here"),
+    (b"\x80\x05", "unreadable_file", "is a pickle; nothing is unpickled here"),
+    (b"ARROW1", "unreadable_file", "is an Arrow file; write it as Parquet"),
+    (b"BZh", "unreadable_file", "is compressed by bzip2; unpack it: bunzip2 FILE"),
+    (b"\xfd7zXZ", "unreadable_file", "is compressed by xz; unpack it: unxz FILE"),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "unreadable_file",
+        "is compressed by Zstandard; unpack it: unzstd FILE",
+    ),
+    (b"%PDF", "unreadable_file", "is a PDF"),
+    (
+        b"<!DOCTYPE",
+        "unreadable_file",
+        "is a web page, not data; download the file itself",
+    ),
+    (b"<html", "unreadable_file", "is a web page, not data; download the file itself"),
+)
+GZIP = b"\x1f\x8b"
+_ONLY_IN_BINARY = bytes(set(range(32)) - set(b"\t\n\r\f\v\x1b") - {0})
+
+
+def read_records(path: Path, name: str, findings: Findings) -> Iterator[Record]:
+    """The records of a file, in its order.
+
+    Args:
+        path: The file; its ending says the format.
+        name: How the file is called in findings.
+        findings: Get what is wrong; a file that cannot be read at all yields nothing.
+    """
+    rows, fatal = 0, n_unreadable(findings)
+    read = _read_parquet if ending_of(path) == ".parquet" else _read_text
+    for number, values in read(path, name, findings):
+        rows += 1
+        yield Record(name, number, values)
+    if not rows and not findings.bad_rows.get(name) and n_unreadable(findings) == fatal:
+        findings.add("empty_file", name, None, "0 rows" if path.stat().st_size else "0 bytes")
+
+
+def n_unreadable(findings: Findings) -> int:
+    """How many files could not be read so far."""
+    return sum(
+        findings.counts.get(kind, 0) for kind in ("unreadable_file", "wrong_encoding", "too_large")
+    )
+
+
+@contextmanager
+def opened(path: Path, name: str, findings: Findings) -> Iterator[io.BufferedReader | None]:
+    """A text file after its byte order mark, unpacked where it is packed by gzip.
+
+    None, and a finding, where it is not text; what fails while it is read is a finding too.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb", buffering=HEAD_BYTES))
+            stream = _text_in(file, path, name, findings)
+        except DAMAGE as error:
+            stream = None
+            findings.add("unreadable_file", name, None, _damage(error))
+        try:
+            yield stream
+        except DAMAGE as error:
+            findings.add("unreadable_file", name, None, _damage(error))
+
+
+DAMAGE = (OSError, EOFError, zlib.error)  # what reading raises, also of a packed file
+
+
+def _damage(error: Exception) -> str:
+    plain = error.strerror if isinstance(error, OSError) else ""
+    return plain or f"is gzip, but damaged: {error}"
+
+
+def _text_in(
+    file: io.BufferedReader, path: Path, name: str, findings: Findings
+) -> io.BufferedReader | None:
+    if (size := path.stat().st_size) > MAX_FILE_BYTES:
+        detail = f"{size / 2**30:.1f} GiB; at most {MAX_FILE_BYTES / 2**30:.0f} GiB are read"
+        findings.add("too_large", name, None, detail)
+        return None
+    if file.peek(2).startswith(GZIP):
+        file = io.BufferedReader(gzip.GzipFile(fileobj=file), HEAD_BYTES)
+    head = file.peek(HEAD_BYTES)
+    if fault := head_fault(head):
+        findings.add(fault[0], name, None, fault[1])
+        return None
+    if head.startswith(BYTE_ORDER_MARK):
+        findings.add("byte_order_mark", name, 1)
+        file.read(len(BYTE_ORDER_MARK))
+    return file
+
+
+def head_fault(head: bytes) -> tuple[str, str] | None:
+    """What the first bytes give away: another format, another encoding, no text at all."""
+    for start, kind, detail in SIGNATURES:
+        if head.startswith(start):
+            return kind, detail
+    n_nul = head.count(0)
+    if n_nul > len(head) // 4 and head[:2].count(0) == 1:
+        return "wrong_encoding", "looks like UTF-16 without its mark"
+    odd = len(head) - len(head.translate(None, _ONLY_IN_BINARY))
+    if odd + n_nul > len(head) // 10:
+        return "unreadable_file", "is a binary file, not text"
+    return None
+
+
+def _read_text(path: Path, name: str, findings: Findings) -> Rows:
+    with opened(path, name, findings) as stream:
+        if stream is None:
+            return
+        ending = ending_of(path)
+        if ending in CSV_ENDINGS:
+            yield from _read_csv(stream, name, findings)
+        elif _is_one_value(stream.peek(HEAD_BYTES), ending):
+            yield from _read_json_value(stream, name, findings)
+        else:
+            yield from read_lines(stream, name, findings)
+
+
+def _is_one_value(head: bytes, ending: str) -> bool:
+    """Whether a file is one JSON value (a list, or an object with a list) and not one a line."""
+    text = head.lstrip()
+    if text.startswith(b"["):
+        return True
+    first, _, rest = text.partition(b"\n")
+    if not text.startswith(b"{") or ending != ".json":
+        return False
+    values = _object_in(first)
+    if values is None:  # spread over lines, unless the second line stands alone
+        return _object_in(rest.lstrip().partition(b"\n")[0]) is None
+    return not rest.strip() and all(isinstance(value, list | dict) for value in values.values())
+
+
+def _object_in(line: bytes) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; one that has a key twice would lose a value without a word."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} stands twice in one object")
+    return fields
+
+
+def read_lines(stream: IO[bytes], name: str, findings: Findings) -> Rows:
+    """The values of JSON Lines, each with its line."""
+    rows = crlf = 0
+    for number, line in enumerate(stream, 1):
+        if line.isspace():
+            findings.add("blank_line", name, number)
+            continue
+        rows += 1
+        crlf += line.endswith(b"\r\n")
+        try:
+            yield number, json.loads(line.decode(), object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            fault = line_fault(line, error)
+            findings.add(fault.kind, name, number, fault.detail)
+    findings.read(name, rows)
+    if crlf:
+        findings.add("crlf", name, None, "", n=crlf)
+
+
+def line_fault(line: bytes, error: Exception) -> Fault:
+    """Why a line is not JSON, or no text."""
+    if isinstance(error, UnicodeDecodeError):
+        byte = line[error.start]
+        return Fault("not_utf8", f"byte {error.start + 1} of the line is 0x{byte:02x}")
+    if isinstance(error, RecursionError):
+        return Fault("broken_json", "nested too deeply")
+    if b"\0" in line:
+        return Fault("nul_byte", f"at byte {line.index(0) + 1} of the line")
+    return Fault("broken_json", str(error).split("\n")[0][:100])
+
+
+def _read_json_value(stream: IO[bytes], name: str, findings: Findings) -> Rows:
+    data, line = stream.read(MAX_JSON_BYTES + 1), None
+    if len(data) > MAX_JSON_BYTES:
+        detail = f"one JSON value of more than {MAX_JSON_BYTES // 2**20} MiB; write one row a line"
+        findings.add("too_large", name, None, detail)
+        return
+    try:
+        rows = _rows_of(json.loads(data.decode(), object_pairs_hook=_unique))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        rows = f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
+    except RecursionError:
+        rows = "is JSON nested too deeply"
+    except ValueError as error:
+        rows = f"is not JSON: {str(error)[:120]}"
+    if isinstance(rows, str):
+        findings.add("unreadable_file", name, line, rows)
+        return
+    findings.read(name, len(rows))
+    yield from enumerate(rows, 1)
+
+
+def _rows_of(value: Any) -> list[Any] | str:
+    """The list of rows in a JSON value, or what the value is instead."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        return f"is JSON, but {type(value).__name__}; a list of rows is needed"
+    lists = [key for key in LIST_KEYS if isinstance(value.get(key), list)]
+    if len(lists) == 1:
+        return value[lists[0]]
+    keys = ", ".join(str(key)[:40] for key in list(value)[:8])
+    if value and all(isinstance(column, list | dict) for column in value.values()):
+        return (
+            f"is JSON column by column, or by split ({keys}); write a list of rows, one file a "
+            "split"
+        )
+    return f'is one JSON object ({keys}); a list of rows is needed, or {{"data": [...]}}'
+
+
+def _read_csv(stream: IO[bytes], name: str, findings: Findings) -> Rows:
+    limit = csv.field_size_limit(LARGEST_CELL)
+    try:
+        # Bytes that are not UTF-8 pass as lone surrogates, so that their row can be named.
+        text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")
+        yield from _csv_rows(text, name, findings)
+        text.detach()
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _csv_rows(text: io.TextIOWrapper, name: str, findings: Findings) -> Rows:
+    head = [text.readline()]
+    while head[-1] and not head[-1].strip():  # blank lines above the header
+        head.append(text.readline())
+    # Strict: else a quote that is never closed swallows the rest of the file.
+    delimiter = max(",;\t", key=head[-1].count)
+    reader = csv.reader(chain(head, text), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    rows = 0
+    for line, cells in _csv_lines(reader, name, findings):
+        if not any(cell.strip() for cell in cells):
+            findings.add("blank_line", name, line)
+        elif not header:
+            header = [cell.strip() for cell in cells]
+            if fault := _header_fault(header):
+                findings.add("unreadable_file", name, line, fault)
+                break
+        else:
+            rows += 1
+            if len(cells) != len(header):
+                detail = f"{len(cells)} cells under {len(header)} columns"
+                findings.add("ragged_row", name, line, detail)
+            elif any(not cell.isascii() and _ODD_BYTE.search(cell) for cell in cells):
+                findings.add("not_utf8", name, line, "a cell holds other bytes")
+            else:
+                yield line, dict(zip(header, cells, strict=True))
+    findings.read(name, rows)
+
+
+_ODD_BYTE = re.compile("[\udc80-\udcff]")
+
+
+def _csv_lines(reader: Any, name: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
+    """Each row with the line where it begins; a cell may hold line ends."""
+    line = 1
+    try:
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        findings.add("unreadable_file", name, line, f"is not CSV from line {line} on: {error}")
+
+
+def _header_fault(header: Iterable[str]) -> str:
+    names = [name.strip().lower() or "(no name)" for name in header]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return f"its header names a column twice: {', '.join(twice)}" if twice else ""
+
+
+def parquet_batches(
+    path: Path,
+    name: str,
+    findings: Findings,
+    *,
+    check: Callable[[Any], Iterable[Fault]],
+    columns: tuple[str, ...] | None = None,
+    texts: tuple[str, ...] = (),
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[Any]:
+    """Record batches of a Parquet file; nothing, and findings, where it cannot be read.
+
+    Args:
+        path: The file.
+        name: How the file is called in findings.
+        findings: Get what is wrong.
+        check: What is wrong with the schema.
+        columns: To be read; none: all.
+        texts: Columns that are read as dictionaries of distinct texts.
+        batch_rows: Rows of a batch.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        faults = list(check(pq.read_schema(path)))
+        for fault in faults:
+            findings.add(fault.kind, name, None, fault.detail)
+        if not faults:
+            with pq.ParquetFile(path, read_dictionary=list(texts)) as table:
+                yield from table.iter_batches(batch_size=batch_rows, columns=columns)
+    except (OSError, pa.ArrowException, ValueError) as error:  # a name that is not UTF-8 as well
+        detail = f"is not Parquet, or damaged: {str(error).split(chr(10))[0][:140]}"
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+        told = [detail for start, _, detail in SIGNATURES[:4] if head.startswith(start)]
+        findings.add("unreadable_file", name, None, (told or [detail])[0])
+
+
+def _read_parquet(path: Path, name: str, findings: Findings) -> Rows:
+    def check(schema: Any) -> list[Fault]:
+        fault = _header_fault(schema.names)
+        return [Fault("unreadable_file", fault)] if fault else []
+
+    number = 0
+    for batch in parquet_batches(path, name, findings, check=check):
+        for row in _batch_rows(batch):
+            number += 1
+            if isinstance(row, Fault):
+                findings.add(row.kind, name, number, row.detail)
+            else:
+                yield number, row
+    findings.read(name, number)
+
+
+def _batch_rows(batch: Any) -> Iterator[dict[str, Any] | Fault]:
+    """Rows of a batch as dicts, a fault for one with a value that Python cannot hold.
+
+    Dates and times ask and answer nothing, and some lie outside Python's calendar: not read.
+    """
+    import pyarrow as pa
+
+    batch = batch.select(
+        [at for at, kind in enumerate(batch.schema.types) if not pa.types.is_temporal(kind)]
+    )
+    try:
+        yield from batch.to_pylist()
+    except (UnicodeDecodeError, OverflowError):
+        for row in range(batch.num_rows):
+            try:
+                yield batch.slice(row, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield Fault("not_utf8", f"byte {error.start + 1} of a text")
+            except OverflowError as error:
+                yield Fault("not_text", str(error)[:100])
