@@ -56,7 +56,7 @@ def test_each_function_has_its_graph_in_its_place_or_its_reason() -> None:
 
 
 def test_a_graph_too_large_leaves_the_tokens(monkeypatch) -> None:
-    monkeypatch.setattr("nbhelpers.data.dataflow_program.MAX_EDGES", 3)
+    monkeypatch.setattr("nbhelpers.data.dataflow_program.MAX_SIZE", 5)
     table = extract_corpus([CODES[0], CODES[1]], "java")
     assert table[0].edges and not table[1].edges and len(table[1].tokens) == 28
     assert list(table.problems) == [1] and "more than" in table.problems[1]

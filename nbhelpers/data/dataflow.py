@@ -47,7 +47,7 @@ FORMAT = 2
 # - where the original fails halfway and silently gives no edges, `problem` says so; in text with
 #   parse errors the rules go on with what is there;
 # - depth costs no exponential time (the original walks a loop's body twice for each loop around it
-#   and overflows on deep expressions), and a graph beyond `MAX_EDGES` is refused.
+#   and overflows on deep expressions), and a graph beyond `MAX_SIZE` is refused.
 #
 # Source: Guo et al., "GraphCodeBERT: Pre-training Code Representations with Data Flow" (2021), 3;
 # `extract_dataflow` in microsoft/CodeBERT, GraphCodeBERT/clonedetection/run.py at commit 0db870f.

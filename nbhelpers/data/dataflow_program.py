@@ -183,11 +183,10 @@ def _problem(tree: Tree) -> str:
 
 COMES_FROM, COMPUTED_FROM = 0, 1
 
-# A graph beyond these is refused: about 500 MB as objects. The largest of the 9,134 functions of
+# Edges and their parents; a graph beyond is refused. The largest of the 9,134 functions of
 # BigCloneBench has 3,508 edges; what gets here is a chain of thousands of assignments in one
 # statement, whose edges grow with its square.
-MAX_EDGES = 4_000_000
-MAX_PARENTS = 16_000_000
+MAX_SIZE = 8_000_000
 
 
 class NoGraph(Exception):
@@ -250,7 +249,7 @@ def compile_program(code: Code, language: str, compat: str) -> Program:
 
     Raises:
         NoGraph: The original's rules break off on this code.
-        TooLarge: The writes alone have more than `MAX_PARENTS` sources.
+        TooLarge: The writes alone have more than `MAX_SIZE` sources.
     """
     compiler = _Compiler(code, strings_have_parts=compat != "checkpoint")
     rules, default = _RULES[language]
@@ -312,7 +311,7 @@ class _Compiler:
     def write(self, kind: int, targets: int, sources: int | None, *, apart: bool) -> _Emit:
         source_variables = tuple(self.variables_of(sources)) if sources is not None else ()
         self.sources += len(source_variables)
-        if self.sources > MAX_PARENTS:
+        if self.sources > MAX_SIZE:
             raise TooLarge
         return _Emit(Write(kind, self.variables_of(targets), source_variables, apart))
 
@@ -526,9 +525,6 @@ _RULES: dict[str, tuple[dict[str, Rule], Rule]] = {
 Parents = tuple[int, ...]
 Row = tuple[int, int, Parents]  # token, kind, tokens the value comes from
 
-# Added to a kind while the program runs: the row stands for one edge to each of its parents.
-_APART = 2
-
 
 def run_program(program: Program, code: Code) -> list[Row]:
     """Return the edges in the order of their tokens, those kept by the original's last filter.
@@ -536,28 +532,14 @@ def run_program(program: Program, code: Code) -> list[Row]:
     Kept is every edge of a token that has a parent or is one.
 
     Raises:
-        TooLarge: More than `MAX_EDGES` edges or `MAX_PARENTS` parents.
+        TooLarge: More than `MAX_SIZE` edges and parents.
     """
     rows: list[Row] = []
     _drive(_Runner(program, code).block(program.block, _State(), rows))
-    edges = sum(len(row[2]) if row[1] & _APART else 1 for row in rows)
-    if edges > MAX_EDGES or sum(len(row[2]) for row in rows) > MAX_PARENTS:
-        raise TooLarge
     rows.sort(key=lambda row: row[0])  # stable: equals sorting at every level
     linked = {row[0] for row in rows if row[2]}
     linked.update(chain.from_iterable(row[2] for row in rows))
-    return list(_spread(row for row in rows if row[0] in linked))
-
-
-def _spread(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the edges that each row stands for."""
-    for row in rows:
-        if row[1] & _APART:
-            token, kind, parents = row
-            for parent in parents:
-                yield token, kind - _APART, (parent,)
-        else:
-            yield row
+    return [row for row in rows if row[0] in linked]
 
 
 def _drive(task: Iterator[Iterator]) -> None:
@@ -602,19 +584,17 @@ class _Runner:
     def __init__(self, program: Program, code: Code) -> None:
         self.names, self.defines, self.places = program.names, program.defines, code.places
         self.known: dict[tuple[Loop, Parents], tuple[list[Row], dict[int, Parents]]] = {}
-        self.charged: dict[int, Parents] = {}  # the value of a name that was counted last
-        self.edges = self.parents = 0
+        self.room = MAX_SIZE
 
-    def count(self, edges: int, parents: int) -> None:
-        """Keep account of rows and of the tuples in them, so that memory cannot explode."""
-        self.edges += edges
-        self.parents += parents
-        if self.edges > MAX_EDGES or self.parents > MAX_PARENTS:
+    def spend(self, size: int) -> None:
+        """Keep account of rows and their parents, so that memory cannot explode."""
+        self.room -= size
+        if self.room < 0:
             raise TooLarge
 
     def block(self, block: Block, state: _State, rows: list[Row]) -> Iterator[Iterator]:
         values, names, places = state.values, self.names, self.places
-        read = n_parents = 0
+        spent = 0
         for item in block:
             if isinstance(item, int):
                 name, place = names[item], places[item]
@@ -623,27 +603,23 @@ class _Runner:
                     value = ()
                     if self.defines[item]:
                         state.put(name, (place,))
-                elif len(value) > 1 and self.charged.get(name) is not value:
-                    self.charged[name] = value
-                    n_parents += len(value)
                 rows.append((place, COMES_FROM, value))
-                read += 1
+                spent += 1 + len(value)
                 continue
-            self.count(read, n_parents)
-            read = n_parents = 0
+            self.spend(spent)
+            spent = 0
             if isinstance(item, Write):
                 self.write(item, state, rows)
             elif isinstance(item, Choice):
                 yield self.choice(item, state, rows)
             else:
                 yield self.loop(item, state, rows)
-        self.count(read, n_parents)
+        self.spend(spent)
 
     def write(self, item: Write, state: _State, rows: list[Row]) -> None:
-        kind = item.kind + _APART if item.apart else item.kind
-        if item.sources or not item.apart:
-            rows.extend((target, kind, item.sources) for target in item.targets)
-        self.count(len(item.targets), 0)
+        groups = [(source,) for source in item.sources] if item.apart else [item.sources]
+        self.spend(len(item.targets) * (len(groups) + len(item.sources)))
+        rows.extend((t, item.kind, group) for t in item.targets for group in groups)
         for target in item.targets:
             state.put(self.names[target], (target,))
 
@@ -683,8 +659,8 @@ class _Runner:
         fill = _Filler(state.values)
         for token, kind, parents in effect[0]:
             filled = fill[parents] if parents and parents[0] < 0 else parents
+            self.spend(1 + len(filled))
             rows.append((token, kind, filled))
-        self.count(len(effect[0]), sum(map(len, fill.values())))
         for name, value in {n: fill[v] for n, v in effect[1].items()}.items():
             state.put(name, value)
 
@@ -692,12 +668,11 @@ class _Runner:
         """One row for each token and kind, from all its parents in ascending order."""
         parts_of: dict[tuple[int, int], list[Parents]] = {}
         for token, kind, parents in rows:
-            parts_of.setdefault((token, kind & ~_APART), []).append(parents)
-        self.edges -= len(rows) - len(parts_of)
+            parts_of.setdefault((token, kind), []).append(parents)
+            self.room += 1 + len(parents)
         for (token, kind), parts in parts_of.items():
             parents = _union(parts)
-            if parents is not parts[0]:
-                self.count(0, len(parents))
+            self.spend(1 + len(parents))
             yield token, kind, parents
 
 
@@ -772,6 +747,6 @@ def read_function(code: str, language: str, compat: str) -> tuple[list[str], lis
     except NoGraph as error:
         return function.tokens, [], str(error), False
     except TooLarge:
-        reason = f"The data flow has more than {MAX_EDGES:,} edges or {MAX_PARENTS:,} parents."
+        reason = f"The data flow has more than {MAX_SIZE:,} edges and parents."
         return function.tokens, [], reason, True
     return function.tokens, rows, _problem(function.tree), False
