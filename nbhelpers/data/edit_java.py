@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import random
 
-from nbhelpers.data.edit_layout import Item, Style, columns, join, moved_comment, wrapped
+from nbhelpers.data.edit_layout import (
+    Item,
+    Style,
+    columns,
+    join,
+    moved_comment,
+    product_or_sum,
+    wrapped,
+)
 from nbhelpers.data.edit_tree import words
 from nbhelpers.data.syntax import COMMENTS, Tree
 
@@ -15,125 +23,90 @@ from nbhelpers.data.syntax import COMMENTS, Tree
 _TYPE_BRACKETS = frozenset({"type_arguments", "type_parameters"})
 _CONTROL = words("if for while switch catch synchronized try")
 _ASSIGNED = words("assignment_expression variable_declarator element_value_pair resource")
+_METHODS = words(
+    "method_declaration constructor_declaration compact_constructor_declaration static_initializer"
+)
 _COMPARE = frozenset({"<", ">", "<=", ">=", "==", "!="})
-_PRODUCTS = frozenset({"*", "/", "%"})
+_PRODUCTS = words("* / %")
+_LABELS = words("switch_block_statement_group labeled_statement switch_label")
+_INITIALIZERS = words("array_initializer element_value_array_initializer")
+_CALLS = words("method_invocation method_reference")
 _TIGHT = frozenset({".", "::", "@"})
 # Pairs of characters that read as one sign.
 _ONE_SIGN = words("++ -- && || == != <= >= += -= *= /= %= &= |= ^= << >> -> :: // /* */ .. <-")
 
 
-def between(syntax: Tree, a: int, b: int, style: Style) -> str:
-    """Return the blanks between two leaves that follow each other."""
-    left, right = syntax.text(a), syntax.text(b)
-    blank = _wanted(syntax, a, b, left, right, style)
-    if blank == "" and _merge(syntax, a, b, left, right):
-        return " "
-    return blank
+def _between(tree: Tree, a: int, b: int, style: Style) -> str:
+    """The blanks between two leaves that follow each other."""
+    blank = _wanted(tree, a, b, style)
+    return " " if blank == "" and _merge(tree, a, b) else blank
 
 
-def _merge(syntax: Tree, a: int, b: int, left: str, right: str) -> bool:
+def _merge(tree: Tree, a: int, b: int) -> bool:
     """Would two tokens without a blank read as others?"""
+    left, right = tree.text(a), tree.text(b)
     if (left[-1].isalnum() or left[-1] in "_$") and (right[0].isalnum() or right[0] in "_$"):
         return True
     if left[-1].isdigit() and right[0] == "." and right != "...":
         return True
-    in_types = syntax.parent_kind(a) in _TYPE_BRACKETS and syntax.parent_kind(b) in _TYPE_BRACKETS
+    in_types = tree.parent_kind(a) in _TYPE_BRACKETS and tree.parent_kind(b) in _TYPE_BRACKETS
     return left[-1] + right[0] in _ONE_SIGN and not in_types
 
 
-def _wanted(syntax: Tree, a: int, b: int, left: str, right: str, style: Style) -> str:
-    above, below = syntax.parent_kind(a), syntax.parent_kind(b)
-    if (left in _TIGHT and above != "labeled_statement") or right in (".", "::"):
+def _wanted(tree: Tree, a: int, b: int, style: Style) -> str:
+    left, right = tree.text(a), tree.text(b)
+    above, below = tree.parent_kind(a), tree.parent_kind(b)
+    if (left in _TIGHT and above != "labeled_statement") or right in (".", "::", ",", ";"):
         return ""
-    if right in (",", ";"):
-        return ""
+    if left == "{" and right == "}":
+        return "" if style.empty == "\n" else style.empty
     if left == "{" or right == "}":
-        return _in_braces(left, right, above, style)
+        return style.pad if above in _INITIALIZERS else " "
     if left in ("(", "[") or right in (")", "]"):
         is_empty = left in ("(", "[") and right in (")", "]")
-        return "" if is_empty or "[" in (left, right) or "]" in (left, right) else style.pad
+        return "" if is_empty or left in ("[", "]") or right in ("[", "]") else style.pad
     if left == ",":
         return style.comma
     if right in ("[", "...") or (right == ":" and below in _LABELS):
         return ""
     if right == "(":
-        return _before_bracket(syntax, a, b, left, below, style)
-    if left in ("<", ">") or right in ("<", ">"):
-        blank = _type_brackets(syntax, a, b, left, right, style)
-        if blank is not None:
-            return blank
-    return _operators(syntax, a, b, left, right, style)
-
-
-_LABELS = frozenset({"switch_block_statement_group", "labeled_statement", "switch_label"})
-
-
-def _in_braces(left: str, right: str, above: str, style: Style) -> str:
-    if left == "{" and right == "}":
-        return "" if style.empty == "\n" else style.empty
-    if above in ("array_initializer", "element_value_array_initializer"):
-        return style.pad
-    return " "
-
-
-def _before_bracket(syntax: Tree, a: int, b: int, left: str, below: str, style: Style) -> str:
-    if left in _CONTROL:
-        return style.control
-    if below in ("argument_list", "annotation_argument_list", "resource_specification"):
-        return style.call if below == "argument_list" else ""
-    if below == "formal_parameters":
-        owner = syntax.parent_kind(syntax.parents[b])
-        return " " if owner == "lambda_expression" else style.call
-    if below == "record_pattern_body":
-        return ""
-    return _operators(syntax, a, b, left, "(", style)
-
-
-def _type_brackets(syntax: Tree, a: int, b: int, left: str, right: str, style: Style) -> str | None:
-    above, below = syntax.parent_kind(a), syntax.parent_kind(b)
+        if left in _CONTROL:
+            return style.control
+        if below == "argument_list":
+            return style.call
+        if below == "formal_parameters":
+            return " " if _owner_kind(tree, b) == "lambda_expression" else style.call
+        if below in ("annotation_argument_list", "resource_specification", "record_pattern_body"):
+            return ""
     if right == "<" and below in _TYPE_BRACKETS:
-        is_method = syntax.parent_kind(syntax.parents[b]) in (
-            "method_declaration",
-            "constructor_declaration",
-        )
-        return " " if is_method else ""
+        return " " if _owner_kind(tree, b) in _METHODS else ""
     if (left == "<" and above in _TYPE_BRACKETS) or (right == ">" and below in _TYPE_BRACKETS):
         return ""
-    if left == ">" and above in _TYPE_BRACKETS:
-        in_call = syntax.parent_kind(syntax.parents[a]) in ("method_invocation", "method_reference")
-        return "" if in_call else None
-    return None
-
-
-def _operators(syntax: Tree, a: int, b: int, left: str, right: str, style: Style) -> str:
-    above, below = syntax.parent_kind(a), syntax.parent_kind(b)
-    if above == "unary_expression" and syntax.fields[a] == "operator":
+    if left == ">" and above in _TYPE_BRACKETS and _owner_kind(tree, a) in _CALLS:
         return ""
-    if (left in ("++", "--") and _is_prefix(syntax, a)) or (
-        right in ("++", "--") and not _is_prefix(syntax, b)
+    if above == "unary_expression" and tree.fields[a] == "operator":
+        return ""
+    if (left in ("++", "--") and _is_prefix(tree, a)) or (
+        right in ("++", "--") and not _is_prefix(tree, b)
     ):
         return ""
     for text, parent in ((left, above), (right, below)):
         if text.endswith("=") and parent in _ASSIGNED:
             return style.assign
         if parent == "binary_expression" and not (text[0].isalnum() or text[0] in "_$\"'("):
-            return _binary(text, style)
+            if text in ("&&", "||"):
+                return " "
+            return style.compare if text in _COMPARE else product_or_sum(text, _PRODUCTS, style)
     return " "
 
 
-def _is_prefix(syntax: Tree, sign: int) -> bool:
+def _is_prefix(tree: Tree, sign: int) -> bool:
     """Does this `++` stand before its operand?"""
-    return syntax.parents[sign] == sign - 1
+    return tree.parents[sign] == sign - 1
 
 
-def _binary(text: str, style: Style) -> str:
-    if text in _COMPARE:
-        return style.compare
-    if text in ("&&", "||"):
-        return " "
-    if style.operator == "tight":
-        return "" if text in _PRODUCTS else " "
-    return style.operator
+def _owner_kind(tree: Tree, node: int) -> str:
+    return tree.parent_kind(tree.parents[node])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -154,14 +127,6 @@ _TYPES = words(
     "class_declaration interface_declaration enum_declaration record_declaration "
     "annotation_type_declaration"
 )
-_METHODS = frozenset(
-    [
-        "method_declaration",
-        "constructor_declaration",
-        "compact_constructor_declaration",
-        "static_initializer",
-    ]
-)
 _LARGER = words(
     "if_statement for_statement enhanced_for_statement while_statement do_statement "
     "try_statement try_with_resources_statement switch_expression return_statement"
@@ -179,37 +144,37 @@ class _Line:
         self.comment = ""
 
 
-def reformat_java(syntax: Tree, style: Style, draw: random.Random) -> str:
+def reformat_java(tree: Tree, style: Style, draw: random.Random) -> str:
     """Return the program in the style."""
-    lines = _lines(syntax, style)
+    lines = _lines(tree, style)
     out: list[str] = []
     before: _Line | None = None
     for line in lines:
         chance = draw.random()
         if before is not None:
-            out.extend([""] * _blanks(syntax, before, line, style, chance))
-        out.append(_written(syntax, line, style))
+            out.extend([""] * _blanks(tree, before, line, style, chance))
+        out.append(_written(tree, line, style))
         before = line
     return "\n".join(out) + "\n" if out else ""
 
 
-def _lines(syntax: Tree, style: Style) -> list[_Line]:
-    depths, breaks = _depths(syntax, style), _breaks(syntax, style)
+def _lines(tree: Tree, style: Style) -> list[_Line]:
+    depths, breaks = _depths(tree, style), _breaks(tree, style)
     lines: list[_Line] = []
     end, must, was_comment = 0, True, False
-    for number, leaf in enumerate(syntax.leaves):
-        kind = syntax.kinds[leaf]
-        is_apart = b"\n" in syntax.source[end : syntax.starts[leaf]]
-        end = syntax.stops[leaf]
+    for number, leaf in enumerate(tree.leaves):
+        kind = tree.kinds[leaf]
+        is_apart = b"\n" in tree.source[end : tree.starts[leaf]]
+        end = tree.stops[leaf]
         if kind in COMMENTS:
-            follows = syntax.leaves[number + 1] if number + 1 < len(syntax.leaves) else -1
+            follows = tree.leaves[number + 1] if number + 1 < len(tree.leaves) else -1
             if is_apart or (must and not was_comment and not lines):
-                depth = _comment_depth(syntax, leaf, depths, follows)
+                depth = _comment_depth(tree, leaf, depths, follows)
                 lines.append(_Line(depth, leaf))
                 lines[-1].leaves.append(leaf)
                 must = was_comment = True
             elif kind == "line_comment" or must or follows in breaks:
-                text = moved_comment(syntax.text(leaf), "")
+                text = moved_comment(tree.text(leaf), "")
                 lines[-1].comment = f"{lines[-1].comment} {text}".strip()
                 must = True
             else:
@@ -223,17 +188,17 @@ def _lines(syntax: Tree, style: Style) -> list[_Line]:
     return lines
 
 
-def _comment_depth(syntax: Tree, leaf: int, depths: list[int], follows: int) -> int:
+def _comment_depth(tree: Tree, leaf: int, depths: list[int], follows: int) -> int:
     """Comments stand as deep as what follows, and behind the last statement as deep as that."""
-    if follows >= 0 and syntax.kinds[follows] not in COMMENTS | {"}"}:
+    if follows >= 0 and tree.kinds[follows] not in COMMENTS | {"}"}:
         return min(depths[leaf], depths[follows]) if depths[leaf] else depths[follows]
     return depths[leaf]
 
 
-def _depths(syntax: Tree, style: Style) -> list[int]:
+def _depths(tree: Tree, style: Style) -> list[int]:
     """Steps of indentation of every node."""
     depths: list[int] = []
-    kinds, parents = syntax.kinds, syntax.parents
+    kinds, parents = tree.kinds, tree.parents
     for node, kind in enumerate(kinds):
         parent = parents[node]
         if parent < 0:
@@ -241,103 +206,103 @@ def _depths(syntax: Tree, style: Style) -> list[int]:
             continue
         above, more = kinds[parent], 0
         if above in BODIES:
-            is_inner = kind not in ("{", "}") and syntax.starts[parent] >= 0
+            is_inner = kind not in ("{", "}") and tree.starts[parent] >= 0
             more = int(is_inner and (above != "switch_block" or style.case))
         elif above in _UNBRACED:
-            more = int(_is_unbraced_body(syntax, node))
+            more = int(_is_unbraced_body(tree, node))
         elif above == "switch_block_statement_group":
             more = int(kind not in ("switch_label", ":"))
         depths.append(depths[parent] + more)
     return depths
 
 
-def _is_unbraced_body(syntax: Tree, node: int) -> bool:
-    kind, field = syntax.kinds[node], syntax.fields[node]
+def _is_unbraced_body(tree: Tree, node: int) -> bool:
+    kind, field = tree.kinds[node], tree.fields[node]
     if field not in _BODY_FIELDS or kind in ("block", ";"):
         return False
     return not (field == "alternative" and kind == "if_statement")
 
 
-def _breaks(syntax: Tree, style: Style) -> dict[int, int]:
+def _breaks(tree: Tree, style: Style) -> dict[int, int]:
     """The leaves that begin a line, each with the outermost node that begins with it."""
     breaks: dict[int, int] = {}
-    at = {syntax.starts[leaf]: leaf for leaf in syntax.leaves}
-    previous = dict(zip(syntax.leaves[1:], syntax.leaves, strict=False))
-    for node, kind in enumerate(syntax.kinds):
-        if syntax.starts[node] < 0 or kind in COMMENTS or node == 0:
+    at = {tree.starts[leaf]: leaf for leaf in tree.leaves}
+    previous = dict(zip(tree.leaves[1:], tree.leaves, strict=False))
+    for node, kind in enumerate(tree.kinds):
+        if tree.starts[node] < 0 or kind in COMMENTS or node == 0:
             continue
-        if _begins_line(syntax, node, previous, style):
-            leaf = at.get(syntax.starts[node])
+        if _begins_line(tree, node, previous, style):
+            leaf = at.get(tree.starts[node])
             if leaf is not None:
                 breaks.setdefault(leaf, node)
     return breaks
 
 
-def _begins_line(syntax: Tree, node: int, previous: dict[int, int], style: Style) -> bool:
-    kind, above = syntax.kinds[node], syntax.parent_kind(node)
+def _begins_line(tree: Tree, node: int, previous: dict[int, int], style: Style) -> bool:
+    kind, above = tree.kinds[node], tree.parent_kind(node)
     if kind == "{" and above in BODIES:
-        owner = syntax.parent_kind(syntax.parents[node])
+        owner = tree.parent_kind(tree.parents[node])
         return style.brace == "own" and owner not in _INLINE_BRACE
     if kind == "}" and above in BODIES:
         before = previous.get(node, -1)
-        is_empty = before >= 0 and syntax.kinds[before] == "{"
+        is_empty = before >= 0 and tree.kinds[before] == "{"
         return not is_empty or style.empty == "\n" or style.brace == "own"
     if kind in ("else", "catch_clause", "finally_clause") or (
         kind == "while" and above == "do_statement"
     ):
         before = previous.get(node if kind in ("else", "while") else node + 1, -1)
-        return not (before >= 0 and syntax.kinds[before] == "}" and style.cuddle)
+        return not (before >= 0 and tree.kinds[before] == "}" and style.cuddle)
     if above in _PLACES:
-        return _begins_member(syntax, node)
-    if above in _UNBRACED and _is_unbraced_body(syntax, node):
+        return _begins_member(tree, node)
+    if above in _UNBRACED and _is_unbraced_body(tree, node):
         return not style.short_bodies
-    return _follows_annotation(syntax, node)
+    return _follows_annotation(tree, node)
 
 
-def _begins_member(syntax: Tree, node: int) -> bool:
-    kind, above = syntax.kinds[node], syntax.parent_kind(node)
+def _begins_member(tree: Tree, node: int) -> bool:
+    kind, above = tree.kinds[node], tree.parent_kind(node)
     if kind in (";", ",", ":", "enum_body_declarations"):
         return False
     if kind == "enum_constant":
-        return node == syntax.parents[node] + 2 or syntax.field(node, "body") is not None
+        return node == tree.parents[node] + 2 or tree.field(node, "body") is not None
     return not (above == "program" and kind in ("{", "}"))
 
 
-def _follows_annotation(syntax: Tree, node: int) -> bool:
+def _follows_annotation(tree: Tree, node: int) -> bool:
     """Is this what an annotation of a type or a method stands before?"""
-    parent = syntax.parents[node]
-    is_modifier = syntax.kinds[parent] == "modifiers"
-    owner = syntax.parents[parent] if is_modifier else parent
-    if owner < 0 or syntax.kinds[owner] not in _TYPES | _METHODS:
+    parent = tree.parents[node]
+    is_modifier = tree.kinds[parent] == "modifiers"
+    owner = tree.parents[parent] if is_modifier else parent
+    if owner < 0 or tree.kinds[owner] not in _TYPES | _METHODS:
         return False
-    before = _sibling_before(syntax, node)
-    if not is_modifier and before is not None and syntax.kinds[before] == "modifiers":
-        before = list(syntax.children(before))[-1]
+    before = _sibling_before(tree, node)
+    if not is_modifier and before is not None and tree.kinds[before] == "modifiers":
+        before = list(tree.children(before))[-1]
     if before is None:
         return False
-    return syntax.kinds[before] in ("marker_annotation", "annotation")
+    return tree.kinds[before] in ("marker_annotation", "annotation")
 
 
-def _sibling_before(syntax: Tree, node: int) -> int | None:
+def _sibling_before(tree: Tree, node: int) -> int | None:
     before = None
-    for child in syntax.children(syntax.parents[node]):
+    for child in tree.children(tree.parents[node]):
         if child == node:
             return before
-        if syntax.kinds[child] not in COMMENTS:
+        if tree.kinds[child] not in COMMENTS:
             before = child
     return None
 
 
-def _blanks(syntax: Tree, before: _Line, line: _Line, style: Style, chance: float) -> int:
+def _blanks(tree: Tree, before: _Line, line: _Line, style: Style, chance: float) -> int:
     """Blank lines between two lines."""
-    kind = syntax.kinds[line.node] if line.node >= 0 else ""
-    last = syntax.kinds[before.leaves[-1]]
+    kind = tree.kinds[line.node] if line.node >= 0 else ""
+    last = tree.kinds[before.leaves[-1]]
     if kind in ("", "{", "}") or last == "{" or last in COMMENTS or line.depth > before.depth:
         return 0
     if kind in ("else", "catch_clause", "finally_clause", "while"):
         return 0
-    was = syntax.kinds[before.node] if before.node >= 0 else ""
-    in_type = syntax.parent_kind(line.node) in ("class_body", "interface_body", "program", "")
+    was = tree.kinds[before.node] if before.node >= 0 else ""
+    in_type = tree.parent_kind(line.node) in ("class_body", "interface_body", "program", "")
     if kind in _TYPES | _METHODS or (was == "}" and in_type):
         return max(style.inner_blanks, int(line.depth == 0))
     if "import" in was + kind or "package" in was + kind:
@@ -348,15 +313,15 @@ def _blanks(syntax: Tree, before: _Line, line: _Line, style: Style, chance: floa
     return int(is_larger and chance < style.blank_chance)
 
 
-def _written(syntax: Tree, line: _Line, style: Style) -> str:
+def _written(tree: Tree, line: _Line, style: Style) -> str:
     first = style.indent * line.depth
-    if len(line.leaves) == 1 and syntax.kinds[line.leaves[0]] in COMMENTS:
-        text = first + moved_comment(syntax.text(line.leaves[0]), first)
+    if len(line.leaves) == 1 and tree.kinds[line.leaves[0]] in COMMENTS:
+        text = first + moved_comment(tree.text(line.leaves[0]), first)
         return text + (" " + line.comment) * bool(line.comment)
     items = []
     for at, leaf in enumerate(line.leaves):
-        blank = between(syntax, line.leaves[at - 1], leaf, style) if at else ""
-        items.append(Item(blank, moved_comment(syntax.text(leaf), first)))
+        blank = _between(tree, line.leaves[at - 1], leaf, style) if at else ""
+        items.append(Item(blank, moved_comment(tree.text(leaf), first)))
     text = first + join(items)
     if style.width and columns(text) > style.width:
         text = wrapped(items, first, style)

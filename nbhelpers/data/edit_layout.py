@@ -224,3 +224,10 @@ def moved_comment(text: str, first: str) -> str:
     if all(line.startswith("*") for line in lines[1:]):
         return f"\n{first} ".join(lines)
     return text
+
+
+def product_or_sum(sign: str, products: frozenset[str], style: Style) -> str:
+    """The blanks around the sign of a sum or a product."""
+    if style.operator == "tight":
+        return "" if sign in products else " "
+    return style.operator
