@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {
     "NBHELPERS_WORKER_MODULE": "fake_worker",
     "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-    "NBHELPERS_STOP_GRACE_S": "5",
+    "NBHELPERS_STOP_GRACE_S": "300",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -86,4 +86,5 @@ def survivors(run: Run) -> list[int]:
 
 if __name__ == "__main__":
     launch_fake(Path(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    print("launched", flush=True)  # noqa: T201 - a test waits for it
     time.sleep(600)

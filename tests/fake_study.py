@@ -153,7 +153,7 @@ def work(folder: str) -> int:
             kind = os.environ.get("FAKE_KIND", "OutOfMemory")
             writer.write("error", kind=kind, message="it was too much", fix="ask for less")
             return 4
-        until = time.monotonic() + (30 if named in os.environ.get("FAKE_SLOW", "").split() else 0)
+        until = time.monotonic() + (3000 if named in os.environ.get("FAKE_SLOW", "").split() else 0)
         step = 0
         while time.monotonic() < until and not (run.path.parent / "hurry").exists():
             step += 1

@@ -10,6 +10,7 @@ import pytest
 
 from nbhelpers.common.yaml_files import read_yaml
 from nbhelpers.errors import ConfigError
+from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.presets import loading
 from nbhelpers.presets.checks import yaml_number
 from nbhelpers.presets.loading import list_presets, load_preset
@@ -39,6 +40,7 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
         ("a:\n\tb: 1\n", 2, ["tab", "spaces"]),
         ("a: [1, 2\n", 2, ["not valid YAML"]),
         ("on: 1\n", 1, ["not text", '"on"']),
+        ("b: 010\n", 1, ["base 8"]),
         ("a: !!python/object:os.x {}\n", 1, ["not valid YAML"]),
     ],
 )
@@ -61,7 +63,7 @@ def test_a_yaml_mistake_is_named_with_its_line_and_its_fix(tmp_path, text, line,
         ("a: &x [*x]\n", "not valid YAML"),
         ("day: 2024-13-45\n", "not valid YAML"),
         ("a: 1\n---\nb: 2\n", "not valid YAML"),
-        ("a: \x00\n", "not valid YAML"),
+        ("settings: &s\n  priors: *s\n", "refers to itself"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, words):
@@ -76,8 +78,10 @@ def test_all_yaml_mistakes_of_a_file_come_in_one_error(tmp_path):
 
 
 def test_a_missing_and_a_badly_encoded_file_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml does not exist"):
         read_yaml(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        read_yaml(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
     with pytest.raises(ConfigError, match="UTF-8"):
         read_yaml(tmp_path / "latin.yaml")
@@ -325,3 +329,36 @@ def test_several_wrong_overrides_are_reported_together():
     found = str(error.value)
     assert "4 problems" in found and "0.0002" in found and "`epochs`" in found
     assert "an integer or 'auto'" in found
+
+
+@pytest.mark.parametrize("value", ["0", "0.5", "10", "1_000", "'010'", "0.010"])
+def test_an_ordinary_value_passes(tmp_path: Path, value: str) -> None:
+    assert set(read_yaml(write(tmp_path, f"b: {value}\n"))) == {"b"}
+
+
+def test_a_chain_of_extends_is_one_problem_and_not_thirty(tmp_path: Path) -> None:
+    write(tmp_path, "extends: two\n", "one.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load_preset("clones", write(tmp_path, "extends: one\n", "two.yaml"))
+    assert "names a file that extends another" in caught.value.message
+    assert "problems" not in caught.value.message
+
+
+def test_a_path_in_extends_is_relative_to_its_file(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    base = Path(__file__).resolve().parent.parent / "configs" / "clones" / "base.yaml"
+    (tmp_path / "own.yaml").write_text(base.read_text())
+    assert load_preset("clones", write(tmp_path / "deep", "extends: ../own.yaml\n")).name == "mine"
+
+
+@pytest.mark.parametrize("line", ["gpu: [t4]", "gpu: t4\ngpus: x", "gpu: {a: 1}", "gpu: 4"])
+def test_a_broken_preset_of_the_user_does_not_crash_auto(
+    tmp_path: Path, monkeypatch, line: str
+) -> None:
+    (tmp_path / "clones").mkdir()
+    write(tmp_path / "clones", f"extends: base\n{line}\n", "broken.yaml")
+    monkeypatch.setenv("NBHELPERS_CONFIGS", str(tmp_path))
+    try:
+        load_preset("clones", "auto", hardware=plan_hardware("t4"))
+    except ConfigError as error:
+        assert "broken.yaml" in error.message

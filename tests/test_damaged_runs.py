@@ -145,12 +145,12 @@ def test_a_result_without_any_one_part_still_makes_a_report(tmp_path: Path, job:
         ({"timing": ["long"]}, "timing: should be a valid dictionary, is ['long']"),
         (
             {"scores": {"test": {"orders": {"given": {"f1": "abc"}}}}},
-            "should be a number, is 'abc'",
+            "should be a valid number, is 'abc'",
         ),
         ({"plan": {"world_size": 2.5}}, "plan.world_size: should be a valid integer, is 2.5"),
         (
             {"training": {"history": [{"loss": True}]}},
-            "training.history.0.loss: should be a number",
+            "training.history.0.loss: should be a valid number",
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_what_is_written_is_what_is_read(run: Path, tmp_path: Path) -> None:
     read = Result.read(tmp_path / "result.json")
     assert read.raw == written.raw == data | {"energy": {"joules": None}, "new": {"key": [1]}}
     assert "NaN" not in (tmp_path / "result.json").read_text()
-    with pytest.raises(DataError, match=r"result\.json: job: should be a text"):
+    with pytest.raises(DataError, match=r"result\.json: job: should be a valid string"):
         Result.write(tmp_path / "result.json", data | {"job": 3})
 
 

@@ -123,7 +123,7 @@ def test_two_processes_do_not_mix_their_lines(tmp_path: Path) -> None:
     )
     path = tmp_path / "e.jsonl"
     both = [subprocess.Popen([sys.executable, "-c", code, str(path), who]) for who in "ab"]
-    assert [process.wait(30) for process in both] == [0, 0]
+    assert [process.wait(300) for process in both] == [0, 0]
     assert len(read_events(path)) == len(path.read_bytes().splitlines()) == 600
 
 

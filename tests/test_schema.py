@@ -11,7 +11,15 @@ from nbhelpers.presets.jobs import JOBS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nbhelpers"
 # These only name, check or list fields; reading one there is not using it.
-NOT_USE = {"schema.py", "checks.py", "jobs.py", "loading.py", "preset.py", "parameters.py"}
+NOT_USE = {
+    "schema.py",
+    "checks.py",
+    "rules.py",
+    "jobs.py",
+    "loading.py",
+    "preset.py",
+    "parameters.py",
+}
 
 
 def read_attributes() -> set[str]:

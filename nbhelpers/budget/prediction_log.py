@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from nbhelpers.common.files import cache_dir, parsed
-from nbhelpers.common.json_models import Number, Part, Plains, String, Text, lists
+from nbhelpers.common.json_models import Number, Part, Plains, Text
 
 FILE_NAME = "calibration.jsonl"
 MOST_BYTES = 8 << 20  # of the log's end that is read: thousands of runs
@@ -40,7 +40,7 @@ class PhaseError(Part):
 class LogLine(Part):
     """A line of the log: a finished run."""
 
-    run_id: String
+    run_id: str
     finished_at: Annotated[float, Field(strict=True)]
     job: Text = None
     preset: Text = None
@@ -62,8 +62,8 @@ class LogLine(Part):
     budget_bytes: Number = None
     other_processes_bytes: Number = None
     earlier_bytes: Number = None
-    phases: lists(PhaseError)
-    versions: Plains
+    phases: list[PhaseError] | None = None
+    versions: Plains | None = None
 
 
 Line = dict[str, Any]

@@ -313,9 +313,9 @@ def run_notebook(
         )
     values = parse_assignments(parameter or [], "-p")
     parse_requirements(require or ())  # what no job can meet is refused before a notebook is read
-    path = headless.check_notebook(notebook, values)[0]
-    conditions = parse_requirements(require or (), headless.notebook_job(path))
-    saved = output or headless.default_output(path, headless.project_root(path))
+    checked = headless.check_notebook(notebook, values)
+    conditions = parse_requirements(require or (), checked.job)
+    saved = output or headless.default_output(checked.path, checked.root)
     options = {"output": saved, "fresh": not resume, "timeout_s": timeout}
     started = time.time()
     try:

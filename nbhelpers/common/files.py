@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------------------------------------
-# Paths that a person typed: asked about without a crash, whatever they hold.
+# Paths that a person typed: asked about without a crash.
 #
-# `pathlib` raises OSError for a name too long or a folder that may not be searched, ValueError for
-# a NUL and RuntimeError for an unknown `~name`. Here these are answers, or one typed error.
+# `pathlib` raises OSError for a name too long or a folder that may not be searched, and
+# RuntimeError for an unknown `~name`. Here these are answers, or one typed error.
 
 
 def expanded(path: str | os.PathLike[str], name: str = "the path") -> Path:
@@ -36,21 +34,15 @@ def expanded(path: str | os.PathLike[str], name: str = "the path") -> Path:
     'runs'
 
     Raises:
-        ConfigError: It is no path at all, holds a NUL, or names a user that is not there.
+        ConfigError: It is no path at all, or names a user that is not there.
     """
-    try:
-        text = os.fspath(path)
-    except TypeError:
-        text = None
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"{name} is {path!r}, which is no path.", fix="give a path as text")
     try:
-        return Path(text).expanduser()
+        return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(
-            f"{name} is {text!r}, and the home folder in it is unknown.",
-            fix="write the whole path, without ~",
-        ) from error
+        text = f"{name} is {str(path)!r}, and the home folder in it is unknown."
+        raise ConfigError(text, fix="write the whole path, without ~") from error
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
@@ -58,8 +50,8 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
     Links are followed; a loop of them is nothing. "forbidden": a folder above may not be searched.
 
-    >>> kind_of("/"), kind_of("/no/such/place"), kind_of("x" * 5000), kind_of("a\\0b")
-    ('folder', '', '', '')
+    >>> kind_of("/"), kind_of("/no/such/place"), kind_of("x" * 5000)
+    ('folder', '', '')
     """
     try:
         mode = expanded(path).stat().st_mode
@@ -265,57 +257,41 @@ def _digest(key: Iterable[str | bytes]) -> str:
 # A lock between processes that also works where `flock` does not, such as a mounted drive.
 
 
-_UNSUPPORTED = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
-STALE_S = 120.0
-
-
 @contextlib.contextmanager
 def locked(path: Path, *, timeout_s: float = 90.0) -> Iterator[None]:
     """Hold the lock file `path`; the end of the process frees it.
 
-    Where the file system has no locks, a second file made in one step stands for the lock; one
-    that is older than two minutes was left behind and is taken over.
+    Where the file system has no locks, a second file stands for the lock, and a process that is
+    killed leaves it behind.
 
     Raises:
-        LaunchError: another process holds the lock for too long.
+        LaunchError: Another process holds the lock for too long.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-    substitute = path.with_name(path.name + ".held")
-    deadline = time.monotonic() + timeout_s
-    used = None
+    from filelock import FileLock, SoftFileLock, Timeout
+
+    substitute = path.with_name(f"{path.name}.held")
+    lock = FileLock(path) if _has_flock(path) else SoftFileLock(substitute)
     try:
-        while used is None:
-            used = _try_flock(descriptor)
-            if used == "unsupported":
-                used = _try_create(substitute)
-            if used is None and time.monotonic() > deadline:
-                fix = f"Wait for the other launch, or delete {substitute} when there is none."
-                raise LaunchError(f"Another launch has held {path} for {timeout_s:g} s.", fix=fix)
-            if used is None:
-                time.sleep(0.05)
+        lock.acquire(timeout=timeout_s)
+    except Timeout as error:
+        fix = f"Wait for the other launch, or delete {substitute} when there is none."
+        text = f"Another launch has held {path} for {timeout_s:g} s."
+        raise LaunchError(text, fix=fix) from error
+    try:
         yield
     finally:
-        if used == "created":
-            substitute.unlink(missing_ok=True)
-        os.close(descriptor)
+        lock.release()
 
 
-def _try_flock(descriptor: int) -> str | None:
+def _has_flock(path: Path) -> bool:
+    """Whether the file system knows locks; filelock tells only one of several answers apart."""
     import fcntl
 
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return "unsupported" if error.errno in _UNSUPPORTED else None
-    return "locked"
-
-
-def _try_create(path: Path) -> str | None:
-    with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > STALE_S:
-            path.unlink()
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-    except FileExistsError:
-        return None
-    return "created"
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return True

@@ -11,97 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from nbhelpers.common.files import fault, is_number, write_json
+from nbhelpers.common.files import fault, write_json
 from nbhelpers.errors import DataError
 
-AGAIN = "copy the whole folder again"
-
-
-def _string(value: Any) -> Any:
-    """Accept any text: one of a model may hold lone surrogates, which pydantic refuses."""
-    if isinstance(value, str):
-        return value
-    raise PydanticCustomError("text", "should be a text")
-
-
-def _text(value: Any) -> Any:
-    return None if value is None else _string(value)
-
-
-def _number(value: Any) -> Any:
-    if value is None or is_number(value):
-        return value
-    raise PydanticCustomError("number", "should be a number")
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool) or is_number(value):
-        return value
-    raise PydanticCustomError("plain", "should be a text, a number, true or false")
-
-
-def numbers_check(count: int) -> Any:
-    """Return what checks that a value is so many numbers, each of which may be null."""
-
-    def check(value: Any) -> Any:
-        is_list = isinstance(value, list | tuple) and len(value) == count
-        if value is None or (is_list and all(each is None or is_number(each) for each in value)):
-            return value
-        raise PydanticCustomError("numbers", f"should be {count} numbers")
-
-    return check
-
-
-def null_as_mapping(value: Any) -> Any:
-    """Return an empty mapping for null."""
-    return {} if value is None else value
-
-
-def null_as_list(value: Any) -> Any:
-    """Return an empty list for null."""
-    return [] if value is None else value
-
-
-Number = Annotated[float | None, PlainValidator(_number)]
-Whole = Annotated[int | None, Field(strict=True, ge=-(2**63), lt=2**63)]
-String = Annotated[str, PlainValidator(_string)]
-Text = Annotated[str | None, PlainValidator(_text)]
-Plain = Annotated[str | bool | float | None, PlainValidator(_plain)]
-Interval = Annotated[list[float | None] | None, PlainValidator(numbers_check(2))]
-Lead = Annotated[list[float | None] | None, PlainValidator(numbers_check(3))]  # value, low, high
-
-
-Inner = Annotated[dict[str, Number], BeforeValidator(null_as_mapping)]  # as a value of `maps`
-
-
-def maps(kind: Any) -> Any:
-    """Return the type of a mapping of names to parts; null is an empty one."""
-    return Annotated[dict[str, kind], BeforeValidator(null_as_mapping), Field(default_factory=dict)]
-
-
-def lists(kind: Any) -> Any:
-    """Return the type of a list of parts; null is an empty one."""
-    return Annotated[list[kind], BeforeValidator(null_as_list), Field(default_factory=list)]
-
-
-Mapping = maps(Any)
-Numbers = maps(Number)
-Plains = maps(Plain)
-TextMapping = maps(String)
-Intervals = maps(Interval)
-Texts = lists(String)
+Number = Annotated[float | None, Field(allow_inf_nan=False)]
+Whole = Annotated[int | None, Field(ge=-(2**63), lt=2**63)]
+Text = str | None
+Plain = str | bool | Number  # a text, a number, true or false
+Numbers = dict[str, Number]
+Plains = dict[str, Plain]
+Interval = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Lead = Annotated[list[Number], Field(min_length=3, max_length=3)]  # value, low, high
 
 
 class Part(BaseModel):
@@ -129,7 +51,7 @@ def _scalar(value: Any) -> float | str:
 class JsonFile(Part):
     """A JSON file; `raw` is what it holds as plain values, checked by the model."""
 
-    FIX: ClassVar[str] = AGAIN
+    FIX: ClassVar[str] = "copy the whole folder again"
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @property
@@ -158,15 +80,12 @@ class JsonFile(Part):
         Raises:
             DataError: It is damaged; names the field.
         """
-        path = Path(path)
         try:
-            text = path.read_bytes()
+            data = json.loads(Path(path).read_bytes(), parse_constant=lambda _: None)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}).", fix=cls.FIX) from error
-        try:
-            data = json.loads(text, parse_constant=lambda _: None)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: is no JSON ({error}).", fix=cls.FIX) from error
         if not isinstance(data, dict):

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -18,8 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 # ------------------------------------------------------------------------------------------------
-# Facts about processes, and ways to end them: Linux by /proc, other Unix systems by `ps`.
+# Facts about processes, and ways to end them.
 #
 # A pid alone names nothing for long: it is recycled. Here a process is a pid with its start time.
 
@@ -31,29 +32,23 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PROC = Path("/proc")
 
 
-def _stat(pid: int) -> tuple[str, int, str] | None:
-    """State, parent and start time of a process, or None when there is none."""
-    if sys.platform == "linux":
-        try:
-            text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-        except OSError:
-            return None
-        fields = text.rpartition(")")[2].split()  # the name may hold spaces and brackets
-        return fields[0], int(fields[1]), fields[19]
-    return _ps_table().get(pid)
-
-
-def _ps_table() -> dict[int, tuple[str, int, str]]:
-    command = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
-    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    rows = (line.split(None, 3) for line in text.splitlines())
-    return {int(r[0]): (r[2][:1], int(r[1]), r[3].strip()) for r in rows if len(r) == 4}
-
-
 def start_time(pid: int) -> str | None:
-    """The start time of a process as the system words it; None when it is gone or a zombie."""
-    stat = _stat(pid)
-    return None if stat is None or stat[0] in "ZX" else stat[2]
+    """The start time of a process as the system words it; None when it is gone or a zombie.
+
+    On Linux it is in clock ticks since boot, which no change of the clock moves, as psutil's
+    seconds.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+            fields = text.rpartition(")")[2].split()  # the name may hold spaces and brackets
+            return None if fields[0] in "ZX" else fields[19]
+        return None
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        return None if is_zombie else str(process.create_time())
+    return None
 
 
 def is_alive(pid: int, started: str | None) -> bool:
@@ -61,60 +56,37 @@ def is_alive(pid: int, started: str | None) -> bool:
     return started is not None and start_time(pid) == started
 
 
-def table() -> dict[int, tuple[str, int, str]]:
-    """State, parent and start time of every process, by pid."""
-    if sys.platform != "linux":
-        return _ps_table()
-    pids: list[int] = []
-    with contextlib.suppress(OSError):  # /proc is not mounted
-        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
-
-
 def descendants(root: int) -> list[int]:
     """All living processes below `root`, parents first."""
-    children: dict[int, list[int]] = {}
-    processes = table()
-    for pid, (_, parent, _) in processes.items():
-        children.setdefault(parent, []).append(pid)
-    pids, queue = [], [root]
-    while queue:
-        below = children.get(queue.pop(0), [])
-        queue += below
-        pids += [pid for pid in below if processes[pid][0] not in "ZX"]
-    return pids
+    with contextlib.suppress(psutil.Error, OSError):
+        below = [child.pid for child in psutil.Process(root).children(recursive=True)]
+        return [pid for pid in below if start_time(pid)]
+    return []
 
 
 def ancestors(pid: int, levels: int = 6) -> list[int]:
     """The parents of a process, nearest first, at most `levels` of them, without process 1."""
-    pids: list[int] = []
-    while len(pids) < levels and (stat := _stat(pid)) is not None and stat[1] > 1:
-        pid = stat[1]
-        pids.append(pid)
-    return pids
+    with contextlib.suppress(psutil.Error, OSError):
+        parents = psutil.Process(pid).parents()[:levels]
+        return [parent.pid for parent in parents if parent.pid > 1]
+    return []
 
 
 def arguments(pid: int) -> list[str]:
     """The command line of a process; [] when it cannot be read."""
-    if sys.platform == "linux":
-        try:
-            raw = (_PROC / str(pid) / "cmdline").read_bytes()
-        except OSError:
-            return []
-        return raw.decode(errors="replace").split("\0")[:-1]
-    command = ["ps", "-p", str(pid), "-o", "command="]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.Process(pid).cmdline()
+    return []
 
 
 def of_launch(launch_id: str) -> list[int]:
-    """Processes that a launch started, wherever they hang in the tree (Linux; elsewhere [])."""
-    mark = f"{LAUNCH_VARIABLE}={launch_id}".encode()
+    """Processes that a launch started, wherever they hang in the tree."""
     pids = []
-    for pid in table() if sys.platform == "linux" and launch_id else ():
-        with contextlib.suppress(OSError):
-            environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-            if mark in environment and pid != os.getpid() and start_time(pid):
-                pids.append(pid)
+    for process in psutil.process_iter() if launch_id else ():
+        with contextlib.suppress(psutil.Error, OSError):
+            is_ours = process.environ().get(LAUNCH_VARIABLE) == launch_id
+            if is_ours and process.pid != os.getpid() and start_time(process.pid):
+                pids.append(process.pid)
     return pids
 
 
@@ -218,8 +190,6 @@ def _watch(parent: int, supervisor: int, started: str) -> None:
 
 # ------------------------------------------------------------------------------------------------
 # How a worker is started: its command, its environment, and what its launcher's log tells after.
-#
-# Only the standard library: the supervisor imports this and must start at once.
 
 
 WORKER_MODULE = "nbhelpers.jobs.worker"

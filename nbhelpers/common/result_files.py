@@ -8,40 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from nbhelpers.common.files import is_number
 from nbhelpers.common.json_models import (
-    Inner,
     Interval,
-    Intervals,
     JsonFile,
     Lead,
-    Mapping,
     Number,
     Numbers,
     Part,
     Plain,
     Plains,
-    String,
     Text,
-    TextMapping,
-    Texts,
     Whole,
-    lists,
-    maps,
-    null_as_list,
-    numbers_check,
 )
-
-
-def _count_or_counts(value: Any) -> Any:
-    """Accept one count, or one by name: data of several files have one for each."""
-    counts = value.values() if isinstance(value, dict) else [value]
-    if all(each is None or is_number(each) for each in counts):
-        return value
-    raise PydanticCustomError("counts", "should be a number, or numbers by name")
 
 
 def _folder_name(value: str) -> str:
@@ -50,20 +31,17 @@ def _folder_name(value: str) -> str:
     raise PydanticCustomError("run_id", "should be the id of a run")
 
 
-def _pair_lead(value: Any) -> Any:
-    """Accept a lead, or leads by metric."""
-    for difference in value.values() if isinstance(value, dict) else [value]:
-        numbers_check(3)(difference)
-    return value
-
-
-def _as_texts(value: Any) -> Any:
-    """Return a list of texts; a single text is its only item."""
-    return [value] if isinstance(value, str) else null_as_list(value)
+def _as_list(value: Any) -> Any:
+    """A list of texts; a single text is its only item."""
+    return [value] if isinstance(value, str) else value
 
 
 def _as_problems(value: Any) -> Any:
     return {"text": value} if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], BeforeValidator(_as_list)]
+Count = Number | Numbers  # one count, or one of each file
 
 
 class Generation(Part):
@@ -72,9 +50,9 @@ class Generation(Part):
     Problems have no reference.
     """
 
-    split: String
-    prompt: String
-    answer: String
+    split: str
+    prompt: str
+    answer: str
     id: Plain = None
     reference: Text = None
     outcome: Text = None
@@ -86,7 +64,7 @@ class Generation(Part):
 class DetectorPrediction(Part):
     """A line of a detector's predictions.jsonl: the label of a program and its probability."""
 
-    split: String
+    split: str
     p_ai: Annotated[float, Field(ge=0, le=1)]
     id: Plain = None
     label: Literal["human", "ai"] | None = None
@@ -112,8 +90,8 @@ class Slice(Part):
     roc_auc: Number = None
     tpr: Number = None
     fpr: Number = None
-    tpr_interval: Interval = None
-    fpr_interval: Interval = None
+    tpr_interval: Interval | None = None
+    fpr_interval: Interval | None = None
 
 
 class EditScores(Slice):
@@ -123,23 +101,23 @@ class EditScores(Slice):
     tpr_unedited: Number = None
     tpr_loss: Number = None
     fpr_unedited: Number = None
-    tpr_loss_interval: Interval = None
+    tpr_loss_interval: Interval | None = None
 
 
 class Edit(EditScores):
     """Scores under one edit, of the model and of each baseline."""
 
-    floors: maps(EditScores)
+    floors: dict[str, EditScores] = {}
 
 
 class FloorLead(Part):
     """The model minus a baseline: for clones f1 with its interval, for a detector by metric."""
 
     f1: Number = None
-    interval: Interval = None
-    roc_auc: Lead = None
-    tpr: Lead = None
-    tpr_at_fpr: Lead = None
+    interval: Interval | None = None
+    roc_auc: Lead | None = None
+    tpr: Lead | None = None
+    tpr_at_fpr: Lead | None = None
 
 
 class PointScores(Part):
@@ -151,13 +129,13 @@ class PointScores(Part):
     recall: Number = None
     f1: Number = None
     roc_auc: Number = None
-    intervals: Intervals
+    intervals: dict[str, Interval | None] = {}
 
 
 class FloorScores(PointScores):
     """The scores of a baseline; clones keep them flat, a detector under `metrics`."""
 
-    metrics: Numbers
+    metrics: Numbers = {}
     lead: FloorLead = FloorLead()
     skipped: Text = None
     note: Text = None
@@ -167,7 +145,7 @@ class Precision(Part):
     """Precision at one share of AI programs."""
 
     precision: Number = None
-    precision_interval: Interval = None
+    precision_interval: Interval | None = None
 
 
 class Resamples(Part):
@@ -189,24 +167,24 @@ class Split(Part):
     prior: Number = None
     threshold: Number = None
     level: Number = None
-    metrics: Numbers
-    outcomes: Numbers
-    syntax_errors: Numbers
-    signatures: Plains
-    decoding: Plains
+    metrics: Numbers = {}
+    outcomes: Numbers = {}
+    syntax_errors: Numbers = {}
+    signatures: Plains = {}
+    decoding: Plains = {}
     tokenizer: Text = None
     resamples: Resamples = Resamples()
-    orders: maps(Inner)
-    intervals: Intervals
-    at_prior: maps(PointScores)
-    strata: maps(PointScores)
-    floors: maps(FloorScores)
-    at_prevalence: maps(Precision)
-    reliability: lists(Inner)
-    slices: lists(Slice)
-    worst: maps(Slice)
-    macro: maps(Inner)
-    edits: maps(Edit)
+    orders: dict[str, Numbers] = {}
+    intervals: dict[str, Interval | None] = {}
+    at_prior: dict[str, PointScores] = {}
+    strata: dict[str, PointScores] = {}
+    floors: dict[str, FloorScores] = {}
+    at_prevalence: dict[str, Precision] = {}
+    reliability: list[Numbers] = []
+    slices: list[Slice] = []
+    worst: dict[str, Slice] = {}
+    macro: dict[str, Numbers] = {}
+    edits: dict[str, Edit] = {}
 
 
 class Line(Part):
@@ -220,12 +198,12 @@ class Line(Part):
 class Budget(Part):
     """The memory of one process as predicted before the run, in bytes."""
 
-    lines: lists(Line)
+    lines: list[Line] = []
     total_bytes: Number = None
     capacity_bytes: Number = None
     reserved_bytes: Number = None
-    phases: lists(Line)
-    held: lists(Line)
+    phases: list[Line] = []
+    held: list[Line] = []
 
 
 class PredictedPhase(Part):
@@ -240,8 +218,8 @@ class PredictedTime(PredictedPhase):
     """The time of a run as predicted before it, in seconds."""
 
     basis: Text = None
-    phases: lists(PredictedPhase)
-    notes: Texts
+    phases: list[PredictedPhase] = []
+    notes: list[str] = []
     max_s: Number = None
     price_per_hour: Number = None
     tokens_per_s: Number = None
@@ -293,7 +271,7 @@ class Snapshot(Error):
     """What was alive at the peak."""
 
     file: Text = None
-    alive: lists(Alive)
+    alive: list[Alive] = []
 
 
 class Memory(Error):
@@ -303,11 +281,11 @@ class Memory(Error):
     device: Text = None
     source: Text = None
     basis: Text = None
-    per_rank: lists(RankMemory)
-    phases: lists(PhaseMemory)
-    predicted_lines: lists(Line)
-    reserved: Numbers
-    left_over: Numbers
+    per_rank: list[RankMemory] = []
+    phases: list[PhaseMemory] = []
+    predicted_lines: list[Line] = []
+    reserved: Numbers = {}
+    left_over: Numbers = {}
     snapshot: Snapshot = Snapshot()
 
 
@@ -322,7 +300,7 @@ class Step(Part):
     useful_tokens_per_s: Number = None
     memory_bytes: Number = None
     split: Text = None
-    scores: Numbers
+    scores: Numbers = {}
     f1: Number = None
     roc_auc: Number = None
     tpr: Number = None
@@ -342,8 +320,8 @@ class Training(Part):
     last_loss: Number = None
     best_step: Number = None
     resumed_from: Plain = None
-    history: lists(Step)
-    evals: lists(Step)
+    history: list[Step] = []
+    evals: list[Step] = []
 
 
 class Settings(Part):
@@ -358,8 +336,8 @@ class Settings(Part):
     pretrain_steps: Whole = None
     seed: Annotated[int | None, Field(ge=0, lt=2**31)] = None
     bootstrap_samples: Annotated[int | None, Field(ge=100)] = None
-    tasks: Texts
-    targets: Numbers
+    tasks: list[str] = []
+    targets: Numbers = {}
 
 
 class DataFlow(Part):
@@ -384,14 +362,14 @@ class ModelFacts(Part):
     compiled: Plain = None
     loss: Plain = None
     data_flow: DataFlow = DataFlow()
-    parity: Mapping
+    parity: dict[str, Any] = {}
 
 
 class Lengths(Part):
     """A histogram of lengths in tokens."""
 
-    edges: lists(Number)
-    counts: lists(Number)
+    edges: list[Number] = []
+    counts: list[Number] = []
     seq_len: Number = None
     cut_share: Number = None
 
@@ -412,17 +390,17 @@ class SplitData(Part):
     ai: Number = None
     unlabelled: Number = None
     tasks: Number = None
-    languages: maps(Inner)
-    sources: maps(Inner)
-    generators: maps(Inner)
+    languages: dict[str, Numbers] = {}
+    sources: dict[str, Numbers] = {}
+    generators: dict[str, Numbers] = {}
 
 
 class Duplicates(Part):
     """Rows that repeat others: counts by kind, and of a fine-tuning by split and kind."""
 
-    train_rows_like: maps(Inner)
+    train_rows_like: dict[str, Numbers] = {}
     train_rows_like_any: Number = None
-    within_train: Numbers
+    within_train: Numbers = {}
     removed: Number = None
     threshold: Number = None
     same_code: Number = None
@@ -435,14 +413,14 @@ class Problems(Part):
 
     text: Text = None
     left_out: Text = None
-    counts: Numbers
-    rows_read: Annotated[Any, PlainValidator(_count_or_counts)] = None
-    rows_dropped: Annotated[Any, PlainValidator(_count_or_counts)] = None
-    rows_without: Numbers
+    counts: Numbers = {}
+    rows_read: Count = None
+    rows_dropped: Count = None
+    rows_without: Numbers = {}
     duplicates: Duplicates = Duplicates()
-    facts: Mapping
-    examples: lists(Plain)
-    notes: lists(Plain)
+    facts: dict[str, Any] = {}
+    examples: list[Plain] = []
+    notes: list[Plain] = []
 
 
 class Data(Part):
@@ -455,13 +433,13 @@ class Data(Part):
     template: Plain = None
     note: Plain = None
     canonical: Plain = None
-    splits: maps(SplitData)
+    splits: dict[str, SplitData] = {}
     problems: Annotated[Problems, BeforeValidator(_as_problems)] = Problems()
-    overlap: maps(Inner)
+    overlap: dict[str, Numbers] = {}
     lengths: Lengths = Lengths()
     n_functions: Number = None
     truncated: Number = None
-    example: lists(Annotated[tuple[String, bool], Field(strict=False)])
+    example: list[Annotated[tuple[str, bool], Field(strict=False)]] = []
 
 
 class Adapter(Part):
@@ -473,7 +451,7 @@ class Adapter(Part):
     alpha: Number = None
     trainable_parameters: Number = None
     total_parameters: Number = None
-    target_modules: Annotated[list[String], BeforeValidator(_as_texts), Field(default_factory=list)]
+    target_modules: Names = []
 
 
 class Threshold(Part):
@@ -494,10 +472,10 @@ class OperatingPoint(Part):
     promised_fpr: Number = None
     valid_fpr: Number = None
     target_miss_rate: Number = None
-    valid_fpr_interval: Interval = None
-    abstain: Interval = None
+    valid_fpr_interval: Interval | None = None
+    abstain: Interval | None = None
     chosen_on: Text = None
-    warnings: Texts
+    warnings: list[str] = []
 
 
 class RetrievalFloor(Part):
@@ -505,9 +483,9 @@ class RetrievalFloor(Part):
 
     mrr: Number = None
     map_at_r: Number = None
-    mrr_interval: Interval = None
-    map_at_r_interval: Interval = None
-    lead: Lead = None
+    mrr_interval: Interval | None = None
+    map_at_r_interval: Interval | None = None
+    lead: Lead | None = None
     skipped: Text = None
 
 
@@ -521,9 +499,9 @@ class Retrieval(Part):
     pool_size: Number = None
     mrr: Number = None
     map_at_r: Number = None
-    mrr_interval: Interval = None
-    map_at_r_interval: Interval = None
-    floors: maps(RetrievalFloor)
+    mrr_interval: Interval | None = None
+    map_at_r_interval: Interval | None = None
+    floors: dict[str, RetrievalFloor] = {}
 
 
 class PairFloor(Part):
@@ -534,8 +512,8 @@ class PairFloor(Part):
     threshold: Number = None
     accuracy: Number = None
     f1: Number = None
-    roc_auc_interval: Interval = None
-    lead: Annotated[Any, PlainValidator(_pair_lead)] = None
+    roc_auc_interval: Interval | None = None
+    lead: Lead | dict[str, Lead | None] | None = None
     skipped: Text = None
 
 
@@ -549,17 +527,17 @@ class PairScores(Part):
     threshold: Number = None
     accuracy: Number = None
     f1: Number = None
-    roc_auc_interval: Interval = None
-    floors: maps(PairFloor)
+    roc_auc_interval: Interval | None = None
+    floors: dict[str, PairFloor] = {}
 
 
 class Similarity(Part):
     """The similarity space of a detector."""
 
     dimensions: Number = None
-    retrieval: lists(Retrieval)
+    retrieval: list[Retrieval] = []
     pairs: PairScores = PairScores()
-    headline: Numbers
+    headline: Numbers = {}
 
 
 class Feature(Part):
@@ -574,7 +552,7 @@ class Feature(Part):
 class AuditFacts(Part):
     """Figures of the audit."""
 
-    features: lists(Feature)
+    features: list[Feature] = []
 
 
 class Audit(Part):
@@ -582,8 +560,8 @@ class Audit(Part):
 
     facts: AuditFacts = AuditFacts()
     verdict: Text = None
-    reasons: Texts
-    warnings: Texts
+    reasons: list[str] = []
+    warnings: list[str] = []
 
 
 class Compile(Part):
@@ -591,14 +569,14 @@ class Compile(Part):
 
     is_on: Plain = None
     recompiles: Number = None
-    self_test: Plains
+    self_test: Plains = {}
 
 
 class Sandbox(Part):
     """How generated programs were kept apart from the machine."""
 
-    held: Texts
-    passed: Texts
+    held: list[str] = []
+    passed: list[str] = []
     warning: Text = None
 
 
@@ -621,28 +599,28 @@ class Result(JsonFile):
     command: Text = None
     git_commit: Text = None
     finished_at: Number = None
-    versions: Plains
+    versions: Plains = {}
     plan: Plan = Plan()
     budget: Budget = Budget()
     memory: Memory = Memory()
-    timing: Numbers
-    throughput: Numbers
+    timing: Numbers = {}
+    throughput: Numbers = {}
     training: Training = Training()
-    gpu: lists(Gpu)
-    gpu_baseline: Numbers
-    energy: Numbers
-    warnings: Texts
+    gpu: list[Gpu] = []
+    gpu_baseline: Numbers = {}
+    energy: Numbers = {}
+    warnings: list[str] = []
     data: Data = Data()
     model: ModelFacts = ModelFacts()
     adapter: Adapter = Adapter()
     threshold: Threshold = Threshold()
     sandbox: Sandbox = Sandbox()
-    scores: maps(Split)
+    scores: dict[str, Split] = {}
     operating_point: OperatingPoint = OperatingPoint()
     audit: Audit = Audit()
     similarity: Similarity = Similarity()
-    phases: Numbers
-    inference: Numbers
+    phases: Numbers = {}
+    inference: Numbers = {}
     compile: Compile = Compile()
 
 
@@ -652,11 +630,11 @@ class SavedPreset(Part):
     job: Text = None
     name: Text = None
     about: Text = None
-    settings: Mapping
-    base: Mapping
-    provenance: TextMapping
-    why: TextMapping
-    notes: Texts
+    settings: dict[str, Any] = {}
+    base: dict[str, Any] = {}
+    provenance: dict[str, str] = {}
+    why: dict[str, str] = {}
+    notes: list[str] = []
     gpu: Text = None
     num_target_gpus: Whole = None
     per_device_limit: Whole = None
@@ -665,7 +643,7 @@ class SavedPreset(Part):
 class Machine(Part):
     """The machine of a run as `Hardware.to_dict` wrote it."""
 
-    gpus: lists(Part)
+    gpus: list[Part] = []
     driver_version: Text = None
     cpu_count: Number = None
 
@@ -690,7 +668,7 @@ class Record(JsonFile):
     budget: Budget = Budget()
     hardware: Machine = Machine()
     time: PredictedTime = PredictedTime()
-    versions: Plains
+    versions: Plains = {}
 
 
 class Process(JsonFile):
@@ -709,7 +687,7 @@ class Process(JsonFile):
     host: Text = None
     boot_id: Text = None
     returncode: Whole = None
-    offsets: maps(Whole)
+    offsets: dict[str, Whole] = {}
 
 
 class CheckpointIndex(JsonFile):
@@ -736,7 +714,7 @@ class NotedBaseline(Part):
     excess_bytes: int
     is_back: bool
     waited_s: float
-    holders: Texts
+    holders: list[str] = []
 
 
 class StudyBaseline(Part):
@@ -759,9 +737,9 @@ class NotedRun(Part):
 class PlannedRow(Part):
     """A run of a study before it starts; preset, plan, budget and time as they were saved."""
 
-    name: String
-    adapter: String
-    run_id: Annotated[String, AfterValidator(_folder_name)]
+    name: str
+    adapter: str
+    run_id: Annotated[str, AfterValidator(_folder_name)]
     preset: SavedPreset
     plan: Plan
     budget: Budget
@@ -771,9 +749,9 @@ class PlannedRow(Part):
 class StudyPlan(Part):
     """The plan of a study."""
 
-    id: String
+    id: str
     rows: Annotated[list[PlannedRow], Field(min_length=1)]
-    notes: Texts
+    notes: list[str] = []
 
 
 class StudyFile(JsonFile):
@@ -784,7 +762,7 @@ class StudyFile(JsonFile):
     study: StudyPlan
     created_at: Number = None
     updated_at: Number = None
-    runs: maps(NotedRun)
+    runs: dict[str, NotedRun] = {}
     baseline: StudyBaseline | None = None
 
 
@@ -795,10 +773,10 @@ class ExportFile(JsonFile):
     name: Text = None
     run_id: Text = None
     template: Text = None
-    settings: Mapping
-    asked: TextMapping
-    merge: Mapping
-    files: list[String] | dict[str, Number] = Field(default_factory=list)
+    settings: dict[str, Any] = {}
+    asked: dict[str, str] = {}
+    merge: dict[str, Any] = {}
+    files: list[str] | Numbers = []
     card_sha256: Text = None
 
 
@@ -812,14 +790,14 @@ class DetectorFile(JsonFile):
 
     format: Literal[1]
     objective: Literal["both", "detect", "similar"]
-    canonical: String
+    canonical: str
     seq_len: Annotated[int, Field(gt=2)]
     pooling: Literal["mean", "first", "mean_max"]
     projection_size: Annotated[int, Field(gt=0)]
-    similarity_pooling: String = "same"
+    similarity_pooling: str = "same"
     run_id: Text = None
     operating_point: OperatingPoint = OperatingPoint()
-    calibration: Mapping
+    calibration: dict[str, Any] = {}
 
 
 class CalibrationFile(JsonFile):
@@ -845,4 +823,4 @@ class AdapterConfig(JsonFile):
     r: Whole = None
     lora_alpha: Number = None
     lora_dropout: Number = None
-    target_modules: Annotated[list[String], BeforeValidator(_as_texts), Field(default_factory=list)]
+    target_modules: Names = []

@@ -450,7 +450,7 @@ def load_instructions(
         source: `smoke`, a file or a folder (JSON, JSON Lines, CSV, Parquet), or a data set on the
             hub as `owner/name`.
         revision: Branch, tag or commit on the hub; the commit it stood for is recorded.
-        template: One of `presets.jobs.TEMPLATES`.
+        template: One of `presets.catalog.TEMPLATES`.
         on_bad_rows: `stop` raises with the whole report; `drop` leaves out exactly the bad rows
             and records it.
         train_fraction: Share of the train rows to use, drawn with `seed`.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.presets.jobs import TEMPLATES
+from nbhelpers.presets.catalog import TEMPLATES
 
 # ------------------------------------------------------------------------------------------------
 # What a template makes, shown: supervised text in colour, or marked.
@@ -122,7 +122,7 @@ def resolve_template(template: str, form: str, tokenizer: Any = None) -> str:
     """Name of the template that is used: `auto` is `chat` where the tokenizer has one.
 
     Args:
-        template: One of `presets.jobs.TEMPLATES`, or "none" for the bare question.
+        template: One of `presets.catalog.TEMPLATES`, or "none" for the bare question.
         form: Of the rows; with "completion" no template is used.
         tokenizer: Of the model; needed for `chat`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -33,8 +32,8 @@ class Visible:
 def select_visible(devices: Sequence[Device], setting: str | None) -> Visible:
     """Apply `CUDA_VISIBLE_DEVICES` (None: not set) and the limits of MIG to a list of GPUs.
 
-    Entries are indices, or full or abbreviated UUIDs (GPU-…, MIG-…); the first entry decides which.
-    An entry that names nothing ends the list, and a repeated one empties it.
+    Entries are indices, or full or abbreviated UUIDs (GPU-…, MIG-…); the first decides which. One
+    that names nothing ends the list, and a repeated one empties it.
 
     Source:
         CUDA C++ Programming Guide, "CUDA Environment Variables"; torch 2.13,
@@ -78,61 +77,32 @@ def _one_instance(gpus: list[Gpu], notes: list[str]) -> tuple[Gpu, ...]:
 
 
 def _chosen(devices: Sequence[Device], setting: str, notes: list[str]) -> list[Gpu | Device]:
-    entries = setting.split(",")
-    prefix = next((each for each in ("GPU-", "MIG-") if setting.startswith(each)), "")
-    wanted: list[int | str] = []
-    for entry in entries:
-        name = _name(entry, prefix)
-        if name in wanted:
-            notes.append(_repeated(setting, entry))
-            return []
-        if name is None:
-            break
-        wanted.append(name)
     gpus: list[Gpu | Device] = []
-    for name in wanted:
-        match = _find(devices, name)
+    by_uuid = setting.startswith(("GPU-", "MIG-"))
+    for entry in (part.strip() for part in setting.split(",")):
+        match = _find(devices, entry, by_uuid=by_uuid)
         if match is None:
+            if entry not in ("", "-1", "NoDevFiles"):  # the last is Slurm's word for "none"
+                notes.append(
+                    f"CUDA_VISIBLE_DEVICES={setting}: {entry!r} names no single GPU here, so CUDA "
+                    "ignores it and everything after it"
+                )
             break
-        if any(match is each for each in gpus):
-            notes.append(_repeated(setting, str(name)))
+        if any(match is gpu for gpu in gpus):
+            text = f"CUDA_VISIBLE_DEVICES={setting}: {entry} stands twice, so CUDA shows no GPU"
+            notes.append(text)
             return []
         gpus.append(match)
-    ignored = ",".join(entries[len(gpus) :]).strip(", ")
-    if ignored not in ("", "-1", "NoDevFiles"):  # the last is Slurm's word for "none"
-        notes.append(
-            f"CUDA_VISIBLE_DEVICES={setting}: {entries[len(gpus)].strip()!r} names no single GPU "
-            "here, so CUDA ignores it and everything after it"
-        )
     return gpus
 
 
-def _repeated(setting: str, entry: str) -> str:
-    return f"CUDA_VISIBLE_DEVICES={setting}: {entry.strip()} stands twice, so CUDA shows no GPU"
-
-
-def _name(entry: str, prefix: str) -> int | str | None:
-    """An entry as CUDA understands it; None ends the list.
-
-    >>> _name(" 1", ""), _name("2gpu", ""), _name("-1", "")
-    (1, 2, None)
-    >>> _name("GPU-8", "GPU-"), _name("0", "GPU-")
-    ('GPU-8', None)
-    """
-    if prefix:
-        return entry if entry.startswith(prefix) else None
-    number = re.match(r"[+-]?[0-9]+", entry.strip())
-    # A longer one names no GPU either, and Python refuses to read thousands of digits.
-    index = -1 if number is None else int(number.group()[:12])
-    return None if index < 0 else index
-
-
-def _find(devices: Sequence[Device], name: int | str) -> Gpu | Device | None:
+def _find(devices: Sequence[Device], entry: str, *, by_uuid: bool) -> Gpu | Device | None:
     """The one GPU or MIG instance that an entry names; None for no match and for several."""
-    if isinstance(name, int):
-        return devices[name] if name < len(devices) else None
-    whole: list[Gpu | Device] = [each for each in devices if each.gpu.uuid.startswith(name)]
-    parts = [gpu for each in devices for gpu in each.instances if gpu.uuid.startswith(name)]
+    if not by_uuid:
+        index = int(entry) if entry.isascii() and entry.isdigit() else len(devices)
+        return devices[index] if index < len(devices) else None
+    whole: list[Gpu | Device] = [each for each in devices if each.gpu.uuid.startswith(entry)]
+    parts = [gpu for each in devices for gpu in each.instances if gpu.uuid.startswith(entry)]
     matches = whole + parts
     return matches[0] if len(matches) == 1 else None
 
@@ -144,9 +114,7 @@ def _find(devices: Sequence[Device], name: int | str) -> Gpu | Device | None:
 # the same `Hardware`, so everything after it works without a GPU. Single node, NVIDIA GPUs only.
 
 
-MOST_GPUS = (
-    4096  # of one plan, or machines: far beyond any cluster here, and a list that fits in memory
-)
+MOST_GPUS = 4096  # of one plan, or machines: far beyond any cluster here
 _PRECISIONS = ("fp32", "fp16", "bf16")
 _BUSY_SHARE = 0.05  # of a GPU's memory, from which other processes are worth a note
 _GPU_SWITCH = {

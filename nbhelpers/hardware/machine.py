@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+import psutil
+
 from nbhelpers.common import processes
 
 ROOT = Path("/")
@@ -61,30 +63,16 @@ def ram_bytes(root: Path = ROOT) -> tuple[int, int]:
     Returns:
         (total, available), 0 for what the system does not tell.
     """
-    total, available = _machine_ram(root)
+    try:
+        memory = psutil.virtual_memory()
+        total, available = memory.total, memory.available
+    except (OSError, psutil.Error):
+        total = available = 0
     for limit, used in _cgroup_memory(root):
         total = min(total, limit) if total else limit
         free = max(limit - used, 0)
         available = min(available, free) if available else free
     return total, available
-
-
-def _machine_ram(root: Path) -> tuple[int, int]:
-    sizes: dict[str, int] = {}
-    for line in _lines(root / "proc/meminfo"):
-        name, _, rest = line.partition(":")
-        if rest.split() and rest.split()[0].isdigit():
-            sizes[name] = int(rest.split()[0]) * 1024
-    if "MemTotal" in sizes:
-        total = sizes["MemTotal"]
-        return total, sizes.get("MemAvailable", sizes.get("MemFree", total))
-    if root != ROOT:
-        return 0, 0
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0, 0
-    return max(total, 0), max(total, 0)
 
 
 def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:

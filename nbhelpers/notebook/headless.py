@@ -7,16 +7,18 @@ import contextlib
 import html
 import json
 import os
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nbhelpers.common.files import expanded, is_file, kind_of
+from nbhelpers.common.files import absence, expanded, is_file, kind_of
 from nbhelpers.errors import ConfigError, JobFailed, Killed, NbhelpersError, Stopped, from_kind
 from nbhelpers.presets.parameters import as_declared, check_values, require_known, with_more
 from nbhelpers.runs.thresholds import parse_requirements, require_scores
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------------
 # Signals as a fact to look at, instead of an exception in the middle of anything.
-
-
-_WATCHED = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class SignalWatch:
@@ -45,18 +44,12 @@ class SignalWatch:
 
     def __enter__(self) -> SignalWatch:
         if threading.current_thread() is threading.main_thread():
-            for name in _WATCHED:
-                number = getattr(signal, name, None)
-                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -68,8 +61,18 @@ class SignalWatch:
 # What is checked of a notebook, its parameters and its output before a headless run starts.
 
 
-def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Check a notebook and its parameters; return its path and the project's folder.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedNotebook:
+    """A notebook that can be run, the project's folder, and parameters under its own names."""
+
+    path: Path
+    root: Path
+    job: str | None
+    parameters: dict[str, Any]
+
+
+def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> CheckedNotebook:
+    """Check a notebook and its parameters.
 
     Raises:
         ConfigError: No such notebook, not of Python, no `parameters` cell, unknown names, values
@@ -77,44 +80,30 @@ def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> tuple
     """
     import papermill
 
-    path = _existing(notebook)
+    path = expanded(notebook, "the notebook")
+    if not is_file(path):
+        raise ConfigError(f"{notebook} {absence(path)}.", fix="name an .ipynb file")
+    path = path.resolve()
     content = _read(path, notebook)
     cell = _parameters_cell(content, notebook)
     spec = content.metadata.get("kernelspec")
     language = spec.get("language", "python") if isinstance(spec, dict) else ""
-    if not language or str(language).lower() != "python" or not spec.get("name"):
+    if str(language).lower() != "python" or not spec.get("name"):
         raise ConfigError(
             f"{notebook} names no Python kernel in its metadata (kernelspec: {spec}).",
             fix="open it in Jupyter, choose a Python 3 kernel and save it",
         )
     _require_storable(parameters)
     declared = papermill.inspect_notebook(escaped(path))
-    parameters = as_declared(parameters, declared)
+    values = as_declared(parameters, declared)
     about = content.metadata.get("nbhelpers")
     job = about.get("job") if isinstance(about, dict) else None
     if job:
-        parameters = with_more(job, parameters, declared)
-    require_known(parameters, declared, path.name)
+        values = with_more(job, values, declared)
+    require_known(values, declared, path.name)
     if job:
-        defaults = _defaults(cell, declared, notebook)
-        check_values(job, defaults | dict(parameters))
-    return path, project_root(path)
-
-
-def notebook_job(path: Path) -> str | None:
-    """Return the job that a checked notebook names in its metadata, or None."""
-    about = _read(path, path).metadata.get("nbhelpers")
-    job = about.get("job") if isinstance(about, dict) else None
-    return job if isinstance(job, str) else None
-
-
-def own_spelling(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters under the names that a checked notebook declares."""
-    import papermill
-
-    declared, job = papermill.inspect_notebook(escaped(path)), notebook_job(path)
-    plain = as_declared(parameters, declared)
-    return with_more(job, plain, declared) if job else plain
+        check_values(job, _defaults(cell, declared, notebook) | values)
+    return CheckedNotebook(path=path, root=project_root(path), job=job or None, parameters=values)
 
 
 def escaped(path: Path) -> str:
@@ -126,41 +115,19 @@ def escaped(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
-def _existing(notebook: str | Path) -> Path:
-    path = expanded(notebook, "the notebook")
-    kind = kind_of(path)
-    if kind != "file":
-        reason = {
-            "": "does not exist",
-            "folder": "is a folder",
-            "forbidden": "is in a folder that may not be searched",
-        }.get(kind, "is no regular file")
-        raise ConfigError(f"{notebook} {reason}.", fix="name an .ipynb file")
-    return path.resolve()
-
-
 def _read(path: Path, notebook: str | Path) -> Any:
     import nbformat
 
     try:
         return nbformat.read(path, as_version=4)
     except Exception as error:  # nbformat raises several kinds for a broken file
-        raise ConfigError(
-            f"{notebook} is not a notebook: {error}", fix="name an .ipynb file"
-        ) from error
+        text = f"{notebook} is not a notebook: {error}"
+        raise ConfigError(text, fix="name an .ipynb file") from error
 
 
 def _parameters_cell(content: Any, notebook: str | Path) -> Any:
-    tagged = []
-    for number, cell in enumerate(content.cells, 1):
-        tags = cell.metadata.get("tags", [])
-        if not isinstance(tags, list):
-            raise ConfigError(
-                f"Cell {number} of {notebook} has the tags {tags!r}, which is no list.",
-                fix="correct its tags in Jupyter, or delete them",
-            )
-        if cell.cell_type == "code" and "parameters" in tags:
-            tagged.append(cell)
+    code = [cell for cell in content.cells if cell.cell_type == "code"]
+    tagged = [cell for cell in code if "parameters" in (cell.metadata.get("tags") or [])]
     if len(tagged) != 1:
         raise ConfigError(
             f"{notebook} has {len(tagged)} code cells tagged `parameters`; exactly one is needed.",
@@ -173,12 +140,12 @@ def _require_storable(parameters: Mapping[str, Any]) -> None:
     """Refuse values that the saved notebook could not hold.
 
     Raises:
-        ConfigError: A value that is no JSON, or a text that is not UTF-8.
+        ConfigError: A value that is no JSON.
     """
     for name, value in parameters.items():
         try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"The value of `{name}` cannot be stored in a notebook: {error}.",
                 fix="give a plain text, number, truth value, list or mapping",
@@ -240,33 +207,16 @@ def prepare_output(output: str | Path | None, path: Path, root: Path) -> tuple[P
             fix = "write another --output: the notebook would be overwritten by its own result"
             raise ConfigError(f"The output {saved} is the notebook itself.", fix=fix)
         saved.parent.mkdir(parents=True, exist_ok=True)
-        launched.write_text("")
         if kind_of(saved):
             with saved.open("r+b"):  # an earlier output, to be replaced at the end
                 pass
+        launched.write_text("")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            launched.unlink(missing_ok=True)
         raise ConfigError(
             f"The output {saved} cannot be written: {error.strerror or error}.",
             fix="write --output with a file in a folder that you may write to",
         ) from error
     return saved, launched
-
-
-def check_timeout(timeout_s: float | None) -> None:
-    """Refuse a time limit that leaves no time, or is no number.
-
-    Raises:
-        ConfigError: It is not above 0.
-    """
-    if timeout_s is None:
-        return
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise ConfigError(
-            f"--timeout {timeout_s} leaves no time to run.",
-            fix="give seconds above 0, or leave --timeout out for no limit",
-        )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -309,15 +259,21 @@ def run_notebook(
         RequirementMissed: The run finished below a required score.
         NbhelpersError: What a cell raised, as its own class; `Killed` for a time limit.
     """
-    path, root = check_notebook(notebook, parameters or {})
-    conditions = parse_requirements(require, notebook_job(path))
-    check_timeout(timeout_s)
-    saved, launched = prepare_output(output, path, root)
-    play = _Play(path=path, saved=saved, root=root, launched=launched, stream=stream)
+    checked = check_notebook(notebook, parameters or {})
+    conditions = parse_requirements(require, checked.job)
+    if timeout_s is not None and not timeout_s > 0:
+        raise ConfigError(
+            f"--timeout {timeout_s} leaves no time to run.",
+            fix="give seconds above 0, or leave --timeout out for no limit",
+        )
+    saved, launched = prepare_output(output, checked.path, checked.root)
+    play = _Play(notebook=checked, saved=saved, launched=launched, stream=stream)
     try:
-        with _environment(root=root, fresh=fresh, launched=launched), SignalWatch() as watch:
-            values = own_spelling(path, parameters or {})
-            _execute(play, values, watch=watch, timeout_s=timeout_s)
+        with (
+            _environment(root=checked.root, fresh=fresh, launched=launched),
+            SignalWatch() as watch,
+        ):
+            _execute(play, watch=watch, timeout_s=timeout_s)
         result = play.result()
     finally:
         launched.unlink(missing_ok=True)
@@ -329,9 +285,8 @@ def run_notebook(
 class _Play:
     """One execution: its files, its kernel and how it ended."""
 
-    path: Path
+    notebook: CheckedNotebook
     saved: Path
-    root: Path
     launched: Path
     stream: TextIO | None
     kernels: list[Any] = field(default_factory=list)
@@ -367,16 +322,16 @@ class _Play:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    def work(self, parameters: dict[str, Any]) -> None:
+    def work(self) -> None:
         """Execute the cells; the body of the thread."""
         import papermill
 
         try:
             papermill.execute_notebook(
-                escaped(self.path),
+                escaped(self.notebook.path),
                 escaped(self.saved),
-                parameters,
-                cwd=str(self.root),
+                self.notebook.parameters,
+                cwd=str(self.notebook.root),
                 progress_bar=False,
                 stdout_file=self.stream,
                 stderr_file=self.stream,
@@ -386,12 +341,10 @@ class _Play:
             self.error = error
 
 
-def _execute(
-    play: _Play, parameters: dict[str, Any], *, watch: SignalWatch, timeout_s: float | None
-) -> None:
+def _execute(play: _Play, *, watch: SignalWatch, timeout_s: float | None) -> None:
     """Run the thread to its end, or end it for a signal or the clock; raise the typed error."""
     started = time.monotonic()
-    thread = threading.Thread(target=play.work, args=(parameters,), daemon=True)
+    thread = threading.Thread(target=play.work, daemon=True)
     thread.start()
     ended: NbhelpersError | None = None
     while thread.is_alive():
@@ -417,8 +370,6 @@ def _execute(
 
 def _end(play: _Play, thread: threading.Thread, watch: SignalWatch) -> None:
     """Stop the runs, then the cell, then the kernel; a second signal skips the waiting."""
-    import signal
-
     watch.received = None
     for run in play.runs():
         if run.status == "running":
@@ -460,8 +411,6 @@ def typed_error(error: BaseException | None) -> NbhelpersError | None:
 
 
 def _plain(text: str) -> str:
-    import re
-
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
 
 
@@ -483,8 +432,6 @@ def _mark_unfinished(saved: Path, error: NbhelpersError) -> None:
 
 def _kernel_manager(started: list[Any]) -> type:
     """A kernel manager that starts this very Python, whatever kernel specs are installed."""
-    import sys
-
     from jupyter_client.manager import AsyncKernelManager
 
     # ipykernel warns of its unencrypted local port at every start, and reports the interrupt with

@@ -48,3 +48,7 @@ POSITIONS = {"codegpt": 1024, "graphcodebert": 512, "codebert": 512}
 POSITIONS |= {"minilm": 512, "unixcoder": 1024, "modernbert": 8192}
 # Models of `clones` that read plain text only: the mask of a GPT-2 has no room for a graph.
 GPT2_MODELS = ("codegpt", "smoke")
+# Models whose attention has a soft-cap, which sdpa would drop.
+SOFT_CAPPED = ("gemma-2-2b", "gemma-2-2b-it", "smoke")
+# How a fine-tuning makes a prompt of a row.
+TEMPLATES = ("auto", "alpaca", "plain", "chat")

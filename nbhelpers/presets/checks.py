@@ -1,10 +1,12 @@
-"""What makes settings valid: names, types, ranges, and settings that contradict each other."""
+"""What makes settings valid: names, types, ranges, and settings that contradict each other.
+
+Problems are collected, not raised one by one, so that a user meets all of them at once.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +15,314 @@ from nbhelpers.common.files import absence, expanded, is_file, is_folder, kind_o
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets.catalog import SAMPLES
-from nbhelpers.presets.jobs import JOBS, JobSpec
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.rules import broken_rules
 
 if TYPE_CHECKING:
     from nbhelpers.presets.schema import Settings
+
+FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
+DATASET_PREFIX = "hf://datasets/"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: where, what, and what to type instead."""
+
+    where: str
+    text: str
+    fix: str
+
+
+def raise_problems(title: str, problems: Iterable[Problem]) -> None:
+    """Raise one `ConfigError` that lists every problem, or return if there is none.
+
+    Raises:
+        ConfigError: There is at least one problem.
+    """
+    unique = list(dict.fromkeys(problems))
+    if not unique:
+        return
+    if len(unique) == 1:
+        where, text, fix = unique[0]
+        place = title if where in title else f"{title}: {where}"
+        raise ConfigError(f"{place}: {text}.", fix=fix)
+    lines = [f"  - {where}: {text}; {fix}" for where, text, fix in unique]
+    message = "\n".join([f"{title}: {len(unique)} problems", *lines])
+    raise ConfigError(message, fix=f"correct these {len(unique)} values; each line says how")
+
+
+def settings_class(job: str) -> type[Settings]:
+    """Return the settings model of a job.
+
+    Raises:
+        ConfigError: There is no such job.
+    """
+    if not isinstance(job, str) or job not in JOBS:
+        raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, JOBS))
+    return JOBS[job].settings
+
+
+# ------------------------------------------------------------------------------------------------
+# Names and spellings.
+
+
+def unknown_names(
+    job: str, names: Mapping[str, str], *, also: tuple[str, ...] = ()
+) -> list[Problem]:
+    """Return a problem for every name (with its place) that is no setting of the job."""
+    known = (*settings_class(job).model_fields, *also)
+    return [
+        Problem(where, f"there is no setting `{name}`", did_you_mean(name, known))
+        for name, where in names.items()
+        if name not in known
+    ]
+
+
+def respelt(
+    values: Mapping[str, Any], place: Callable[[str], str]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return values under the settings' own names, such as `seq_len` for `code_length`.
+
+    Returns:
+        The values, and a problem for every setting that is given in both spellings unlike.
+
+    >>> respelt({"code_length": 400}, lambda name: "overrides")
+    ({'seq_len': 400}, [])
+    """
+    plain, problems = dict(values), []
+    for other, name in SPELLINGS.items():
+        if other not in plain:
+            continue
+        value = plain.pop(other)
+        if plain.setdefault(name, value) != value:
+            text = f"`{other}` is {value!r} and `{name}` is {plain[name]!r}: they are one setting"
+            problems.append(Problem(place(other), text, f"keep `{name}`, and leave `{other}` out"))
+    return plain, problems
+
+
+# ------------------------------------------------------------------------------------------------
+# Types, ranges and contradictions, by the models of `schema.py`.
+
+
+def type_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+    """Return a problem for every value of a wrong type or out of range, and every missing field."""
+    errors = type_errors(job, values)
+    return [_explain(name, items, places.get(name, "the preset")) for name, items in errors.items()]
+
+
+def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
+    """Return the contradictions between fields that are each valid."""
+    return [
+        Problem(places.get(name, "the preset"), text, fix)
+        for name, text, fix in broken_rules(JOBS[job], values, without=type_errors(job, values))
+    ]
+
+
+def type_errors(job: str, values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return pydantic's errors about each field."""
+    from pydantic import ValidationError
+
+    by_field: dict[str, list[Any]] = {}
+    try:
+        settings_class(job).model_validate(dict(values), strict=True)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            by_field.setdefault(str(item["loc"][0]), []).append(item)
+    return by_field
+
+
+# What a value should be, by the type of pydantic's error; braces hold names of its context.
+_WANTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a dictionary",
+    "literal_error": "{expected}",
+    "finite_number": "a finite number",
+    "string_too_short": "a text that is not empty",
+    "string_unicode": "a string in UTF-8",
+    "too_short": "a list of at least {min_length}",
+    "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number greater than or equal to {ge}",
+    "less_than": "a number less than {lt}",
+    "less_than_equal": "a number less than or equal to {le}",
+}
+_BOUNDS = {"greater_than": "more than {gt}", "greater_than_equal": "{ge} or more"}
+_BOUNDS |= {"less_than": "less than {lt}", "less_than_equal": "{le} or less"}
+
+
+def _explain(name: str, errors: list[Any], where: str) -> Problem:
+    """Put pydantic's errors about one field into one sentence with its fix."""
+    first = errors[0]
+    if first["type"] == "missing":
+        fix = f"add `{name}:` under `settings:`, or `extends: base`"
+        return Problem(where, f"`{name}` is missing", fix)
+    words = [_filled(_WANTED.get(error["type"], error["msg"]), error) for error in errors]
+    wanted, value = " or ".join(dict.fromkeys(words)), first["input"]
+    is_mapping = name in ("priors", "targets") and len(first["loc"]) > 1
+    label = f"{name}.{first['loc'][1]}" if is_mapping else name
+    text = f"`{label}` must be {wanted}; it is {_described(value)}"
+    return Problem(where, text, _value_fix(label, value, wanted, {e["type"]: e for e in errors}))
+
+
+def _filled(text: str, error: Any) -> str:
+    """A text with the context of a pydantic error; whole bounds without a point."""
+    context = error.get("ctx", {})
+    is_whole = {name for name, x in context.items() if type(x) is float and x.is_integer()}
+    return text.format(**{n: int(x) if n in is_whole else x for n, x in context.items()})
+
+
+def _described(value: object) -> str:
+    kinds = {str: "the text", bool: "the truth value", int: "the integer", float: "the number"}
+    kind = kinds.get(type(value), f"the {type(value).__name__}")
+    if type(value) is int and abs(value) >= 10**20:
+        return "an integer of more than 20 digits"
+    return "null (nothing)" if value is None else f"{kind} {shortened(repr(value))}"
+
+
+def _value_fix(label: str, value: object, wanted: str, errors: Mapping[str, Any]) -> str:
+    if isinstance(value, bool) and "string_type" in errors:
+        return f'quote it, `{label}: "no"`: YAML 1.1 reads no, off, on and yes as truth values'
+    if isinstance(value, bool) and "literal_error" in errors:
+        text = f"write `{label}` as {wanted}"
+        return f"{text} (YAML 1.1 reads no, off, on and yes without quotes as truth values)"
+    if isinstance(value, str) and {"int_type", "float_type"} & errors.keys():
+        number = _number(value)
+        if number is not None:
+            whole = "int_type" in errors and number.is_integer()
+            return f"write it without quotes: {yaml_number(int(number) if whole else number)}"
+    if len(errors) == 1:
+        (kind, error), *_ = errors.items()
+        if kind in _BOUNDS:
+            return f"set {label} to {_filled(_BOUNDS[kind], error)}"
+        if kind == "list_type" and isinstance(value, str | int | float):  # as the shell takes it
+            parts = [part.strip(" '\"") for part in str(value).strip("[]").split(",")]
+            listed = json.dumps(parts if isinstance(value, str) else [value])
+            return f"write `{label}` as {wanted}: {label}={listed}"
+    return f"write `{label}` as {wanted}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def yaml_number(value: float) -> str:
+    """Write a number so that YAML 1.1 reads it back as one.
+
+    >>> yaml_number(2e-4), yaml_number(5e-05), yaml_number(64)
+    ('0.0002', '5.0e-05', '64')
+    """
+    text = repr(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """Return a text that a message can show.
+
+    >>> shortened("x" * 500, 5)
+    'xxxxx… (500 characters)'
+    """
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+# ------------------------------------------------------------------------------------------------
+# Names of models and data, without any network.
+
+
+def is_hub_id(text: object) -> bool:
+    """Whether a text has the form `owner/name`."""
+    return isinstance(text, str) and bool(_HUB_ID.fullmatch(text))
+
+
+def resolve_model(value: str, job: str) -> str:
+    """Return the hub id behind an alias; every other name stays as it is."""
+    return JOBS[job].models.aliases.get(value, value)
+
+
+def source_problems(
+    job: str, values: Mapping[str, Any], places: Mapping[str, str]
+) -> list[Problem]:
+    """Return what is wrong with the names of the model and the data."""
+    problems, further = [], JOBS[job].further_data
+    data = dict.fromkeys(("data", *further), _data_fault)
+    for name, check in ({"model": _model_fault} | data).items():
+        value = values.get(name)
+        fault = check(job, value) if isinstance(value, str) else None
+        if fault:
+            text = f"{name}: {fault[0]}" if name in further else fault[0]
+            problems.append(Problem(places.get(name, "the preset"), text, fault[1]))
+    return problems
+
+
+def _model_fault(job: str, model: str) -> tuple[str, str] | None:
+    known = JOBS[job].models.names
+    if JOBS[job].models.short_name(model) is not None:
+        return None
+    if is_folder(model):
+        return _folder_fault(job, model)
+    if _looks_local(model):
+        text = f"the model folder `{shortened(model)}` {absence(model)}"
+        return text, "check the path" + _hub_hint(model)
+    close = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.75)
+    if close or not (_HUB_ID.fullmatch(model) or _HUB_NAME.fullmatch(model)):
+        text = f"the model `{shortened(model)}` is neither a known name nor a folder"
+        return text, did_you_mean(model, known) + ", or write a hub id (owner/name)"
+    return None
+
+
+def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
+    """Refuse a folder whose config.json names another kind of model; the worker judges the rest."""
+    try:
+        config = json.loads((expanded(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(family, str) or family in JOBS[job].models.families:
+        return None
+    text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
+    return text, f"use a model of the type {' or '.join(JOBS[job].models.families)}"
+
+
+def _data_fault(job: str, data: str) -> tuple[str, str] | None:
+    if not data.strip():
+        return "the name of the data is empty", "name a file, a folder or a hub id, or leave it out"
+    may_be_file = JOBS[job].data_may_be_file
+    if data in SAMPLES or is_folder(data) or (may_be_file and is_file(data)):
+        return None
+    is_file_name = may_be_file and data.lower().endswith(FILE_ENDINGS) and "://" not in data
+    is_local = "://" not in data and _looks_local(data)
+    if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not (is_local or is_file_name):
+        return None
+    if kind_of(data) == "forbidden":
+        text = f"the data folder `{data}` cannot be looked at: a folder above it is closed to you"
+        return text, f"make it readable: chmod u+rx, or copy {data} to a place of your own"
+    what = "file or folder" if may_be_file else "folder"
+    if is_local or is_file_name:
+        return f"the data {what} `{shortened(data)}` {absence(data)}", "check the path"
+    text = f"the data `{shortened(data)}` is neither `smoke`, a hub id (owner/name) nor an existing"
+    near = difflib.get_close_matches(data.lower(), ["smoke"], n=1)
+    fix = did_you_mean(data, near) if near else "check the path" + _hub_hint(data)
+    return f"{text} {what}", fix
+
+
+def _looks_local(name: str) -> bool:
+    is_path = name.startswith(("/", "./", "../", "~")) or name.endswith("/")
+    return is_path or name.removeprefix(DATASET_PREFIX).count("/") > 1
+
+
+def _hub_hint(name: str) -> str:
+    """What to type for an address copied from the hub's page."""
+    parts = [part for part in name.partition("://")[2].split("/")[1:] if part != "datasets"]
+    return f"; for the hub write {'/'.join(parts[:2])}" if len(parts) > 1 else ""
 
 
 # ------------------------------------------------------------------------------------------------
@@ -61,321 +367,3 @@ def check_precision(settings: Settings, hardware: Any, preset: Any = None) -> No
             "precision=fp16 was asked for, but there is no GPU.",
             fix='set precision to "auto" or "fp32"',
         )
-
-
-# ------------------------------------------------------------------------------------------------
-# What makes settings valid: names, types, ranges, and fields that contradict each other.
-#
-# Problems are collected, not raised one by one, so that a user meets all of them at once.
-
-
-FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
-DATASET_PREFIX = "hf://datasets/"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
-_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
-_BOUND = re.compile(r"a number (greater|less) than (or equal to )?([-+.\de]+)")
-
-
-def is_hub_id(text: object) -> bool:
-    """Whether a text has the form `owner/name`."""
-    return isinstance(text, str) and bool(_HUB_ID.fullmatch(text))
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong: where, what, and what to type instead."""
-
-    where: str
-    text: str
-    fix: str
-
-
-def raise_problems(title: str, problems: Iterable[Problem]) -> None:
-    """Raise one `ConfigError` that lists every problem, or return if there is none.
-
-    Raises:
-        ConfigError: There is at least one problem.
-    """
-    unique_problems = list(dict.fromkeys(problems))
-    if not unique_problems:
-        return
-    if len(unique_problems) == 1:
-        where, text, fix = unique_problems[0]
-        place = title if where in title else f"{title}: {where}"
-        raise ConfigError(f"{place}: {text}.", fix=fix)
-    lines = [f"  - {where}: {text}; {fix}" for where, text, fix in unique_problems]
-    message = "\n".join([f"{title}: {len(unique_problems)} problems", *lines])
-    raise ConfigError(
-        message, fix=f"correct these {len(unique_problems)} values; each line says how"
-    )
-
-
-def settings_class(job: str) -> type[Settings]:
-    """Return the settings model of a job.
-
-    Raises:
-        ConfigError: There is no such job.
-    """
-    if not isinstance(job, str) or job not in JOBS:
-        raise ConfigError(f"There is no job `{job}`.", fix=did_you_mean(job, JOBS))
-    return JOBS[job].settings
-
-
-def unknown_names(
-    job: str, names: Mapping[str, str], *, also: tuple[str, ...] = ()
-) -> list[Problem]:
-    """Return a problem for every name (with its place) that is no setting of the job."""
-    known = (*settings_class(job).model_fields, *also)
-    return [
-        Problem(where, f"there is no setting `{name}`", did_you_mean(name, known))
-        for name, where in names.items()
-        if name not in known
-    ]
-
-
-def type_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
-    """Return a problem for every value of a wrong type or out of range, and every missing field."""
-    from pydantic import ValidationError
-
-    try:
-        settings_class(job).model_validate(dict(values), strict=True)
-    except ValidationError as error:
-        by_field: dict[str, list[Any]] = {}
-        for item in error.errors():
-            by_field.setdefault(str(item["loc"][0]), []).append(item)
-        return [_explain(name, items, places) for name, items in by_field.items()]
-    return []
-
-
-def _explain(name: str, items: list[Any], places: Mapping[str, str]) -> Problem:
-    """Put pydantic's messages about one field into one sentence with its fix."""
-    first = items[0]
-    where = places.get(name, "the preset")
-    if first["type"] == "missing":
-        fix = f"add `{name}:` under `settings:`, or `extends: base`"
-        return Problem(where, f"`{name}` is missing", fix)
-    wanted = " or ".join(dict.fromkeys(_plain(item["msg"]) for item in items))
-    is_mapping = name in ("priors", "targets") and len(first["loc"]) > 1
-    label = f"{name}.{first['loc'][1]}" if is_mapping else name
-    text = f"`{label}` must be {wanted}; it is {_spoken(first['input'])}"
-    return Problem(where, text, _value_fix(label, first["input"], wanted))
-
-
-def _spoken(value: object) -> str:
-    kinds = {str: "the text", bool: "the truth value", int: "the integer", float: "the number"}
-    kind = kinds.get(type(value), f"the {type(value).__name__}")
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**20:
-        return f"an integer of {len(str(abs(value) // 10**20)) + 20} digits"
-    return "null (nothing)" if value is None else f"{kind} {shortened(repr(value))}"
-
-
-def _plain(message: str) -> str:
-    """Pydantic's words in ours."""
-    if message.startswith("String should have at least 1"):
-        return "a text that is not empty"
-    text = message.replace("Input should be ", "").replace("a valid boolean", "true or false")
-    text = text.replace(", unable to parse raw data as a unicode string", " in UTF-8")
-    text = re.sub(r"^(greater|less) than", r"a number \1 than", text)
-    return text.replace("a valid integer", "an integer").replace("a valid ", "a ")
-
-
-def _value_fix(label: str, value: object, wanted: str) -> str:
-    if isinstance(value, bool) and "string" in wanted:
-        return f'quote it, `{label}: "no"`: YAML 1.1 reads no, off, on and yes as truth values'
-    if isinstance(value, bool) and "'" in wanted:
-        text = f"write `{label}` as {wanted}"
-        return f"{text} (YAML 1.1 reads no, off, on and yes without quotes as truth values)"
-    if isinstance(value, str) and ("number" in wanted or "integer" in wanted):
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            return f"write `{label}` as {wanted}"
-        good = int(number) if "integer" in wanted and number.is_integer() else number
-        return f"write it without quotes: {yaml_number(good)}"
-    if bound := _BOUND.fullmatch(wanted):
-        way, equal, number = bound.groups()
-        if equal:
-            return f"set {label} to {number} or {'more' if way == 'greater' else 'less'}"
-        return f"set {label} to {'more' if way == 'greater' else 'less'} than {number}"
-    fix = f"write `{label}` as {wanted}"
-    if wanted == "a list" and isinstance(value, str | int | float):  # as the shell takes it
-        parts = [part.strip(" '\"") for part in str(value).strip("[]").split(",")]
-        fix += f": {label}={json.dumps(parts if isinstance(value, str) else [value])}"
-    return fix
-
-
-def yaml_number(value: float) -> str:
-    """Write a number so that YAML 1.1 reads it back as one.
-
-    >>> yaml_number(2e-4), yaml_number(5e-05), yaml_number(64)
-    ('0.0002', '5.0e-05', '64')
-    """
-    text = repr(value)
-    if "e" in text and "." not in text:
-        text = text.replace("e", ".0e")
-    return text
-
-
-def resolve_model(value: str, job: str) -> str:
-    """Return the hub id behind an alias; every other name stays as it is."""
-    return JOBS[job].models.aliases.get(value, value)
-
-
-def respelt(
-    values: Mapping[str, Any], place: Callable[[str], str]
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Return values under the settings' own names, such as `seq_len` for `code_length`.
-
-    Returns:
-        The values, and a problem for every setting that is given in both spellings unlike.
-
-    >>> respelt({"code_length": 400}, lambda name: "overrides")
-    ({'seq_len': 400}, [])
-    """
-    plain, problems = dict(values), []
-    for other, name in SPELLINGS.items():
-        if other not in plain:
-            continue
-        value = plain.pop(other)
-        if plain.setdefault(name, value) != value:
-            text = f"`{other}` is {value!r} and `{name}` is {plain[name]!r}: they are one setting"
-            problems.append(Problem(place(other), text, f"keep `{name}`, and leave `{other}` out"))
-    return plain, problems
-
-
-def source_problems(
-    job: str, values: Mapping[str, Any], places: Mapping[str, str]
-) -> list[Problem]:
-    """Return what is wrong with the names of the model and the data, without any network."""
-    problems, further = [], JOBS[job].further_data
-    data = dict.fromkeys(("data", *further), _data_fault)
-    for name, check in ({"model": _model_fault} | data).items():
-        value = values.get(name)
-        fault = check(job, value) if isinstance(value, str) else None
-        if fault:
-            text = f"{name}: {fault[0]}" if name in further else fault[0]
-            problems.append(Problem(places.get(name, "the preset"), text, fault[1]))
-    return problems
-
-
-def _model_fault(job: str, model: str) -> tuple[str, str] | None:
-    known = JOBS[job].models.names
-    if JOBS[job].models.short_name(model) is not None:
-        return None
-    if is_folder(model):
-        return _folder_fault(job, model)
-    if _looks_local(model):
-        text = f"the model folder `{shortened(model)}` {absence(model)}"
-        return text, "check the path" + _hub_hint(model)
-    close = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.75)
-    if close or not (_HUB_ID.fullmatch(model) or _HUB_NAME.fullmatch(model)):
-        text = f"the model `{shortened(model)}` is neither a known name nor a folder"
-        return text, did_you_mean(model, known) + ", or write a hub id (owner/name)"
-    return None
-
-
-def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
-    """Refuse a folder whose config.json names another kind of model; the worker judges the rest."""
-    try:
-        config = json.loads((expanded(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    family = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(family, str) or family in JOBS[job].models.families:
-        return None
-    text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
-    return text, f"use a model of the type {' or '.join(JOBS[job].models.families)}"
-
-
-def _data_fault(job: str, data: str) -> tuple[str, str] | None:
-    if not data.strip():
-        return "the name of the data is empty", "name a file, a folder or a hub id, or leave it out"
-    may_be_file = JOBS[job].data_may_be_file
-    if data in SAMPLES or is_folder(data) or (may_be_file and is_file(data)):
-        return None
-    is_file_name = may_be_file and data.lower().endswith(FILE_ENDINGS) and "://" not in data
-    is_local = "://" not in data and _looks_local(data)
-    if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not (is_local or is_file_name):
-        return None
-    if kind_of(data) == "forbidden":
-        text = f"the data folder `{data}` cannot be looked at: a folder above it is closed to you"
-        return text, f"make it readable: chmod u+rx, or copy {data} to a place of your own"
-    what = "file or folder" if may_be_file else "folder"
-    if is_local or is_file_name:
-        return f"the data {what} `{shortened(data)}` {absence(data)}", "check the path"
-    text = f"the data `{shortened(data)}` is neither `smoke`, a hub id (owner/name) nor an existing"
-    near = difflib.get_close_matches(data.lower(), ["smoke"], n=1)
-    fix = did_you_mean(data, near) if near else "check the path" + _hub_hint(data)
-    return f"{text} {what}", fix
-
-
-def _looks_local(name: str) -> bool:
-    is_path = name.startswith(("/", "./", "../", "~")) or name.endswith("/")
-    return is_path or name.removeprefix(DATASET_PREFIX).count("/") > 1
-
-
-def _hub_hint(name: str) -> str:
-    """What to type for an address copied from the hub's page."""
-    parts = [part for part in name.partition("://")[2].split("/")[1:] if part != "datasets"]
-    return f"; for the hub write {'/'.join(parts[:2])}" if len(parts) > 1 else ""
-
-
-def shortened(text: str, limit: int = 200) -> str:
-    """Return a text that a message can show.
-
-    >>> shortened("x" * 500, 5)
-    'xxxxx… (500 characters)'
-    """
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
-
-
-def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
-    """Return the contradictions between fields that are each valid."""
-    spec = JOBS[job]
-    faults = [_batch_fault(values), _save_fault(values), _pretrain_fault(spec, values)]
-    faults += spec.faults(values, spec.models.short_name(values.get("model")))
-    faults += _score_target_faults(spec, values)
-    return [
-        Problem(places.get(name, "the preset"), text, fix)
-        for name, text, fix in filter(None, faults)
-    ]
-
-
-def _batch_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    per_device, total = values.get("per_device_train_batch_size"), values.get("global_batch_size")
-    if type(per_device) is not int or type(total) is not int or per_device <= total:
-        return None
-    text = f"per_device_train_batch_size={per_device} is larger than global_batch_size={total}"
-    fix = f"set per_device_train_batch_size to {total} or less"
-    return "per_device_train_batch_size", text, fix
-
-
-def _save_fault(values: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    if values.get("save_minutes") is not None or values.get("save_steps") is not None:
-        return None
-    text = "save_minutes and save_steps are both empty: a killed run would lose everything"
-    return "save_minutes", text, "set save_minutes, for example 10.0"
-
-
-def _pretrain_fault(spec: JobSpec, values: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    steps = values.get("pretrain_steps")
-    if not steps or values.get("model") in spec.models.embedded:
-        return None
-    if spec.pretrains_random_weights:
-        text = f"pretrain_steps={steps} would throw away the weights of {values.get('model')}"
-        fault = "pretrain_steps", text, "set it to 0, or random_weights to true"
-        return None if values.get("random_weights") else fault
-    text = f"pretrain_steps={steps} is for the smoke models only"
-    return "pretrain_steps", text, "set pretrain_steps to 0"
-
-
-def _score_target_faults(spec: JobSpec, values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Targets name numbers of a result: `f1`, or dotted such as `mean.f1`."""
-    targets, known = values.get("targets"), spec.scores.short_names()
-    return [
-        ("targets", f"targets names an unknown score `{name}`", did_you_mean(name, known))
-        for name in (targets if isinstance(targets, dict) else {})
-        if not spec.scores.may_exist(str(name))
-    ]

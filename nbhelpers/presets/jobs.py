@@ -1,158 +1,29 @@
-"""What differs between the jobs, in one frozen object each; contradictions of their settings."""
+"""What differs between the jobs, in one frozen object each.
+
+A job of your own is a `JobSpec` in `JOBS`, a module in the worker with the five functions
+`check`, `build_data`, `build_model`, `train` and `evaluate`, a module of its report, and presets
+in a folder of `NBHELPERS_CONFIGS`. The environment variable `NBHELPERS_JOBS` names the module
+(several with commas) that adds it, so that the worker's process knows it too.
+
+What belongs to a higher layer, or is heavy, is named here as `module:name` and imported when
+used.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.errors import ConfigError
 from nbhelpers.metrics.registry import CLONES_SCORES, DETECTOR_SCORES, FINETUNE_SCORES, Scores
-from nbhelpers.presets.catalog import GPT2_MODELS, POSITIONS, SAMPLES, JobModels
+from nbhelpers.presets.catalog import SAMPLES, JobModels
+from nbhelpers.presets.rules import CLONES_RULES, DETECTOR_RULES, FINETUNE_RULES, Rule
 
 if TYPE_CHECKING:
     from nbhelpers.presets.schema import Settings
-
-
-# ------------------------------------------------------------------------------------------------
-# Contradictions between the settings of clone detection that are each valid.
-
-
-Fault = tuple[str, str, str]  # setting, what is wrong, what to type instead
-
-
-def length_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
-    """Yield that `seq_len` is more than the positions of a model that is known by name."""
-    limit, seq_len = POSITIONS.get(model or ""), values.get("seq_len")
-    if limit is not None and type(seq_len) is int and seq_len > limit:
-        text = f"seq_len={seq_len} is more than the {limit} positions of {values['model']}"
-        yield "seq_len", text, f"set seq_len to {limit} or less"
-
-
-def clones_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
-    """Yield each fault; `model` is the short name, None where it has none."""
-    yield from length_faults(values, model)
-    nodes = values.get("data_flow_length")
-    if nodes is not None and model in GPT2_MODELS:
-        text = (
-            f"data_flow_length={nodes}: the model {model} is a GPT-2, which reads plain text only"
-        )
-        other = "smoke-graphcodebert" if model == "smoke" else "graphcodebert"
-        yield "data_flow_length", text, f"leave data_flow_length out, or set model to {other}"
-    if values.get("attention") == "flex":
-        yield "attention", "attention=flex is for fine-tuning", "write auto or sdpa"
-
-
-# ------------------------------------------------------------------------------------------------
-# Contradictions between the settings of a detector that are each valid.
-
-
-HOLD_OUT_FIELDS = ("source", "generator", "language")
-
-
-def detector_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
-    """Yield each fault; `model` is the short name, None where it has none."""
-    if values.get("attention") == "flex":
-        yield "attention", "attention=flex is for fine-tuning", "write auto or sdpa"
-    yield from _hold_out_faults(values)
-    yield from _list_faults(values)
-    if values.get("objective") == "both" and values.get("contrastive_weight") == 0:
-        text = "objective=both with contrastive_weight=0 trains no similarity"
-        yield "contrastive_weight", text, "set a weight, such as 0.5, or objective to detect"
-    members, size = values.get("members_per_task"), values.get("global_batch_size")
-    if type(members) is int and type(size) is int and members > size:
-        text = f"members_per_task={members} is more than global_batch_size={size}"
-        yield "members_per_task", text, f"set members_per_task to {size} or less"
-    shares = values.get("valid_share"), values.get("test_share")
-    if all(isinstance(share, float) for share in shares) and sum(shares) >= 0.8:  # type: ignore[arg-type]
-        text = f"valid_share and test_share take {sum(shares):.0%} of the rows"  # type: ignore[arg-type]
-        yield "test_share", text, "leave at least a fifth for training"
-    yield from length_faults(values, model)
-
-
-def _hold_out_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
-    condition = values.get("hold_out")
-    if not isinstance(condition, str):
-        return
-    name, sign, value = condition.partition("=")
-    if name.strip() not in HOLD_OUT_FIELDS or not sign or not value.strip():
-        text = f"hold_out={condition[:60]!r} does not name what is kept out"
-        yield "hold_out", text, "write source=NAME, generator=NAME or language=NAME"
-    elif values.get("objective") == "similar" and name.strip() == "generator":
-        text = "hold_out=generator… is about who wrote the code, and objective=similar is not"
-        yield "hold_out", text, "hold out a source or a language"
-
-
-def _list_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
-    for name in ("augment", "languages", "prevalences"):
-        entries = values.get(name)
-        if isinstance(entries, list) and len(set(map(str, entries))) < len(entries):
-            yield name, f"{name} names one thing twice", "keep one of each"
-    if values.get("augment") == [] and values.get("augment_share"):
-        text = f"augment_share={values['augment_share']} with no edit in augment changes nothing"
-        yield "augment_share", text, "set augment_share to 0.0, or name edits in augment"
-    languages = values.get("languages")
-    if isinstance(languages, list) and (odd := [x for x in languages if x != str(x).lower()]):
-        text = f"languages holds {str(odd[0])[:40]!r}"
-        yield "languages", text, f"write {str(odd[0]).lower()[:40]}: names are in lower case"
-
-
-# ------------------------------------------------------------------------------------------------
-# Contradictions between the settings of a fine-tuning that are each valid.
-
-
-ALL_LINEAR = "all-linear"
-SOFT_CAPPED = ("gemma-2-2b", "gemma-2-2b-it", "smoke")  # sdpa would drop the cap on scores
-TEMPLATES = ("auto", "alpaca", "plain", "chat")
-
-
-def finetune_faults(values: Mapping[str, Any], model: str | None) -> Iterator[Fault]:
-    """Yield each fault; `model` is the short name, None where it has none."""
-    if values.get("attention") == "sdpa" and model in SOFT_CAPPED:
-        text = f"attention=sdpa drops the soft-cap of {model}'s attention: another model"
-        yield "attention", text, "write auto, eager or flex"
-    if values.get("packing") is True and values.get("padding") == "fixed":
-        text = "packing=true leaves nothing to pad, and padding is fixed"
-        yield "padding", text, "write padding: dynamic, or packing: false"
-    if values.get("allow_uneven_split") is True:
-        text = "an uneven split is not made in a fine-tuning"
-        yield "allow_uneven_split", text, "leave allow_uneven_split at false"
-    if values.get("template", "auto") not in TEMPLATES and isinstance(values.get("template"), str):
-        text = f"there is no template `{values['template']}`"
-        yield "template", text, f"choose one of: {', '.join(TEMPLATES)}"
-    names = values.get("lora_target_modules")
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        for text, fix in _target_faults(names):
-            yield "lora_target_modules", text, fix
-
-
-def _target_faults(names: list[str]) -> Iterator[tuple[str, str]]:
-    if ALL_LINEAR in names and len(names) > 1:
-        text = f"lora_target_modules names {ALL_LINEAR} beside others"
-        yield text, f"keep {ALL_LINEAR} alone, or name the layers"
-    if {"embed_tokens", "lm_head"} & set(names):
-        text = "an adapter on the embedding or the head changes 256,000 words at once"
-        yield text, "leave out embed_tokens and lm_head"
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"lora_target_modules names {', '.join(twice)} twice", "keep one of each"
-    odd = [name for name in names if name != ALL_LINEAR and not name.isidentifier()]
-    if odd:
-        text = f"lora_target_modules holds {odd[0][:60]!r}, which is no layer's name"
-        yield text, "write the last part of a name, such as q_proj; patterns are not read"
-
-
-# ------------------------------------------------------------------------------------------------
-# What differs between the jobs, in one frozen object each.
-#
-# A job of your own is a `JobSpec` in `JOBS`, a module in the worker with the five functions
-# `check`, `build_data`, `build_model`, `train` and `evaluate`, a module of its report, and presets
-# in a folder of `NBHELPERS_CONFIGS`. The environment variable `NBHELPERS_JOBS` names the module
-# (several with commas) that adds it, so that the worker's process knows it too.
-#
-# What belongs to a higher layer, or is heavy, is named here as `module:name` and imported when
-# used.
 
 
 JOBS_VARIABLE = "NBHELPERS_JOBS"
@@ -188,10 +59,6 @@ class TimeFacts:
     most_scored: float = float("inf")
 
 
-def _no_faults(values: Mapping[str, Any], model: str | None) -> Iterable[Fault]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """One job: its settings, models, scores and modules, and what is known of its cost.
@@ -215,13 +82,11 @@ class JobSpec:
         memory_neutral: Settings that change no tensor.
         memory_facts: Rewrites what decides the memory, where a setting counts only roughly:
             takes the values by setting, the settings and the batch plan, and returns the values.
-        faults: Contradictions between settings that are each valid; takes the settings' values and
-            the short name of the model.
+        rules: Contradictions between settings that are each valid, beside those of every job.
         data_may_be_file: Its data may be one file, not only a folder or a hub id.
         further_data: Settings that name data, beside `data`.
         task_units: What a progress counter counts, by the first word of its name.
         pretraining: Steps and rows of the embedded model's pre-training, in words.
-        pretrains_random_weights: Whether random weights of any model can be pre-trained.
         time: What is known of its time; None: nothing.
     """
 
@@ -241,12 +106,11 @@ class JobSpec:
     simulation: str = ""
     memory_neutral: frozenset[str] = frozenset()
     memory_facts: Callable[[dict[str, Any], Any, Any], dict[str, Any]] | None = None
-    faults: Callable[[Mapping[str, Any], str | None], Iterable[Fault]] = _no_faults
+    rules: tuple[Rule, ...] = ()
     data_may_be_file: bool = False
     further_data: tuple[str, ...] = ()
     task_units: Mapping[str, str] = field(default_factory=dict)
     pretraining: tuple[str, str] = ("steps", "")
-    pretrains_random_weights: bool = False
     time: TimeFacts | None = None
 
     @property
@@ -324,7 +188,7 @@ CLONES = JobSpec(
     formulas=ENCODER,
     simulation="nbhelpers.jobs.simulated.jobs:simulate_clones",
     memory_neutral=frozenset(("priors", "floors", "grammar_compat")),
-    faults=clones_faults,
+    rules=CLONES_RULES,
     task_units={"tokenise": "functions", "evaluate": "functions"},
     pretraining=("language-model steps", "its train functions"),
     time=TimeFacts(
@@ -375,7 +239,7 @@ FINETUNE = JobSpec(
         )
     ),
     memory_facts=_finetune_memory,
-    faults=finetune_faults,
+    rules=FINETUNE_RULES,
     data_may_be_file=True,
     task_units={"tokenise": "samples", "generate": "answers", "evaluate": "functions"},
     pretraining=("language-model steps", "the sample"),
@@ -418,7 +282,7 @@ DETECTOR = JobSpec(
         )
     ),
     memory_facts=_detector_memory,
-    faults=detector_faults,
+    rules=DETECTOR_RULES,
     data_may_be_file=True,
     further_data=("unseen_humans", "retrieval_data"),
     task_units=dict.fromkeys(
@@ -426,7 +290,6 @@ DETECTOR = JobSpec(
         "programs",
     ),
     pretraining=("masked-language-model steps", ""),
-    pretrains_random_weights=True,
     time=TimeFacts(
         data_s=125.0,
         data_examples=38_018,

@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -99,28 +100,12 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(root: Path | None = None) -> str | None:
-    """The commit of the checkout that holds this package, read without git; None outside one."""
+    """The commit of the checkout that holds this package; None outside one, or without git."""
     root = root or Path(__file__).resolve().parents[2]
-    git = root / ".git"
-    with contextlib.suppress(OSError, ValueError):
-        if git.is_file():  # a worktree or a submodule
-            git = (root / git.read_text().partition("gitdir:")[2].strip()).resolve()
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref:"):
-            return head or None
-        return _resolve(git, head.partition(":")[2].strip())
-    return None
-
-
-def _resolve(git: Path, ref: str) -> str | None:
-    common = git
+    if not (root / ".git").exists():  # a folder, or the file of a worktree
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     with contextlib.suppress(OSError):
-        common = (git / (git / "commondir").read_text().strip()).resolve()
-    for folder in (git, common):
-        with contextlib.suppress(OSError):
-            return (folder / ref).read_text().strip() or None
-    for line in (common / "packed-refs").read_text().splitlines():
-        commit, _, name = line.partition(" ")
-        if name == ref:
-            return commit
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or None if done.returncode == 0 else None
     return None

@@ -19,7 +19,8 @@ from nbhelpers.common.result_files import (
     Result,
 )
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.presets.jobs import FINETUNE, TEMPLATES
+from nbhelpers.presets.catalog import TEMPLATES
+from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.preset import Preset
 from nbhelpers.presets.schema import FinetuneSettings
 from nbhelpers.runs.run import RESULT_NAME, open_run
