@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nbhelpers.common.display import Table
 from nbhelpers.common.files import expanded, is_file
 from nbhelpers.errors import ConfigError, NbhelpersError
 
@@ -217,17 +218,12 @@ def working_run(name: str, run_dir: Path) -> Run:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as aligned columns under their names.
 
-    >>> print(table([{"a": 1, "name": "x"}, {"a": 22, "name": ""}]))
-    a   name
-    1   x
-    22
+    >>> print(table([{"a": "one", "name": "x"}, {"a": "two", "name": ""}]))
+    a    name
+    one  x
+    two
     """
-    if not rows:
-        return ""
-    texts = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(len(line[i]) for line in texts) for i in range(len(rows[0]))]
-    lines = ("  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)) for line in texts)
-    return "\n".join(line.rstrip() for line in lines)
+    return Table(list(rows[0]), [list(row.values()) for row in rows]).text() if rows else ""
 
 
 def error_text(error: NbhelpersError) -> str:

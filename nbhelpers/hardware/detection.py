@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.common.files import rebuilt
 from nbhelpers.common.formatting import gib
 from nbhelpers.errors import ConfigError
@@ -186,7 +186,7 @@ class Hardware:
         facts = f"{_gpus_line(self)}; {driver}precision {self.precision}; {_machine_line(self)}"
         lines = [f"<p><b>{head}</b>: {html.escape(facts)}</p>"]
         if self.gpus:
-            lines.append(_gpu_table(self.gpus))
+            lines.append(_gpu_table(self.gpus).html())
         if self.notes:
             notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
             lines.append(f"<ul>{notes}</ul>")
@@ -367,20 +367,14 @@ def _size(size_bytes: int) -> str:
     return gib(size_bytes) if size_bytes else "unknown size"
 
 
-def _gpu_table(gpus: Sequence[Gpu]) -> str:
+def _gpu_table(gpus: Sequence[Gpu]) -> Table:
     heads = ("GPU", "name", "known as", "memory", "free", "capability", "precision", "in use by")
-    rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+    rows = []
     for gpu in gpus:
         major, minor = gpu.compute_capability
-        cells = (
-            str(gpu.index),
-            gpu.name,
-            gpu.key or ("a MIG instance" if gpu.is_mig else "not in gpus.yaml"),
-            _size(gpu.memory_total_bytes),
-            f"{gpu.memory_free_gib:.1f} GiB" if gpu.memory_total_bytes else "unknown",
-            f"{major}.{minor}" if major else "unknown",
-            gpu.precision,
-            _users(gpu) or "nobody",
-        )
-        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    return left(f"<table>{''.join(rows)}</table>")
+        free = gib(gpu.memory_free_bytes) if gpu.memory_total_bytes else "unknown"
+        key = gpu.key or ("a MIG instance" if gpu.is_mig else "not in gpus.yaml")
+        facts = (str(gpu.index), gpu.name, key, _size(gpu.memory_total_bytes), free)
+        capability = f"{major}.{minor}" if major else "unknown"
+        rows.append((*facts, capability, gpu.precision, _users(gpu) or "nobody"))
+    return Table(heads, rows)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.errors import ConfigError
 
 OWNER = "OWNER"
@@ -36,8 +35,7 @@ class Environment:
 
     def _repr_html_(self) -> str:
         rows = (("nbhelpers", self.version), ("from", self.folder), ("Python", self.python))
-        cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
-        return left(f"<table>{cells}</table>")
+        return Table(("", ""), rows).html()
 
 
 def check_environment() -> Environment:

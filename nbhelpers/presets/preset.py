@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.common.formatting import gib
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError
@@ -155,26 +155,20 @@ class Preset:
         return cls(**{**data, "settings": settings, "notes": tuple(data["notes"])})
 
     def _repr_html_(self) -> str:
-        def cells(*texts: object) -> str:
-            return "".join(f"<td>{html.escape(str(text))}</td>" for text in texts)
-
+        heads = ("setting", "value", "from", "why")
         rows = {
-            name: f"<tr>{cells(name, value, self.provenance[name], self.why.get(name, ''))}</tr>"
+            name: (name, str(value), self.provenance[name], self.why.get(name, ""))
             for name, value in self.settings.model_dump().items()
         }
         first = {name for name, *_ in self.changed()}
         first |= {n for n in rows if self.provenance[n].startswith((OVERRIDES, DERIVED))}
-        shown = "".join(row for name, row in rows.items() if name in first)
-        rest = "".join(row for name, row in rows.items() if name not in first)
+        shown = [row for name, row in rows.items() if name in first]
+        rest = [row for name, row in rows.items() if name not in first]
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        head = "<tr><th>setting</th><th>value</th><th>from</th><th>why</th></tr>"
         title = html.escape(f"Preset {self.job}/{self.name}: {self.about}")
-        top = f"<table>{head}{shown}</table>" if shown else "<p>Nothing differs from the base.</p>"
-        below = f"<summary>{len(rows) - len(first)} settings as in the base</summary>"
-        return left(
-            f"<p><b>{title}</b></p>{notes}{top}"
-            f"<details>{below}<table>{head}{rest}</table></details>"
-        )
+        top = Table(heads, shown).html() if shown else "<p>Nothing differs from the base.</p>"
+        below = f"<summary>{len(rest)} settings as in the base</summary>{Table(heads, rest).html()}"
+        return f"<p><b>{title}</b></p>{notes}{top}<details>{below}</details>"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.common import processes
-from nbhelpers.common.display import changed, cut, left
+from nbhelpers.common.display import Table, changed, cut
 from nbhelpers.common.files import expanded, is_file, kind_of, write_json
 from nbhelpers.common.formatting import duration
 from nbhelpers.errors import ConfigError, DataError, JobFailed, Stopped
@@ -114,11 +114,9 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         total_s = self.timing.get("total_s")
-        rows = [("run", self.run_id), ("folder", str(self.path))]
-        rows += self.headline_scores.items()
+        rows = [("run", self.run_id), ("folder", str(self.path)), *self.headline_scores.items()]
         rows += [] if total_s is None else [("total time", duration(total_s))]
-        cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
-        return left(f"<table>{cells}</table>")
+        return Table(("", ""), rows).html()
 
 
 def sound_results(folders: Iterable[Path]) -> Iterator[RunResult]:
@@ -161,8 +159,7 @@ class Run:
     def _repr_html_(self) -> str:
         rows = {"run": self.id, "status": self.status, "folder": str(self.path)}
         rows |= {"command": (self.record or {}).get("command") or ""}
-        cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
-        return left(f"<table>{cells}</table>")
+        return Table(("", ""), list(rows.items())).html()
 
     @property
     def id(self) -> str:
@@ -448,10 +445,7 @@ class RunTable:
         rows = self.rows()
         if not rows:
             return f"<p>no runs in {html.escape(str(self.run_dir))}</p>"
-        head = "".join(f"<th>{name}</th>" for name in rows[0])
-        cells = (("".join(f"<td>{html.escape(v)}</td>" for v in row.values())) for row in rows)
-        body = "".join(f"<tr>{row}</tr>" for row in cells)
-        return left(f"<table><tr>{head}</tr>{body}</table>")
+        return Table(list(rows[0]), [list(row.values()) for row in rows]).html()
 
 
 def _row(run: Run) -> dict[str, str]:

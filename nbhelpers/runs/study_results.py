@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.time import TimeBudget
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.common.formatting import duration
 from nbhelpers.common.json_models import read_lines
 from nbhelpers.common.result_files import Generation
@@ -165,7 +164,6 @@ def _is_trained(row: StudyRow) -> bool:
 
 
 GIB = 2**30
-BOX = "overflow-x:auto;max-width:100%"  # a wide table scrolls, the page does not
 METRICS = tuple(
     (split, name) for split in FINETUNE_SCORES.splits for name in FINETUNE_SCORES.names(split)
 )
@@ -391,26 +389,21 @@ class StudyResult:
         return f"StudyResult({self.study.id}: {count}{failed})"
 
     def __str__(self) -> str:
-        rows = self.cells()
-        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-        lines = [dict(zip(rows[0], rows[0], strict=True)), *rows]
-        table = ("  ".join(row[n].ljust(w) for n, w in widths.items()).rstrip() for row in lines)
-        return "\n".join([*table, *self.failure_lines(), *self.verdicts(), *self.notes()])
+        return self._table().text()
 
     def _repr_html_(self) -> str:
-        rows = self.cells()
         # Scores first: a notebook's page is narrow, and an interval has a line of its own.
+        rows = self.cells()
         scores = [name for name in rows[0] if any("[" in row[name] for row in rows)]
         first = [name for name in ("adapter", "seed", "status") if name in rows[0]]
-        order = list(dict.fromkeys([*first, *scores, *rows[0]]))
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in order)
-        cells = ([html.escape(row[name]).replace(" [", "<br>[") for name in order] for row in rows)
-        body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in cells)
-        lines = [*self.failure_lines(), *self.verdicts(), *self.notes()]
-        below = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-        title = html.escape(f"{self!r}")
-        table = f'<div style="{BOX}"><table><tr>{head}</tr>{body}</table></div>'
-        return left(f"<p><b>{title}</b></p>{table}<ul>{below}</ul>")
+        heads = list(dict.fromkeys([*first, *scores, *rows[0]]))
+        return self._table(heads, title=f"{self!r}").html().replace(" [", "<br>[")
+
+    def _table(self, heads: list[str] | None = None, *, title: str = "") -> Table:
+        rows = self.cells()
+        heads = heads or list(rows[0])
+        notes = [*self.failure_lines(), *self.verdicts(), *self.notes()]
+        return Table(heads, [[row[name] for name in heads] for row in rows], title, notes)
 
 
 def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
