@@ -100,17 +100,6 @@ def test_plan_leaves_the_table_out_where_the_number_is_typed_or_no_gpu_is_planne
         assert "this plan" not in capsys.readouterr().out
 
 
-def test_plan_takes_another_model_and_code_length(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ("-o", "model=graphcodebert", "-o", "code_length=256")
-    assert _run(monkeypatch, "plan", "clones", "--preset", "l4", "--gpu", "l4", *given) == 0
-    said = capsys.readouterr().out
-    assert "256 tokens + 128 data-flow nodes" in said
-    assert "configs/clones/base.yaml (models: graphcodebert)" in said
-    assert "seq_len=256 changes the experiment (base: 400)" in said
-
-
 NODES = ("export-launcher", "clones", "--preset", "h100", "--nodes", "2", "--gpus-per-node", "4")
 
 
@@ -149,30 +138,6 @@ def test_export_launcher_writes_a_script_or_prints_it(
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
-    [
-        (("--nodes", "3"), ConfigError.exit_code, "cannot be split"),
-        (("--nodes", "0"), 2, "nodes"),
-        (("--preset", "auto"), ConfigError.exit_code, "--gpu h100"),
-        (("--preset", "t4", "-o", "per_device_train_batch_size=32"), BudgetError.exit_code, "Fix"),
-    ],
-)
-def test_export_launcher_refuses_what_no_node_could_do(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    options: tuple[str, ...],
-    code: int,
-    said: str,
-) -> None:
-    base = ("export-launcher", "clones", "--preset", "h100", "--run-dir", str(tmp_path / "runs"))
-    assert _run(monkeypatch, *base, *options) == code
-    captured = capsys.readouterr()
-    assert said in captured.out + captured.err
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (("budget", "--preset", "h100", "--gpu", "t4"), BudgetError.exit_code, "Fix:"),
@@ -205,6 +170,10 @@ def test_export_launcher_refuses_what_no_node_could_do(
         (("run", "no.ipynb", "-o", "a.ipynb"), ConfigError.exit_code, "write --output a.ipynb"),
         (("run", "no.ipynb", "--require", "f1>>1"), ConfigError.exit_code, "f1>>1"),
         (("no-such-command",), 2, "no-such-command"),
+        (("export-launcher", "clones", "--nodes", "0"), 2, "nodes"),
+        (("export-launcher", "clones", "--preset", "h100", "--nodes", "3"), 2, "cannot be split"),
+        (("export-launcher", "clones"), ConfigError.exit_code, "--gpu h100"),
+        (("runs",), 0, "no runs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -408,13 +377,6 @@ def test_score_predictions_prints_scores_and_refuses_a_missing_prediction(
     assert "missing" in capsys.readouterr().err
 
 
-def test_runs_of_an_empty_folder_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert _run(monkeypatch, "runs", "--run-dir", str(tmp_path)) == 0
-    assert "no runs" in capsys.readouterr().out
-
-
 # What cannot run here is refused early
 
 
@@ -435,15 +397,6 @@ def test_a_preset_for_a_gpu_is_refused_where_there_is_none(
     said = capsys.readouterr()
     assert said.err.count(f"The preset {preset} is for the GPU t4; there is no GPU here") == 1
     assert "--gpu t4" in said.err and said.out == "" and list(tmp_path.iterdir()) == []
-
-
-def test_a_typed_fp16_without_a_gpu_is_what_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
-    options = ("--preset", "t4", "-o", "precision=fp16")
-    assert _run(monkeypatch, "budget", "finetune", *options) == ConfigError.exit_code
-    assert "precision=fp16 was asked for" in capsys.readouterr().err
 
 
 def test_what_fits_nowhere_has_one_table_and_the_code_of_a_budget(

@@ -1,5 +1,5 @@
-"""Promise: a preset is checked as a whole, knows where each value came from, and every mistake is
-reported with its place and its fix, all of them at once."""
+"""Promise: a preset file is checked as a whole: every mistake comes with its place and its fix, all
+of them at once."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.common.yaml_files import read_yaml
+from nbhelpers.common.yaml_files import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import plan_hardware
-from nbhelpers.presets import loading
 from nbhelpers.presets.checks import yaml_number
 from nbhelpers.presets.loading import list_presets, load_preset
-from nbhelpers.presets.preset import Preset
 
-SHIPPED = sorted((loading.configs_dir() / "clones").glob("*.yaml"))
-CODEGPT = "microsoft/CodeGPT-small-java-adaptedGPT2"
+GRAPH = "microsoft/graphcodebert-base"
 
 
 def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)
-
-
-# Reading YAML
 
 
 @pytest.mark.parametrize(
@@ -51,6 +45,11 @@ def test_a_yaml_mistake_is_named_with_its_line_and_its_fix(tmp_path, text, line,
     assert f"mine.yaml:{line}:" in str(error.value)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["0", "0.5", "10", "1_000", "'010'", "0.010"])
+def test_an_ordinary_value_passes(tmp_path: Path, value: str) -> None:
+    assert set(read_yaml(write(tmp_path, f"b: {value}\n"))) == {"b"}
 
 
 @pytest.mark.parametrize(
@@ -95,126 +94,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
 @pytest.mark.parametrize("value", [2e-4, 5e-05, 1e20, 64, 0.1, 2.5e-10])
 def test_a_number_written_by_us_is_read_back_as_that_number(tmp_path, value):
     assert read_yaml(write(tmp_path, f"a: {yaml_number(value)}\n")) == {"a": value}
-
-
-# Shipped presets
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_preset_loads_and_its_head_says_what_it_is(path):
-    preset = load_preset("clones", path.stem)
-    assert preset.name == path.stem and preset.about
-    head = path.read_text(encoding="utf-8").split("\nabout:")[0]
-    for word in ("# Trains: ", "# Target: ", f"--preset {path.stem}", "Expected time and score"):
-        assert word in head
-    assert "not measured yet" in head or "run " in head
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_an_overlay_lists_only_differences_each_with_its_reason(path):
-    preset, data = load_preset("clones", path.stem), read_yaml(path)
-    if path.stem == "base":
-        assert preset.changed() == []
-        return
-    changed = {name: why for name, _, _, why in preset.changed()}
-    assert set(data["settings"]) == set(changed)
-    assert all(changed.values())
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_changing_the_gpu_does_not_change_the_experiment(path):
-    preset = load_preset("clones", path.stem)
-    if preset.gpu and not preset.name.startswith("seed-"):
-        may_change = {"per_device_train_batch_size", "per_device_eval_batch_size"}
-        may_change |= {"gradient_checkpointing", "precision"}
-        assert {name for name, *_ in preset.changed()} <= may_change
-
-
-def test_seed_legacy_quotes_the_seed():
-    s = load_preset("clones", "seed-legacy").settings
-    assert (s.seq_len, s.global_batch_size, s.num_gpus, s.epochs) == (400, 16, 1, 2)
-    assert (s.learning_rate, s.max_grad_norm, s.seed) == (5e-5, 1.0, 3)
-    assert (s.per_device_eval_batch_size, s.padding) == (32, "fixed")
-    assert (s.precision, s.attention, s.warmup_ratio) == ("fp32", "eager", 0.5)
-    assert s.targets == {"f1_macro": 0.949}
-
-
-def test_seed_2x_rtx6000ada_quotes_the_seed():
-    s = load_preset("clones", "seed-2x-rtx6000ada").settings
-    assert (s.seq_len, s.per_device_train_batch_size, s.global_batch_size) == (1024, 8, 64)
-    assert (s.num_gpus, s.epochs, s.learning_rate, s.max_grad_norm) == (2, 2, 5e-5, 1.0)
-    assert (s.seed, s.per_device_eval_batch_size, s.padding) == (3, 32, "fixed")
-    assert (s.eval_steps, s.save_steps, s.save_minutes, s.save_total_limit) == (500, 500, None, 2)
-
-
-# Provenance
-
-
-def test_a_preset_says_where_a_value_came_from():
-    preset = load_preset("clones", "l4", overrides={"learning_rate": 2.5e-4})
-    assert preset.provenance["seq_len"] == "configs/clones/base.yaml"
-    assert preset.provenance["per_device_train_batch_size"] == "configs/clones/l4.yaml"
-    assert preset.provenance["eval_steps"] == "nbhelpers/presets/schema.py (default)"
-    sentence = preset.where("learning_rate")
-    assert "0.00025" in sentence and "overrides" in sentence and "5e-05" in sentence
-    assert "configs/clones/l4.yaml" in preset.where("per_device_train_batch_size")
-    assert set(preset.provenance) == set(preset.settings.model_dump())
-
-
-def test_asking_where_for_an_unknown_name_suggests_the_right_one():
-    with pytest.raises(ConfigError, match="learning_rate"):
-        load_preset("clones", "base").where("lerning_rate")
-
-
-def test_an_override_of_the_experiment_leaves_a_note_and_no_foreign_reason():
-    preset = load_preset("clones", "smoke", overrides={"global_batch_size": 64, "epochs": 2})
-    assert not any("global_batch_size" in note for note in preset.notes)
-    assert "global_batch_size" not in preset.why  # equal to the base again: nothing to explain
-    preset = load_preset("clones", "base", overrides={"learning_rate": 1e-3})
-    assert any("learning_rate=0.001 changes the experiment" in note for note in preset.notes)
-
-
-def test_none_means_that_an_override_is_not_given():
-    preset = load_preset("clones", "t4", overrides={"seq_len": None, "seed": 7})
-    assert preset.settings.seq_len == 1024 and preset.settings.seed == 7
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_preset_survives_json(path):
-    preset = load_preset("clones", path.stem, overrides={"seed": 11})
-    again = Preset.from_dict(json.loads(json.dumps(preset.to_dict())))
-    assert again == preset
-    assert again.changed() == preset.changed()
-
-
-@pytest.mark.parametrize("change", [{"extra": 1}, {"why": ...}])
-def test_a_saved_preset_of_another_form_is_refused(change):
-    data = load_preset("clones", "base").to_dict() | change
-    data = {key: value for key, value in data.items() if value is not ...}
-    with pytest.raises(ConfigError, match="lacks or adds"):
-        Preset.from_dict(data)
-
-
-def test_a_saved_preset_with_a_wrong_value_is_refused():
-    data = load_preset("clones", "base").to_dict()
-    data["settings"]["seq_len"] = "1024"
-    with pytest.raises(ConfigError, match="seq_len"):
-        Preset.from_dict(data)
-
-
-def test_the_repr_is_one_line_and_the_html_escapes_what_users_write(tmp_path):
-    folder = tmp_path / "<b>model"
-    folder.mkdir()
-    preset = load_preset("clones", "base", overrides={"model": str(folder)})
-    assert "\n" not in repr(preset)
-    shown = preset._repr_html_()
-    assert "<b>model" not in shown and "&lt;b&gt;model" in shown
-    assert "overrides" in shown and "configs/clones/base.yaml" in shown
-    first, _, rest = shown.partition("<details>")
-    assert "overrides" in first and "overrides" not in rest
-
-
-# Mistakes in presets
 
 
 @pytest.mark.parametrize(
@@ -281,21 +160,10 @@ def test_all_problems_of_both_files_and_the_overrides_come_at_once(tmp_path):
         assert words in found
 
 
-def test_a_setting_outside_of_settings_is_told_where_to_go(tmp_path):
-    with pytest.raises(ConfigError, match="write it under `settings:`"):
-        load_preset("clones", write(tmp_path, "extends: base\nseed: 4\n"))
-
-
 @pytest.mark.parametrize("line", ["settings: [1]", "why: text", "about: 3", "gpus: true"])
 def test_an_outer_key_of_a_wrong_type_is_refused(tmp_path, line):
     with pytest.raises(ConfigError, match="must be of type"):
         load_preset("clones", write(tmp_path, f"extends: base\n{line}\n"))
-
-
-@pytest.mark.parametrize("data", ["rows.jsonl", "mine/rows.csv", "./rows.json"])
-def test_a_data_file_that_is_missing_does_not_exist(data):
-    with pytest.raises(ConfigError, match=r"the data file or folder .* does not exist"):
-        load_preset("finetune", "smoke", overrides={"data": data})
 
 
 def test_a_file_that_extends_nothing_is_told_so_once(tmp_path):
@@ -311,37 +179,6 @@ def test_extends_has_one_level(tmp_path):
     write(tmp_path, "extends: base\nsettings: {seed: 4}\n", "middle.yaml")
     with pytest.raises(ConfigError, match="one level only"):
         load_preset("clones", write(tmp_path, "extends: middle\nsettings: {seed: 5}\n"))
-
-
-def test_an_unknown_preset_or_job_suggests_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean `a100-80gb`"):
-        load_preset("clones", "a100-80g")
-    with pytest.raises(ConfigError, match="did you mean `clones`"):
-        load_preset("clone", "t4")
-    with pytest.raises(ConfigError, match="did you mean `clones`"):
-        list_presets("clons")
-
-
-def test_several_wrong_overrides_are_reported_together():
-    preset = load_preset("clones", "base")
-    with pytest.raises(ConfigError) as error:
-        preset.override(seed=True, learning_rate="2e-4", num_gpus="two", epoch=3)
-    found = str(error.value)
-    assert "4 problems" in found and "0.0002" in found and "`epochs`" in found
-    assert "an integer or 'auto'" in found
-
-
-@pytest.mark.parametrize("value", ["0", "0.5", "10", "1_000", "'010'", "0.010"])
-def test_an_ordinary_value_passes(tmp_path: Path, value: str) -> None:
-    assert set(read_yaml(write(tmp_path, f"b: {value}\n"))) == {"b"}
-
-
-def test_a_chain_of_extends_is_one_problem_and_not_thirty(tmp_path: Path) -> None:
-    write(tmp_path, "extends: two\n", "one.yaml")
-    with pytest.raises(ConfigError) as caught:
-        load_preset("clones", write(tmp_path, "extends: one\n", "two.yaml"))
-    assert "names a file that extends another" in caught.value.message
-    assert "problems" not in caught.value.message
 
 
 def test_a_path_in_extends_is_relative_to_its_file(tmp_path: Path) -> None:
@@ -362,3 +199,74 @@ def test_a_broken_preset_of_the_user_does_not_crash_auto(
         load_preset("clones", "auto", hardware=plan_hardware("t4"))
     except ConfigError as error:
         assert "broken.yaml" in error.message
+
+
+def test_an_unknown_preset_or_job_suggests_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean `a100-80gb`"):
+        load_preset("clones", "a100-80g")
+    with pytest.raises(ConfigError, match="did you mean `clones`"):
+        load_preset("clone", "t4")
+    with pytest.raises(ConfigError, match="did you mean `clones`"):
+        list_presets("clons")
+
+
+def test_several_wrong_overrides_are_reported_together():
+    preset = load_preset("clones", "base")
+    with pytest.raises(ConfigError) as error:
+        preset.override(seed=True, learning_rate="2e-4", num_gpus="two", epoch=3)
+    found = str(error.value)
+    assert "4 problems" in found and "0.0002" in found and "`epochs`" in found
+    assert "an integer or 'auto'" in found
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("graphcodebret: {seed: 4}", ["no model `graphcodebret`", "did you mean `graphcodebert`?"]),
+        (f"{GRAPH}: {{seed: 4}}", ["no model `microsoft/graph", "did you mean `graphcodebert`?"]),
+        ("codebert: {sed: 4}", ["there is no setting `sed`", "did you mean `seed`?"]),
+        ("codebert: {seed: x}", ["`seed` must be an integer"]),
+        ("codebert: {seed: -1}", ["set seed to 0 or more"]),
+        ("codebert: 3", ["`models.codebert` must hold settings; it is 3"]),
+        ("codebert:", ["`models.codebert` must hold settings; it is None"]),
+        ("codebert: {why: text}", ["`models.codebert.why` must be of type dict"]),
+        ("codebert: {seed: 4, why: {sede: x}}", ["`why` names no setting `sede`"]),
+        ("codebert: {seed: 4, why: {seed: 3}}", ["`why.seed` is no text"]),
+        ("codebert: {model: codegpt}", ["cannot choose another model", "under `settings:`"]),
+        ("codebert: {seq_len: 512}", ["1024 -> 512 changes the experiment", "of this model"]),
+        ("codebert: {code_length: 512}", ["1024 -> 512 changes the experiment", "of this model"]),
+        ("codebert: {code_length: 8, seq_len: 9}", ["`code_length` is 8 and `seq_len` is 9"]),
+    ],
+)
+@pytest.mark.parametrize("chosen", [{}, {"model": "codebert"}])
+def test_a_mistake_for_a_model_is_named_with_its_line_whichever_model_runs(
+    tmp_path, lines, words, chosen
+):
+    head = "about: mine\nextends: base0\nsettings:\n  seed: 5\nmodels:\n"
+    base = read_yaml(configs_dir() / "clones" / "base.yaml")
+    body = "\n".join(f"  {k}: {json.dumps(v)}" for k, v in base["settings"].items())
+    write(tmp_path, "about: b\nsettings:\n" + body.replace("e-0", ".0e-0"), "base0.yaml")
+    with pytest.raises(ConfigError) as error:
+        load_preset("clones", write(tmp_path, f"{head}  {lines}\n"), overrides=chosen)
+    assert "mine.yaml:6:" in str(error.value)
+    assert error.value.fix
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_all_mistakes_of_all_models_come_at_once(tmp_path):
+    text = "extends: base\nmodels:\n  codebert: {sed: 4}\n  grapcodebert: {epochs: 0}\n"
+    with pytest.raises(ConfigError) as error:
+        load_preset("clones", write(tmp_path, text), overrides={"model": "codegtp"})
+    found = str(error.value)
+    for words in ("mine.yaml:3: there is no setting `sed`", "mine.yaml:4: `models` names no model"):
+        assert words in found
+    assert "mine.yaml:4: `epochs` must be" in found and "did you mean `codegpt`?" in found
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_a_folder_with_another_kind_of_model_is_refused_before_the_launch(tmp_path, family):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(ConfigError, match=rf"of the type {family}") as caught:
+        load_preset("clones", "base", overrides={"model": str(tmp_path)})
+    assert "gpt2 or roberta" in str(caught.value)

@@ -26,7 +26,7 @@ from nbhelpers.errors import (
     OutOfMemory,
     RequirementMissed,
 )
-from nbhelpers.notebook.headless import check_notebook, default_output, run_notebook
+from nbhelpers.notebook.headless import check_notebook, run_notebook
 from nbhelpers.presets.parameters import Overrides, check_parameters, parse_assignments, parse_value
 from nbhelpers.runs.run import RunResult
 from nbhelpers.runs.thresholds import parse_requirements, require_scores
@@ -87,20 +87,13 @@ def test_an_unknown_parameter_stops_before_any_cell_runs(
     "parameters",
     [
         {"epochs": "3"},
-        {"epochs": True},
         {"epochs": 0},
-        {"seq_len": 1.5},
         {"preset": "t5"},
         {"train_fraction": 2.0},
-        {"num_gpus": "all"},
-        {"track": "stdout"},
         {"run_dir": ""},
-        {"run_dir": 3},
         {"data": "/no/such/folder"},
-        {"learning_rate": "fast"},
         {"more_settings": {"learning_rate": "fast"}},
         {"more_settings": {"epochs": 2}, "epochs": 3},
-        {"more_settings": "learning_rate"},
         {"learning_rat": 1e-3},
     ],
     ids=str,
@@ -118,7 +111,6 @@ def test_the_clone_notebook_refuses_a_value_of_the_wrong_kind(
     [
         {},
         {"preset": "smoke", "epochs": 1},
-        {"num_gpus": "auto"},
         {"num_gpus": 2, "seed": 7, "train_fraction": 0.5},
         {"preset": "t4", "seq_len": 400, "model": "codegpt", "track": "none"},
         {"learning_rate": 1e-3, "more_settings": {"warmup_ratio": 0.1}},
@@ -146,15 +138,12 @@ def test_a_condition_that_cannot_be_read_stops_before_any_cell_runs(tmp_path: Pa
     ("text", "value"),
     [
         ("3", 3),
-        ("+3", 3),
         ("0.5", 0.5),
         ("5e-5", 5e-5),
         ("true", True),
         ("None", None),
-        ("null", None),
         ('"3"', "3"),
         ("smoke", "smoke"),
-        ("nan", "nan"),
         ("/a b/c", "/a b/c"),
         ("", ""),
     ],
@@ -213,12 +202,6 @@ def test_bare_papermill_with_good_parameters_passes(tmp_path: Path) -> None:
     assert said == "You change: epochs = 2, learning_rate = 0.002"
 
 
-def test_running_cells_twice_is_no_error() -> None:
-    cell = 'epochs = 2  # @param {type:"raw"} # passes'
-    namespace = {"In": ["", cell, "x = 1", cell], "epochs": 2, "x": 1}
-    assert check_parameters("clones", namespace) == {"epochs": 2}
-
-
 def test_a_setting_that_a_notebook_does_not_list_reaches_it_from_papermill() -> None:
     cell = 'more_settings = {}  # @param {type:"raw"} # others'
     given = "# Parameters\ntrack = 'tensorboard'"
@@ -228,11 +211,6 @@ def test_a_setting_that_a_notebook_does_not_list_reaches_it_from_papermill() -> 
         check_parameters("clones", namespace | {"track": "csv"})
     with pytest.raises(ConfigError, match="more_settings"):
         check_parameters("clones", namespace | {"more_settings": {"track": "none"}})
-
-
-def test_checking_before_the_parameters_cell_says_which_cell_to_run() -> None:
-    with pytest.raises(ConfigError, match="declares"):
-        check_parameters("clones", {"In": ["import nbhelpers as nb"]})
 
 
 # How a run ends.
@@ -355,12 +333,6 @@ def test_overrides_name_the_adapters_which_are_no_setting() -> None:
     assert found == {} and repr(found) == "You change no setting. Adapters: all."
 
 
-def test_the_default_output_is_a_new_file_below_runs(tmp_path: Path) -> None:
-    path = default_output(Path("a/03_find_clones.ipynb"), tmp_path)
-    assert path.parent == tmp_path / "runs" / "notebooks"
-    assert path.name.startswith("03_find_clones-")
-
-
 # What was required.
 
 
@@ -376,11 +348,6 @@ def test_a_met_requirement_passes_and_all_missed_ones_are_named() -> None:
     assert "f1>=0.9" in caught.value.message
     assert "recall>0.5" in caught.value.message
     assert caught.value.exit_code == 7
-
-
-def test_a_requirement_on_a_notebook_that_starts_no_run_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="started none"):
-        require_scores(None, parse_requirements(["f1>=0.9"]))
 
 
 # What is refused before anything runs; no input is overwritten.
@@ -520,13 +487,6 @@ def test_a_run_that_is_gone_is_no_run(tmp_path: Path) -> None:
     assert run_notebook(notebook(tmp_path, "epochs = 1", note), output=tmp_path / "o.ipynb") is None
 
 
-def test_one_condition_may_be_given_as_a_text() -> None:
-    assert [str(each) for each in parse_requirements("f1>=0.9")] == ["f1>=0.9"]
-    for text in ("f1>=0_9", "f1>=nan", "f1>=1e400", "f1", "", "f1=>1", "f1>=0.9>=0.8"):
-        with pytest.raises(ConfigError):
-            parse_requirements([text])
-
-
 # What a study varies.
 
 
@@ -577,12 +537,6 @@ def test_adapters_are_a_parameter_of_a_fine_tuning_and_no_setting() -> None:
     assert dict(check_parameters("finetune", namespace)) == {"seed": 1}
     with pytest.raises(ConfigError, match="no setting `adapters`"):
         check_parameters("clones", namespace)
-
-
-def test_all_wrong_parameters_are_told_at_once() -> None:
-    wrong = {"adapters": "r9999", "epochs": 0, "evaluate": "some"}
-    with pytest.raises(ConfigError, match="3 problems"):
-        check_notebook(FINETUNE, wrong)
 
 
 def test_of_a_study_every_trained_run_must_meet_a_requirement() -> None:

@@ -18,7 +18,7 @@ from nbhelpers.presets.loading import list_presets, load_preset
 from nbhelpers.presets.parameters import check_values
 from nbhelpers.reports.writing import report
 from nbhelpers.runs.identity import folder_stamp
-from nbhelpers.runs.run import list_runs, open_run
+from nbhelpers.runs.run import open_run
 
 LONG = "x" * 5000
 ODD = ["~no-such-user/x", LONG]
@@ -55,12 +55,6 @@ def test_an_odd_path_never_crashes_what_takes_one(odd: str) -> None:
             place()
         assert caught.value.fix
     assert folder_stamp(odd) == ""
-
-
-@pytest.mark.parametrize("odd", [3, None, ["t4"], Path("t4")], ids=repr)
-def test_a_preset_that_is_no_text_is_refused(odd: object) -> None:
-    with pytest.raises(ConfigError, match="which is no name"):
-        load_preset("clones", odd)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("run_dir", ["~no-such-user/x", " "], ids=repr)
@@ -128,12 +122,8 @@ def test_a_closed_folder_is_called_closed_and_not_missing(tmp_path: Path, root: 
     [
         ("data", "https://huggingface.co/datasets/owner/name", "for the hub write owner/name"),
         ("model", "https://huggingface.co/owner/name", "for the hub write owner/name"),
-        ("data", "owner/", "check the path"),
-        ("data", "a b/c d", "check the path"),
         ("data", "owner/name/more", "check the path"),
         ("model", "foo bar", "hub id"),
-        ("model", " ", "hub id"),
-        ("model", "ünï/cödé", "hub id"),
     ],
 )
 def test_a_malformed_hub_name_is_found_before_a_worker_starts(
@@ -154,7 +144,3 @@ def test_a_malformed_hub_name_is_found_before_a_worker_starts(
 )
 def test_a_well_formed_hub_name_passes(name: str, value: str) -> None:
     assert source_problems("clones", {name: value}, {}) == []
-
-
-def test_a_missing_folder_of_runs_is_no_error(tmp_path: Path) -> None:
-    assert len(list_runs(tmp_path / "none")) == 0

@@ -1,23 +1,48 @@
-"""Promise: `auto` finds the preset for a GPU and says so, users bring their own presets, and a
-notebook's parameters are as strict as a file."""
+"""Promise: a preset knows where each value came from, `auto` finds the one for a GPU and says so,
+users bring their own, a model brings what differs for it, and a notebook's parameters are as strict
+as a file."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nbhelpers.common.yaml_files import configs_dir, read_yaml
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
 from nbhelpers.hardware.gpus import Gpu
+from nbhelpers.presets.jobs import CLONES
 from nbhelpers.presets.loading import list_presets, load_preset, parameter_overrides
+from nbhelpers.presets.parameters import check_parameters
+from nbhelpers.presets.preset import Preset
 
 CODEGPT = "microsoft/CodeGPT-small-java-adaptedGPT2"
+GRAPH = "microsoft/graphcodebert-base"
+BASE = """
+about: b
+settings:
+{base}
+  seq_len: 64
+  learning_rate: 1.0e-3
+models:
+  graphcodebert:
+    seq_len: 32
+    seed: 2
+    why: {{seq_len: short}}
+"""
 
 
 def no_gpu() -> Hardware:
     return replace(plan_hardware("t4"), gpus=(), reason="no driver", is_planned=False)
+
+
+def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 def one_gpu(name: str, gib: float, capability: tuple[int, int]) -> Hardware:
@@ -34,13 +59,14 @@ def one_gpu(name: str, gib: float, capability: tuple[int, int]) -> Hardware:
     return replace(plan_hardware("t4"), gpus=(gpu,))
 
 
-def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return str(path)
-
-
-# Models
+def write_pair(folder: Path, overlay: str) -> str:
+    """A base with an entry for GraphCodeBERT, and an overlay; return the overlay's path."""
+    settings = read_yaml(configs_dir() / "clones" / "base.yaml")["settings"]
+    skipped = ("seq_len", "learning_rate", "seed")
+    lines = [f"  {k}: {json.dumps(v)}" for k, v in settings.items() if k not in skipped]
+    base = "\n".join([*lines, "  seed: 1"]).replace("1e-08", "1.0e-8")
+    write(folder, BASE.format(base=base), "mybase.yaml")
+    return write(folder, f"about: mine\nextends: mybase\n{overlay}\n")
 
 
 def test_an_alias_becomes_its_hub_id_and_is_named():
@@ -58,15 +84,11 @@ def test_another_model_on_smoke_drops_the_pretraining_and_says_so():
         load_preset("clones", "smoke", overrides={"model": "codegpt", "pretrain_steps": 10})
 
 
-# Choosing by hardware
-
-
 @pytest.mark.parametrize(
     ("gpu", "count", "name"),
     [
         ("t4", 1, "t4"),
         ("t4", 2, "t4"),
-        ("l4", 1, "l4"),
         ("rtx6000ada", 1, "rtx6000ada"),
         ("rtx6000ada", 2, "2x-rtx6000ada"),
         ("rtx6000ada", 4, "rtx6000ada"),
@@ -131,21 +153,9 @@ def test_of_unlike_gpus_the_smallest_decides_and_bf16_needs_all():
         load_preset("clones", hardware=both, overrides={"precision": "bf16"})
 
 
-def test_without_a_gpu_auto_is_smoke_and_says_why():
-    preset = load_preset("clones", hardware=no_gpu())
-    assert preset.name == "smoke" and "no driver" in preset.notes[0]
-    assert load_preset("clones").name == "smoke"
-
-
 def test_num_gpus_decides_which_preset_a_pair_of_gpus_gets():
     hardware = plan_hardware("rtx6000ada", 2)
     assert load_preset("clones", hardware=hardware, overrides={"num_gpus": 1}).name == "rtx6000ada"
-
-
-def test_a_seed_preset_is_never_chosen_by_auto():
-    for count in (1, 2):
-        name = load_preset("clones", hardware=plan_hardware("rtx6000ada", count)).name
-        assert not name.startswith("seed-")
 
 
 def test_many_gpus_share_the_global_batch_by_a_smaller_per_device_batch():
@@ -171,9 +181,6 @@ def test_fp16_without_a_gpu_is_refused():
         load_preset("clones", hardware=no_gpu(), overrides={"precision": "fp16"})
 
 
-# A user's own presets
-
-
 def test_a_users_folder_adds_presets_and_wins_over_shipped_ones(tmp_path, monkeypatch):
     folder = tmp_path / "clones"
     folder.mkdir()
@@ -193,14 +200,177 @@ def test_a_users_folder_that_does_not_exist_is_an_error(monkeypatch):
         list_presets("clones")
 
 
-def test_a_path_to_a_yaml_file_is_a_preset(tmp_path):
-    preset = load_preset("clones", write(tmp_path, "extends: base\nsettings: {seed: 6}\n"))
-    assert (preset.name, preset.settings.seed) == ("mine", 6)
-    with pytest.raises(ConfigError, match="does not exist"):
-        load_preset("clones", str(tmp_path / "none.yaml"))
+def test_a_preset_says_where_a_value_came_from():
+    preset = load_preset("clones", "l4", overrides={"learning_rate": 2.5e-4})
+    assert preset.provenance["seq_len"] == "configs/clones/base.yaml"
+    assert preset.provenance["per_device_train_batch_size"] == "configs/clones/l4.yaml"
+    assert preset.provenance["eval_steps"] == "nbhelpers/presets/schema.py (default)"
+    sentence = preset.where("learning_rate")
+    assert "0.00025" in sentence and "overrides" in sentence and "5e-05" in sentence
+    assert "configs/clones/l4.yaml" in preset.where("per_device_train_batch_size")
+    assert set(preset.provenance) == set(preset.settings.model_dump())
 
 
-# Parameters of a notebook
+def test_asking_where_for_an_unknown_name_suggests_the_right_one():
+    with pytest.raises(ConfigError, match="learning_rate"):
+        load_preset("clones", "base").where("lerning_rate")
+
+
+def test_an_override_of_the_experiment_leaves_a_note_and_no_foreign_reason():
+    preset = load_preset("clones", "smoke", overrides={"global_batch_size": 64, "epochs": 2})
+    assert not any("global_batch_size" in note for note in preset.notes)
+    assert "global_batch_size" not in preset.why  # equal to the base again: nothing to explain
+    preset = load_preset("clones", "base", overrides={"learning_rate": 1e-3})
+    assert any("learning_rate=0.001 changes the experiment" in note for note in preset.notes)
+
+
+def test_none_means_that_an_override_is_not_given():
+    preset = load_preset("clones", "t4", overrides={"seq_len": None, "seed": 7})
+    assert preset.settings.seq_len == 1024 and preset.settings.seed == 7
+
+
+@pytest.mark.parametrize("change", [{"extra": 1}, {"why": ...}])
+def test_a_saved_preset_of_another_form_is_refused(change):
+    data = load_preset("clones", "base").to_dict() | change
+    data = {key: value for key, value in data.items() if value is not ...}
+    with pytest.raises(ConfigError, match="lacks or adds"):
+        Preset.from_dict(data)
+
+
+def test_a_saved_preset_with_a_wrong_value_is_refused():
+    data = load_preset("clones", "base").to_dict()
+    data["settings"]["seq_len"] = "1024"
+    with pytest.raises(ConfigError, match="seq_len"):
+        Preset.from_dict(data)
+
+
+def test_the_repr_is_one_line_and_the_html_escapes_what_users_write(tmp_path):
+    folder = tmp_path / "<b>model"
+    folder.mkdir()
+    preset = load_preset("clones", "base", overrides={"model": str(folder)})
+    assert "\n" not in repr(preset)
+    shown = preset._repr_html_()
+    assert "<b>model" not in shown and "&lt;b&gt;model" in shown
+    assert "overrides" in shown and "configs/clones/base.yaml" in shown
+    first, _, rest = shown.partition("<details>")
+    assert "overrides" in first and "overrides" not in rest
+
+
+def test_graphcodebert_brings_its_lengths_and_says_where_they_stand():
+    preset = load_preset("clones", "l4", overrides={"model": "graphcodebert"})
+    s = preset.settings
+    assert (s.model, s.seq_len, s.data_flow_length, s.function_length) == (GRAPH, 400, 128, 528)
+    assert preset.provenance["model"] == "overrides (alias graphcodebert)"
+    assert preset.provenance["seq_len"] == "configs/clones/base.yaml (models: graphcodebert)"
+    origin = preset.provenance["per_device_train_batch_size"]
+    assert origin == "configs/clones/l4.yaml (models: graphcodebert)"
+    assert {"seq_len", "data_flow_length"} <= {name for name, *_ in preset.changed()}
+    assert preset.why["seq_len"] and "128 data-flow nodes" in repr(preset)
+    assert not any("changes the experiment" in note for note in preset.notes)
+
+
+def test_the_hub_id_counts_as_its_alias_and_a_folder_has_no_alias(tmp_path):
+    by_id = load_preset("clones", "l4", overrides={"model": GRAPH})
+    by_alias = load_preset("clones", "l4", overrides={"model": "graphcodebert"})
+    assert by_id.settings == by_alias.settings
+    folder = load_preset("clones", "l4", overrides={"model": str(tmp_path)})
+    assert (folder.settings.seq_len, folder.settings.data_flow_length) == (1024, None)
+
+
+def test_each_place_wins_over_those_before_it(tmp_path):
+    overlay = "models:\n  graphcodebert: {seed: 4}\nsettings:\n  seed: 3\n  epochs: 7"
+    path = write_pair(tmp_path, overlay)
+    assert load_preset("clones", path).settings.seed == 3
+    preset = load_preset("clones", path, overrides={"model": "graphcodebert"})
+    s = preset.settings
+    assert (s.seed, s.epochs, s.seq_len) == (4, 7, 32)
+    given = {"model": "graphcodebert", "seed": 5}
+    assert load_preset("clones", path, overrides=given).settings.seed == 5
+    without = write_pair(tmp_path, "settings:\n  seed: 3")
+    s = load_preset("clones", without, overrides={"model": "graphcodebert"}).settings
+    assert s.seed == 2  # the base's line for the model beats the overlay's for another model
+
+
+def test_settings_beside_the_models_name_were_written_for_it(tmp_path):
+    path = write_pair(tmp_path, "settings:\n  model: graphcodebert\n  seed: 3")
+    preset = load_preset("clones", path)
+    assert (preset.settings.seed, preset.settings.seq_len) == (3, 32)
+    other = load_preset("clones", path, overrides={"model": "codegpt"}).settings
+    assert (other.seed, other.seq_len) == (3, 64)
+
+
+def test_an_override_is_measured_against_what_the_base_says_for_this_model(tmp_path):
+    path = write_pair(tmp_path, "")
+    notes = load_preset("clones", path, overrides={"model": "graphcodebert", "seq_len": 64}).notes
+    assert any("seq_len=64 changes the experiment (base: 32)" in note for note in notes)
+    same = load_preset("clones", path, overrides={"model": "graphcodebert", "seq_len": 32})
+    assert not any("changes the experiment" in note for note in same.notes)
+    later = load_preset("clones", path, overrides={"model": "graphcodebert"}).override(seq_len=64)
+    assert any("seq_len=64 changes the experiment (base: 32)" in note for note in later.notes)
+
+
+def test_another_model_after_loading_keeps_the_values_and_says_so():
+    preset = load_preset("clones", "l4").override(model="codebert", seq_len=400)
+    assert any("were chosen for codegpt" in note for note in preset.notes)
+
+
+def test_a_gpt_2_drops_the_files_data_flow_and_refuses_yours():
+    preset = load_preset("clones", "seed-graphcodebert", overrides={"model": "codegpt"})
+    assert preset.settings.data_flow_length is None
+    assert any("data_flow_length 128 -> None" in note for note in preset.notes)
+    with pytest.raises(ConfigError, match="set model to graphcodebert"):
+        load_preset("clones", "l4", overrides={"data_flow_length": 128})
+    with pytest.raises(ConfigError, match="set model to smoke-graphcodebert"):
+        load_preset("clones", "smoke", overrides={"data_flow_length": 0})
+
+
+def test_code_length_is_another_spelling_of_seq_len_everywhere(tmp_path):
+    text = "extends: base\nsettings:\n  code_length: 256\nwhy:\n  code_length: short\n"
+    path = write(tmp_path, text)
+    preset = load_preset("clones", path)
+    assert preset.settings.seq_len == 256 and preset.why["seq_len"] == "short"
+    assert load_preset("clones", path, overrides={"code_length": 99}).settings.seq_len == 99
+    assert preset.override(code_length=98).settings.seq_len == 98
+    assert parameter_overrides("clones", {"code_length": 97})[1] == {"seq_len": 97}
+    assert "code_length" not in json.dumps(preset.to_dict()["settings"])
+    wrong = write(tmp_path, "extends: base\nsettings:\n  seed: 3\n  code_length: x\n")
+    with pytest.raises(ConfigError, match=r"mine.yaml:4: `seq_len` must be an integer"):
+        load_preset("clones", wrong)
+
+
+def test_both_spellings_may_agree_and_must(tmp_path):
+    for given, fine in (({"code_length": 64, "seq_len": 64}, True), ({"code_length": 64}, True)):
+        assert load_preset("clones", "base", overrides=given).settings.seq_len == 64, fine
+    unlike = {"code_length": 64, "seq_len": 65}
+    with pytest.raises(ConfigError, match="they are one setting"):
+        load_preset("clones", "base", overrides=unlike)
+    with pytest.raises(ConfigError, match="they are one setting"):
+        load_preset("clones", "base").override(**unlike)
+
+
+def test_bare_papermill_may_inject_code_length():
+    cells = [
+        "seq_len = None  # @param\nrun_dir = 'runs'  # @param",
+        "# Parameters\ncode_length = 9",
+    ]
+    names = {"In": cells, "seq_len": None, "run_dir": "runs", "code_length": 9}
+    assert check_parameters("clones", names) == {"seq_len": 9}
+
+
+def test_a_preset_of_an_earlier_version_is_still_read():
+    saved = load_preset("clones", "l4").to_dict()
+    del saved["per_device_limit"]
+    for name in ("data_flow_length", "grammar_compat"):
+        del saved["settings"][name], saved["provenance"][name]
+    assert Preset.from_dict(saved).settings == load_preset("clones", "l4").settings
+
+
+@pytest.mark.parametrize("model", CLONES.models.names)
+def test_every_known_model_loads_and_survives_json(model):
+    preset = load_preset("clones", "smoke", overrides={"model": model})
+    assert preset.settings.model == CLONES.models.aliases.get(model, model)
+    again = Preset.from_dict(json.loads(json.dumps(preset.to_dict())))
+    assert again == preset
 
 
 def test_empty_parameters_leave_everything_to_the_preset():
