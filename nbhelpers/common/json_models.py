@@ -11,12 +11,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from nbhelpers.common.files import fault, write_json
+from nbhelpers.common.files import fault, is_number, write_json
 from nbhelpers.errors import DataError
 
-Number = Annotated[float | None, Field(allow_inf_nan=False)]
+
+def _number(value: Any) -> Any:
+    """Keep whole numbers whole, which a field of floats would not."""
+    if value is None or is_number(value):
+        return value
+    raise PydanticCustomError("number", "should be a valid number")
+
+
+Number = Annotated[float | None, PlainValidator(_number)]
 Whole = Annotated[int | None, Field(ge=-(2**63), lt=2**63)]
 Text = str | None
 Plain = str | bool | Number  # a text, a number, true or false
