@@ -34,7 +34,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("nbhelpers.presets.loading.load_preset", load)
     monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
     yield tmp_path / "runs"
-    for run in list_runs(tmp_path / "runs"):
+    for run in list_runs(tmp_path / "runs") if (tmp_path / "runs").is_dir() else ():
         end_leftovers(run)
 
 
