@@ -28,7 +28,7 @@ from nbhelpers.errors import (
 )
 from nbhelpers.use.model import ExportResult
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -41,10 +41,11 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return 0
 
 
-def test_the_commands_are_those_of_the_readme() -> None:
+def test_the_commands_are_those_of_the_guide() -> None:
     known = typer.main.get_command(app.app).commands
     commands = {name for name, command in known.items() if not command.hidden}
-    shown = re.findall(r"^nbhelpers ([a-z-]+)", README.read_text(), re.MULTILINE)
+    texts = [(ROOT / name).read_text() for name in ("QUICK_START.md", "docs/GUIDE.md")]
+    shown = re.findall(r"^nbhelpers ([a-z-]+)", "\n".join(texts), re.MULTILINE)
     assert commands == set(shown)
 
 
@@ -193,7 +194,7 @@ def test_an_error_is_a_message_with_its_fix_and_a_code(
 
 
 def test_a_job_of_ones_own_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:
-    env = os.environ | {"NBHELPERS_JOBS": "no_such_module", "PYTHONPATH": str(README.parent)}
+    env = os.environ | {"NBHELPERS_JOBS": "no_such_module", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "nbhelpers", "presets"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert done.returncode == ConfigError.exit_code and "Traceback" not in done.stderr
@@ -213,7 +214,7 @@ def test_what_the_system_refuses_ends_a_command_without_a_traceback(
 
 
 def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
-    env = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(README.parent)}
+    env = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "nbhelpers", "--help"]
     done = subprocess.run(command, capture_output=True, env=env)
     assert done.returncode == 0 and b"hardware ? preset" in done.stdout
