@@ -27,7 +27,6 @@ from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import HERE, CardMemory, MemoryMeter
 from nbhelpers.jobs.measure_phases import (
     EVENT,
-    OF_BUDGET,
     OF_DATA,
     PhasePeaks,
     PhaseTimer,
@@ -157,7 +156,7 @@ def rank(number: int, forward: int, **more: Any) -> dict[str, Any]:
 
 def test_every_rank_counts_and_the_worst_is_compared():
     ranks = [rank(0, 80, context_bytes=5), rank(1, 100, context_bytes=9, earlier_bytes=0)]
-    found = memory_facts(context_of(None), ranks, simulated(110))
+    found = memory_facts(context_of(None), ranks, simulated(110), trained=True)
     assert found["phases"] == [
         {"phase": "load", "predicted_bytes": None, "measured_bytes": 7, "error_percent": None},
         {
@@ -177,12 +176,13 @@ def test_every_rank_counts_and_the_worst_is_compared():
     assert "phases" not in found["per_rank"][0]
 
 
-def test_a_budget_of_the_longest_batch_is_named_so():
-    ledger = replace(simulated(90), source="ledger", phases=(), reserved_bytes=None)
-    found = memory_facts(context_of(simulated(200)), [rank(0, 100)], ledger)
-    assert (found["basis"], found["source"]) == (OF_BUDGET, "ledger")
-    assert found["error_percent"] == pytest.approx(-10.0)  # the total stays the ledger's
-    assert found["phases"][1]["error_percent"] == pytest.approx(100.0)
+def test_a_training_on_a_gpu_whose_simulation_failed_says_so():
+    context = context_of(None)
+    context.accelerator.device = torch.device("cuda", 0)
+    found = memory_facts(context, [rank(0, 100)], None, trained=True)
+    assert (found["source"], found["predicted_bytes"], found["basis"]) == ("unknown", None, None)
+    assert found["measured_bytes"] == 100 and found["phases"][1]["predicted_bytes"] is None
+    assert memory_facts(context, [rank(0, 100)], None, trained=False)["source"] is None
 
 
 def test_a_phase_without_a_measurement_has_no_error():
@@ -350,7 +350,7 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
         "phases": phase_rows({"forward": 110 * MIB}, [{"forward": 100 * MIB, "load": MIB}]),
         "reserved": {"predicted_bytes": 1, "measured_bytes": 2, "error_percent": -50.0},
         "left_over": {"other_processes_bytes": GIB, "earlier_bytes": 0, "context_bytes": 9},
-        "basis": OF_BUDGET,
+        "basis": OF_DATA,
         "source": "simulation",
         "snapshot": {
             "file": "memory_snapshot.json",
@@ -365,7 +365,7 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
     assert new.tables["memory_left_over"]["size_bytes"].sum() == GIB + 9
     assert new.tables["memory_alive"]["total_bytes"].tolist() == [16]
     text = new.text.replace("\n", " ")
-    assert "+10.0 % (forward)" in text and OF_BUDGET in text and "memory_snapshot.json" in text
+    assert "+10.0 % (forward)" in text and OF_DATA in text and "memory_snapshot.json" in text
     assert "a simulation of the largest batch" in text and "memory_phases" in new.plots
     data["memory"] |= {"phases": [{"phase": "load", "measured_bytes": 5}], "basis": None}
     only = report(write_run(tmp_path / "only", data=data), show=False)

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("peft")
 
+from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.jobs.simulated.finetune import simulate_finetune
 from nbhelpers.plan import plan_batch
@@ -15,11 +16,14 @@ pytestmark = pytest.mark.slow
 GIB = 2**30
 
 
-def simulated(name: str, lengths=None, **changes: object):
+def simulated(name: str, lengths: list[int] | None, **changes: object) -> MemoryBudget:
     preset = load_preset("finetune", name, overrides={"evaluate": "none"} | changes)
     hardware = plan_hardware(name)
     plan = plan_batch(preset, hardware)
-    return simulate_finetune(preset, plan, hardware, gpu=hardware.gpu, lengths=lengths)
+    shapes = {"vocab": None, "parts": [16], "valid": [[512, 0]] * 16, "prompts": []}
+    shapes |= {"samples": [[length, 0] for length in lengths or ()]}
+    shapes = shapes if lengths else None
+    return simulate_finetune(preset, plan, hardware, gpu=hardware.gpu, shapes=shapes)
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,21 @@ def test_gradients_of_earlier_micro_steps_and_buckets_are_counted():
     assert context[1] > context[0]
 
 
-def test_given_lengths_need_less_than_the_longest():
-    given = [256, 192, *[64] * 14, *[32] * 16]
-    some, longest = simulate("clones", CLONES, lengths=given), simulate("clones", CLONES)
+def test_shapes_of_a_run_need_less_than_the_longest():
+    sizes = [[length, 0] for length in (256, 192, *[64] * 14, *[32] * 16)]
+    shapes = {"vocab": 1000, "functions": sizes, "parts": [16], "scored": sizes[:8]}
+    shapes |= {"pairs": [[at, at + 1] for at in range(0, 32, 2)]}
+    shapes |= {"scored_functions": 8, "scored_pairs": 8}
+    some, longest = simulate("clones", CLONES, shapes=shapes), simulate("clones", CLONES)
     kept = [lines(x)["activations"] for x in (some, longest)]
     assert 0.2 < kept[0] / kept[1] < 0.5  # 23 % of the tokens, attention as padded as before
 
 
 def test_a_card_without_bf16_pads_for_its_attention():
+    shapes = {"vocab": 1000, "lengths": [250, *[64] * 15], "parts": [16], "states": [64] * 16}
+    shapes |= {"scored": [64] * 4, "scored_rows": 9, "has_raw_encoder": False}
     found = [
-        simulate("detector", DETECTOR | {"precision": "auto"}, gpu=gpu, lengths=[250, *[64] * 15])
+        simulate("detector", DETECTOR | {"precision": "auto"}, gpu=gpu, shapes=shapes)
         for gpu in ("t4", "h100")
     ]
     assert found[0].opaque == found[1].opaque == ()

@@ -19,7 +19,8 @@ from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
-from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.context import Forecast, RunContext
+from nbhelpers.jobs.forecast import Simulate, largest_rows
 from nbhelpers.jobs.loop import PlainTask, seed_everything
 from nbhelpers.jobs.models.clones import (
     CloneModel,
@@ -72,12 +73,13 @@ class PairTask(PlainTask):
         settings: ClonesSettings,
         inputs: Inputs,
         accelerator: Any,
-        model: CloneModel,
+        model: CloneModel | None,
         *,
         gpu_tflops: float | None = None,
     ) -> None:
-        """Prepare the train pairs; `model` is the bare model, for evaluation."""
+        """Prepare the train pairs; `model` is the bare model, None where only shapes are asked."""
         self.settings, self.data, self.table = settings, inputs.data, inputs.table
+        self.vocab = inputs.found.config.vocab_size
         self.accelerator, self.raw = accelerator, model
         self.pairs = inputs.data.splits.get("train")
         lengths = inputs.table.lengths
@@ -88,7 +90,7 @@ class PairTask(PlainTask):
             else np.zeros(0, dtype=np.int64)
         )
         cuda = accelerator.device.type == "cuda"
-        is_masked = model.encoder.config.model_type != "gpt2"
+        is_masked = inputs.found.config.model_type != "gpt2"
         least = min_bucket_tokens(gpu_tflops, is_masked=is_masked) if cuda else 0
         self._bucket = {"ratio": 0.8, "min_tokens": least}
         self._multiple = 8 if cuda else 1
@@ -132,6 +134,19 @@ class PairTask(PlainTask):
         rows = 2 * self.settings.per_device_eval_batch_size
         lengths = -np.sort(-self.lengths[used])[:rows]
         return self._extent(lengths, [np.arange(len(lengths))])
+
+    def largest_scored(self) -> tuple[np.ndarray, int]:
+        """Return the functions of the split whose scoring needs most, longest first; its pairs."""
+        splits, s = self.data.splits, self.settings
+        drawn = _fixed_draw(splits["valid"], s.max_eval_pairs, s.seed)
+        largest: tuple[tuple[int, int], np.ndarray, int] = ((-1, 0), np.zeros(0, dtype=np.int64), 0)
+        for pairs in (drawn, *(pairs for name, pairs in splits.items() if name != "train")):
+            used = np.unique(np.concatenate([pairs.left, pairs.right]))
+            used = used[np.argsort(-self.lengths[used], kind="stable")]
+            encoded = self.lengths[used[: 2 * s.per_device_eval_batch_size]]
+            size = int(encoded.sum()), len(used)
+            largest = max(largest, (size, used, len(pairs.label)), key=lambda item: item[0])
+        return largest[1:]
 
     def _extent(self, lengths: np.ndarray, groups: list[np.ndarray]) -> BatchExtent:
         sizes = [(len(g), self._width(int(lengths[g].max()))) for g in groups]
@@ -302,6 +317,45 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
         )
     raise_unlike(model, state, source)
     model.load_state_dict(state)
+
+
+def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
+    """Return the simulated memory of the largest batch of pairs."""
+    task = _task(context, inputs, None)
+    parts = largest_rows(context, task)
+    if not parts:
+        return Forecast()
+    return Forecast(budget=simulate(batch_shapes(task, parts, is_scored=not context.is_probe)))
+
+
+def batch_shapes(
+    task: PairTask, parts: list[np.ndarray], *, is_scored: bool = True
+) -> dict[str, Any]:
+    """Return what decides the memory of micro-batches and of scoring.
+
+    Args:
+        parts: Pairs of each micro-batch.
+        is_scored: Whether pairs are scored in this run.
+
+    Returns:
+        {vocab, functions, pairs, parts, scored, scored_functions, scored_pairs}: tokens of code and
+        nodes of each function of the micro-batches; their pairs; how many pairs each has; the
+        functions that are encoded at once when a split is scored, and how many functions and pairs
+        that split has.
+    """
+    rows = np.concatenate(parts)
+    sides = np.stack([task.pairs.left[rows], task.pairs.right[rows]], axis=1)
+    used, numbers = np.unique(sides, return_inverse=True)
+    functions, scored_pairs = task.largest_scored() if is_scored else (used[:0], 0)
+    return {
+        "vocab": task.vocab,
+        "functions": task.table.sizes(used),
+        "pairs": numbers.reshape(-1, 2).tolist(),
+        "parts": [len(part) for part in parts],
+        "scored": task.table.sizes(functions[: 2 * task.settings.per_device_eval_batch_size]),
+        "scored_functions": len(functions),
+        "scored_pairs": scored_pairs,
+    }
 
 
 def largest_batch_budget(
@@ -647,7 +701,7 @@ def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     )
 
 
-def _task(context: RunContext, inputs: Inputs, model: CloneModel) -> PairTask:
+def _task(context: RunContext, inputs: Inputs, model: CloneModel | None) -> PairTask:
     tflops = context.gpu_tflops
     return PairTask(context.settings, inputs, context.accelerator, model, gpu_tflops=tflops)
 

@@ -18,6 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
+from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.errors import ConfigError, Stopped
 from nbhelpers.hardware.detection import Hardware
 from nbhelpers.hardware.gpus import known_gpus
@@ -39,6 +40,21 @@ def _silent(kind: str, **fields: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What the largest batch of the data was simulated to need; the same on every rank.
+
+    Attributes:
+        budget: None: nothing was simulated, or it failed.
+        is_compiled: Whether blocks were taken for compiled.
+        seconds: How long the run waited for it.
+    """
+
+    budget: MemoryBudget | None = None
+    is_compiled: bool | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """What a job needs to know of its run, in one process.
 
@@ -54,6 +70,7 @@ class RunContext:
         earlier: Events of earlier attempts at this run, as this rank wrote them.
         card: What the GPU held before this process; None without a GPU.
         checkpoint: The weights that an evaluation scores; None where the run trains.
+        forecast: The memory of the largest batch, as it was simulated before the model was loaded.
         warnings: What was warned of so far.
     """
 
@@ -70,6 +87,7 @@ class RunContext:
     earlier: Sequence[Mapping[str, Any]] = ()
     card: CardMemory | None = None
     checkpoint: Path | None = None
+    forecast: Forecast = Forecast()
     warnings: list[str] = field(default_factory=list)
 
     @property

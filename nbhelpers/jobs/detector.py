@@ -19,10 +19,11 @@ from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.common.files import cache_dir, save_in_cache
 from nbhelpers.jobs.clones import largest_extent
-from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.detector_inputs import Inputs, read_inputs
+from nbhelpers.jobs.context import Forecast, RunContext
+from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import score_run
 from nbhelpers.jobs.detector_task import DetectorTask
+from nbhelpers.jobs.forecast import Simulate, largest_rows
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.models.detector import (
     FACTS_FILE,
@@ -178,6 +179,58 @@ def _batches(lengths: np.ndarray, tokens: int, seed: int) -> Iterator[np.ndarray
 
 # ------------------------------------------------------------------------------------------------
 # The memory of the largest micro-batch of a detector run, now that the lengths are known.
+
+
+def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
+    """Return the simulated memory of the largest batch of programs."""
+    task = DetectorTask(context.settings, inputs, context.accelerator, None)
+    parts = largest_rows(context, task)
+    if not parts:
+        return Forecast()
+    is_compiled = wants_compiling(context, inputs)
+    changes = {"compile_layers": "on" if is_compiled else "off"}
+    shapes = batch_shapes(task, parts, is_scored=not context.is_probe)
+    return Forecast(budget=simulate(shapes, **changes), is_compiled=is_compiled)
+
+
+def batch_shapes(
+    task: DetectorTask, parts: list[np.ndarray], *, is_scored: bool = True
+) -> dict[str, Any]:
+    """Return what decides the memory of micro-batches and of scoring.
+
+    Args:
+        parts: Rows of each micro-batch, as global batches name them.
+        is_scored: Whether programs are scored in this run.
+
+    Returns:
+        {vocab, lengths, parts, states, scored, scored_rows, has_raw_encoder}: tokens of each
+        program of the micro-batches; how many programs each has; tokens of the programs from which
+        the heads' scale is taken, of those scored at once, and how many are scored together;
+        whether the encoder as it was before training is scored too.
+    """
+    s, inputs, lengths = task.settings, task.inputs, task.batches.lengths
+    has_raw_encoder = s.objective != "detect" and not s.random_weights
+    scored = _largest_scored(task) if is_scored else np.zeros(0, dtype=np.int64)
+    return {
+        "vocab": inputs.found.config.vocab_size,
+        "lengths": lengths[task.forms.reshape(-1)[np.concatenate(parts)]].tolist(),
+        "parts": [len(part) for part in parts],
+        "states": max((lengths[rows] for rows in task.state_rows()), key=np.max).tolist(),
+        "scored": lengths[scored[: s.per_device_eval_batch_size]].tolist(),
+        "scored_rows": len(scored),
+        "has_raw_encoder": has_raw_encoder and inputs.found.weights is not None,
+    }
+
+
+def _largest_scored(task: DetectorTask) -> np.ndarray:
+    """Return the table rows whose scoring needs most of all that are scored, longest first."""
+    inputs, lengths = task.inputs, task.batches.lengths
+    groups = [inputs.rows[rows] for name, rows in inputs.data.splits.items() if name in SCORED]
+    groups += [rows for _, rows in inputs.others.values()]
+    groups += [rows[rows != ABSENT] for rows in inputs.edits.values()]
+    ordered = [rows[np.argsort(-lengths[rows], kind="stable")] for rows in groups if len(rows)]
+    size = task.settings.per_device_eval_batch_size
+    return max(ordered, key=lambda rows: (int(lengths[rows[:size]].sum()), len(rows)))
 
 
 def largest_batch_budget(
@@ -365,6 +418,8 @@ def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training
     if isinstance(task, CompiledTask):
         training.compiled = task.facts()
         training.model = {"compiled": training.compiled["is_on"]}
+        if context.plan.use_gpu and not training.compiled["is_on"]:
+            training.budget = None  # compiled blocks were simulated
     model.freeze(False)
     model.compile_blocks(False)
     return training
@@ -414,7 +469,7 @@ def parameter_groups(
 
 def _task(context: RunContext, inputs: Inputs, model: DetectorModel) -> DetectorTask:
     s = context.settings
-    if context.checkpoint is None and wants_compiling(context, inputs, model):
+    if context.checkpoint is None and model.can_compile and wants_compiling(context, inputs):
         task = CompiledTask(s, inputs, context.accelerator, model)
         task.tell = lambda proof: _tell_proof(context, proof)
         return task
@@ -432,13 +487,11 @@ def _tell_proof(context: RunContext, proof: dict[str, Any]) -> None:
 LONG_RUN_TOKENS = 20_000_000  # compiling and proving it take about half a minute
 
 
-def wants_compiling(context: RunContext, inputs: Inputs, model: DetectorModel) -> bool:
-    """Whether the blocks are compiled: as the settings say, or where the run is long enough."""
+def wants_compiling(context: RunContext, inputs: Inputs) -> bool:
+    """Whether blocks are compiled if they can be: by the settings, or in a run that is long."""
     s = context.settings
-    if s.compile_layers == "off" or not model.can_compile:
-        return False
-    if s.compile_layers == "on":
-        return True
+    if s.compile_layers != "auto":
+        return s.compile_layers == "on"
     train = inputs.data.splits.get("train", np.zeros(0, dtype=np.int64))
     epochs = max(0, s.epochs - s.freeze_epochs)
     tokens = int(inputs.table.lengths[inputs.rows[train]].sum()) * epochs

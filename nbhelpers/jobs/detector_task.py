@@ -172,9 +172,13 @@ class DetectorTask(PlainTask):
     """
 
     def __init__(
-        self, settings: DetectorSettings, inputs: Inputs, accelerator: Any, model: DetectorModel
+        self,
+        settings: DetectorSettings,
+        inputs: Inputs,
+        accelerator: Any,
+        model: DetectorModel | None,
     ) -> None:
-        """Prepare the train rows; `model` is the bare model."""
+        """Prepare the train rows; `model` is the bare model, None where only shapes are asked."""
         self.settings, self.inputs, self.raw = settings, inputs, model
         self.accelerator = accelerator
         self.batches = Batches(settings, inputs.table, accelerator)
@@ -338,15 +342,19 @@ class DetectorTask(PlainTask):
         gradient, losses = self._differentiated(own)
         return gradient[batch.positions], losses[batch.positions]
 
-    def some_states(self) -> torch.Tensor:
-        """Return (rows, width) states of some train programs, the same on all ranks."""
+    def extent(self, rows: np.ndarray) -> BatchExtent:
+        """Return how large the micro-batch of these rows is when it is computed."""
+        return self.batches.extent(self.forms.reshape(-1)[rows])
+
+    def state_rows(self) -> list[np.ndarray]:
+        """Return table rows of some train programs, the same on all ranks, in batches."""
         draw = np.random.default_rng(self.settings.seed)
         rows = draw.permutation(self.examples)[:STATES]
-        parts = [
-            self.batches.states(self.raw, self.forms[0, part])
-            for part in np.array_split(rows, max(1, len(rows) // 64))
-        ]
-        return torch.cat(parts)
+        return [self.forms[0, part] for part in np.array_split(rows, max(1, len(rows) // 64))]
+
+    def some_states(self) -> torch.Tensor:
+        """Return (rows, width) states of some train programs, the same on all ranks."""
+        return torch.cat([self.batches.states(self.raw, rows) for rows in self.state_rows()])
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return scores on valid: areas and TPR at the promised FPR, and retrieval."""

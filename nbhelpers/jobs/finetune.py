@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
+from nbhelpers.budget.formulas import COMPILE_PAYS_TOKENS
+from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks
 from nbhelpers.data.instructions import InstructionData, load_instructions
 from nbhelpers.errors import ConfigError
-from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.finetune_evaluate import check_prompts, evaluate_all, tasks_may_run
-from nbhelpers.jobs.finetune_task import Inputs, train_adapter
+from nbhelpers.jobs.context import Forecast, RunContext
+from nbhelpers.jobs.finetune_evaluate import (
+    check_prompts,
+    evaluate_all,
+    prompt_lengths,
+    tasks_may_run,
+)
+from nbhelpers.jobs.finetune_task import AdapterTask, Inputs, longest_first, train_adapter
+from nbhelpers.jobs.forecast import Simulate, largest_rows
 from nbhelpers.jobs.models.causal import (
     Adapted,
     add_adapter,
@@ -22,7 +31,10 @@ from nbhelpers.jobs.models.causal import (
 from nbhelpers.jobs.models.causal_batches import TextTable, check_ends, tokenise_samples
 from nbhelpers.jobs.models.causal_forward import choose_attention, has_triton
 from nbhelpers.jobs.training import Training
+from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.schema import FinetuneSettings
+
+ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
 
 def check(settings: FinetuneSettings) -> list[str]:
@@ -122,6 +134,71 @@ def _tasks(
             tokenizer=tokenizer,
         )
         for name in s.tasks
+    }
+
+
+def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
+    """Return the simulated memory of the largest batch, and whether blocks are to be compiled.
+
+    Long runs gain time by compiling, and large micro-batches need the room.
+    """
+    s, shape = context.settings, find_shape(context.settings)
+    if s.method == "base" or shape is None:
+        return Forecast()
+    device = context.accelerator.device
+    kernel = choose_attention(s.attention, shape.family, device)
+    task = AdapterTask(
+        s,
+        context.plan,
+        inputs.tables,
+        None,
+        context.accelerator,
+        kernel=kernel,
+        precision=context.precision,
+    )
+    needs_room, is_compiled = False, s.compile_layers == "on"
+    if s.compile_layers == "auto" and kernel == "flex" and has_triton():
+        is_compiled = int(task.costs.sum()) * s.epochs >= COMPILE_PAYS_TOKENS
+        needs_room = not is_compiled
+    parts = largest_rows(context, task)
+    shapes, budget = batch_shapes(context, inputs, task, parts), None
+    if needs_room:
+        # Of all steps: a resumed run computes as it did before.
+        whole = batch_shapes(context, inputs, task, largest_rows(context, task, of_whole_run=True))
+        plain = simulate(whole, compile_layers="off")
+        room = ROOM_SHARE * context.hardware.gpu.memory_total_bytes
+        is_compiled = plain is None or plain.total_bytes > room
+        budget = plain if shapes == whole and not is_compiled else None
+    if budget is None and parts:
+        budget = simulate(shapes, compile_layers="on" if is_compiled else "off")
+    return Forecast(budget=budget, is_compiled=is_compiled)
+
+
+def batch_shapes(
+    context: RunContext, inputs: Inputs, task: AdapterTask, parts: list[np.ndarray]
+) -> dict[str, Any]:
+    """Return what decides the memory of micro-batches, of scoring and of generation.
+
+    Returns:
+        {vocab, samples, parts, valid, prompts}: words of the model where the tokenizer is made from
+        the data, else None; tokens of each sample of the micro-batches, and of its prompt; how many
+        samples each has; the same of the held-out samples that are scored at once; tokens of the
+        prompts that are answered at once.
+    """
+    s, is_scored = context.settings, not context.is_probe
+    valid, size = inputs.tables.get("valid"), s.per_device_eval_batch_size
+    held_out = [] if valid is None or not is_scored else valid.sizes(longest_first(valid)[:size])
+    prompts = [
+        sorted(lengths, reverse=True)[: s.generation_batch_size]
+        for lengths in prompt_lengths(context, inputs).values()
+    ]
+    rows = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return {
+        "vocab": len(inputs.tokenizer) if s.model in FINETUNE.models.embedded else None,
+        "samples": task.train.sizes(rows),
+        "parts": [len(part) for part in parts],
+        "valid": held_out,
+        "prompts": max(prompts, key=lambda lengths: lengths[0] * len(lengths), default=[]),
     }
 
 

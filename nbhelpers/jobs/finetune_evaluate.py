@@ -92,9 +92,19 @@ def check_prompts(context: RunContext, inputs: Inputs, config: Any) -> None:
     Raises:
         ConfigError: They do.
     """
-    prompts = [question.prompt for question in _questions(context, inputs)]
-    longest = max(map(len, prompt_ids(inputs.tokenizer, prompts)), default=0)
+    longest = max((max(lengths) for lengths in prompt_lengths(context, inputs).values()), default=0)
     require_context(longest, context.settings.max_new_tokens, config)
+
+
+def prompt_lengths(context: RunContext, inputs: Inputs) -> dict[str, list[int]]:
+    """Return the tokens of each question of each split that is asked."""
+    asked: dict[str, list[str]] = {}
+    for question in _questions(context, inputs):
+        asked.setdefault(question.split, []).append(question.prompt)
+    return {
+        split: [len(ids) for ids in prompt_ids(inputs.tokenizer, prompts)]
+        for split, prompts in asked.items()
+    }
 
 
 def _generate(context: RunContext, inputs: Inputs, adapted: Adapted) -> list[dict[str, Any]]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from nbhelpers.budget.formulas import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
+from nbhelpers.budget.formulas import CausalExtent, finetune_ledger
 from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data.coding_tasks import CodingTask
 from nbhelpers.data.instructions import InstructionData
-from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.equivalence import is_out_of_memory, prove, reason, rehearse
 from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.models.causal import DTYPES, Adapted
@@ -31,7 +32,7 @@ from nbhelpers.jobs.models.causal_batches import (
     padded_width,
     row_multiple,
 )
-from nbhelpers.jobs.models.causal_forward import TrainingForward, has_triton
+from nbhelpers.jobs.models.causal_forward import TrainingForward
 from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.jobs.training import SavedWeights, Training, train_task
 from nbhelpers.plan import BatchPlan
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from nbhelpers.presets.schema import FinetuneSettings
 
 FIRST_SCALE = 2.0**10  # of fp16's loss: at PyTorch's 2^16 the first steps of Gemma are all skipped
-ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 MOST_NAMED = 8  # samples in a message
 
 
@@ -64,7 +64,7 @@ class AdapterTask(PlainTask):
         settings: FinetuneSettings,
         plan: BatchPlan,
         tables: dict[str, TextTable],
-        adapted: Adapted,
+        adapted: Adapted | None,
         accelerator: Any,
         *,
         kernel: str,
@@ -76,6 +76,7 @@ class AdapterTask(PlainTask):
         Args:
             settings: With `packing` as the kernel allows it.
             tables: Of `train`, and of `valid` for the validation loss.
+            adapted: None where only shapes are asked.
             kernel: Of attention: eager, sdpa or flex.
             names: Of the train samples, for messages.
         """
@@ -84,13 +85,13 @@ class AdapterTask(PlainTask):
         self.train, self.valid = tables["train"], tables.get("valid")
         self.costs, self.supervised = self.train.lengths, self.train.supervised
         self.warmup_steps = settings.warmup_steps
-        self.multiple = row_multiple(kernel, settings.packing)
-        self.forward = TrainingForward(
-            adapted.bare,
-            kernel=kernel,
-            loss="plain" if settings.loss == "plain" else "chunked",
-            dtype=DTYPES[precision],
-        )
+        self.multiple, self.dtype = row_multiple(kernel, settings.packing), DTYPES[precision]
+
+    @cached_property
+    def forward(self) -> TrainingForward:
+        """How the model computes in training."""
+        loss = "plain" if self.settings.loss == "plain" else "chunked"
+        return TrainingForward(self.adapted.bare, kernel=self.kernel, loss=loss, dtype=self.dtype)
 
     def total_weight(self, batch_rows: np.ndarray) -> int:
         """Return the supervised tokens of the samples: each token weighs the same."""
@@ -133,8 +134,7 @@ class AdapterTask(PlainTask):
         if table is None or not len(table):
             return {}
         model = self.adapted.model
-        order = np.argsort(-table.lengths, kind="stable")
-        order = order[accelerator.process_index :: self.plan.world_size]
+        order = longest_first(table)[accelerator.process_index :: self.plan.world_size]
         sums = torch.zeros(2, dtype=torch.float64)
         was_training = model.training
         model.eval()
@@ -154,11 +154,20 @@ class AdapterTask(PlainTask):
         loss, tokens = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
         return {"loss": loss / tokens}
 
+    def extent(self, rows: np.ndarray) -> CausalExtent:
+        """Return how large the micro-batch of these samples is when it is computed."""
+        return _extent(self, self.costs[rows], supervised=int(self.supervised[rows].sum()))
+
     def describe(self, rows: np.ndarray) -> str:
         """Name samples by their ids."""
         shown = ", ".join(self.names[row] for row in rows[:MOST_NAMED])
         more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
         return f"train samples {shown}{more}"
+
+
+def longest_first(table: TextTable) -> np.ndarray:
+    """Return the samples in the order in which they are scored."""
+    return np.argsort(-table.lengths, kind="stable")
 
 
 def learning(model: Any) -> list[dict[str, Any]]:
@@ -210,13 +219,19 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             names=[samples[row].id for row in table.rows],
         )
 
+    is_compiled = context.forecast.is_compiled
+    if is_compiled is None:  # nothing was simulated
+        is_compiled = context.settings.compile_layers == "on"
+    planned = adapted.base.facts["attention"], context.settings.packing, is_compiled
     kernel, packed, proof = proven_kernel(context, inputs, adapted, DTYPES[context.precision])
     task = task_for(kernel, packed)
-    is_compiled = compiles(context, inputs, task)
+    is_compiled &= kernel == planned[0] or context.settings.compile_layers == "on"
     if context.plan.use_gpu and (is_compiled or kernel == "flex"):
         kernel, packed, is_compiled = rehearsed(context, task, is_compiled=is_compiled)
         task = task_for(kernel, packed)
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": proof}
+    if (kernel, packed, is_compiled) != planned:  # not what was simulated
+        context = replace(context, forecast=Forecast())
 
     def predict(batches: list[np.ndarray]) -> MemoryBudget | None:
         # Trained to the end before: what the last step needed.
@@ -297,24 +312,6 @@ def proven_kernel(
         )
     context.emit("parity", **proof)
     return kernel, packed, proof
-
-
-def compiles(context: RunContext, inputs: Inputs, task: AdapterTask) -> bool:
-    """Say whether blocks are compiled: long runs gain time, and large micro-batches need the room.
-
-    The budget before the run assumes compiled blocks wherever there is flex attention.
-    """
-    s = task.settings
-    if s.compile_layers != "auto":
-        return s.compile_layers == "on"
-    if task.kernel != "flex" or not context.plan.use_gpu or not has_triton():
-        return False
-    if int(task.costs.sum()) * s.epochs >= COMPILE_PAYS_TOKENS:
-        return True
-    batches = [rows for epoch in range(s.epochs) for rows in task.global_batches(epoch)]
-    plain = data_budget(context, inputs, task, batches, is_compiled=False)
-    total = torch.cuda.get_device_properties(context.accelerator.device).total_memory
-    return plain is None or plain.total_bytes > ROOM_SHARE * total
 
 
 def rehearsed(

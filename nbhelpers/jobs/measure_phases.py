@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nbhelpers.budget.formulas import CONTEXT
-from nbhelpers.budget.memory import MemoryBudget, compare, ledger_budget
+from nbhelpers.budget.memory import MemoryBudget, compare
 from nbhelpers.jobs.checkpoint import write_json
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.measure import HERE, MemoryMeter
@@ -378,8 +378,7 @@ def phase_rows(
 
 SNAPSHOT = "memory_snapshot"  # of rank 0, with .json; those of others have their number too
 SNAPSHOT_EVENT = "memory_snapshot"
-SAME_SHARE = 0.01  # by which two batches may differ in the ledger and be called the same
-OF_DATA, OF_BUDGET = "the largest batch of the data", "the longest possible batch"
+OF_DATA, UNKNOWN = "the largest batch of the data", "unknown"
 LEFT_OVER = ("other_processes_bytes", "earlier_bytes", "context_bytes")
 
 
@@ -402,34 +401,15 @@ def meter_of(context: RunContext, *, is_resumed: bool, load_bytes: int = 0) -> M
     return meter
 
 
-def settle_budget(context: RunContext, data_budget: MemoryBudget | None) -> MemoryBudget | None:
-    """Return what the measured peak is compared with, and write it as an event.
-
-    The simulation of before the run is of the longest possible batch. Where the data's largest one
-    is as long, it stands in the place of the ledger.
-
-    Args:
-        data_budget: The ledger of the data's largest batch.
-    """
-    run_budget = _told_budget(context)
-    if run_budget is not None and run_budget.source == "simulation" and data_budget is not None:
-        longest = ledger_budget(context.preset, context.plan, context.hardware).allocated_bytes
-        if abs(data_budget.allocated_bytes / longest - 1) < SAME_SHARE:
-            data_budget = run_budget
-    if data_budget is not None:
-        context.emit("memory", predicted_bytes=data_budget.allocated_bytes)
-    return data_budget
-
-
 def peaks_of(
     context: RunContext, meter: MemoryMeter, watched: Iterable[int], budget: MemoryBudget | None
 ) -> PhasePeaks:
     """Return what measures the phases of a training in the steps that are watched.
 
     Args:
-        budget: From `settle_budget`.
+        budget: Of the largest batch; None: it is not known, and no step is recorded.
     """
-    recorder, predicted = None, _predicted_bytes(budget or _told_budget(context))
+    recorder, predicted = None, _predicted_bytes(budget)
     if meter.device.type == "cuda" and predicted:
         rank = context.rank
 
@@ -447,13 +427,6 @@ def peaks_of(
     return PhasePeaks(meter, watched=watched, tell=context.emit_rank, recorder=recorder)
 
 
-def _told_budget(context: RunContext) -> MemoryBudget | None:
-    """Return the budget before the run; none of an evaluation, whose budget is of training."""
-    if context.is_evaluation or not context.facts.get("budget"):
-        return None
-    return MemoryBudget.from_dict(context.facts["budget"])
-
-
 def _predicted_bytes(budget: MemoryBudget | None) -> int | None:
     """Return the peak that training is predicted to have."""
     if budget is None:
@@ -463,31 +436,31 @@ def _predicted_bytes(budget: MemoryBudget | None) -> int | None:
 
 
 def memory_facts(
-    context: RunContext, ranks: list[dict[str, Any]], budget: MemoryBudget | None
+    context: RunContext, ranks: list[dict[str, Any]], budget: MemoryBudget | None, *, trained: bool
 ) -> dict[str, Any]:
     """Return `memory` of `result.json`: the prediction beside the worst rank's peak.
 
-    `budget` is that of the data's largest batch, from `settle_budget`; None: nothing was trained.
-    `phases` and `reserved` are compared with the simulation of the data's largest batch, or else
-    of the budget before the run, which is of the longest possible batch: `basis` says which.
+    Args:
+        budget: Of the data's largest batch; None: it is not known, or nothing was trained.
     """
     measured = max(line["peak_allocated_bytes"] for line in ranks) or None
     cuda = context.accelerator.device.type == "cuda"
     by_phase = [line.pop("phases", {}) for line in ranks]
     snapshots = [line.pop("snapshot", None) for line in ranks]
-    phase_budget = budget if budget is not None and budget.phases else _told_budget(context)
-    phases = {line.name: line.size_bytes for line in phase_budget.phases} if phase_budget else {}
+    phases = {line.name: line.size_bytes for line in budget.phases} if budget else {}
     facts: dict[str, Any] = {
         "device": context.accelerator.device.type,
         "what": "allocator peak" if cuda else "live tensor bytes",
         "per_rank": ranks,
-        "source": budget.source if budget is not None else None,
+        "source": budget.source if budget else UNKNOWN if cuda and trained else None,
         "phases": phase_rows(phases, by_phase),
-        "basis": (OF_DATA if phase_budget is budget else OF_BUDGET) if phases else None,
-        "reserved": _reserved(phase_budget, ranks),
+        "basis": OF_DATA if phases else None,
+        "reserved": _reserved(budget, ranks),
         "left_over": left_over(ranks),
         "snapshot": next(filter(None, snapshots), None),
     }
+    if cuda and trained:
+        facts["simulated_s"] = context.forecast.seconds
     if budget is None:
         return facts | {"predicted_bytes": None, "measured_bytes": measured, "error_percent": None}
     lines = [asdict(line) for line in budget.lines if line.name != CONTEXT]

@@ -136,7 +136,9 @@ def write_result(
         "finished_at": time.time(),
         "versions": library_versions(*filter(None, [WEIGHTS_OF.get(s.model)])),
         "training": _training_facts(training),
-        "memory": memory_facts(context, ranks, training.budget if training else None),
+        "memory": memory_facts(
+            context, ranks, training.budget if training else None, trained=training is not None
+        ),
         "gpu": training.gpu if training else [],
         "warnings": context.warnings,
         "timing": context.clock.result(),

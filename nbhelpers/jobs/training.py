@@ -16,13 +16,13 @@ from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.hardware.detection import detect_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
+from nbhelpers.jobs.forecast import steps_after
 from nbhelpers.jobs.loop import Hooks, Task, Trainer, TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import (
     PhaseTimer,
     meter_of,
     peaks_of,
-    settle_budget,
     steps_to_watch,
 )
 from nbhelpers.jobs.models.weights import read_state_dict
@@ -80,7 +80,7 @@ def train_task(
 
     Args:
         model: The bare model.
-        predict: Given the optimizer steps to come, predicts the memory of the largest micro-batch.
+        predict: Given optimizer steps, returns the memory of the largest micro-batch on a CPU.
         save_files: Writes configuration and tokenizer into a checkpoint folder.
         groups: Given the bare model, returns the optimizer's groups; None: all parameters alike.
         weights: What a checkpoint holds of the model.
@@ -104,10 +104,11 @@ def train_task(
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(context, resumed)
     meter = meter_of(context, is_resumed=resumed is not None, load_bytes=load_bytes)
-    coming = probed.batches if probed else _coming(task, state, s.epochs)
+    coming = probed.batches if probed else steps_after(task, state, s.epochs)
     full = max(0, task.first_full_step - state.step)  # of them: here all parameters learn
-    measured = coming if context.plan.use_gpu else coming[full : full + COUNTED_STEPS]
-    budget = settle_budget(context, predict(measured))
+    budget, counted = context.forecast.budget, coming[full : full + COUNTED_STEPS]
+    if not context.plan.use_gpu and (budget := predict(counted)) is not None:
+        context.emit("memory", predicted_bytes=budget.allocated_bytes)
     watched = _watched(context, task, coming[full:], first=state.step + full)
     memory = peaks_of(context, meter, watched, budget)
     saver = _Saver(context, save_files, raw, prepared, weights)
@@ -117,7 +118,7 @@ def train_task(
         wants_stop=context.wants_stop,
         save_is_due=saver.is_due,
         peak_bytes=meter.peak_bytes,
-        step_context=_counted(meter, raw, state.step + full, measured),
+        step_context=_counted(meter, raw, state.step + full, counted),
         phases=PhaseTimer(accelerator.device, memory=memory),
         rewrap=_rewrapper(accelerator, wrapped),
     )
@@ -168,21 +169,12 @@ def _rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
 
 
 def _counted(
-    meter: MemoryMeter, model: Any, first: int, measured: list[Any]
+    meter: MemoryMeter, model: Any, first: int, steps: list[Any]
 ) -> Callable[[int], AbstractContextManager[Any]]:
     """Count live bytes around some steps (on a CPU): the first that this process makes at full."""
-    mode = meter.watch_steps(model) if measured else None  # trained to the end before: no step
+    mode = meter.watch_steps(model) if steps else None  # trained to the end before: no step
     counted = range(first, first + COUNTED_STEPS)
     return lambda step: mode if mode and step in counted else nullcontext()
-
-
-def _coming(task: Task, state: TrainState, epochs: int) -> list[Any]:
-    """Return the rows of each optimizer step to come."""
-    return [
-        batch_rows
-        for epoch in range(state.epoch, epochs)
-        for batch_rows in task.global_batches(epoch)[state.window if epoch == state.epoch else 0 :]
-    ]
 
 
 def _watched(context: RunContext, task: Task, coming: list[Any], *, first: int) -> list[int]:

@@ -14,12 +14,14 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.common.child import Child
 from nbhelpers.common.processes import die_with_parent
 from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError, OutOfMemory, Stopped
 from nbhelpers.hardware.detection import Hardware
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from nbhelpers.jobs.context import RunContext
     from nbhelpers.jobs.measure import CardMemory
 
+SIMULATOR = "nbhelpers.jobs.simulated.child"
 BEGAN = time.perf_counter()  # imports of the libraries take longer than a small run
 
 
@@ -85,16 +88,20 @@ def work(
         ConfigError: Settings that this job refuses, all at once.
         NbhelpersError: Whatever ends the job.
     """
-    from nbhelpers.jobs import outcome
-    from nbhelpers.jobs.loop import seed_everything
-
     facts = run.read_json()
-    job = job_module(facts["job"])
-    context = _start(run, writer, stop, job, facts, began)
-    context.clock.phase("data")
-    context = _in_mode(context)
-    with context.accelerator.main_process_first():
-        inputs = job.build_data(context)
+    with _simulator(facts, writer.rank) as child:  # its libraries load while this one's do
+        from nbhelpers.jobs import outcome
+        from nbhelpers.jobs.forecast import make_forecast
+        from nbhelpers.jobs.loop import seed_everything
+
+        job = job_module(facts["job"])
+        context = _start(run, writer, stop, job, facts, began)
+        context.clock.phase("data")
+        context = _in_mode(context)
+        with context.accelerator.main_process_first():
+            inputs = job.build_data(context)
+        if _is_simulated(facts):
+            context = replace(context, forecast=make_forecast(context, job, inputs, child))
     context.clock.phase("model")
     seed_everything(context.settings.seed)
     with context.accelerator.main_process_first():
@@ -109,6 +116,29 @@ def work(
         return
     context.clock.phase("evaluate")
     job.evaluate(context, inputs, model, training)
+
+
+@contextmanager
+def _simulator(facts: dict[str, Any], rank: int) -> Iterator[Child | None]:
+    """Hold the process that simulates the largest batch: one for all ranks."""
+    if rank or not _is_simulated(facts):
+        yield None
+        return
+    child = Child(use_gpu=False, module=SIMULATOR)
+    try:
+        yield child
+    finally:
+        child.kill()
+
+
+def _is_simulated(facts: dict[str, Any]) -> bool:
+    """Whether the largest batch of a run is simulated: it trains on a GPU, and its job knows how.
+
+    Args:
+        facts: `run.json`.
+    """
+    is_training, uses_gpu = facts["mode"] != "evaluate", facts["plan"]["use_gpu"]
+    return is_training and uses_gpu and bool(JOBS[facts["job"]].simulation)
 
 
 def _start(

@@ -13,7 +13,7 @@ from nbhelpers.simulate.shadow import Shadows
 from nbhelpers.simulate.state import State, Unpredictable
 
 aten = torch.ops.aten
-UNKNOWN_READ = "reads a value that only a run knows"
+ONLY_RUN = "that only a run knows"
 
 
 class Tracker(Protocol):
@@ -127,11 +127,13 @@ def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
     if truth is not None:
         return truth
     if tensor.is_floating_point() or func is aten.equal.default or _is_foreseen():
-        tracker.state.note(f"{place} {UNKNOWN_READ} (a loss, a norm): zero or False was assumed")
+        tracker.state.note(
+            f"{place} reads a value {ONLY_RUN} (a loss, a norm): zero or False was assumed"
+        )
         return 0.0 if tensor.is_floating_point() else False
     what = "a branch" if tensor.dtype is torch.bool else "a number"
     tracker.state.refuse(
-        f"{what} at {place}", "it depends on values that only a run knows; zero was assumed"
+        f"{what} at {place}", f"it depends on values {ONLY_RUN}; zero was assumed"
     )
     return False if tensor.dtype is torch.bool else 0
 
@@ -140,9 +142,9 @@ def tell_unknown(tracker: Tracker, tensor: torch.Tensor) -> None:
     """Say that values go to Python which only a run knows: integers may be sizes there."""
     place = _caller()
     if tensor.is_floating_point():
-        tracker.state.note(f"{place} takes values that only a run knows: zeros were assumed")
+        tracker.state.note(f"{place} takes values {ONLY_RUN}: zeros were assumed")
     else:
-        why = "they depend on values that only a run knows; zeros were assumed"
+        why = f"they depend on values {ONLY_RUN}; zeros were assumed"
         tracker.state.refuse(f"numbers at {place}", why)
 
 
@@ -183,5 +185,5 @@ def _caller() -> str:
 
 def _refuse(tracker: Tracker, func: Any) -> None:
     name = str(func)
-    tracker.state.refuse(name, "the size of its result depends on values that only a run knows")
+    tracker.state.refuse(name, f"the size of its result depends on values {ONLY_RUN}")
     raise Unpredictable(name)

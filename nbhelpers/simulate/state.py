@@ -92,13 +92,16 @@ class State:
         self.sums[category] += block.size
         now = self.allocator.allocated
         phase = self.forced_phase or self.phase_now
-        if now > self.phases.get(phase, 0):
-            self.phases[phase] = now
+        self.see(phase)
         if now > self.peak:
             self.peak, self.peak_sums, self.peak_at = now, dict(self.sums), what
         if self.events is not None:
             self.events.append(("alloc", size_bytes, f"{phase}: {what or category}"))
         return [block, category, size_bytes]
+
+    def see(self, phase: str) -> None:
+        """Count what is allocated now to the peak of a phase."""
+        self.phases[phase] = max(self.phases.get(phase, 0), self.allocator.allocated)
 
     def free(self, handle: Any) -> None:
         """Give memory back."""

@@ -27,6 +27,7 @@ from nbhelpers.simulate.state import (
     CAUSES,
     GRADIENTS,
     LOAD,
+    STEP,
     WEIGHTS,
     State,
     Unpredictable,
@@ -96,6 +97,7 @@ class Simulation:
 
         def before(optimizer: Any, *_: Any) -> None:
             self.tracker.in_optimizer = True
+            self.state.see(STEP)
             self.tracker.steps_in_backward = torch._C._current_autograd_node() is not None
             if isinstance(optimizer, torch.optim.LBFGS):
                 why = "the values of gradients decide how often it evaluates and what it keeps"

@@ -59,6 +59,10 @@ class TextTable:
         """(samples,) tokens that are learned."""
         return self.lengths - self.prompt_lengths
 
+    def sizes(self, rows: np.ndarray) -> list[list[int]]:
+        """Return [tokens, those of the prompt] of each of these samples."""
+        return np.stack([self.lengths[rows], self.prompt_lengths[rows]], axis=1).tolist()
+
     def labels(self, index: int) -> np.ndarray:
         """Return the ids of a sample with `IGNORED` in the place of its prompt."""
         labels = self.ids[index].copy()

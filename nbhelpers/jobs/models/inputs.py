@@ -158,6 +158,10 @@ class TokenTable:
         special = 1 + (self.bos_id is not None)
         return np.minimum(np.diff(self.offsets) + special, self.seq_len)
 
+    def sizes(self, rows: NDArray[Any]) -> list[list[int]]:
+        """Return [tokens of code, nodes] of each of these functions; there are no nodes."""
+        return [[int(length), 0] for length in self.lengths[rows]]
+
     @property
     def truncated(self) -> int:
         """Number of functions longer than `seq_len`."""
@@ -406,6 +410,11 @@ class GraphTable:
     def used(self) -> NDArray[np.int64]:
         """(n,) tokens of code and nodes."""
         return np.diff(self.offsets) + np.diff(self.node_offsets)
+
+    def sizes(self, rows: NDArray[Any]) -> list[list[int]]:
+        """Return [tokens of code, nodes] of each of these functions."""
+        counts = np.stack([np.diff(self.offsets)[rows], np.diff(self.node_offsets)[rows]], axis=1)
+        return counts.tolist()
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:

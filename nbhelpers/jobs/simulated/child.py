@@ -21,22 +21,17 @@ POLITE = 5  # the notebook and its widgets come first
 
 
 def simulate(
-    *, preset: dict[str, Any], plan: dict[str, Any], hardware: dict[str, Any]
+    *,
+    preset: dict[str, Any],
+    plan: dict[str, Any],
+    hardware: dict[str, Any],
+    shapes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the budget of a run as plain values."""
     from nbhelpers.jobs.simulated.jobs import simulate_settings
 
-    budget = simulate_settings(
-        Preset.from_dict(preset), BatchPlan.from_dict(plan), Hardware.from_dict(hardware)
-    )
-    return budget.to_dict()
-
-
-def ready() -> dict[str, Any]:
-    """Import what a simulation needs, so that the next request is answered sooner."""
-    import nbhelpers.jobs.simulated.jobs  # noqa: F401
-
-    return {}
+    where = BatchPlan.from_dict(plan), Hardware.from_dict(hardware)
+    return simulate_settings(Preset.from_dict(preset), *where, shapes=shapes).to_dict()
 
 
 def main(requests: int, replies: int) -> None:
@@ -50,7 +45,10 @@ def main(requests: int, replies: int) -> None:
     from nbhelpers.jobs.worker import quiet_libraries
 
     quiet_libraries()
-    serve(line, {"simulate": simulate, "ready": ready})
+    with contextlib.suppress(ImportError):  # a request says so
+        import nbhelpers.jobs.simulated.finetune
+        import nbhelpers.jobs.simulated.jobs  # noqa: F401  the first request finds it there
+    serve(line, {"simulate": simulate})
 
 
 if __name__ == "__main__":

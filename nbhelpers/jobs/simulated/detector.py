@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.jobs.context import RunContext
@@ -14,8 +14,9 @@ from nbhelpers.jobs.detector import parameter_groups, token_rarity
 from nbhelpers.jobs.detector_inputs import Inputs
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.jobs.models.detector import build_detector
-from nbhelpers.jobs.simulated.inputs import longest, text_table
-from nbhelpers.jobs.simulated.step import OneStep, one_step, step_examples
+from nbhelpers.jobs.simulated.inputs import text_table
+from nbhelpers.jobs.simulated.step import OneStep, one_step, parts_of
+from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.schema import DetectorSettings
 
 if TYPE_CHECKING:
@@ -26,24 +27,24 @@ STATES = 64  # programs whose states are made at once, to see how the heads' inp
 
 
 def build_detector_step(
-    context: RunContext, tokeniser: Tokeniser, *, lengths: Sequence[int] | None = None
+    context: RunContext, tokeniser: Tokeniser, shapes: dict[str, Any] | None
 ) -> tuple[OneStep, Any]:
     """Return the loop over synthetic programs, and what scores the longest of them.
 
     Args:
-        lengths: Of the programs of one optimizer step; None: each as long as the settings allow, in
-            at most two micro-steps.
+        shapes: As `jobs.detector.batch_shapes` says; None: as long as the settings allow.
     """
-    settings, plan = context.settings, context.plan
-    train = longest(settings, step_examples(plan)) if lengths is None else np.asarray(lengths)
-    scored = longest(settings, settings.per_device_eval_batch_size * SCORED_BATCHES)
-    inputs = _inputs(settings, tokeniser, train, scored)
+    settings, world = context.settings, context.plan.world_size
+    shapes = shapes or _longest_shapes(settings, context.plan)
+    train = np.repeat(shapes["lengths"], world)
+    inputs = _inputs(settings, tokeniser, train, shapes["states"], shapes["scored"])
     model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
     task = DetectorTask(settings, inputs, context.accelerator, model)
     if model.rarity is not None:
         model.rarity.copy_(token_rarity(inputs))
     model.to(context.accelerator.device)
-    model.standardise(task.batches.states(model, inputs.rows[-STATES:]))
+    states, scored = np.split(inputs.rows[len(train) :], [len(shapes["states"])])
+    model.standardise(task.batches.states(model, states))
     step = one_step(
         context,
         task,
@@ -53,16 +54,41 @@ def build_detector_step(
     )
 
     def evaluate() -> None:
-        task.batches.predict(model, inputs.rows[len(train) :])
+        if not len(scored):
+            return
+        raw_encoder, like = [], model.centre
+        if shapes["has_raw_encoder"]:
+            raw_encoder = [torch.empty_like(p) for p in model.encoder.parameters()]
+        # The outputs of the programs that are not scored here.
+        others = like.new_empty(shapes["scored_rows"] - len(scored), 1 + settings.projection_size)
+        task.batches.predict(model, scored)
+        del others, raw_encoder
 
     return step, evaluate
 
 
+def _longest_shapes(settings: DetectorSettings, plan: BatchPlan) -> dict[str, Any]:
+    parts = parts_of(plan)
+    train, scored = sum(parts), settings.per_device_eval_batch_size * SCORED_BATCHES
+    return {
+        "lengths": [settings.seq_len] * train,
+        "parts": parts,
+        "states": [settings.seq_len] * min(STATES, train + scored),
+        "scored": [settings.seq_len] * scored,
+        "scored_rows": scored,
+        "has_raw_encoder": False,
+    }
+
+
 def _inputs(
-    settings: DetectorSettings, tokeniser: Tokeniser, train: np.ndarray, scored: np.ndarray
+    settings: DetectorSettings,
+    tokeniser: Tokeniser,
+    train: np.ndarray,
+    states: list[int],
+    scored: list[int],
 ) -> Inputs:
     """Return programs of both classes, four of a task, in one language."""
-    count = len(train) + len(scored)
+    lengths = np.concatenate([train, states, scored])
     rows = [
         CodeRow(
             id=str(at),
@@ -72,13 +98,11 @@ def _inputs(
             task=str(at // settings.members_per_task),
             source="simulated",
         )
-        for at in range(count)
+        for at in range(len(lengths))
     ]
-    order = np.arange(count, dtype=np.int64)
-    data: Any = SimpleNamespace(
-        rows=rows, splits={"train": order[: len(train)], "valid": order[len(train) :]}
-    )
-    table = text_table(
-        np.concatenate([train, scored]), seq_len=settings.seq_len, vocab=tokeniser.config.vocab_size
-    )
+    order = np.arange(len(lengths), dtype=np.int64)
+    splits = {"train": order[: len(train)], "valid": order[len(train) + len(states) :]}
+    data: Any = SimpleNamespace(rows=rows, splits=splits)
+    vocab = tokeniser.config.vocab_size
+    table = text_table(lengths, seq_len=settings.seq_len, vocab=vocab)
     return Inputs(data=data, audit=None, table=table, found=tokeniser, rows=order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -173,19 +173,25 @@ def _fused_step(
 
 @torch.inference_mode()
 def generate_longest(
-    model: Any, base: CausalBase, settings: FinetuneSettings, precision: str
+    model: Any, base: CausalBase, context: RunContext, prompts: Sequence[int]
 ) -> None:
-    """Compute as `jobs.generate` does with prompts of `seq_len` tokens and the longest answers."""
+    """Compute as `jobs.generate` does with these prompts and the longest answers.
+
+    Args:
+        prompts: Tokens of each; none: nothing is generated.
+    """
+    if not prompts:
+        return
     from transformers import DynamicCache
 
     from nbhelpers.jobs.generate import _numbers, for_generation
 
     device = next(model.parameters()).device
-    rows, width = settings.generation_batch_size, settings.seq_len
+    rows, width = len(prompts), max(prompts)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-    with _numbers(device, precision), for_generation(bare):
+    with _numbers(device, context.precision), for_generation(bare):
         _next_token(model, DynamicCache(config=base.config), rows, width, width, device)
-        length = width + settings.max_new_tokens
+        length = width + context.settings.max_new_tokens
         _next_token(model, _full_cache(model, base, rows, length), rows, 1, length, device)
 
 
@@ -236,7 +242,7 @@ def simulate_finetune(
     hardware: Hardware,
     *,
     gpu: Any,
-    lengths: Sequence[int] | None = None,
+    shapes: dict[str, Any] | None = None,
     steps: int = 2,
     world_size: int = 1,
     expandable_segments: bool = True,
@@ -244,8 +250,7 @@ def simulate_finetune(
     """Return the simulated memory of one process that trains adapters.
 
     Args:
-        lengths: Tokens of the samples of one optimizer step over all processes, of which the
-            largest micro-step is made; None: samples of `seq_len` tokens.
+        shapes: As `jobs.finetune.batch_shapes` says; None: samples of `seq_len` tokens.
         steps: Optimizer steps; in the place of the first the optimizer's state is made.
 
     Raises:
@@ -259,6 +264,8 @@ def simulate_finetune(
             fix="give a folder with config.json, or go online",
         )
     precision = hardware.precision if settings.precision == "auto" else settings.precision
+    shapes = shapes or _longest_shapes(settings, plan)
+    shape = replace(shape, vocab=shapes["vocab"] or shape.vocab)
     with ExitStack() as stack:
 
         def build() -> tuple[Any, ...]:
@@ -268,7 +275,7 @@ def simulate_finetune(
                 simulated_context(settings, alone, hardware, precision=precision)
             )
             context = replace(context, plan=plan)
-            run = _Finetuning(context, shape, lengths, steps, stack)
+            run = _Finetuning(context, shape, shapes, steps, stack)
             return (run, run.model)
 
         return simulate_step(
@@ -306,14 +313,18 @@ class _Finetuning:
         self,
         context: RunContext,
         shape: CausalShape,
-        lengths: Sequence[int] | None,
+        shapes: dict[str, Any],
         steps: int,
         stack: ExitStack,
     ) -> None:
-        self.shape, self.stack = shape, stack
+        self.shape, self.stack, self.shapes = shape, stack, shapes
         self.steps = max(1, steps - 1)
-        self.has_earlier = context.plan.gradient_accumulation_steps > 1
-        settings, plan, rows = _shortened(context.settings, context.plan, lengths)
+        plan, parts = context.plan, shapes["parts"]
+        self.has_earlier = plan.gradient_accumulation_steps > len(parts) == 1
+        samples = np.repeat(shapes["samples"], plan.world_size, axis=0)
+        plan = replace(plan, gradient_accumulation_steps=len(parts), global_batch_size=len(samples))
+        changes = {"epochs": 1, "global_batch_size": len(samples)}
+        settings = context.settings.model_copy(update=changes)
         self.context = replace(context, settings=settings, plan=plan)
         device = torch.device("cuda", 0)
         self.base = base_model(settings, shape, context.precision, device)
@@ -322,19 +333,16 @@ class _Finetuning:
         if settings.method != "base":
             model = add_adapter(self.base, settings).eval()  # as the proof of the attention does
             self.model = model
-            self.one_step = self._loop(Adapted(base=self.base, model=model, facts={}), rows)
+            self.one_step = self._loop(Adapted(base=self.base, model=model, facts={}), samples)
 
-    def _loop(self, adapted: Adapted, rows: np.ndarray) -> OneStep:
+    def _loop(self, adapted: Adapted, samples: np.ndarray) -> OneStep:
         context = self.context
         s, accelerator = context.settings, context.accelerator
-        held_out = np.full(s.per_device_eval_batch_size if s.valid_samples else 0, s.seq_len)
+        splits = {"train": samples, "valid": self.shapes["valid"]}
         task = _HostBatches(
             s,
             context.plan,
-            {
-                "train": rows_of(rows, self.shape.vocab),
-                "valid": rows_of(held_out, self.shape.vocab),
-            },
+            {name: rows_of(sizes, self.shape.vocab) for name, sizes in splits.items()},
             adapted,
             accelerator,
             kernel=self.kernel,
@@ -345,7 +353,7 @@ class _Finetuning:
         is_compiled = choose_compile(s, self.kernel)
         self.stack.enter_context(task.forward.active(compiled=is_compiled))
         prepare(adapted, s, accelerator)
-        return one_step(context, task, adapted.model, len(rows), groups=learning)
+        return one_step(context, task, adapted.model, len(samples), groups=learning)
 
     def _stand_in_for_compiled(self) -> None:
         state = current()
@@ -365,7 +373,6 @@ class _Finetuning:
 
     def step(self) -> None:
         """Train, then score held-out rows and generate as the job does."""
-        settings, precision = self.context.settings, self.context.precision
         if self.one_step is not None:
             _make_state(self.one_step.trainer.optimizer.optimizer)
             for _ in range(self.steps):
@@ -374,23 +381,20 @@ class _Finetuning:
             if self.one_step is not None:
                 self.one_step.trainer.task.evaluate(self.steps)
             self.stack.close()  # the model computes logits again, as after training
-            if settings.evaluate != "none":
-                generate_longest(self.model.eval(), self.base, settings, precision)
+            generate_longest(self.model.eval(), self.base, self.context, self.shapes["prompts"])
 
 
-def _shortened(
-    settings: FinetuneSettings, plan: BatchPlan, lengths: Sequence[int] | None
-) -> tuple[FinetuneSettings, BatchPlan, np.ndarray]:
-    """Return settings and plan of one micro-step, and the lengths of its samples over all ranks."""
-    each = plan.world_size * plan.per_device_train_batch_size
-    rows = np.full(each, settings.seq_len, dtype=np.int64)
-    if lengths is not None:  # `schedule.micro_batches` puts the longest first
-        rows = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), settings.seq_len))[::-1][
-            :each
-        ]
-    changes = {"epochs": 1, "global_batch_size": len(rows)}
-    one = replace(plan, gradient_accumulation_steps=1, global_batch_size=len(rows))
-    return settings.model_copy(update=changes), one, rows
+def _longest_shapes(settings: FinetuneSettings, plan: BatchPlan) -> dict[str, Any]:
+    each, length = plan.per_device_train_batch_size, settings.seq_len
+    asks = settings.evaluate != "none"
+    scored = settings.per_device_eval_batch_size if settings.valid_samples else 0
+    return {
+        "vocab": None,
+        "samples": [[length, 0]] * each,
+        "parts": [each],
+        "valid": [[length, 0]] * scored,
+        "prompts": [length] * settings.generation_batch_size if asks else [],
+    }
 
 
 def _make_state(optimizer: torch.optim.Optimizer) -> None:
@@ -406,11 +410,15 @@ def _give_gradients(groups: list[dict[str, Any]]) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def rows_of(lengths: np.ndarray, vocab: int) -> TextTable:
-    """Return samples of these lengths, of words without a meaning; all of a sample is learned."""
+def rows_of(sizes: Any, vocab: int) -> TextTable:
+    """Return samples of these sizes, of words without a meaning.
+
+    Args:
+        sizes: (samples, 2) tokens of each sample, and of its prompt.
+    """
+    lengths, prompts = np.asarray(sizes, dtype=np.int64).reshape(-1, 2).T
     ids = [np.arange(length, dtype=np.int64) % vocab for length in lengths]
-    zeros = np.zeros(len(ids), dtype=np.int64)
-    return TextTable(ids=ids, prompt_lengths=zeros, rows=list(range(len(ids))))
+    return TextTable(ids=ids, prompt_lengths=prompts, rows=list(range(len(ids))))
 
 
 def base_model(
@@ -426,7 +434,8 @@ def base_model(
     dtype, config = DTYPES[precision], _config(settings, shape)
     if settings.dropout is not None:
         config.attention_dropout = settings.dropout
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    with device if settings.random_weights else nullcontext():  # as `models.causal` makes them
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     if settings.method == "qlora":
         quantise(model, dtype)
     keep_as_stored(model)

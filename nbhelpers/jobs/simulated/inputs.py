@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from nbhelpers.presets.schema import Settings
 
 PAD, BOS, EOS, UNKNOWN = 1, 0, 2, 3
-# Every node of the data flow stands for one word and reads the node before it.
-_ENDS = 2
+_ENDS = 2  # tokens around the code
 # Source: config.json of the checkpoints; what is not named here is the class's own default.
 _CODET5 = {
     "vocab_size": 32100,
@@ -42,8 +41,11 @@ _CODET5 = {
 }
 
 
-def simulated_tokeniser(settings: Settings) -> Tokeniser:
+def simulated_tokeniser(settings: Settings, *, vocab: int | None = None) -> Tokeniser:
     """Return the configuration of a model, in the place of what `build_tokenizer` reads.
+
+    Args:
+        vocab: Words of the model, where they are known.
 
     Raises:
         ConfigError: The sizes are not known and cannot be read here.
@@ -51,6 +53,8 @@ def simulated_tokeniser(settings: Settings) -> Tokeniser:
     config = _config(settings)
     if settings.random_weights and not _has_tokenizer(settings.model):
         config.vocab_size = min(config.vocab_size, NEW_TOKENIZER_VOCAB)
+    if vocab is not None:
+        config.vocab_size = vocab
     if config.model_type == "gpt2":
         config.pad_token_id = None  # as `models.encoders` sets it
     set_dropout(config, settings.dropout)
@@ -122,9 +126,15 @@ def _of_shape(shape: Shape) -> Any:
     )
 
 
-def longest(settings: Settings, rows: int) -> NDArray[np.int64]:
-    """Return (rows,) the length of the longest row that the settings allow, as often as asked."""
-    return np.full(rows, settings.function_length, dtype=np.int64)
+def longest_sizes(settings: Settings, rows: int, config: Any) -> list[list[int]]:
+    """Return [tokens of code, nodes] of rows that are as long as the settings allow."""
+    nodes = getattr(settings, "data_flow_length", None)
+    if nodes is None:
+        return [[settings.seq_len, 0]] * rows
+    length = settings.seq_len + nodes
+    positions = config.max_position_embeddings
+    code = int(code_room(length, np.full(1, length), nodes, positions, PAD)[0]) + _ENDS
+    return [[code, length - code]] * rows
 
 
 def text_table(lengths: Sequence[int] | NDArray[Any], *, seq_len: int, vocab: int) -> TokenTable:
@@ -135,31 +145,22 @@ def text_table(lengths: Sequence[int] | NDArray[Any], *, seq_len: int, vocab: in
     return TokenTable(ids=ids, offsets=offsets, bos_id=BOS, eos_id=EOS, pad_id=PAD, seq_len=seq_len)
 
 
-def graph_table(
-    lengths: Sequence[int] | NDArray[Any],
-    *,
-    seq_len: int,
-    data_flow_length: int,
-    positions: int,
-    vocab: int,
-) -> GraphTable:
-    """Return functions of these columns, code and nodes, as full of nodes as the cutting leaves."""
-    length = seq_len + data_flow_length
-    columns = np.minimum(np.asarray(lengths, dtype=np.int64), length)
-    room = code_room(length, np.full(1, length), data_flow_length, positions, PAD)[0] + _ENDS
-    code = np.clip(columns * room // length, _ENDS, room)
-    code = np.where(columns == length, room, code)
-    nodes = np.where(code > _ENDS, np.maximum(columns - code, 0), 0)
-    words = text_table(code, seq_len=length, vocab=vocab)
-    total = int(code.sum())
+def graph_table(sizes: Sequence[Sequence[int]], *, length: int, vocab: int) -> GraphTable:
+    """Return functions of so many tokens of code and so many nodes.
+
+    Every node of the data flow stands for one word and reads the node before it.
+
+    Args:
+        length: Columns of a function at most.
+    """
+    code, nodes = np.asarray(sizes, dtype=np.int64).reshape(-1, 2).T
     ends = np.concatenate([[0], np.cumsum(code)]).astype(np.int64)
-    ids = np.resize(words.ids, total).astype(np.int32) if len(words.ids) else np.zeros(total, int)
     rank = np.arange(int(nodes.sum())) - np.repeat(np.cumsum(nodes) - nodes, nodes)
     start = 1 + rank % np.maximum(np.repeat(code, nodes) - _ENDS, 1)
     links = np.maximum(nodes - 1, 0)
     reader = np.arange(int(links.sum())) - np.repeat(np.cumsum(links) - links, links) + 1
     return GraphTable(
-        ids=ids,
+        ids=(UNKNOWN + np.arange(ends[-1]) % max(1, vocab - UNKNOWN)).astype(np.int32),
         offsets=ends,
         node_start=start.astype(np.int32),
         node_end=(start + 1).astype(np.int32),

@@ -1,22 +1,20 @@
 """Our own jobs under simulation: the memory of a preset on a card, by running what trains it.
 
-The longest batch that the settings allow is taken, or rows of given lengths; there are no data
-files and no hub, only configurations and rows of token ids. Limits: one process of one node; blocks
-are never compiled, which on a real GPU needs less.
+The longest batch that the settings allow is taken, or the shapes of a run's largest one; there are
+no data files and no hub, only configurations and rows of token ids. Limit: one process of one node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.errors import ConfigError
 from nbhelpers.presets.jobs import JOBS, resolve
-from nbhelpers.simulate.data_dependent import UNKNOWN_READ
+from nbhelpers.simulate.data_dependent import ONLY_RUN
 from nbhelpers.simulate.step import simulate_step
 
 if TYPE_CHECKING:
@@ -32,15 +30,15 @@ def simulate_settings(
     plan: BatchPlan,
     hardware: Hardware,
     *,
-    lengths: Sequence[int] | None = None,
+    shapes: dict[str, Any] | None = None,
     steps: int = 2,
     expandable_segments: bool = True,
 ) -> MemoryBudget:
     """Return the simulated memory of one process that trains a preset.
 
     Args:
-        lengths: Tokens of the rows of one optimizer step of this process and the others (a pair of
-            functions is two rows, one after the other); None: as long as the settings allow.
+        shapes: Of the largest batch of a run's data, as the job's `batch_shapes` says; None: every
+            row is as long as the settings allow.
         steps: Optimizer steps; the last is judged.
         expandable_segments: As `jobs.worker` sets it for every run.
 
@@ -61,42 +59,23 @@ def simulate_settings(
         )
     how = {"gpu": gpu, "steps": steps, "world_size": plan.world_size}
     how["expandable_segments"] = expandable_segments
-    return _told(resolve(place)(preset, plan, hardware, lengths=lengths, **how))
+    budget = resolve(place)(preset, plan, hardware, shapes=shapes, **how)
+    # Our loops read losses and norms to log them.
+    return replace(budget, notes=tuple(note for note in budget.notes if ONLY_RUN not in note))
 
 
-def simulate_clones(
-    preset: Preset,
-    plan: BatchPlan,
-    hardware: Hardware,
-    *,
-    lengths: Sequence[int] | None,
-    **how: Any,
-) -> MemoryBudget:
-    """Return the simulated memory of one process that trains on pairs; see `simulate_step`."""
+def simulate_clones(preset: Preset, *where: Any, **how: Any) -> MemoryBudget:
+    """Return the memory of one process that trains on pairs; see `simulate_settings`."""
     from nbhelpers.jobs.simulated.clones import build_clones
 
-    make = partial(build_clones, lengths=lengths)
-    return _simulated(make, preset, plan, hardware, how)
+    return _simulated(build_clones, preset, *where, **how)
 
 
-def simulate_detector(
-    preset: Preset,
-    plan: BatchPlan,
-    hardware: Hardware,
-    *,
-    lengths: Sequence[int] | None,
-    **how: Any,
-) -> MemoryBudget:
-    """Return the simulated memory of one process that trains a detector; see `simulate_step`."""
+def simulate_detector(preset: Preset, *where: Any, **how: Any) -> MemoryBudget:
+    """Return the memory of one process that trains a detector; see `simulate_settings`."""
     from nbhelpers.jobs.simulated.detector import build_detector_step
 
-    make = partial(build_detector_step, lengths=lengths)
-    return _simulated(make, preset, plan, hardware, how)
-
-
-def _told(budget: MemoryBudget) -> MemoryBudget:
-    """Leave out that our loops read losses and norms: they only log them."""
-    return replace(budget, notes=tuple(n for n in budget.notes if UNKNOWN_READ not in n))
+    return _simulated(build_detector_step, preset, *where, **how)
 
 
 def _simulated(
@@ -104,7 +83,9 @@ def _simulated(
     preset: Preset,
     plan: BatchPlan,
     hardware: Hardware,
-    how: dict[str, Any],
+    *,
+    shapes: dict[str, Any] | None,
+    **how: Any,
 ) -> MemoryBudget:
     """Simulate steps of our loop; `make` builds it, and libraries are imported before."""
     from nbhelpers.jobs.models.encoders import encoder_class
@@ -113,13 +94,13 @@ def _simulated(
 
     settings: Any = preset.settings
     precision = hardware.precision if settings.precision == "auto" else settings.precision
-    tokeniser = simulated_tokeniser(settings)
+    tokeniser = simulated_tokeniser(settings, vocab=shapes["vocab"] if shapes else None)
     encoder_class(tokeniser.config)
     with ExitStack() as stack:
 
         def build() -> Any:
             context = simulated_context(settings, plan, hardware, precision=precision)
-            step, evaluate = make(stack.enter_context(context), tokeniser)
+            step, evaluate = make(stack.enter_context(context), tokeniser, shapes)
             return step.trainer.model, step, evaluate
 
         return simulate_step(build, _Steps(how["steps"]), **how)

@@ -85,7 +85,11 @@ def one_step(
     *,
     groups: Callable[[Any], list[dict[str, Any]]] | None = None,
 ) -> OneStep:
-    """Return the loop for a bare model, in the order in which `jobs.training` sets it up."""
+    """Return the loop for a bare model, in the order in which `jobs.training` sets it up.
+
+    Its micro-batches take the examples in their order, those of each rank in turn.
+    """
+    task.costs = np.arange(examples, 0, -1)
     accelerator, settings = context.accelerator, context.settings
     model.to(accelerator.device)  # the optimizer must see the parameters that will be trained
     optimizer = adamw(context, model.parameters() if groups is None else groups(model))
@@ -117,8 +121,8 @@ def task_epoch(task: Task, settings: Settings) -> int:
     return min(frozen, settings.epochs - 1)
 
 
-def step_examples(plan: BatchPlan) -> int:
-    """Return the examples of a step with as many micro-steps as the memory can tell apart."""
+def parts_of(plan: BatchPlan) -> list[int]:
+    """Return the examples of each micro-step of a rank, as many as the memory can tell apart."""
     steps = min(plan.gradient_accumulation_steps, MOST_MICRO_STEPS)
-    examples = plan.world_size * plan.per_device_train_batch_size * steps
-    return min(examples, plan.global_batch_size) if steps == 1 else examples
+    each = min(plan.per_device_train_batch_size, -(-plan.global_batch_size // plan.world_size))
+    return [each] * steps

@@ -1,0 +1,178 @@
+"""The memory of a run's largest batch, simulated before its model is loaded.
+
+A child process runs one step of that batch on the run's card, without the card, and ends before the
+model is there. It is started with the worker, so that its libraries load while data are read.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from accelerate.utils import broadcast_object_list
+
+from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.common.child import Child
+from nbhelpers.errors import NbhelpersError
+from nbhelpers.jobs import checkpoint as ck
+from nbhelpers.jobs.context import Forecast, RunContext
+from nbhelpers.jobs.loop import Task, TrainState
+from nbhelpers.jobs.probe import probed_steps
+from nbhelpers.jobs.schedule import micro_batches
+
+LIMIT_S = 10.0  # so long does a run wait for its simulation
+Simulate = Callable[..., MemoryBudget | None]  # of shapes, with some settings changed
+
+
+def make_forecast(context: RunContext, job: Any, inputs: Any, child: Child | None) -> Forecast:
+    """Return the forecast of a run whose data are known, on every rank; rank 0 tells it.
+
+    Args:
+        job: The job's module; its `forecast` names the shapes of the largest batch.
+        child: The process that simulates, on rank 0; rank 0 has the longest rows of every
+            micro-batch, so its memory is that of the fullest rank.
+    """
+    forecast = Forecast()
+    if child is not None:
+        began = time.monotonic()
+        try:
+            forecast = job.forecast(context, inputs, partial(_simulate, context, child))
+        except Exception as error:  # whatever it is: it stops no run
+            why = error.message if isinstance(error, NbhelpersError) else repr(error)
+            context.warn(f"The memory of the largest batch is unknown: {why}")
+        forecast = replace(forecast, seconds=time.monotonic() - began)
+        _tell(context, forecast)
+    return of_rank_0(context, forecast)
+
+
+def _simulate(
+    context: RunContext, child: Child, shapes: dict[str, Any], **changes: Any
+) -> MemoryBudget | None:
+    """Simulate shapes with some settings changed; None: it failed, and a warning says so."""
+    settings = context.settings.model_copy(update=changes)
+    limit, began = threading.Timer(LIMIT_S, child.kill), time.monotonic()
+    limit.start()
+    try:
+        values = child.call(
+            "simulate",
+            preset=replace(context.preset, settings=settings).to_dict(),
+            plan=context.plan.to_dict(),
+            hardware=context.hardware.to_dict(),
+            shapes=shapes,
+        )
+        return MemoryBudget.from_dict(values)
+    except NbhelpersError as error:
+        is_late = time.monotonic() - began >= LIMIT_S
+        why = f"simulating it took more than {LIMIT_S:g} s." if is_late else error.message
+        context.warn(f"The memory of the largest batch is unknown: {why}")
+        return None
+    finally:
+        limit.cancel()
+
+
+def _tell(context: RunContext, forecast: Forecast) -> None:
+    budget = forecast.budget
+    if budget is not None:
+        context.emit(
+            "memory",
+            predicted_bytes=budget.allocated_bytes,
+            reserved_bytes=budget.reserved_bytes,
+            phases={line.name: line.size_bytes for line in budget.phases},
+            source=budget.source,
+            simulated_s=forecast.seconds,
+        )
+
+
+def of_rank_0(context: RunContext, value: Any) -> Any:
+    """Return rank 0's value on every rank."""
+    if context.plan.world_size == 1:
+        return value
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]
+
+
+def coming_steps(context: RunContext, task: Task) -> list[np.ndarray]:
+    """Return the rows of each optimizer step that this run has still to make; see `full_steps`."""
+    if context.is_probe:
+        batches = probed_steps(context, task.costs, task.global_batches(0), examples=task.examples)
+        return full_steps(task, TrainState(), batches.batches)
+    state = _state(context)
+    return full_steps(task, state, steps_after(task, state, context.settings.epochs))
+
+
+def full_steps(task: Task, state: TrainState, steps: list[np.ndarray]) -> list[np.ndarray]:
+    """Return those of the steps after a point in which all that a run keeps is there.
+
+    That is after all parameters have begun to learn, and after the first step in which they do, as
+    it makes the optimizer's state.
+    """
+    full = max(0, task.first_full_step - state.step)
+    makes_state = state.step <= task.first_full_step
+    return steps[full + makes_state :] or steps[full:] or steps[-1:]
+
+
+def steps_after(task: Task, state: TrainState, epochs: int) -> list[np.ndarray]:
+    """Return the rows of each optimizer step after a point of the training."""
+    return [
+        batch_rows
+        for epoch in range(state.epoch, epochs)
+        for batch_rows in task.global_batches(epoch)[state.window if epoch == state.epoch else 0 :]
+    ]
+
+
+def _state(context: RunContext) -> TrainState:
+    """Return where the newest checkpoint stands; a damaged one is told when it is loaded."""
+    for path in reversed(ck.list_checkpoints(context.run.checkpoints_path)):
+        try:
+            values = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            return TrainState.from_dict(values["train"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return TrainState()
+
+
+def largest_micro_batches(
+    task: Task, batches: Iterable[np.ndarray], *, world_size: int, per_device: int
+) -> list[np.ndarray]:
+    """Return the rows of rank 0's largest first micro-batch, and of its largest second one.
+
+    A second one meets the gradients of the first, and a third is no larger: the longest come first.
+    Where no step has a second one there is none; without steps the list is empty.
+    """
+    largest: dict[int, tuple[tuple[int, int], np.ndarray]] = {}
+    for batch_rows in batches:
+        parts = micro_batches(
+            batch_rows, task.costs, rank=0, world_size=world_size, per_device=per_device
+        )
+        for place, rows in enumerate(parts[:2]):
+            if not len(rows):
+                continue
+            extent = task.extent(rows)
+            size = extent.tokens, extent.squares
+            if place not in largest or size > largest[place][0]:
+                largest[place] = size, rows
+    return [largest[place][1] for place in sorted(largest)]
+
+
+def largest_rows(
+    context: RunContext, task: Task, *, of_whole_run: bool = False
+) -> list[np.ndarray]:
+    """Return the rows of the largest micro-batches that are still to come, or of the whole run."""
+    plan, start = context.plan, TrainState()
+    if of_whole_run:
+        steps = full_steps(task, start, steps_after(task, start, context.settings.epochs))
+    else:
+        steps = coming_steps(context, task)
+    return largest_micro_batches(
+        task,
+        steps,
+        world_size=plan.world_size,
+        per_device=plan.per_device_train_batch_size,
+    )
