@@ -88,7 +88,7 @@ def task(model: CloneModel, functions, padding: str) -> PairTask:
         padding=padding, per_device_eval_batch_size=2, max_eval_pairs=None, seed=1
     )
     data = SimpleNamespace(ids=list("abcde"), splits={"train": pairs, "valid": pairs})
-    inputs = SimpleNamespace(data=data, table=functions)
+    inputs = SimpleNamespace(data=data, table=functions, found=model.encoder)  # with `config`
     return PairTask(settings, inputs, Accelerator(cpu=True), model)
 
 

@@ -66,7 +66,7 @@ def task(model: CloneModel, **changes: object) -> PairTask:
         left=left.astype(np.int32), right=right.astype(np.int32), label=np.array([1, 0, 1, 1, 0])
     )
     data = SimpleNamespace(ids=list("abcdefg"), splits={"train": pairs, "valid": pairs})
-    inputs = SimpleNamespace(data=data, table=table())
+    inputs = SimpleNamespace(data=data, table=table(), found=model.encoder)  # with `config`
     return PairTask(settings(**changes), inputs, Accelerator(cpu=True), model)
 
 

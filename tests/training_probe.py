@@ -111,7 +111,8 @@ def main(config: dict) -> None:
             "valid": made_up_pairs(50, 40, seed=2),
         },
     )
-    task = PairTask(settings, SimpleNamespace(data=data, table=table), accelerator, raw)
+    inputs = SimpleNamespace(data=data, table=table, found=raw.encoder)  # with `config`
+    task = PairTask(settings, inputs, accelerator, raw)
     plan = split_batch(
         settings.global_batch_size,
         config["per_device"],
