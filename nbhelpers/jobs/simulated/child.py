@@ -46,8 +46,10 @@ def main(requests: int, replies: int) -> None:
 
     quiet_libraries()
     with contextlib.suppress(ImportError):  # a request says so
+        import nbhelpers.jobs.simulated.clones
+        import nbhelpers.jobs.simulated.detector
         import nbhelpers.jobs.simulated.finetune
-        import nbhelpers.jobs.simulated.jobs  # noqa: F401  the first request finds it there
+        import nbhelpers.jobs.simulated.jobs  # noqa: F401  the first request finds them there
     serve(line, {"simulate": simulate})
 
 

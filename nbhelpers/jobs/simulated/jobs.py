@@ -119,7 +119,7 @@ class _Steps:
         self.left -= 1
         state = current()
         if self.left == 0 and state is not None:
-            if getattr(step.trainer.settings, "compile_layers", "off") != "off":
+            if getattr(step.trainer.settings, "compile_layers", "off") == "auto":
                 state.note(COMPILED)
             with state.phase(EVALUATION):
                 evaluate()
