@@ -132,9 +132,7 @@ def _assumed(tracker: Tracker, func: Any, tensor: torch.Tensor) -> Any:
         )
         return 0.0 if tensor.is_floating_point() else False
     what = "a branch" if tensor.dtype is torch.bool else "a number"
-    tracker.state.refuse(
-        f"{what} at {place}", f"it depends on values {ONLY_RUN}; zero was assumed"
-    )
+    tracker.state.refuse(f"{what} at {place}", f"it depends on values {ONLY_RUN}; zero was assumed")
     return False if tensor.dtype is torch.bool else 0
 
 
