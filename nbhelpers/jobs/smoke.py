@@ -8,10 +8,10 @@ is cached by everything that it depends on.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from nbhelpers.common.files import cache_dir, save_in_cache
+from nbhelpers.common.files import cached
 from nbhelpers.errors import DataError
 from nbhelpers.jobs.models.encoders import encoder_class
 from nbhelpers.jobs.models.encoding import hidden_states
@@ -54,28 +54,24 @@ def pretrained_encoder(
             fix="set pretrain_steps to 0 or give train functions",
         )
     rows = np.asarray(rows)
-    path = cache_dir() / "smoke" / f"{_key(config, table, rows, steps, seed)}.safetensors"
-    if path.is_file():
+
+    def make() -> Any:
+        return _pretrain(config, table, rows, steps=steps, seed=seed, report=report)
+
+    def load(path: Path) -> Any:
         build, options = encoder_class(config)
         encoder = build(config, **options)
         encoder.load_state_dict(load_file(path))
         return encoder
-    encoder = _pretrain(config, table, rows, steps=steps, seed=seed, report=report)
-    tensors = {k: v.contiguous() for k, v in encoder.state_dict().items()}
-    save_in_cache(path, lambda part: save_file(tensors, part))
-    return encoder
 
+    def save(path: Path, encoder: Any) -> None:
+        save_file({k: v.contiguous() for k, v in encoder.state_dict().items()}, path)
 
-def _key(
-    config: Any, table: TokenTable | GraphTable, rows: np.ndarray, steps: int, seed: int
-) -> str:
     hyperparameters = [RECIPE, BATCH, LEARNING_RATE, WARMUP_STEPS, SORTED_BATCHES]
-    facts = json.dumps([*hyperparameters, table.seq_len, steps, seed])
-    digest = hashlib.sha256(f"{config.to_json_string()}{facts}".encode())
-    digest.update(torch.__version__.encode())
-    for row in rows:
-        digest.update(table.ids[table.offsets[row] : table.offsets[row + 1]].tobytes() + b";")
-    return digest.hexdigest()[:32]
+    facts = json.dumps([*hyperparameters, table.seq_len, steps, seed, torch.__version__])
+    ids = (table.ids[table.offsets[row] : table.offsets[row + 1]].tobytes() for row in rows)
+    key = [config.to_json_string(), facts, *ids]
+    return cached("smoke", key, make, load=load, save=save, suffix=".safetensors")
 
 
 def _pretrain(

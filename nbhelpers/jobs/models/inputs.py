@@ -8,13 +8,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nbhelpers.common.files import cache_dir, save_in_cache
+from nbhelpers.common.files import cached
 from nbhelpers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -257,16 +256,6 @@ def _encode(
     return rows
 
 
-def _load_cached(path: Path, count: int) -> tuple[Any, Any] | None:
-    """Return (ids, offsets) from the cache, or None when there is none that can be read."""
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            ids, offsets = saved["ids"], saved["offsets"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
-    return (ids, offsets) if len(offsets) == count + 1 and offsets[-1] == len(ids) else None
-
-
 def tokenise(
     texts: Sequence[str],
     tokenizer: Any,
@@ -293,21 +282,28 @@ def tokenise(
     """
     distinct: dict[str, int] = {}
     place = np.array([distinct.setdefault(text, len(distinct)) for text in texts], dtype=np.int64)
-    layout_mark = "" if collapse else "layout"
-    digest = hashlib.sha256(f"{CACHE_FORMAT}{layout_mark}{_fingerprint(tokenizer)}".encode())
-    for text in distinct:
-        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
-    path = cache_dir() / "tokens" / f"{digest.hexdigest()[:40]}.npz"
-    cached = _load_cached(path, len(distinct)) if is_cached else None
-    if cached is None:
+
+    def make() -> tuple[Any, Any]:
         rows = _encode(list(distinct), tokenizer, report, collapse=collapse)
-        ids = np.concatenate([*rows, np.zeros(0, dtype=np.int32)])
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-        if is_cached:
-            save_in_cache(path, lambda part: np.savez(part, ids=ids, offsets=offsets))
+        return np.concatenate([*rows, np.zeros(0, dtype=np.int32)]), offsets
+
+    if is_cached:
+        key = [f"{CACHE_FORMAT} {collapse} {_fingerprint(tokenizer)}", *distinct]
+        ids, offsets = cached("tokens", key, make, load=_load, save=_save, suffix=".npz")
     else:
-        ids, offsets = cached
+        ids, offsets = make()
     return _table(ids, offsets, place, tokenizer, seq_len=seq_len, vocab_size=vocab_size)
+
+
+def _load(path: Path) -> tuple[Any, Any]:
+    with np.load(path, allow_pickle=False) as saved:
+        return saved["ids"], saved["offsets"]
+
+
+def _save(path: Path, ids_and_offsets: tuple[Any, Any]) -> None:
+    ids, offsets = ids_and_offsets
+    np.savez(path, ids=ids, offsets=offsets)
 
 
 def _table(

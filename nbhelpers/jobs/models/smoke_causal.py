@@ -7,10 +7,10 @@ everything that it depends on, the tokenizer with it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from nbhelpers.budget.shapes import SMOKE_CAUSAL
-from nbhelpers.common.files import cache_dir, save_in_cache
+from nbhelpers.common.files import cached
 from nbhelpers.data.samples.instructions import load_instruction_rows, plain_code
 from nbhelpers.data.templates import alpaca
 
@@ -41,15 +41,20 @@ def smoke_base(*, steps: int, seed: int, report: Callable[[int, int], None]) -> 
 
     tokenizer = smoke_tokenizer()
     config = smoke_config(tokenizer)
-    path = _cached(_key(tokenizer, config, steps, seed), "safetensors")
+
+    def make() -> Any:
+        with _one_thread():
+            return _pretrain(config, tokenizer, steps=steps, seed=seed, report=report)
+
+    def save(path: Path, model: Any) -> None:
+        tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+        tensors.pop("lm_head.weight", None)  # tied to the embedding
+        save_file(tensors, path)
+
+    key = [_facts(tokenizer, config, steps, seed), *plain_code()]
+    load = partial(_load, config=config)
     with torch.random.fork_rng(devices=[]):  # what is drawn later is one thing with and without
-        model = _read(path, lambda: _load(path, config))
-        if model is None:
-            with _one_thread():
-                model = _pretrain(config, tokenizer, steps=steps, seed=seed, report=report)
-            tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
-            tensors.pop("lm_head.weight", None)  # tied to the embedding
-            save_in_cache(path, lambda part: save_file(tensors, part))
+        model = cached("smoke", key, make, load=load, save=save, suffix=".safetensors")
     return model, tokenizer
 
 
@@ -59,20 +64,15 @@ def smoke_tokenizer() -> Any:
 
     texts = _tokenizer_texts()
     facts = json.dumps([RECIPE, __version__, SMOKE_CAUSAL.vocab, SPECIAL_TOKENS, texts])
-    path = _cached(facts, "json")
-    bpe = _read(path, lambda: Tokenizer.from_file(str(path)))
-    if bpe is None:
-        bpe = train_words(texts)
-        save_in_cache(path, lambda part: bpe.save(str(part)))
+    bpe = cached(
+        "smoke",
+        [facts],
+        lambda: train_words(texts),
+        load=lambda path: Tokenizer.from_file(str(path)),
+        save=lambda path, bpe: bpe.save(str(path)),
+        suffix=".json",
+    )
     return wrap_words(bpe)
-
-
-def _read(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what the cache holds; None if it is not there or damaged, and is made anew."""
-    try:
-        return read() if path.is_file() else None
-    except Exception:  # tokenizers and safetensors raise bare ones of their own
-        return None
 
 
 @contextmanager
@@ -158,19 +158,14 @@ def _tokenizer_texts() -> list[str]:
     return [*asked, *plain_code()]
 
 
-def _cached(facts: str, suffix: str) -> Path:
-    digest = hashlib.sha256(facts.encode()).hexdigest()[:32]
-    return cache_dir() / "smoke" / f"{digest}.{suffix}"
-
-
-def _key(tokenizer: Any, config: Any, steps: int, seed: int) -> str:
-    """Return all that the weights depend on as one text."""
+def _facts(tokenizer: Any, config: Any, steps: int, seed: int) -> str:
+    """Return all but the code that the weights depend on as one text."""
     from transformers import __version__
 
     hyperparameters = [RECIPE, BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS, steps, seed]
     words = tokenizer.backend_tokenizer.to_str()
     versions = [str(torch.__version__), __version__]
-    return json.dumps([hyperparameters, versions, words, config.to_json_string(), plain_code()])
+    return json.dumps([hyperparameters, versions, words, config.to_json_string()])
 
 
 def _load(path: Path, config: Any) -> Any:
