@@ -189,9 +189,14 @@ def write_run(folder: Path, *, data: dict[str, Any] | None = None) -> Path:
     (folder / "run.json").write_text(json.dumps(record | {"command": "nbhelpers train"}))
     write_events(folder)
     with PredictionWriter(folder / "predictions.jsonl") as writer:
-        for row, y in enumerate(test["label"]):
-            ids = {"id1": str(test["left"][row]), "id2": str(test["right"][row])}
-            p = {"p": test["p"][row], "p_reversed": test["q"][row]}
-            call = int(test["p"][row] > 0.45)
-            writer.write(split="test", row=row, label=y, prediction=call, **ids, **p)
+        writer.write_chunk(
+            split="test",
+            start=0,
+            id1=[str(left) for left in test["left"]],
+            id2=[str(right) for right in test["right"]],
+            label=test["label"],
+            p=test["p"],
+            p_reversed=test["q"],
+            prediction=[p > 0.45 for p in test["p"]],
+        )
     return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -341,10 +341,10 @@ def choose_operating_point(
     Raises:
         DataError: There is no human row, or a logit is not finite.
     """
+    check_share(target_miss_rate, "target_miss_rate")
     y, z = checked_rows(labels, logits)
-    humans, machines = z[y == 0], z[y == 1]
-    temperature = fit_temperature(y, z)
-    warnings = []
+    humans, machines = z[y == 0], np.sort(z[y == 1])
+    temperature, low, warnings = fit_temperature(y, z), None, []
     if not len(machines):
         warnings.append(
             "There is no AI row in validation: the temperature is 1 and there is no band of "
@@ -355,30 +355,19 @@ def choose_operating_point(
             f"The temperature stands at its limit ({temperature:g}): read the probabilities as "
             "ranks."
         )
-    low = _band_start(machines, target_miss_rate, temperature)
-    point = _on_humans(humans, target_fpr, temperature, low, target_miss_rate, chosen_on)
-    return replace(point, warnings=(*warnings, *point.warnings))
-
-
-def _on_humans(
-    humans: np.ndarray,
-    target_fpr: float,
-    temperature: float,
-    low: float | None,
-    target_miss_rate: float,
-    chosen_on: str,
-) -> OperatingPoint:
     threshold_logit = threshold_at_fpr(humans, target_fpr)
     threshold = float(probabilities([threshold_logit], temperature)[0])
     exceed, n = int((probabilities(humans, temperature) > threshold).sum()), len(humans)
     promised = promised_fpr(n, exceed)
-    warnings = []
     if n < humans_needed(target_fpr):
         warnings.append(
             f"{n} human programs ({exceed} above the threshold) promise a false-positive rate of "
             f"at most {promised:.2%} with {LEVEL:.0%} confidence, not {target_fpr:.2%}; that "
             f"takes {humans_needed(target_fpr)} with none above it."
         )
+    if len(machines):
+        missed = count_of(target_miss_rate, len(machines))
+        low = float(probabilities(machines, temperature)[missed])
     if low is not None and low >= threshold:
         low = None
         warnings.append(
@@ -426,14 +415,6 @@ def threshold_at_fpr(human_scores: Sequence[float] | np.ndarray, target_fpr: flo
     return float(scores[len(scores) - 1 - count_of(target_fpr, len(scores))])
 
 
-def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float | None:
-    """Return the highest probability below which at most `rate` of the AI rows score."""
-    check_share(rate, "target_miss_rate")
-    if not len(machines):
-        return None
-    return float(probabilities(np.sort(machines), temperature)[count_of(rate, len(machines))])
-
-
 # ------------------------------------------------------------------------------------------------
 # Scores of a detector on one split, with intervals that respect tasks, beside its floors.
 #
@@ -441,7 +422,7 @@ def _band_start(machines: np.ndarray, rate: float, temperature: float) -> float 
 # only applies it. What needs both classes is None where there is one: never 0.5.
 
 
-METRICS, LEADS = DETECTOR_SCORES.names(), DETECTOR_SCORES.differences()
+METRICS = DETECTOR_SCORES.names()
 
 # A floor on one split: its scores and its own frozen threshold; or the reason why there is none.
 Floor = tuple["np.ndarray", float] | str
@@ -461,9 +442,8 @@ def score_detection(
     """Return the scores of one split, as `result.json` holds them.
 
     FPR and specificity have Clopper-Pearson intervals, which take human programs as independent;
-    the others come from resampling tasks (`tpr_at_fpr`: see
-    above), all scorers on the same resamples. The calibration error has none: resampling
-    moves it upwards. Where every AI row is called, or none, resamples cannot
+    the others come from resampling tasks, all scorers on the same resamples. The calibration error
+    has none: resampling moves it upwards. Where every AI row is called, or none, resamples cannot
     vary and the interval of the TPR is that of as many independent rows as there are tasks; that
     of the precision likewise, where every call is right, or none. Another score that no resample
     moves has no interval: a width of 0 would say that it is certain.
@@ -484,134 +464,88 @@ def score_detection(
     y, z = checked_rows(labels, logits)
     if not len(y):
         raise DataError("there are no rows to score", fix="Check that the split is not empty.")
-    groups = task_groups(tasks, len(y))
+    groups, p = task_groups(tasks, len(y)), point.probabilities(z)
+    n_ai, n_ai_tasks = int(y.sum()), len(set(groups[y == 1].tolist()))
     known = {name: value for name, value in (floors or {}).items() if not isinstance(value, str)}
     scorers = [(z, point.is_ai(z))]
     scorers += [(checked_rows(y, s)[1], is_positive(s, t)) for s, t in known.values()]
-    resampler = _Resampler(y, scorers, groups, point.target_fpr, resamples, seed)
-    ours = resampler.scored(0)
-    extras = _extras(y, z, point)
+    rankings = [ranking_of(y, *scorer) for scorer in scorers]
+    resampled = resampled_counts(groups, groups, rankings, resamples, seed)
+    scored = []
+    for scorer, ranking, counts in zip(scorers, rankings, resampled, strict=True):
+        own = ranking.counts(None)[None, :]
+        at_fpr = TprAtFpr(y, scorer[0], groups, point.target_fpr)
+        once = [np.ones((1, int(groups.max()) + 1))]
+        blocks = drawn_blocks(int(groups.max()) + 1, resamples, seed)
+        values = rates(own) | {"tpr_at_fpr": at_fpr.rates(once)}
+        spread = rates(counts) | {"tpr_at_fpr": at_fpr.rates(blocks)}
+        n_called_tasks = len(set(groups[scorer[1]].tolist()))
+        scored.append(_Scored(own, values, spread, n_ai_tasks, n_called_tasks))
+    ours, extras = scored[0], _extras(y, z, point)
     ours.values |= _extra_rates(ours.counts, extras.sum(axis=0)[None, :])
     sums = resampled_sums(extras, resamples, seed, groups)
-    ours.spread |= _extra_rates(resampler.counts[0], sums)
-    n_ai, n_ai_tasks = int(y.sum()), len(set(groups[y == 1].tolist()))
-    result: dict[str, Any] = {
+    ours.spread |= _extra_rates(resampled[0], sums)
+    bins, is_mixed = equal_bins(p), 0 < n_ai < len(y)
+    ours.values["ece"] = np.array([calibration_error(y, p, bins) if is_mixed else np.nan])
+    baselines = dict(zip(known, scored[1:], strict=True))
+    return {
         "n_samples": len(y),
         "n_human": len(y) - n_ai,
         "n_ai": n_ai,
         "n_tasks": int(groups.max()) + 1,
-    }
-    result |= _with_calibration(y, point.probabilities(z), ours)
-    result["intervals"] = ours.intervals(n_ai_tasks)
-    result["at_prevalence"] = {
-        f"{share:g}": precision_at(ours.counts[0], ours.spread["tpr"], n_ai_tasks, share)
-        for share in prevalences
-    }
-    compared = {
-        name: _floor(ours, resampler.scored(at), n_ai_tasks) | {"threshold": float(known[name][1])}
-        for at, name in enumerate(known, start=1)
-    }
-    result["floors"] = {
-        name: {"skipped": value} if isinstance(value, str) else compared[name]
-        for name, value in (floors or {}).items()
-    }
-    return result
-
-
-def _with_calibration(y: np.ndarray, p: np.ndarray, ours: _Scored) -> dict[str, Any]:
-    """Return `metrics` and `reliability`; calibration needs both classes."""
-    bins = equal_bins(p)
-    is_mixed = 0 < int(y.sum()) < len(y)
-    metrics = {name: plain(ours.values[name][0]) for name in METRICS if name != "ece"}
-    metrics["ece"] = calibration_error(y, p, bins) if is_mixed else None
-    return {
-        "metrics": {name: metrics[name] for name in METRICS},
+        "metrics": {name: plain(ours.values[name][0]) for name in METRICS},
         "reliability": reliability(y, p, bins) if is_mixed else [],
+        "intervals": ours.intervals(),
+        "at_prevalence": {
+            f"{share:g}": precision_at(ours.counts[0], ours.spread["tpr"], n_ai_tasks, share)
+            for share in prevalences
+        },
+        "floors": {
+            name: {"skipped": value}
+            if isinstance(value, str)
+            else ours.beside(baselines[name]) | {"threshold": float(value[1])}
+            for name, value in (floors or {}).items()
+        },
     }
-
-
-def _floor(ours: _Scored, baseline: _Scored, n_ai_tasks: int) -> dict[str, Any]:
-    return {
-        "metrics": {name: plain(value[0]) for name, value in baseline.values.items()},
-        "intervals": baseline.intervals(n_ai_tasks),
-        "lead": ours.lead_over(baseline),
-    }
-
-
-class _Resampler:
-    """All scorers of a split on the same resamples of its tasks."""
-
-    def __init__(
-        self,
-        y: np.ndarray,
-        scorers: Sequence[tuple[np.ndarray, np.ndarray]],
-        groups: np.ndarray,
-        target_fpr: float,
-        resamples: int,
-        seed: int,
-    ) -> None:
-        """Count once.
-
-        Args:
-            y: (n,) 0 or 1.
-            scorers: (n,) scores and (n,) whether a row is called AI, of each.
-            groups: (n,) number of each row's task.
-            target_fpr: Of `tpr_at_fpr`.
-            resamples: Number of resamples.
-            seed: Of the resamples.
-        """
-        self._rankings = [ranking_of(y, scores, called) for scores, called in scorers]
-        self.counts = resampled_counts(groups, groups, self._rankings, resamples, seed)
-        self._ranked = [TprAtFpr(y, scores, groups, target_fpr) for scores, _ in scorers]
-        self._called_tasks = [len(set(groups[called].tolist())) for _, called in scorers]
-        self._draws = (int(groups.max()) + 1, resamples, seed)
-
-    def scored(self, at: int) -> _Scored:
-        """Return one scorer's metrics, as they are and resampled."""
-        counts = self._rankings[at].counts(None)[None, :]
-        values, spread = rates(counts), rates(self.counts[at])
-        values["tpr_at_fpr"] = self._ranked[at].rates([np.ones((1, self._draws[0]))])
-        spread["tpr_at_fpr"] = self._ranked[at].rates(drawn_blocks(*self._draws))
-        return _Scored(counts, values, spread, self._called_tasks[at])
 
 
 @dataclass
 class _Scored:
-    """One scorer: its counts (1, 6), its metrics (1,) each, and these resampled (r,) each.
-
-    `n_called_tasks`: tasks of the rows that it calls AI.
-    """
+    """One scorer: its counts (1, 6), its metrics (1,) each, and these resampled (r,) each."""
 
     counts: np.ndarray
     values: dict[str, np.ndarray]
     spread: dict[str, np.ndarray]
-    n_called_tasks: int
+    n_ai_tasks: int
+    n_called_tasks: int  # tasks of the rows that it calls AI
 
-    def intervals(self, n_ai_tasks: int) -> dict[str, list[float] | None]:
+    def intervals(self) -> dict[str, list[float] | None]:
         """Return the interval of every metric."""
         tp, fp, fn, tn = (round(float(value)) for value in self.counts[0, :4])
         bounds = {
             name: moved_interval(self.spread[name]) for name in METRICS if name in self.spread
         }
         if bounds["precision"] is None and fn + tp and fp + tn:
-            bounds["precision"] = rate_interval(
-                tp, tp + fp, self.spread["precision"], self.n_called_tasks
-            )
-        bounds["tpr"] = bounds["recall"] = rate_interval(
-            tp, tp + fn, self.spread["tpr"], n_ai_tasks
-        )
+            spread = self.spread["precision"]
+            bounds["precision"] = rate_interval(tp, tp + fp, spread, self.n_called_tasks)
+        tpr = rate_interval(tp, tp + fn, self.spread["tpr"], self.n_ai_tasks)
+        bounds["tpr"] = bounds["recall"] = tpr
         bounds["fpr"] = list(clopper_pearson(fp, fp + tn)) if fp + tn else None
         bounds["specificity"] = bounds["fpr"] and [1 - bounds["fpr"][1], 1 - bounds["fpr"][0]]
         return bounds
 
-    def lead_over(self, other: _Scored) -> dict[str, list[float] | None]:
-        """Return of each of `LEADS` ours minus theirs, with the interval of the difference."""
+    def beside(self, other: _Scored) -> dict[str, Any]:
+        """Return a baseline's scores, and ours minus theirs with the interval of the difference."""
         differences: dict[str, list[float] | None] = {}
-        for name in LEADS:
+        for name in DETECTOR_SCORES.differences():
             middle = plain(self.values[name][0] - other.values[name][0])
             edges = interval(self.spread[name] - other.spread[name])
             differences[name] = None if middle is None or edges is None else [middle, *edges]
-        return differences
+        return {
+            "metrics": {name: plain(value[0]) for name, value in other.values.items()},
+            "intervals": other.intervals(),
+            "lead": differences,
+        }
 
 
 def ranking_of(y: np.ndarray, scores: np.ndarray, called: np.ndarray) -> Ranking:

@@ -17,10 +17,12 @@ import numpy as np
 
 from nbhelpers.common.files import is_number, parsed
 from nbhelpers.errors import DataError
+from nbhelpers.metrics.pairs import METRICS, binary_scores
 
 FIELDS = ("split", "row", "id1", "id2", "label", "p", "p_reversed", "prediction")
-_TEMPORARY = ".partial"
 _SHOWN = 3
+
+Pair = tuple[str, str]
 
 
 class Sink(Protocol):
@@ -34,20 +36,18 @@ class PredictionWriter:
     """Writes both files piece by piece; they appear under their names only when complete.
 
     Use it in a `with` block: the `*.partial` files grow while pairs are scored. An exception inside
-    removes them, and a killed process leaves them as they are. The text file gets the pairs of
-    `txt_split` alone, because an evaluator compares it with the answers of one split. Memory is
-    that of one piece and of the ids.
+    removes them, and a killed process leaves them as they are. The text file gets the pairs of the
+    test split alone, because an evaluator compares it with the answers of one split. Memory is that
+    of one piece and of the ids.
 
     Args:
         path: The JSON-lines file; the text file stands beside it with the suffix `.txt`.
-        txt_split: The split whose pairs go to the text file.
     """
 
-    def __init__(self, path: str | Path, *, txt_split: str = "test") -> None:
+    def __init__(self, path: str | Path) -> None:
         """Remember where to write; files are opened on entering the block."""
         self.path = Path(path)
         self.txt_path = self.path.with_suffix(".txt")
-        self.txt_split = txt_split
         self.n_written = 0
         self._files: dict[Path, IO[str]] = {}
         self._quoted = _Quoted()
@@ -55,7 +55,7 @@ class PredictionWriter:
     def __enter__(self) -> Self:
         """Open both temporary files."""
         for target in (self.path, self.txt_path):
-            temporary = target.with_name(target.name + _TEMPORARY)
+            temporary = target.with_name(f"{target.name}.partial")
             self._files[target] = temporary.open("w", encoding="utf-8", newline="\n")
         return self
 
@@ -70,24 +70,6 @@ class PredictionWriter:
                 Path(file.name).replace(target)
             else:
                 Path(file.name).unlink(missing_ok=True)
-        self._files = {}
-
-    def write(
-        self,
-        *,
-        split: str,
-        row: int,
-        id1: str,
-        id2: str,
-        label: int,
-        p: float,
-        p_reversed: float | None,
-        prediction: int,
-    ) -> None:
-        """Append one pair. `row` counts from 0 within its split, as the pair file has it."""
-        both = None if p_reversed is None else [p_reversed]
-        columns = {"label": [label], "p": [p], "p_reversed": both, "prediction": [prediction]}
-        self.write_chunk(split=split, start=row, id1=[str(id1)], id2=[str(id2)], **columns)
 
     def write_chunk(
         self,
@@ -103,12 +85,21 @@ class PredictionWriter:
     ) -> None:
         """Append consecutive pairs of a split, (n,) of everything, from its row `start` on.
 
+        Rows count from 0 within their split, as the pair file has them.
+
         Raises:
             DataError: A probability is not finite; the first such row is named.
         """
         p_given = np.asarray(p, dtype=np.float64)
         swapped = None if p_reversed is None else np.asarray(p_reversed, dtype=np.float64)
-        _require_finite(split, start, p_given, swapped)
+        for column in (p_given, swapped):
+            bad = np.flatnonzero(~np.isfinite(column)) if column is not None else ()
+            if len(bad):
+                raise DataError(
+                    f"P(clone) of {split} row {start + bad[0]} (counted from 0) is "
+                    f"{column[bad[0]]}.",
+                    fix="look for non-finite weights: the model has not produced a score there",
+                )
         quoted, decided = self._quoted, np.asarray(prediction, dtype=np.int64).tolist()
         columns = (
             range(start, start + len(p_given)),
@@ -126,7 +117,7 @@ class PredictionWriter:
             f'"p_reversed": {backward}, "prediction": {called}}}\n'
             for row, a, b, y, forward, backward, called in zip(*columns, strict=True)
         )
-        if split == self.txt_split:
+        if split == "test":
             self._files[self.txt_path].writelines(
                 f"{a}\t{b}\t{called}\n" for a, b, called in zip(id1, id2, decided, strict=True)
             )
@@ -141,45 +132,6 @@ class _Quoted(dict[str, str]):
         return text
 
 
-def _require_finite(split: str, start: int, *columns: np.ndarray | None) -> None:
-    for column in columns:
-        bad = np.flatnonzero(~np.isfinite(column)) if column is not None else ()
-        if len(bad):
-            raise DataError(
-                f"P(clone) of {split} row {start + bad[0]} (counted from 0) is {column[bad[0]]}.",
-                fix="look for non-finite weights: the model has not produced a score there",
-            )
-
-
-def iter_predictions(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a `predictions.jsonl` one at a time.
-
-    Raises:
-        DataError: The file is missing, or a line is not such a prediction (named by number).
-    """
-    for number, line in _lines(Path(path)):
-        row = parsed(line)
-        if fault := _row_fault(row):
-            raise DataError(
-                f"{path}, line {number}: not a prediction ({fault})",
-                fix="Write the file with PredictionWriter, or evaluate again to make it anew.",
-            )
-        yield row
-
-
-def _row_fault(row: Mapping[str, Any] | None) -> str:
-    """Say why a JSON value is no prediction, "" where it is one."""
-    missing = set(FIELDS) - set(row or ())
-    if missing:
-        return f"without {', '.join(sorted(missing))}"
-    if row["label"] not in (0, 1) or isinstance(row["label"], float):
-        return f"label {row['label']!r} is not 0 or 1"
-    p, reverse = row["p"], row["p_reversed"]
-    if not is_number(p) or not (reverse is None or is_number(reverse)):
-        return f"p={p!r}, p_reversed={reverse!r}: a probability is a finite number"
-    return ""
-
-
 def read_predictions(
     path: str | Path, *, split: str | None = None, fields: Sequence[str] = FIELDS
 ) -> dict[str, list[Any]]:
@@ -191,14 +143,29 @@ def read_predictions(
         fields: The columns to keep. Few of them keep a large file small in memory.
 
     Raises:
-        DataError: See `iter_predictions`.
+        DataError: The file is missing, or a line is not such a prediction (named by number).
     """
     columns: dict[str, list[Any]] = {name: [] for name in fields}
-    for row in iter_predictions(path):
+    for number, line in _lines(Path(path)):
+        row = parsed(line)
+        if not _is_prediction(row):
+            raise DataError(
+                f"{path}, line {number}: not a prediction of a pair",
+                fix="Write the file with PredictionWriter, or evaluate again to make it anew.",
+            )
         if split is None or row["split"] == split:
             for name, column in columns.items():
                 column.append(row[name])
     return columns
+
+
+def _is_prediction(row: Mapping[str, Any] | None) -> bool:
+    return (
+        not set(FIELDS) - set(row or ())
+        and row["label"] in (0, 1)
+        and is_number(row["p"])
+        and (row["p_reversed"] is None or is_number(row["p_reversed"]))
+    )
 
 
 def evaluate_predictions(answers_path: str | Path, predictions_path: str | Path) -> dict[str, Any]:
@@ -215,12 +182,15 @@ def evaluate_predictions(answers_path: str | Path, predictions_path: str | Path)
         DataError: A line cannot be read, a prediction is missing or contradicts another one, or a
             pair is not among the answers. All kinds found are in the message.
     """
-    from nbhelpers.metrics.pairs import METRICS, binary_scores
-
     answers, repeated_answers, problems = _read_labelled(Path(answers_path))
     _refuse(problems, answers_path)
     predictions, repeated_predictions, problems = _read_labelled(Path(predictions_path))
-    problems |= _mismatches(answers, predictions)
+    problems["missing predictions"] = [f"{a} {b}" for a, b in answers if (a, b) not in predictions]
+    problems["pairs that are not among the answers"] = [
+        f"{a} {b}" + (" (the answers have it reversed)" if (b, a) in answers else "")
+        for a, b in predictions
+        if (a, b) not in answers
+    ]
     _refuse(problems, predictions_path)
     if not answers:
         raise DataError(f"{answers_path}: no answers", fix="Give the split's pair file.")
@@ -234,24 +204,9 @@ def evaluate_predictions(answers_path: str | Path, predictions_path: str | Path)
     } | {name: scores[name] for name in METRICS if not name.endswith("_auc")}
 
 
-def _mismatches(
-    answers: Mapping[tuple[str, str], int], predictions: Mapping[tuple[str, str], int]
-) -> dict[str, list[str]]:
-    """Return pairs that are on one side only; a pair found in the other order says so."""
-    missing = [f"{a} {b}" for a, b in answers if (a, b) not in predictions]
-    unknown = [
-        f"{a} {b}" + (" (the answers have it reversed)" if (b, a) in answers else "")
-        for a, b in predictions
-        if (a, b) not in answers
-    ]
-    return {"missing predictions": missing, "pairs that are not among the answers": unknown}
-
-
-def _read_labelled(
-    path: Path,
-) -> tuple[dict[tuple[str, str], int], int, dict[str, list[str]]]:
+def _read_labelled(path: Path) -> tuple[dict[Pair, int], int, dict[str, list[str]]]:
     """Return pair to label, the number of harmless repeats, and all problems by kind."""
-    labels: dict[tuple[str, str], int] = {}
+    labels: dict[Pair, int] = {}
     repeated = 0
     problems: dict[str, list[str]] = {}
     for number, line in _lines(path):
@@ -261,7 +216,7 @@ def _read_labelled(
             problems.setdefault(kind, []).append(f"line {number}: {line[:60]!r}")
             continue
         pair, label = (parts[0], parts[1]), int(parts[2])
-        if pair in labels and labels[pair] != label:
+        if labels.get(pair, label) != label:
             kind = "pairs with both labels"
             problems.setdefault(kind, []).append(f"{pair[0]} {pair[1]} (line {number})")
         repeated += pair in labels
@@ -272,32 +227,28 @@ def _read_labelled(
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of the lines that are not blank; a BOM and CRLF are no part of them."""
     try:
-        file = path.open(encoding="utf-8-sig")
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}", fix="Check the path and its spelling."
-        ) from error
-    with file:
-        try:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line.rstrip("\r\n").strip(" ")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path} is not UTF-8 text (byte 0x{error.object[error.start]:02x}).",
-                fix="Unpack it if it is compressed, and save it as UTF-8.",
-            ) from error
+    except OSError as error:
+        text = f"cannot read {path}: {error.strerror}"
+        raise DataError(text, fix="Check the path and its spelling.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 text (byte 0x{error.object[error.start]:02x}).",
+            fix="Unpack it if it is compressed, and save it as UTF-8.",
+        ) from error
 
 
 def _refuse(problems: Mapping[str, list[str]], path: str | Path) -> None:
-    rows_by_kind = {kind: rows for kind, rows in problems.items() if rows}
-    if not rows_by_kind:
-        return
     texts = [
         f"{len(rows)} {kind}: {'; '.join(rows[:_SHOWN])}{' …' if len(rows) > _SHOWN else ''}"
-        for kind, rows in rows_by_kind.items()
+        for kind, rows in problems.items()
+        if rows
     ]
-    raise DataError(
-        f"{path} cannot be scored: " + ". ".join(texts) + ".",
-        fix="Give one line per pair of the answers, in the same id order, with label 0 or 1.",
-    )
+    if texts:
+        raise DataError(
+            f"{path} cannot be scored: {'. '.join(texts)}.",
+            fix="Give one line per pair of the answers, in the same id order, with label 0 or 1.",
+        )

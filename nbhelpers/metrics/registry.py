@@ -438,7 +438,18 @@ DETECTOR_METRICS = (
     Metric(name="pair_accuracy", **_OF_SPACE),
     Metric(name="pair_f1", **_OF_SPACE),
 )
-BASELINES = ("length", "layout", "tfidf")
+BASELINES = {  # of a detector, with their titles
+    "length": "length",
+    "layout": "layout features",
+    "tfidf": "TF-IDF",
+    "raw_encoder": "raw encoder",
+}
+EDITS = {  # that keep a program's meaning, with their titles
+    "reformat": "reformatted",
+    "strip_comments": "stripped of comments",
+    "rename": "renamed",
+    "rename_reformat": "renamed and reformatted",
+}
 _OF_DETECTOR = tuple(metric.name for metric in DETECTOR_METRICS if not metric.splits)
 _OF_EDITS = ("roc_auc", "tpr", "tpr_unedited", "tpr_loss", "fpr", "fpr_unedited")
 DETECTOR_SCORES = Scores(
@@ -465,19 +476,19 @@ DETECTOR_SCORES = Scores(
         Group(
             path="edits.*",
             prefix="edits.*",
-            members=("reformat", "strip_comments", "rename", "rename_reformat"),
+            members=tuple(EDITS),
             names=_OF_EDITS,
         ),
         Group(
             path="floors.*.metrics",
             prefix="floors.*",
-            members=BASELINES,
+            members=("length", "layout", "tfidf"),
             names=_OF_DETECTOR,
         ),
         Group(
             path="floors.*.lead",
             prefix="floors.*.lead",
-            members=BASELINES,
+            members=("length", "layout", "tfidf"),
             names=tuple(metric.name for metric in DETECTOR_METRICS if metric.has_difference),
         ),
     ),
