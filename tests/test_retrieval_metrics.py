@@ -79,10 +79,11 @@ def test_a_space_in_which_all_is_alike_finds_the_right_program_last() -> None:
 def test_queries_that_can_find_nothing_are_counted_apart() -> None:
     vectors, tasks = space(2, 60, 10, noise=0.5)
     tasks[:5] = ["", "", "alone", "elsewhere", "t-none"]
-    found = retrieval(vectors, tasks, vectors, tasks, same=range(60), **DRAW)
+    every, first = np.arange(60), np.arange(3)
+    found = retrieval(vectors, tasks, every, every, **DRAW)
     assert (found["n_queries"], found["n_without"], found["pool_size"]) == (55, 5, 60)
     assert found["mrr_interval"][0] < found["mrr"] < found["mrr_interval"][1]
-    nothing = retrieval(vectors[:3], tasks[:3], vectors[3:], tasks[3:], **DRAW)
+    nothing = retrieval(vectors, tasks, first, every[3:], **DRAW)
     assert (nothing["n_queries"], nothing["mrr"], nothing["mrr_interval"]) == (0, None, None)
     with pytest.raises(DataError, match="59 and 60 tasks"):
         rank_queries(vectors, tasks[1:], vectors, tasks)
@@ -91,8 +92,9 @@ def test_queries_that_can_find_nothing_are_counted_apart() -> None:
 def test_a_lead_is_paired_over_queries() -> None:
     vectors, tasks = space(3, 200, 30, noise=0.9)
     worse = vectors + 0.15 * np.random.default_rng(1).normal(size=vectors.shape)
-    floors = {"itself": (vectors, vectors), "worse": (worse, worse), "tfidf": "no text"}
-    found = retrieval(vectors, tasks, vectors, tasks, same=range(200), floors=floors, **DRAW)
+    floors = {"itself": vectors, "worse": worse, "tfidf": "no text"}
+    every = np.arange(200)
+    found = retrieval(vectors, tasks, every, every, floors=floors, **DRAW)
     assert found["floors"]["itself"]["lead"] == [0.0, 0.0, 0.0]
     assert found["floors"]["tfidf"] == {"skipped": "no text"}
     worse = found["floors"]["worse"]
@@ -109,7 +111,7 @@ def test_directions_hold_their_languages_and_pools_are_capped() -> None:
     rows = {(row["query"], row["pool"]): row for row in found}
     assert ("go", "java") not in rows and ("python", "go") in rows  # ten queries say too little
     there = rows["python", "java"]
-    alone = retrieval(vectors[:140], tasks[:140], vectors[140:290], tasks[140:290], **DRAW)
+    alone = retrieval(vectors, tasks, np.arange(140), np.arange(140, 290), **DRAW)
     assert there["mrr"] == alone["mrr"] and there["pool_size"] == 150
     assert there["floors"] == {
         "x": {"mrr": there["mrr"], "lead": [0.0] * 3}
@@ -216,12 +218,8 @@ def test_the_floor_on_rosetta_is_at_least_the_published_one() -> None:
     rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row["language"] in ("java", "csharp")]
     floor = TfidfSimilarity([row["code"] for row in rows])
-    java, csharp = (
-        [at for at, row in enumerate(rows) if row["language"] == language]
-        for language in ("java", "csharp")
-    )
-    sides = floor.between(java, csharp)
-    tasks = [[rows[at]["task"] for at in side] for side in (java, csharp)]
-    found = retrieval(sides[0], tasks[0], sides[1], tasks[1], **DRAW)
+    languages = np.array([row["language"] for row in rows])
+    java, csharp = (np.flatnonzero(languages == name) for name in ("java", "csharp"))
+    found = retrieval(floor, [row["task"] for row in rows], java, csharp, **DRAW)
     assert found["pool_size"] == 294 and found["n_queries"] == 269
     assert 0.79 < found["mrr"] < 0.85

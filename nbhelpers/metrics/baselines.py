@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -297,7 +296,6 @@ class DetectorFloors:
     Attributes:
         thresholds: By name of the floor, fixed on the validation humans.
         skipped: By name of the floor, why it could not be fitted.
-        seconds: By name of the floor, what fitting it took.
     """
 
     def __init__(
@@ -305,10 +303,9 @@ class DetectorFloors:
         scorers: Mapping[str, Callable[[Sequence[str]], np.ndarray]],
         thresholds: Mapping[str, float],
         skipped: Mapping[str, str],
-        seconds: Mapping[str, float],
     ) -> None:
         self._scorers, self.thresholds = dict(scorers), dict(thresholds)
-        self.skipped, self.seconds = dict(skipped), dict(seconds)
+        self.skipped = dict(skipped)
 
     def score(self, codes: Sequence[str]) -> dict[str, Floor]:
         """Return by name (scores, threshold) of these programs, or why there is none.
@@ -328,7 +325,6 @@ def fit_floors(
     features: Features,
     target_fpr: float,
     seed: int,
-    report: Callable[[str], None] | None = None,
 ) -> DetectorFloors:
     """Fit the three floors.
 
@@ -339,7 +335,6 @@ def fit_floors(
             (`data.layout_features.layout_features`).
         target_fpr: Share of the validation humans that may be called AI.
         seed: Of the fits.
-        report: Called with the name of each floor before it is fitted.
 
     Returns:
         The floors; without both classes in train, or a human in valid, all are skipped.
@@ -352,12 +347,9 @@ def fit_floors(
     elif not (y_valid == 0).any():
         reason = "no human row in validation to fix the threshold on"
     if reason:
-        return DetectorFloors({}, {}, dict.fromkeys(FLOORS, reason), {})
-    scorers, thresholds, seconds = {}, {}, {}
+        return DetectorFloors({}, {}, dict.fromkeys(FLOORS, reason))
+    scorers, thresholds = {}, {}
     for name in FLOORS:
-        if report is not None:
-            report(name)
-        start = time.perf_counter()
         if name == "tfidf":
             scorers[name], scores = _fit_tfidf(train[0], y, valid[0], y_valid, seed)
         else:
@@ -365,8 +357,7 @@ def fit_floors(
             scorers[name] = _fit_numbers(train[0], y, numbers, seed)
             scores = scorers[name](valid[0])
         thresholds[name] = threshold_at_fpr(scores[y_valid == 0], target_fpr)
-        seconds[name] = time.perf_counter() - start
-    return DetectorFloors(scorers, thresholds, {}, seconds)
+    return DetectorFloors(scorers, thresholds, {})
 
 
 def _lengths(code: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ from nbhelpers.metrics.resampling import resampled_counts, resampled_sums
 
 BLOCK_VALUES = 16_000_000  # similarities held at once: 64 MB in float32
 MIN_QUERIES = 20  # of a pair of languages: fewer say too little for a row of the table
+
+
+# Vectors of programs: dense (n, d), sparse, or `TfidfSimilarity` of their codes.
+Vectors = Any
 
 
 class Ranks(NamedTuple):
@@ -102,64 +107,62 @@ def similarity_blocks(left: Any, right: Any) -> Iterator[tuple[int, np.ndarray]]
 
 
 def retrieval(
-    query_vectors: Any,
-    query_tasks: Sequence[str],
-    pool_vectors: Any,
-    pool_tasks: Sequence[str],
+    vectors: Vectors,
+    tasks: Sequence[str],
+    queries: np.ndarray,
+    pool: np.ndarray,
     *,
-    same: Sequence[int] | np.ndarray | None = None,
-    floors: Mapping[str, tuple[Any, Any] | Ranks | str] | None = None,
+    floors: Mapping[str, Vectors | str] | None = None,
     resamples: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Return MRR and MAP@R with intervals from resampling tasks, and the lead over each floor.
+    """Return MRR and MAP@R with intervals from resampling tasks, and the lead over each baseline.
 
     Queries without a program of their task in the pool are left out and counted in `n_without`. A
-    lead is our MRR minus the floor's, on the same queries and resamples: [lead, low, high];
+    lead is our MRR minus the baseline's, on the same queries and resamples: [lead, low, high];
     `lead_map_at_r` likewise.
 
     Args:
-        query_vectors: As for `rank_queries`, and so the next three.
-        query_tasks: (queries,)
-        pool_vectors: (pool, d)
-        pool_tasks: (pool,)
-        same: As for `rank_queries`.
-        floors: By name, (query vectors, pool vectors), or ranks of the same queries, or why there
-            are none.
+        vectors: Of all programs.
+        tasks: (n,) of all programs.
+        queries: (queries,) positions of the programs that look for others.
+        pool: (pool,) positions of the programs that are looked through.
+        floors: By name, other vectors of all programs, or why there are none.
         resamples: Number of resamples.
         seed: Of the resamples.
     """
+    place = np.full(len(tasks), -1)
+    place[pool] = np.arange(len(pool))
+    sides = [[tasks[at] for at in positions] for positions in (queries, pool)]
 
-    def ranked(vectors: tuple[Any, Any]) -> Ranks:
-        return rank_queries(vectors[0], query_tasks, vectors[1], pool_tasks, same=same)
+    def ranked(of: Vectors) -> Ranks:
+        left, right = _sides(of, queries, pool)
+        return rank_queries(left, sides[0], right, sides[1], same=place[queries])
 
-    ours = ranked((query_vectors, pool_vectors))
+    ours = ranked(vectors)
     known = np.flatnonzero(~np.isnan(ours.reciprocal_rank))
-    groups = task_groups([query_tasks[at] for at in known], len(known))
+    groups = task_groups([sides[0][at] for at in known], len(known))
+    spread = _spread(ours, known, groups, resamples, seed)
     result: dict[str, Any] = {
         "n_queries": len(known),
-        "n_without": len(query_tasks) - len(known),
+        "n_without": len(queries) - len(known),
         "n_tasks": len(set(groups.tolist())),
-        "pool_size": len(pool_tasks),
+        "pool_size": len(pool),
     }
-    spread = _spread(ours, known, groups, resamples, seed)
     for at, name in enumerate(("mrr", "map_at_r")):
         result[name] = float(ours[at][known].mean()) if len(known) else None
         result[f"{name}_interval"] = interval(spread[at])
     result["floors"] = {}
-    for name, value in (floors or {}).items():
-        if isinstance(value, str):
-            result["floors"][name] = {"skipped": value}
+    for name, other in (floors or {}).items():
+        if isinstance(other, str):
+            result["floors"][name] = {"skipped": other}
             continue
-        theirs = value if isinstance(value, Ranks) else ranked(value)
-        other = _spread(theirs, known, groups, resamples, seed)
-        scores: dict[str, Any] = {}
-        for at, (key, difference_key) in enumerate(
-            (("mrr", "lead"), ("map_at_r", "lead_map_at_r"))
-        ):
+        theirs, scores = ranked(other), {}
+        other_spread = _spread(theirs, known, groups, resamples, seed)
+        for at, (key, lead) in enumerate((("mrr", "lead"), ("map_at_r", "lead_map_at_r"))):
             scores[key] = float(theirs[at][known].mean()) if len(known) else None
-            edges = interval(spread[at] - other[at])
-            scores[difference_key] = None if edges is None else [result[key] - scores[key], *edges]
+            edges = interval(spread[at] - other_spread[at])
+            scores[lead] = None if edges is None else [result[key] - scores[key], *edges]
         result["floors"][name] = scores
     return result
 
@@ -175,12 +178,19 @@ def _spread(
     return divide(sums[:, 0], sums[:, 2]), divide(sums[:, 1], sums[:, 2])
 
 
+def _sides(vectors: Vectors, left: np.ndarray, right: np.ndarray) -> tuple[Any, Any]:
+    """Return the vectors of two lists of programs."""
+    if isinstance(vectors, TfidfSimilarity):
+        return vectors.between(left, right)
+    return vectors[left], vectors[right]
+
+
 def retrieval_table(
-    vectors: Any,
+    vectors: Vectors,
     tasks: Sequence[str],
     languages: Sequence[str],
     *,
-    floors: Mapping[str, Any] | None = None,
+    floors: Mapping[str, Vectors | str] | None = None,
     max_pool: int | None = None,
     min_queries: int = MIN_QUERIES,
     resamples: int,
@@ -191,11 +201,10 @@ def retrieval_table(
     Directions with fewer than `min_queries` queries that can find something are left out.
 
     Args:
-        vectors: (n, d) of all programs, dense or sparse.
+        vectors: Of all programs.
         tasks: (n,)
         languages: (n,) "" is in no direction but the last.
-        floors: By name, other vectors of the same programs, `TfidfSimilarity` of them, or why
-            there is none.
+        floors: As for `retrieval`.
         max_pool: A larger pool is reduced to as many programs by one draw with `seed`.
         min_queries: See above.
         resamples: Number of resamples.
@@ -203,61 +212,23 @@ def retrieval_table(
     """
     names = np.array(languages, dtype=object)
     known = sorted(set(languages) - {""})
-    directions = [(a, b) for a in known for b in known if a != b] + [("all", "all")]
     rows = []
-    for query, pool in directions:
+    for query, pool in [(a, b) for a in known for b in known if a != b] + [("all", "all")]:
         queries = np.flatnonzero(names == query) if query != "all" else np.arange(len(tasks))
         members = np.flatnonzero(names == pool) if pool != "all" else np.arange(len(tasks))
         if max_pool is not None and len(members) > max_pool:
-            drawn = np.random.default_rng(seed).permutation(members)[:max_pool]
-            members = np.sort(drawn)
+            members = np.sort(np.random.default_rng(seed).permutation(members)[:max_pool])
             queries = queries if query != "all" else members
-        sides = (queries, members)
-        scores = _direction(vectors, tasks, sides, floors or {}, min_queries, (resamples, seed))
-        if scores is not None:
+        # a query that stands in the pool itself needs another one of its task there
+        counts, inside = Counter(tasks[at] for at in members), set(members.tolist())
+        able = [bool(tasks[at]) and counts[tasks[at]] > (at in inside) for at in queries.tolist()]
+        queries = queries[np.array(able, dtype=bool)]
+        if len(queries) >= min_queries:
+            scores = retrieval(
+                vectors, tasks, queries, members, floors=floors, resamples=resamples, seed=seed
+            )
             rows.append({"query": query, "pool": pool} | scores)
     return rows
-
-
-def _direction(
-    vectors: Any,
-    tasks: Sequence[str],
-    sides: tuple[np.ndarray, np.ndarray],
-    baselines: Mapping[str, Any],
-    min_queries: int,
-    draw: tuple[int, int],
-) -> dict[str, Any] | None:
-    queries, members = sides
-    counts: dict[str, int] = {}
-    for at in members:
-        counts[tasks[at]] = counts.get(tasks[at], 0) + 1
-    place = np.full(len(tasks), -1)
-    place[members] = np.arange(len(members))
-    # a query that stands in the pool itself needs another one of its task there
-    able = [bool(tasks[at]) and counts.get(tasks[at], 0) > (place[at] >= 0) for at in queries]
-    queries = queries[np.array(able, dtype=bool)]
-    if len(queries) < min_queries:
-        return None
-    chosen = {name: _sides(value, queries, members) for name, value in baselines.items()}
-    return retrieval(
-        vectors[queries],
-        [tasks[at] for at in queries],
-        vectors[members],
-        [tasks[at] for at in members],
-        same=place[queries],
-        floors=chosen,
-        resamples=draw[0],
-        seed=draw[1],
-    )
-
-
-def _sides(value: Any, queries: np.ndarray, members: np.ndarray) -> Any:
-    """Return a floor's vectors of queries and pool; a reason stays a reason."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, TfidfSimilarity):
-        return value.between(queries, members)
-    return value[queries], value[members]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -267,9 +238,6 @@ def _sides(value: Any, queries: np.ndarray, members: np.ndarray) -> Any:
 NEAREST = 10  # programs of the most similar length that a negative is drawn from
 PER_TASK = 50  # positive pairs of one task at most: a large task must not be the whole test
 CHUNK = 4096  # pairs whose vectors are held together
-
-# Vectors of all programs of a split: dense (n, d), sparse, or the TF-IDF floor of their codes.
-Vectors = Any
 
 
 class Pairs(NamedTuple):
@@ -350,12 +318,9 @@ def _nearest(ranked: np.ndarray, size: np.ndarray, row: int, is_other: np.ndarra
 def cosines(vectors: Vectors, pairs: Pairs) -> np.ndarray:
     """Return the cosine of each pair, (pairs,) float64."""
     values = np.empty(len(pairs.left))
-    if isinstance(vectors, TfidfSimilarity):
-        used, places = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
-        vectors, _ = vectors.between(used, used)
-        left, right = places[: len(pairs.left)], places[len(pairs.left) :]
-    else:
-        left, right = pairs.left, pairs.right
+    used, places = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
+    vectors, _ = _sides(vectors, used, used)
+    left, right = places[: len(pairs.left)], places[len(pairs.left) :]
     for start in range(0, len(values), CHUNK):
         part = slice(start, start + CHUNK)
         a, b = vectors[left[part]], vectors[right[part]]
@@ -447,12 +412,8 @@ def pair_scores(
 
 def _table(ranking: Any, counts: np.ndarray, threshold: float) -> dict[str, Any]:
     once, spread = rates(ranking.counts(None)[None, :]), rates(counts)
-    names = {
-        "roc_auc": "roc_auc",
-        "pr_auc": "average_precision",
-        "accuracy": "accuracy",
-        "f1": "f1",
-    }
+    names = {"roc_auc": "roc_auc", "pr_auc": "average_precision"}
+    names |= {"accuracy": "accuracy", "f1": "f1"}
     scores: dict[str, Any] = {}
     for key, name in names.items():
         scores[name] = plain(once[key][0])

@@ -45,13 +45,12 @@ def slice_scores(
     *,
     resamples: int,
     seed: int,
-    min_rows: int = MIN_ROWS,
 ) -> dict[str, Any]:
     """Return `slices`, the `worst` of them and the `macro` mean of each kind.
 
     A generator's AI rows stand against all humans of the same languages. The TPR's interval comes
     from resampling tasks, the FPR's is Clopper-Pearson. The worst slice and the macro mean count
-    only slices with at least `min_rows` rows of the class that the rate is about (of both for the
+    only slices with at least `MIN_ROWS` rows of the class that the rate is about (of both for the
     AUC); without one they are None.
 
     Args:
@@ -61,7 +60,6 @@ def slice_scores(
         point: Frozen before.
         resamples: Number of resamples.
         seed: Of the resamples.
-        min_rows: See above.
 
     Raises:
         DataError: There are no rows, or lengths differ.
@@ -86,8 +84,8 @@ def slice_scores(
         slices.append({"by": kind, "value": value} | _slice(inside, y, z, called, groups, spread))
     return {
         "slices": slices,
-        "worst": _worst(slices, min_rows),
-        "macro": _macro(slices, min_rows),
+        "worst": _worst(slices),
+        "macro": _macro(slices),
     }
 
 
@@ -148,12 +146,12 @@ def _slice(
     }
 
 
-def _counted(slices: list[dict[str, Any]], name: str, min_rows: int) -> list[dict[str, Any]]:
+def _counted(slices: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     needed = {"tpr": ("n_ai",), "fpr": ("n_human",), "roc_auc": ("n_ai", "n_human")}[name]
-    return [each for each in slices if all(each[count] >= min_rows for count in needed)]
+    return [each for each in slices if all(each[count] >= MIN_ROWS for count in needed)]
 
 
-def _worst(slices: list[dict[str, Any]], min_rows: int) -> dict[str, Any]:
+def _worst(slices: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the slice of the lowest TPR, highest FPR and lowest AUC.
 
     Of equal rates the one counts whose interval reaches further: a rate of 0 in few programs may
@@ -166,17 +164,17 @@ def _worst(slices: list[dict[str, Any]], min_rows: int) -> dict[str, Any]:
             between = each.get(f"{name}_interval")
             return sign * each[name], sign * (between or [0.0, 1.0])[edge]
 
-        worst[name] = min(_counted(slices, name, min_rows), key=badness, default=None)
+        worst[name] = min(_counted(slices, name), key=badness, default=None)
     return worst
 
 
-def _macro(slices: list[dict[str, Any]], min_rows: int) -> dict[str, Mapping[str, float | None]]:
+def _macro(slices: list[dict[str, Any]]) -> dict[str, Mapping[str, float | None]]:
     averages = {}
     for kind in SLICES:
         means = {}
         for name in ("roc_auc", "tpr", "fpr"):
             of_kind = [each for each in slices if each["by"] == kind]
-            counted = [each[name] for each in _counted(of_kind, name, min_rows)]
+            counted = [each[name] for each in _counted(of_kind, name)]
             means[name] = sum(counted) / len(counted) if counted else None
         averages[kind] = means
     return averages
