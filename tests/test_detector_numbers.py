@@ -24,7 +24,6 @@ from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.models.inputs import TokenTable
 from nbhelpers.metrics.detection import choose_operating_point, score_detection
 from nbhelpers.metrics.slices import slice_scores
-from nbhelpers.reports.detector_tables import calibration_said
 from nbhelpers.use.facts import detector_facts
 from nbhelpers.use.trained import find_detector
 
@@ -139,16 +138,6 @@ def test_of_slices_without_false_alarms_the_worst_is_that_of_fewest_humans():
     found = slice_scores(rows, labels, logits, point, resamples=20, seed=0)
     assert found["worst"]["fpr"]["fpr"] == 0.0 and found["worst"]["fpr"]["n_human"] == 40
     assert found["worst"]["tpr"]["n_ai"] == 40
-
-
-@pytest.mark.parametrize("kind, is_said", [("balanced", True), ("none", False)])
-def test_the_report_says_what_balanced_classes_do_to_probabilities(kind: str, is_said: bool):
-    scores = {"test": {"metrics": {"ece": 0.1, "brier": 0.2}}}
-    data = {"operating_point": {"temperature": 1.2}, "scores": scores}
-    data["settings"] = {"class_weights": kind}
-    get = lambda *keys: data.get(keys[0], {}).get(keys[1])  # noqa: E731
-    facts: Any = SimpleNamespace(data=data, get=get)
-    assert ("equal shares" in calibration_said(facts)) is is_said
 
 
 def test_a_threshold_belongs_to_the_checkpoint_that_it_was_chosen_with(tmp_path: Path):

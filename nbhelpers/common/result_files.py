@@ -333,6 +333,9 @@ class Settings(Part):
     seq_len: Whole = None
     global_batch_size: Whole = None
     max_new_tokens: Whole = None
+    hold_out: Plain = None
+    class_weights: Plain = None
+    on_failed_audit: Plain = None
     pretrain_steps: Whole = None
     seed: Annotated[int | None, Field(ge=0, lt=2**31)] = None
     bootstrap_samples: Annotated[int | None, Field(ge=100)] = None

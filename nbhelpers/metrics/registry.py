@@ -411,7 +411,6 @@ DETECTOR_METRICS = (
         title="ECE",
         card_title="calibration error (ECE)",
         lower_is_better=True,
-        shown_in=(TEXT, CARD),
     ),
     Metric(
         name="brier",
@@ -424,7 +423,6 @@ DETECTOR_METRICS = (
         title="undecided share",
         card_title="share left undecided",
         lower_is_better=True,
-        shown_in=(CARD,),
     ),
     Metric(
         name="accuracy_decided",

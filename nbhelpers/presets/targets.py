@@ -62,7 +62,7 @@ def target_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     scores, measured, rows = scores_of(data), available(data), []
     for metric, target in part(part(data, "settings"), "targets").items():
         value = measured.get(metric)
-        missing = "not measured" if scores.may_exist(metric) else "no such score"
+        missing = f"not {scores.unmeasured}" if scores.may_exist(metric) else "no such score"
         row = {"metric": metric, "op": "<=" if scores.is_upper_bound(metric) else ">="}
         row |= {"target": target, "value": value}
         row |= {"passed": target is not None and scores.is_reached(metric, value, target)}

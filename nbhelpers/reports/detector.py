@@ -1,599 +1,871 @@
-"""The report of a detector: headline, alarms, verdicts and cautions, as text and as HTML."""
+"""The report of a detector: what it opens with, and its blocks.
+
+Values are selected and compared first (`Promise`, `Standing`); sentences are made of them last.
+"""
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.common.formatting import count
-from nbhelpers.metrics.registry import DETECTOR_SCORES
-from nbhelpers.presets.jobs import DETECTOR
-from nbhelpers.reports.detector_tables import (
-    AHEAD,
-    BROKEN,
-    EDITED,
-    FLOOR_NAMES,
-    Beside,
-    abstain_said,
-    audit_said,
-    audit_warnings,
-    calibration_said,
-    compile_said,
-    data_cells,
-    edges,
-    edited_cells,
-    floor_cells,
-    floors_of,
-    inference_said,
-    is_beaten,
-    means_said,
-    metric_said,
-    pair_cells,
-    part,
-    phases_said,
-    point_said,
-    promise_cells,
-    promise_said,
-    promises,
-    rate_said,
-    retrieval_cells,
-    rows,
-    score_cells,
-    setting_cells,
-    similarity_headline,
-    similarity_verdicts,
-    slice_cells,
-    speed_said,
-    split_said,
-    splits,
-    target_cells,
-    worst_said,
+from nbhelpers.common.display import Cell
+from nbhelpers.common.formatting import count, interval, written
+from nbhelpers.common.result_files import FloorLead, FloorScores, PairFloor, Retrieval, Slice, Split
+from nbhelpers.metrics.intervals import humans_needed
+from nbhelpers.metrics.registry import BASELINES, DETECTOR_SCORES, EDITS, PAGE
+from nbhelpers.metrics.slices import MIN_ROWS
+from nbhelpers.reports import figures_detector as draw
+from nbhelpers.reports import sections
+from nbhelpers.reports.blocks import (
+    NOTE,
+    Block,
+    Figure,
+    KeyFigure,
+    Section,
+    Summary,
+    Table,
+    Text,
+    texts,
 )
-from nbhelpers.reports.facts import RunFacts, dig, score
-from nbhelpers.reports.figures import caption
-from nbhelpers.reports.page import figure, paragraph, section, table_of
-from nbhelpers.reports.sections import standing
-from nbhelpers.reports.tables import memory_parts
-from nbhelpers.reports.text import citation, memory_sentence
+from nbhelpers.reports.figures_detector import MODEL
 from nbhelpers.use.facts import NO_EVIDENCE, NO_EVIDENCE_SIMILAR
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+    from nbhelpers.reports.facts import RunFacts
 
-
-# ------------------------------------------------------------------------------------------------
-# What the report of a detector concludes: headline, alarms, verdicts, and what to hold against.
-
-
-Tables = Mapping[str, "pd.DataFrame"]
+AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
+KEPT, OPEN, BROKEN = "kept", "open", "broken"
 FEW = 100  # programs of one class
 LARGE_LOSS = 0.5  # of the TPR, under an edit
 COMPARED = ("test", "held_out")
+MOST_FEATURES = 8
+MFU = (
+    "of the GPUs' half-precision peak, for useful tokens at 6 FLOPs per matrix parameter (2 while "
+    "the encoder is frozen), attention left out"
+)
+RATES = {
+    "programs_per_s": ("programs", "per s"),
+    "useful_tokens_per_s": ("useful tokens", "per s"),
+    "padded_tokens_per_s": ("tokens with padding", "per s"),
+    "useful_share": ("useful tokens per padded token", "this run"),
+    "mfu_6n": ("MFU", MFU),
+}
+INFERENCE = {
+    "ms_per_file": "ms per file, in batches",
+    "ms_alone": "ms per file, one at a time",
+    "files_per_s": "files per s",
+    "batch_size": "files per batch",
+    "n_files": "files measured",
+}
+HEADS = {
+    "roc_auc": "ROC-AUC",
+    "tpr_at_fpr": "TPR at promised FPR",
+    "tpr": "TPR",
+    "fpr": "FPR",
+    "f1": "F1",
+    "mrr": "MRR",
+    "map_at_r": "MAP@R",
+    "n_human": "human",
+    "n_ai": "AI",
+    "ai": "AI",
+}
 
 
-def headline(facts: RunFacts) -> str:
-    """Return the finding in one sentence, and the first thing to hold against it."""
-    main = next(splits(facts), None)
-    if main is not None:
-        finding = _detection_said(facts, *main)
-    else:
-        finding = similarity_headline(facts) or _unscored(facts)
-    return f"{finding} {_caveat(facts)}".strip()
-
-
-def _unscored(facts: RunFacts) -> str:
-    if facts.status != "finished":
-        return standing(facts)
-    text, steps = (
-        "Not evaluated: no split has scores",
-        dig(facts.data, "training", "optimizer_steps"),
+def summary(facts: RunFacts) -> Summary:
+    """Return what the report opens with."""
+    splits = dict(scored_splits(facts))
+    main = next(iter(splits.items()), None)
+    promises = sorted(_promises(facts), key=lambda promise: promise.split != "unseen_humans")
+    alarms = [_broken_text(facts, p) for p in promises if p.verdict == BROKEN]
+    alarms += [_audit_text(facts)] if facts.result.audit.verdict == "hopeless" else []
+    return Summary(
+        title=sections.title(facts),
+        verdict=_verdict(facts, *main) if main else _similarity_verdict(facts),
+        alarms=[*alarms, *sections.problems(facts)],
+        caveat=next(iter(_caveats(facts)), ""),
+        figures=sections.present(
+            *(_key_figures(facts, *main) if main else []),
+            _mrr_figure(facts),
+            sections.memory_figure(facts),
+            sections.time_figure(facts),
+        ),
+        picture=_roc(facts) if splits else _loss(facts),
+        where=sections.where(facts),
     )
-    if steps:
-        loss = score(dig(facts.data, "training", "last_loss"))
-        text += f"; trained for {count(steps)} optimizer steps, loss {loss}"
-    return f"{text}."
 
 
-def _detection_said(facts: RunFacts, name: str, scores: Mapping[str, Any]) -> str:
-    """Return ROC-AUC, TPR and realised FPR of a split, beside its best floor."""
-    where, n_human, n_ai = split_said(facts, name), scores.get("n_human"), scores.get("n_ai")
-    if n_ai == 0 or n_human == 0:
-        return _one_class(where, scores, "AI" if n_ai == 0 else "human")
-    target = dig(facts.data, "operating_point", "target_fpr")
-    promised = "" if target is None else f", promised {100 * target:.3g} %"
-    fpr = rate_said(dig(scores, "metrics", "fpr"), edges(scores, "intervals", "fpr"))
-    text = f"ROC-AUC {metric_said(scores, 'roc_auc')} on {where}, and TPR "
-    text += f"{metric_said(scores, 'tpr')} at a realised false-positive rate of {fpr}{promised}"
-    return f"{text}{_best_floor(scores)}."
-
-
-def _one_class(where: str, scores: Mapping[str, Any], missing: str) -> str:
-    metric, title = ("fpr", "false-positive rate") if missing == "AI" else ("tpr", "TPR")
-    rate = rate_said(dig(scores, "metrics", metric), edges(scores, "intervals", metric))
-    return f"No ROC-AUC on {where}, which has no {missing} program: {title} {rate}."
-
-
-def _best_floor(scores: Mapping[str, Any]) -> str:
-    baselines = floors_of(scores)
-    if not baselines:
-        return ""
-    name, beside = next(iter(baselines.items()))
-    values = ", ".join(
-        f"{DETECTOR_SCORES.short(each.metric)} {score(each.other)}" for each in beside
-    )
-    title = f"the best floor, {FLOOR_NAMES.get(name, name)} ({values})"
-    if is_beaten(beside):
-        return f"; it beats {title}" + (", in both" if len(beside) > 1 else "")
-    by_standing = "; ".join(_joined(beside))
-    verb = (
-        "does not beat" if not any(each.standing == AHEAD for each in beside) else "beats in part"
-    )
-    return f"; it {verb} {title}: {by_standing}"
-
-
-def _joined(beside: list[Beside]) -> list[str]:
-    """Return `ahead in TPR`, `level in ROC-AUC`: what stands alike together."""
-    metrics: dict[str, list[str]] = {}
-    for each in beside:
-        metrics.setdefault(each.standing, []).append(DETECTOR_SCORES.short(each.metric))
-    return [f"{standing} in {' and '.join(names)}" for standing, names in metrics.items()]
-
-
-def _caveat(facts: RunFacts) -> str:
-    if facts.is_sample:
-        note = str(facts.get("data", "note") or "")
-        last = note.rstrip(".").rpartition(". ")[2]
-        return f"The data is a sample: {last[:1].lower()}{last[1:]}." if last else ""
-    return next(iter([*_elsewhere(facts), *_random_start(facts)]), "")
-
-
-def alarms(facts: RunFacts) -> list[str]:
-    """Return what a reader must not miss: broken promises, and data that the audit rejects."""
-    sentences = [promise_said(facts, each) for each in promises(facts) if each.verdict == BROKEN]
-    sentences.sort(key=lambda text: not text.startswith("The promise is broken on unseen humans"))
-    if facts.get("audit", "verdict") == "hopeless":
-        sentences.append(audit_said(facts))
-    return sentences
-
-
-def verdicts(facts: RunFacts) -> list[str]:
-    """Return what the detector is no evidence of, the audit, and the model beside its floors."""
-    has_scores = next(splits(facts), None) is not None
-    sentences = [NO_EVIDENCE] if has_scores or not part(facts.data, "similarity") else []
-    sentences = sentences or [NO_EVIDENCE_SIMILAR]
-    sentences += [audit_said(facts)] if facts.get("audit", "verdict") != "hopeless" else []
-    compared = [(name, scores) for name, scores in splits(facts) if name in COMPARED]
-    sentences += [_against_floors(split_said(facts, name), scores) for name, scores in compared]
-    return [text for text in [*sentences, *similarity_verdicts(facts)] if text]
-
-
-def _against_floors(where: str, scores: Mapping[str, Any]) -> str:
-    """Say in one sentence which floors are beaten, and how the others stand; TF-IDF first."""
-    baselines = floors_of(scores)
-    order = sorted(baselines, key=lambda name: name != "tfidf")
-    beaten = [FLOOR_NAMES.get(name, name) for name in order if is_beaten(baselines[name])]
-    others = [
-        f"{FLOOR_NAMES.get(name, name)} ({'; '.join(_joined(baselines[name]))})"
-        for name in order
-        if not is_beaten(baselines[name])
+def blocks(facts: RunFacts) -> list[Block]:
+    """Return the sections of the report."""
+    is_similar_only = not facts.result.scores and facts.result.similarity.retrieval
+    own = [
+        Text(NO_EVIDENCE_SIMILAR if is_similar_only else NO_EVIDENCE),
+        sections.targets(facts),
+        _scores(facts),
+        _baselines(facts),
+        _promise(facts),
+        _edits(facts),
+        _slices(facts),
+        *_similarity(facts),
+        sections.doubts(_doubts(facts)),
+        _audit(facts),
     ]
-    clauses = [f"beats {listed(beaten)}"] if beaten else []
-    clauses += [f"does not beat {listed(others)}"] if others else []
-    clauses.sort(key=lambda text: bool(order) and FLOOR_NAMES.get(order[0], order[0]) not in text)
-    return f"On {where} it {'; it '.join(clauses)}." if clauses else ""
+    cost = sections.cost(facts, RATES, _loss(facts))
+    inference = [
+        {"what": what, "value": facts.result.inference[name]}
+        for name, what in INFERENCE.items()
+        if facts.result.inference.get(name) is not None
+    ]
+    more = [
+        Table("phases", _phase_rows(facts), {"phase": "of training"}),
+        Table("inference", inference, {"what": "scoring, tokens at hand"}),
+        Table("compile", _compile_rows(facts), {"what": ""}),
+    ]
+    phases = Section("Training by phase, and scoring", more, "phases")
+    return [*own, *cost, phases, *sections.origin(facts, _data(facts))]
 
 
-def listed(names: list[str]) -> str:
+def scored_splits(facts: RunFacts) -> Iterator[tuple[str, Split]]:
+    """Yield name and scores of each scored split: test, held-out, unseen humans, valid, others."""
+    scores = facts.result.scores
+    order = [name for name in DETECTOR_SCORES.splits if name in scores]
+    for name in [*order, *sorted(set(scores) - set(order))]:
+        if scores[name].metrics:
+            yield name, scores[name]
+
+
+def split_title(facts: RunFacts, name: str) -> str:
+    """Return a split in words: what was held out is named."""
+    held_out = facts.result.settings.hold_out if name == "held_out" else None
+    title = DETECTOR_SCORES.splits.get(name, name.replace("_", " "))
+    return f"{title} ({held_out})" if held_out else title
+
+
+def _figure(name: str, draw_it: Callable[[], Any]) -> Figure:
+    return Figure(name, draw.CAPTIONS[name], draw_it)
+
+
+def _loss(facts: RunFacts) -> Figure:
+    return _figure("loss", lambda: draw.loss_figure(facts.result.training))
+
+
+def _roc(facts: RunFacts) -> Figure:
+    def drawn() -> Any:
+        scored = draw.read_scored(facts.run.predictions_path)
+        curves = {split_title(facts, name): scored[name] for name in COMPARED if name in scored}
+        target = facts.result.operating_point.target_fpr
+        return draw.roc_figure(curves, target, facts.result.scores.get("test", Split()))
+
+    return _figure("roc", drawn)
+
+
+def _histogram(facts: RunFacts) -> Figure:
+    def drawn() -> Any:
+        test = draw.read_scored(facts.run.predictions_path).get("test")
+        splits = {split_title(facts, name): scores for name, scores in scored_splits(facts)}
+        return draw.scores_figure(test, facts.result.operating_point, splits)
+
+    return _figure("scores", drawn)
+
+
+# ------------------------------------------------------------------------------------------------
+# How values are written.
+
+
+def _metric(scores: Split | FloorScores, name: str, form: str = ".3f") -> Cell:
+    """Return a score with its interval."""
+    return Cell(scores.metrics.get(name), form, scores.intervals.get(name))
+
+
+def _said(value: Cell) -> str:
+    return str(value) or "undefined"
+
+
+def _difference(values: Sequence[float | None] | None) -> Cell:
+    """Return a difference, which stands before its interval, as a cell; 0 has no sign.
+
+    >>> str(_difference([0.02, 0.01, 0.03])), str(_difference([-0.0002, None, None]))
+    ('+0.020 (+0.010 to +0.030)', '0.000')
+    """
+    if not values or values[0] is None:
+        return Cell()
+    value = values[0] if abs(values[0]) >= 0.0005 else 0.0
+    return Cell(values[0], "+.3f" if value else ".3f", values[1:])
+
+
+def _percent(value: float | None) -> str:
+    return "an unknown rate" if value is None else f"{100 * value:.3g} %"
+
+
+def _listed(names: Sequence[str]) -> str:
     """Write names as a person lists them.
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
+    >>> _listed(["a"]), _listed(["a", "b", "c"])
     ('a', 'a, b and c')
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def details(facts: RunFacts) -> str:
-    """Return what the scores rest on: how many programs, and where it works worst."""
-    main = next(splits(facts), None)
-    sentences = []
+def _place(name: str) -> str:
+    return BASELINES.get(name, name)
+
+
+# ------------------------------------------------------------------------------------------------
+# The model beside baselines.
+
+
+class Standing(NamedTuple):
+    """How the model stands to a baseline in one metric; `difference` is ours less theirs."""
+
+    metric: str
+    other: float
+    difference: Sequence[float | None] | None
+    standing: str
+
+
+def standing_of(
+    ours: float | None, other: float | None, difference: Sequence[float | None] | None
+) -> str:
+    """Say how a score stands to a baseline's: settled by the interval of the difference.
+
+    >>> standing_of(0.9, 0.8, [0.1, 0.05, 0.15]), standing_of(0.9, 0.8, [0.1, -0.05, 0.2])
+    ('ahead', 'level')
+    >>> standing_of(0.9, 0.8, None)
+    'above'
+    """
+    _, low, high = difference or (None, None, None)
+    if low is not None and high is not None:
+        return AHEAD if low > 0 else BEHIND if high < 0 else LEVEL
+    if ours is None or other is None:
+        return ""
+    return ABOVE if ours > other else NOT_ABOVE
+
+
+def standings(scores: Split) -> dict[str, list[Standing]]:
+    """Return by baseline how the model stands in each score that both have; best baseline first.
+
+    Frozen thresholds realise different false-positive rates, so TPRs are compared at one rate, and
+    at the frozen thresholds only where nothing else is known.
+    """
+    at_one_rate = scores.metrics.get("tpr_at_fpr") is not None
+    by_name: dict[str, list[Standing]] = {}
+    for name, baseline in scores.floors.items():
+        for metric in ("roc_auc", "tpr_at_fpr" if at_one_rate else "tpr"):
+            ours, other = scores.metrics.get(metric), baseline.metrics.get(metric)
+            if ours is not None and other is not None:
+                difference = getattr(baseline.lead, metric)
+                stands = standing_of(ours, other, difference)
+                row = Standing(metric, other, difference, stands)
+                by_name.setdefault(name, []).append(row)
+    return dict(sorted(by_name.items(), key=lambda item: [-each.other for each in item[1]]))
+
+
+def _is_beaten(rows: Iterable[Standing]) -> bool:
+    return all(row.standing == AHEAD for row in rows)
+
+
+def _standing_text(rows: Iterable[Standing]) -> str:
+    """Write `ahead in TPR; level in ROC-AUC`: what stands alike together."""
+    metrics: dict[str, list[str]] = {}
+    for row in rows:
+        metrics.setdefault(row.standing, []).append(DETECTOR_SCORES.short(row.metric))
+    return "; ".join(f"{standing} in {' and '.join(names)}" for standing, names in metrics.items())
+
+
+# ------------------------------------------------------------------------------------------------
+# The opening.
+
+
+def _verdict(facts: RunFacts, name: str, scores: Split) -> str:
+    """Return ROC-AUC, TPR and realised FPR of a split, beside its best baseline."""
+    where = split_title(facts, name)
+    if scores.n_ai == 0 or scores.n_human == 0:
+        missing, metric = ("AI", "fpr") if scores.n_ai == 0 else ("human", "tpr")
+        rate, title = _said(_metric(scores, metric, "share")), DETECTOR_SCORES.short(metric)
+        return f"No ROC-AUC on {where}, which has no {missing} program: {title} {rate}."
+    target = facts.result.operating_point.target_fpr
+    text = (
+        f"ROC-AUC {_said(_metric(scores, 'roc_auc'))} on {where}, and TPR "
+        f"{_said(_metric(scores, 'tpr'))} at a realised false-positive rate of "
+        f"{_said(_metric(scores, 'fpr', 'share'))}"
+        + ("" if target is None else f", promised {_percent(target)}")
+    )
+    rows = standings(scores)
+    if not rows:
+        return f"{text}."
+    best = next(iter(rows))
+    values = ", ".join(f"{DETECTOR_SCORES.short(row.metric)} {row.other:.3f}" for row in rows[best])
+    title = f"the best baseline, {_place(best)} ({values})"
+    if _is_beaten(rows[best]):
+        return f"{text}; it beats {title}{', in both' if len(rows[best]) > 1 else ''}."
+    is_ahead = any(row.standing == AHEAD for row in rows[best])
+    verb = "beats in part" if is_ahead else "does not beat"
+    return f"{text}; it {verb} {title}: {_standing_text(rows[best])}."
+
+
+def _similarity_verdict(facts: RunFacts) -> str:
+    main = _main_retrieval(facts)
     if main is not None:
-        name, scores = main
-        text = f"The {name} split: {count(dig(scores, 'n_human'))} human and "
-        text += f"{count(dig(scores, 'n_ai'))} AI programs"
-        tasks = dig(scores, "n_tasks")
-        sentences.append(text + (f" of {count(tasks)} tasks." if tasks is not None else "."))
-        sentences += worst_said(scores)
-    return " ".join(text for text in sentences if text)
+        return _retrieval_text(main)
+    area = next(_pair_rows(facts), {}).get("roc_auc")
+    return f"Pairs of the same task: ROC-AUC {area}." if area else sections.unscored(facts)
 
 
-def glossary(facts: RunFacts) -> list[str]:
-    """Return one line for each term that the head of the report uses."""
-    scores_by_split, lines = dict(splits(facts)), []
-    if scores_by_split:
-        lines.append(
-            "TPR: the share of AI programs that are called AI. FPR, the false-positive rate: that "
-            "of human programs; promised on the humans that the threshold was chosen on, realised "
-            "on others. Undecided: neither called AI nor cleared, as the score lies in a band."
+def _key_figures(facts: RunFacts, name: str, scores: Split) -> list[KeyFigure]:
+    where, target = split_title(facts, name), facts.result.operating_point.target_fpr
+    rows = standings(scores)
+    best = next(iter(rows), "")
+    notes = {"roc_auc": "", "fpr": "" if target is None else f"promised {_percent(target)}"}
+    if best:
+        notes["roc_auc"] = f"best baseline {rows[best][0].other:.3f}"
+    forms, figures = {"roc_auc": ".3f", "fpr": "share"}, []
+    for metric, note in notes.items():
+        value, edges = scores.metrics.get(metric), scores.intervals.get(metric)
+        if value is not None:
+            note = "; ".join(filter(None, [interval(edges, forms[metric]), note]))
+            title = f"{DETECTOR_SCORES.short(metric)} on {where}"
+            figures.append(KeyFigure(title, written(value, forms[metric]), note))
+    return figures
+
+
+def _mrr_figure(facts: RunFacts) -> KeyFigure | None:
+    main = _main_retrieval(facts)
+    if main is None or main.mrr is None:
+        return None
+    note = f"{interval(main.mrr_interval)}, {count(main.pool_size)} programs in the pool"
+    return KeyFigure("MRR of similarity", f"{main.mrr:.3f}", note.strip(", "))
+
+
+def _caveats(facts: RunFacts) -> list[str]:
+    """Return what to hold against the verdict, the first of which opens the report."""
+    sample = [sections.sample_caveat(facts)] if facts.is_sample else []
+    return [*filter(None, sample), *_elsewhere(facts), *sections.random_start(facts)]
+
+
+# ------------------------------------------------------------------------------------------------
+# Scores, baselines, and the promise of the threshold.
+
+
+def _scores(facts: RunFacts) -> Section:
+    rows, shown = [], DETECTOR_SCORES.names("test", PAGE)
+    for split, scores in scored_splits(facts):
+        for name in (name for name in shown if name in scores.metrics):
+            value = scores.metrics[name]
+            label = "–" if value is None else ""
+            cell = Cell(value, ".3f", scores.intervals.get(name), label)
+            metric = Cell(name, label=DETECTOR_SCORES.title(name))
+            rows.append({"split": split, "metric": metric, "value": cell})
+    sizes = [
+        f"{split_title(facts, name)} {count(scores.n_human)} human and {count(scores.n_ai)} "
+        f"AI programs" + (f" of {count(scores.n_tasks)} tasks" if scores.n_tasks else "")
+        for name, scores in scored_splits(facts)
+        if scores.n_human is not None and scores.n_ai is not None
+    ]
+    note = (
+        "AI is the positive class; all at the frozen threshold, but for the areas. Intervals: "
+        "95 %, by resampling tasks; Clopper-Pearson for FPR, which takes human programs as "
+        "independent and so is too narrow where tasks or people repeat. TPR: the share of AI "
+        "programs that are called AI; FPR: that of human programs; TPR at promised FPR: with a "
+        "threshold that gives this rate on the split itself, so that scorers can be compared. A "
+        "dash: undefined, as the split has one class."
+    )
+    bins = [
+        {"split": split} | {key: one.get(key) for key in ("low", "high", "n", "mean_p", "share_ai")}
+        for split, scores in scored_splits(facts)
+        for one in scores.reliability
+    ]
+    return Section(
+        "Scores",
+        [
+            Table("scores", rows, spread=("split", "value")),
+            *texts([f"Scored: {'; '.join(sizes)}." if sizes else ""]),
+            _histogram(facts),
+            Section("Bins of probabilities", [Table("reliability", bins)], in_text=False),
+        ],
+        "scores",
+        note,
+        is_open=True,
+    )
+
+
+def _baselines(facts: RunFacts) -> Section:
+    """Return the model and its baselines by split, each at its own frozen threshold.
+
+    On valid every threshold was chosen, so nothing is compared there.
+    """
+    areas, rates, frozen = [], [], []
+    for split, scores in scored_splits(facts):
+        for name, values in _scorers(scores) if split != "valid" else ():
+            if name != MODEL and values.skipped:
+                continue
+            lead = FloorLead() if name == MODEL else values.lead
+            row = {"split": split, "scorer": _place(name)}
+            plain = {rate: Cell(values.metrics.get(rate), ".3f") for rate in ("tpr", "fpr")}
+            for metric, rows in (("roc_auc", areas), ("tpr_at_fpr", rates)):
+                difference = getattr(lead, metric)
+                ours, other = scores.metrics.get(metric), values.metrics.get(metric)
+                cells = {metric: _metric(values, metric), "difference": _difference(difference)}
+                is_own = name == MODEL
+                cells["standing"] = "" if is_own else standing_of(ours, other, difference)
+                rows += [row | cells] if other is not None else []
+            frozen.append(row | plain)
+    note = (
+        "Baselines: cheap scorers, trained on the same rows, that a model should beat; each has "
+        "its own threshold, frozen at the same promise: TPR and FPR are of that. Difference: ours "
+        "minus the baseline's, on the same resamples. Ahead or behind: its 95 % interval leaves "
+        "out 0; level: it holds 0."
+    )
+    content = [
+        Table("floors", areas, HEADS),
+        Table("floors_at_fpr", rates, HEADS),
+        Table("floors_frozen", frozen, {"tpr": "TPR at its threshold", "fpr": "FPR"}),
+        *_skipped(s for _, scores in scored_splits(facts) for s in scores.floors.items()),
+    ]
+    return Section("Beside cheap scorers", content, "baselines", note)
+
+
+def _skipped(floors: Iterable[tuple[str, Any]]) -> list[Text]:
+    """Say which baselines have no scores, and why."""
+    why = {f"{_place(name)} ({floor.skipped})": None for name, floor in floors if floor.skipped}
+    return [Text(f"Not scored: {'; '.join(why)}.", NOTE)] if why else []
+
+
+def _scorers(scores: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the model and each baseline, where there are any, with their scores."""
+    yield from {MODEL: scores, **scores.floors}.items() if scores.floors else ()
+
+
+class Promise(NamedTuple):
+    """The false-positive rate of a split beside the promised one.
+
+    `verdict`: broken, where the whole interval lies above the promise; kept, where it lies below;
+    else open.
+    """
+
+    split: str
+    scores: Split
+    promised: float
+    verdict: str
+
+
+def _promises(facts: RunFacts) -> Iterator[Promise]:
+    """Yield the promise of the threshold beside what each split realised, but for valid."""
+    target = facts.result.operating_point.target_fpr
+    for name, scores in scored_splits(facts):
+        if target is None or scores.metrics.get("fpr") is None or name == "valid":
+            continue  # the threshold was chosen on valid: there it holds by construction
+        low, high = scores.intervals.get("fpr") or (None, None)
+        verdict = BROKEN if (low or 0) > target else OPEN
+        verdict = KEPT if high is not None and high <= target else verdict
+        yield Promise(name, scores, target, verdict)
+
+
+def _broken_text(facts: RunFacts, promise: Promise) -> str:
+    """Say that the promise of the threshold is broken on a split."""
+    where, scores = split_title(facts, promise.split), promise.scores
+    humans = f" of {count(scores.n_human)}" if scores.n_human is not None else ""
+    tasks = f" of {count(scores.n_tasks)} tasks" if scores.n_tasks is not None else ""
+    realised = (
+        f"{_said(_metric(scores, 'fpr', 'share'))}{humans} human programs{tasks} are called AI, "
+        f"promised {_percent(promise.promised)}"
+    )
+    return (
+        f"The promise is broken on {where}: {realised}. Flag nobody like them with this "
+        "threshold; `nbhelpers calibrate` fixes one on their own human code."
+    )
+
+
+def _promise(facts: RunFacts) -> Section:
+    rows = [
+        {
+            "split": split,
+            "human_programs": scores.n_human,
+            "tasks": scores.n_tasks,
+            "promised": Cell(promised, label=_percent(promised)),
+            "realised": _metric(scores, "fpr", "share"),
+            "promise": verdict,
+        }
+        for split, scores, promised, verdict in _promises(facts)
+    ]
+    precision = [
+        {
+            "split": split,
+            "share_of_AI": Cell(prevalence, label=f"{100 * float(prevalence):g} %"),
+            "precision": Cell(values.precision, ".3f", values.precision_interval),
+        }
+        for split, scores in scored_splits(facts)
+        for prevalence, values in scores.at_prevalence.items()
+    ]
+    note = (
+        "Kept: the whole interval lies below the promise; broken: above it; else open. It takes "
+        "programs as independent: of few tasks, or few people, even a kept promise says little. "
+        "Precision, the share of calls that are right, depends on how much of the code is AI code. "
+        "Undecided: neither called AI nor cleared."
+    )
+    content = [
+        Table("threshold", _point_rows(facts), {"what": ""}),
+        Table("promise", rows, {"promised": "promised FPR", "realised": "realised FPR"}),
+        Table("prevalence", precision, spread=("split", "precision")),
+    ]
+    return Section("Threshold, promise and precision", content, "promise", note)
+
+
+def _point_rows(facts: RunFacts) -> list[dict[str, Any]]:
+    """Return the threshold, what it was chosen on, and what that can promise."""
+    point = facts.result.operating_point
+    target, promised = point.target_fpr, point.promised_fpr
+    humans = "" if point.n_humans is None else f"{count(point.n_humans)} human programs"
+    rows = {
+        "threshold, frozen": Cell(point.threshold),
+        "chosen on": ", ".join(filter(None, [humans, point.chosen_on])),
+        "promised false-positive rate": Cell(target, label=_percent(target) if target else ""),
+        "realised there": Cell(point.valid_fpr, "share", point.valid_fpr_interval),
+        "what so many humans promise, one-sided": Cell(promised, "share"),
+    }
+    if target and promised is not None and promised > target and 0 < target < 1:
+        rows["humans needed for the promise, none above the threshold"] = humans_needed(target)
+    rows["temperature, fitted on valid"] = Cell(point.temperature, ".3g")
+    if point.abstain and None not in point.abstain:
+        rows["undecided: probabilities"] = interval(point.abstain, ".4g")
+        rows["of validation's AI programs below these, at most"] = Cell(
+            point.target_miss_rate, label=_percent(point.target_miss_rate)
         )
-    if any(floors_of(scores) for scores in scores_by_split.values()):
-        lines.append(
-            "Floors: cheap scorers, trained on the same rows, that a model should beat; each has "
-            "its own threshold, frozen at the same promise. Ahead or behind: the 95 % interval of "
-            "the difference leaves out 0; level: it holds 0. TPR at promised FPR: with a threshold "
-            "that gives this rate on the split itself, so that scorers can be compared."
-        )
-    if part(facts.data, "similarity"):
-        lines.append(
-            "MRR: the mean of 1 / rank of the first program of the same task. MAP@R: the mean "
-            "precision over the first R ranks, R being the number of such programs."
-        )
-    return lines
+    return [{"what": what, "value": value} for what, value in rows.items() if str(value)]
 
 
-def cautions(facts: RunFacts) -> list[str]:
-    """Return what a terminal's reader should hold against the scores, the sample's note first."""
-    note = facts.get("data", "note")
+# ------------------------------------------------------------------------------------------------
+# Edits and slices.
+
+
+def _edits(facts: RunFacts) -> Section:
+    """Return what each edit does: to AI programs, and to human programs."""
+    edits = facts.result.scores.get("test", Split()).edits
+    of_ai, of_humans = [], []
+    for name, edit in edits.items():
+        for scorer, scores in {MODEL: edit, **edit.floors}.items():
+            row = {"edit": Cell(name, label=EDITS.get(name, name)), "scorer": _place(scorer)}
+            before, after, loss = scores.tpr_unedited, scores.tpr, scores.tpr_loss_interval
+            lost = None if before is None or after is None else before - after
+            if lost is not None:
+                rates = {"TPR_before": Cell(before, ".3f"), "TPR_after": Cell(after, ".3f")}
+                rates |= {"lost": _difference([lost, *(loss or (None, None))])}
+                of_ai.append(row | {"programs": edit.n_ai} | rates)
+            if scores.fpr is not None:
+                rates = {"FPR_before": Cell(scores.fpr_unedited, ".3f")}
+                rates |= {"FPR_after": Cell(scores.fpr, ".3f", scores.fpr_interval)}
+                of_humans.append(row | {"programs": edit.n_human} | rates)
+    note = (
+        "Test programs after an edit that keeps their meaning, at the same threshold. Before and "
+        "after are the programs that the edit changes."
+    )
+    content = [
+        Table("edits", of_ai, {"programs": "AI", "lost": "TPR lost"}),
+        Table("edits_of_humans", of_humans, {"programs": "human"}),
+        _figure("edits", lambda: draw.edits_figure(edits)),
+    ]
+    return Section("Edits", content, "edits", note)
+
+
+def _slices(facts: RunFacts) -> Section:
+    """Return where the detector works, and where it fails worst."""
+    rows, means = [], []
+    for split, scores in scored_splits(facts):
+        for one in scores.slices:
+            worst = [DETECTOR_SCORES.short(n) for n, w in _worst(scores) if _is_same(w, one)]
+            row = {"split": split, "by": str(one.by or ""), "value": str(one.value or "")[:80]}
+            row |= {"n_human": one.n_human, "n_ai": one.n_ai, "roc_auc": Cell(one.roc_auc, ".3f")}
+            row |= {"tpr": Cell(one.tpr, ".3f", one.tpr_interval)}
+            row |= {"fpr": Cell(one.fpr, ".3f", one.fpr_interval), "worst": ", ".join(worst)}
+            rows.append(row)
+        for kind, values in scores.macro.items():
+            mean = {name: Cell(values.get(name), ".3f") for name in ("roc_auc", "tpr", "fpr")}
+            is_known = any(cell.value is not None for cell in mean.values())
+            means += [{"split": split, "by": kind} | mean] if is_known else []
+    main = next(scored_splits(facts), None)
+    test, target = facts.result.scores.get("test", Split()), facts.result.operating_point.target_fpr
+    content = [
+        *texts([_worst_text(main[1])] if main else []),
+        _figure("slices", lambda: draw.slices_figure(test.slices, target)),
+        Table("slices", rows, HEADS),
+        Section("Means, each slice counted once", [Table("macro", means, HEADS)], in_text=False),
+    ]
+    return Section("Slices", content, "slices", in_text=False)
+
+
+def _worst(scores: Split) -> Iterator[tuple[str, Slice]]:
+    """Yield the worst slice of each score, where another large slice does better."""
+    for name in ("tpr", "fpr", "roc_auc"):
+        worst = scores.worst.get(name)
+        value = getattr(worst, name, None)
+        large = [getattr(one, name) for one in scores.slices if _is_large(one, name)]
+        if worst is not None and value is not None and set(large) - {None, value}:
+            yield name, worst
+
+
+def _is_same(one: Slice, other: Slice) -> bool:
+    return (one.by, one.value) == (other.by, other.value)
+
+
+def _is_large(one: Slice, metric: str) -> bool:
+    """Whether a slice has enough programs of the classes that a score is about."""
+    counts = {"tpr": (one.n_ai,), "fpr": (one.n_human,)}.get(metric, (one.n_ai, one.n_human))
+    return all((number or 0) >= MIN_ROWS for number in counts)
+
+
+def _worst_text(scores: Split) -> str:
+    clauses = []
+    for name, one in _worst(scores):
+        cell = Cell(getattr(one, name), ".3f", getattr(one, f"{name}_interval", None))
+        clauses.append(f"{DETECTOR_SCORES.short(name)} {cell} at {one.by} = {one.value}")
+    limit = f"of at least {MIN_ROWS} programs of each class that counts"
+    return f"Worst slices, {limit}: {'; '.join(clauses)}." if clauses else ""
+
+
+# ------------------------------------------------------------------------------------------------
+# The similarity space.
+
+
+def _main_retrieval(facts: RunFacts) -> Retrieval | None:
+    """Return the row of all languages on test, else the first one."""
+    rows = facts.result.similarity.retrieval
+    order = sorted(rows, key=lambda row: (not row.query == row.pool == "all", row.split != "test"))
+    return next(iter(order), None)
+
+
+def _direction(row: Retrieval) -> str:
+    """Write which queries look into which pool."""
+    query, pool = row.query or "all", row.pool or "all"
+    return "all languages" if query == pool == "all" else f"{query} to {pool}"
+
+
+def _retrieval_text(row: Retrieval) -> str:
+    clauses = [
+        f"MRR {_said(Cell(row.mrr, '.3f', row.mrr_interval))}, MAP@R "
+        f"{_said(Cell(row.map_at_r, '.3f', row.map_at_r_interval))} for {count(row.n_queries)} "
+        f"queries in a pool of {count(row.pool_size)} programs ({row.split or 'test'}, "
+        f"{_direction(row)})"
+    ]
+    for name, baseline in row.floors.items():
+        stands = standing_of(row.mrr, baseline.mrr, baseline.lead)
+        if baseline.mrr is not None and stands:
+            verb, difference = "beats" if stands == AHEAD else "does not beat", baseline.lead
+            by = f", difference {cell}" if str(cell := _difference(difference)) else ""
+            clauses.append(f"it {verb} {_place(name)} (MRR {baseline.mrr:.3f}{by})")
+    return f"{'; '.join(clauses)}."
+
+
+def _pair_difference(baseline: PairFloor) -> Cell:
+    """Return the difference in ROC-AUC, which stands alone or by metric."""
+    lead = baseline.lead
+    return _difference(lead.get("roc_auc") if isinstance(lead, Mapping) else lead)
+
+
+def _similarity(facts: RunFacts) -> list[Section]:
+    main = _main_retrieval(facts)
+    note = (
+        "Every query looks for programs of its own task among the others of the pool. MRR: the "
+        "mean of 1 / rank of the first of these. MAP@R: the mean precision over the first R ranks, "
+        "R being their number. Ahead or behind: the interval of the difference leaves out 0; "
+        "level: it holds 0. Raw encoder: the same model before this training."
+    )
+    pair_note = (
+        "Pairs of one task against hard negatives of another: same language, like length. The "
+        "threshold is from validation tasks."
+    )
+    retrieval = [*texts([_retrieval_text(main)] if main else []), *_retrieval_tables(facts)]
+    floors = facts.result.similarity.pairs.floors
+    pairs = [Table("pairs", list(_pair_rows(facts)), HEADS), *_skipped(floors.items())]
+    return [
+        Section("Similarity: finding programs of the same task", retrieval, "retrieval", note),
+        Section("Similarity: pairs of the same task", pairs, "pairs", pair_note),
+    ]
+
+
+def _retrieval_tables(facts: RunFacts) -> list[Block]:
+    """Return one row per retrieval and scorer, baselines below the model; all languages first."""
+    ranks, precisions = [], []
+    rows = facts.result.similarity.retrieval
+    for row in sorted(rows, key=lambda row: row.query != "all"):
+        for name, values in _scorers(row):
+            of_pool = {"split": row.split, "query": row.query, "pool": row.pool}
+            scorer = {"scorer": _place(name)}
+            if values.mrr is not None:
+                lead = None if name == MODEL else values.lead
+                mrr = Cell(values.mrr, ".3f", values.mrr_interval)
+                stands = "" if name == MODEL else standing_of(row.mrr, values.mrr, lead)
+                cells = {"mrr": mrr, "difference": _difference(lead), "standing": stands}
+                ranks.append(of_pool | scorer | cells)
+                of_pool |= {"queries": row.n_queries, "pool_size": row.pool_size}
+                map_at_r = Cell(values.map_at_r, ".3f", values.map_at_r_interval)
+                precisions.append(of_pool | scorer | {"map_at_r": map_at_r})
+    floors = [floor for row in rows for floor in row.floors.items()]
+    return [
+        Table("retrieval", ranks, HEADS),
+        Table("retrieval_precision", precisions, HEADS),
+        *_skipped(floors),
+    ]
+
+
+def _pair_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
+    pairs = facts.result.similarity.pairs
+    for name, values in {MODEL: pairs, **pairs.floors}.items() if pairs.roc_auc is not None else ():
+        area = Cell(values.roc_auc, ".3f", values.roc_auc_interval)
+        if values.roc_auc is None:
+            continue
+        others = ("average_precision", "accuracy", "f1")
+        yield {
+            "scorer": _place(name),
+            "roc_auc": area,
+            "difference": Cell() if name == MODEL else _pair_difference(values),
+            **{other: Cell(getattr(values, other), ".3f") for other in others},
+        }
+
+
+# ------------------------------------------------------------------------------------------------
+# What to hold against the scores.
+
+
+def _doubts(facts: RunFacts) -> list[str]:
+    """Return what to hold against the scores, but for what the opening has already."""
+    note, known = facts.result.data.note, facts.result.operating_point.warnings
     sentences = [str(note)] if facts.is_sample and note else []
-    sentences += [promise_said(facts, each) for each in promises(facts) if each.verdict != BROKEN]
-    warned = len(audit_warnings(facts))
-    more = [f"The audit of the data has {count(warned)} warnings; the page lists them."]
-    return [*sentences, *doubts(facts), *(more if warned else [])]
-
-
-def doubts(facts: RunFacts) -> list[str]:
-    """Return what to hold against the scores, but for what a section of the page has already."""
-    first, known = headline(facts), rows(facts.data, "operating_point", "warnings")
-    sentences = [text for doubt in DOUBTS for text in doubt(facts) if text not in first]
-    return sentences + [text for text in facts.get("warnings") or [] if text not in known]
+    sentences += _caveats(facts)[1:]
+    sentences += [*_few_programs(facts), *_worst_edits(facts)]
+    if facts.result.settings.class_weights == "balanced":
+        sentences.append(
+            "Both classes weigh alike in training, so a probability is meant for equal shares of "
+            "human and AI code; where the shares differ, that adds to the calibration error."
+        )
+    skipped = facts.result.training.skipped_steps
+    if skipped:
+        sentences.append(f"{count(skipped)} optimizer steps were skipped, as gradients overflowed.")
+    return sentences + [text for text in facts.result.warnings if text not in known]
 
 
 def _elsewhere(facts: RunFacts) -> Iterator[str]:
     """Tell how the detector does on data of another kind, beside test."""
-    scores_by_split = dict(splits(facts))
-    test, other = scores_by_split.get("test"), scores_by_split.get("held_out")
-    if test and other and dig(other, "metrics", "roc_auc") is not None:
+    splits = dict(scored_splits(facts))
+    other = splits.get("held_out")
+    if "test" in splits and other and other.metrics.get("roc_auc") is not None:
         yield (
-            f"On {split_said(facts, 'held_out')} ROC-AUC is {metric_said(other, 'roc_auc')} and "
-            f"TPR {metric_said(other, 'tpr')}."
+            f"On {split_title(facts, 'held_out')} ROC-AUC is {_metric(other, 'roc_auc')} and "
+            f"TPR {_said(_metric(other, 'tpr'))}."
         )
 
 
 def _few_programs(facts: RunFacts) -> Iterator[str]:
     few: dict[str, list[str]] = {}
-    for name, scores in splits(facts):
-        where = split_said(facts, name)
-        for key, title in (("n_human", "human"), ("n_ai", "AI")):
-            number = dig(scores, key)
-            if number is None or number >= FEW or (not number and name == "unseen_humans"):
-                continue
-            if number:
-                few.setdefault(where, []).append(f"{count(number)} {title}")
-            else:
+    for name, scores in scored_splits(facts):
+        where = split_title(facts, name)
+        for number, title in ((scores.n_human, "human"), (scores.n_ai, "AI")):
+            if number == 0 and name != "unseen_humans":
                 yield f"No {title} program in {where}: what needs both classes is undefined."
+            elif number and number < FEW:
+                few.setdefault(where, []).append(f"{count(number)} {title}")
     if few:
         clauses = [f"{' and '.join(counts)} programs in {where}" for where, counts in few.items()]
-        yield f"Only {listed(clauses)}: intervals are rough."
+        yield f"Only {_listed(clauses)}: intervals are rough."
 
 
-def _edits(facts: RunFacts) -> Iterator[str]:
+def _worst_edits(facts: RunFacts) -> Iterator[str]:
     """Name the edit that costs most of the detected programs, where it is half of them."""
-    for name, scores in splits(facts):
-        losses = {
-            edit: (dig(values, "tpr_unedited"), dig(values, "tpr"))
-            for edit, values in part(scores, "edits").items()
+    for name, scores in scored_splits(facts):
+        known = {
+            edit: (values.tpr_unedited, values.tpr)
+            for edit, values in scores.edits.items()
+            if values.tpr_unedited and values.tpr is not None
         }
-        known = {e: (b, a) for e, (b, a) in losses.items() if b and a is not None}
-        worst = max(known, key=lambda e: known[e][0] - known[e][1], default=None)
-        if worst is not None and known[worst][0] - known[worst][1] >= LARGE_LOSS * known[worst][0]:
-            before, after = known[worst]
+        edit = max(known, key=lambda edit: known[edit][0] - known[edit][1], default="")
+        before, after = known.get(edit, (0.0, 0.0))
+        if edit and before - after >= LARGE_LOSS * before:
             yield (
-                f"An edit hides AI programs: once they are {EDITED.get(worst, worst)}, TPR on "
-                f"{split_said(facts, name)} falls from {score(before)} to {score(after)}."
+                f"An edit hides AI programs: once they are {EDITS.get(edit, edit)}, TPR on "
+                f"{split_title(facts, name)} falls from {before:.3f} to {after:.3f}."
             )
 
 
-def _truncated(facts: RunFacts) -> list[str]:
-    cut, length = dig(facts.data, "data", "truncated"), facts.get("settings", "seq_len")
-    is_said = any("longer than" in text for text in rows(facts.data, "warnings"))
-    if not cut or is_said or length is None:
-        return []
-    return [f"{count(cut)} programs of the data are longer than {count(length)} tokens, and cut."]
+def _audit_text(facts: RunFacts) -> str:
+    """Return the verdict of the audit with its reasons."""
+    audit = facts.result.audit
+    if not audit.verdict:
+        return ""
+    went_on = facts.result.settings.on_failed_audit == "go_on" and audit.verdict == "hopeless"
+    text = f"Audit of the data: {audit.verdict}"
+    text += ", and the run went on as it was told" if went_on else ""
+    reasons = "; ".join(reason.rstrip(".") for reason in audit.reasons)
+    return f"{text}: {reasons}." if reasons else f"{text}."
 
 
-def _random_start(facts: RunFacts) -> list[str]:
-    is_random = facts.get("model", "random_weights") is True and not facts.is_evaluation
-    if not is_random or facts.get("settings", "model") in DETECTOR.models.embedded:
-        return []
-    return ["The model started from random weights, not from pretrained ones."]
-
-
-def _skipped(facts: RunFacts) -> list[str]:
-    skipped = dig(facts.data, "training", "skipped_steps")
-    return (
-        [f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."]
-        if skipped
-        else []
+def _audit(facts: RunFacts) -> Section:
+    audit = facts.result.audit
+    rows = [
+        {
+            "feature": str(one.feature or "")[:80],
+            "AUC_raw": Cell(one.raw, ".3f"),
+            "AUC_canonical": Cell(one.canonical, ".3f"),
+            "higher_in": one.higher_in,
+        }
+        for one in audit.facts.features[:MOST_FEATURES]
+    ]
+    note = (
+        "Area under the ROC curve of each of these features alone, of the code as it is and in the "
+        "form that the model reads."
     )
-
-
-DOUBTS = (_elsewhere, _few_programs, _edits, _truncated, _random_start, _skipped)
-
-# The parts of a report that stand in modules of their own, under the names that every job has.
-
-
-def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
-    """Return what makes each table, by its name."""
-    from nbhelpers.reports.detector_tables import makers
-
-    return makers()
-
-
-def score_lines(facts: RunFacts, tables: Tables) -> list[str]:
-    """Return the scores of each split for a terminal."""
-    from nbhelpers.reports.detector_tables import score_lines as lines
-
-    return lines(facts, tables)
-
-
-def cost_lines(facts: RunFacts) -> list[str]:
-    """Return what else a terminal shows of the run."""
-    from nbhelpers.reports.detector_tables import cost_lines as lines
-
-    return lines(facts)
-
-
-def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
-    """Return the HTML below the head of the page."""
-
-    parts = (middle, cost, origin)
-    return "".join(part(facts, tables, plots) for part in parts)
-
-
-def figures(facts: RunFacts) -> dict[str, Figure | None]:
-    """Draw the figures, by their names."""
-    from nbhelpers.reports.figures_jobs import figures as drawn
-
-    return drawn(facts)
-
-
-def captions() -> dict[str, str]:
-    """Return what the figures show, where it is not what those of other jobs show."""
-    from nbhelpers.reports.figures_jobs import DETECTOR_CAPTIONS
-
-    return DETECTOR_CAPTIONS
+    content = [
+        *texts([_audit_text(facts), *audit.warnings]),
+        *([Text(note, NOTE)] if rows else []),
+        Table("features", rows),
+    ]
+    return Section("Audit of the data", content, "audit")
 
 
 # ------------------------------------------------------------------------------------------------
-# The middle of a detector's page: scores, promise, floors, edits, similarity and doubts.
+# Cost and data.
 
 
-Plots = Mapping[str, Path]
-Cells = Callable[["pd.DataFrame"], "pd.DataFrame"]
-SHOWN_ROWS = 40  # of slices; the others are folded away
-MOST_ROWS = 400  # of those, on the page; the table of the report has all
-MOST_PARTS = 60
-MOST_LINES, MOST_CHARACTERS = 12, 300  # of what the checks of the data found
-FEATURES = 5
-_BRACKETS = re.compile(r"\([^()]*\)")
+def _phase_rows(facts: RunFacts) -> list[dict[str, Any]]:
+    phases = {name: seconds for name, seconds in facts.result.phases.items() if seconds}
+    return [
+        {
+            "phase": name.removesuffix("_s"),
+            "seconds": Cell(seconds, "duration"),
+            "share": Cell(seconds / sum(phases.values()), "share"),
+        }
+        for name, seconds in phases.items()
+    ]
 
 
-def middle(facts: RunFacts, tables: Tables, plots: Plots) -> str:
-    """Return the sections between the head and the cost of a run."""
-    note = str(facts.get("data", "note") or "")
-    against = [text for text in [note, *doubts(facts)] if text]
-    return (
-        section("Targets", table_of(target_cells(tables.get("targets"))))
-        + _scores(facts, tables, plots)
-        + _point(facts, tables)
-        + _parts(facts, tables, plots)
-        + _similarity(tables)
-        + section("What to hold against these scores", "".join(paragraph(t) for t in against))
-        + section("Audit of the data", _audit(facts, tables))
-    )
+def _compile_rows(facts: RunFacts) -> list[dict[str, Any]]:
+    """Return how often layers were compiled anew, and how compiled compares with eager."""
+    compiled = facts.result.compile
+    test = {f"compiled beside eager, {k}": v for k, v in compiled.self_test.items() if k != "is_on"}
+    rows = {"torch.compile": {True: "on", False: "off"}.get(compiled.is_on)}
+    rows |= {"recompiles": compiled.recompiles, **test}
+    return [
+        {"what": what.replace("_", " "), "value": value}
+        for what, value in rows.items()
+        if value is not None
+    ]
 
 
-def cost(facts: RunFacts, tables: Tables, plots: Plots) -> str:
-    """Return what the run took: memory, time, GPUs, and how the training went."""
-    memory = paragraph(memory_sentence(tables)) if "memory" in tables else ""
-    memory += _figure(facts, plots, "memory") + memory_parts(facts, tables, plots)
-    sentences = [phases_said(facts), compile_said(facts), speed_said(facts), inference_said(facts)]
-    time = table_of(_longer(tables.get("timing"))) + table_of(tables.get("time"))
-    time += "".join(paragraph(text) for text in sentences)
-    return (
-        section("Memory", memory)
-        + section("Time", time)
-        + section("GPUs", table_of(tables.get("gpus")) + _figure(facts, plots, "gpu"))
-        + section("Training", table_of(tables.get("training")) + _figure(facts, plots, "loss"))
-    )
-
-
-def origin(facts: RunFacts, tables: Tables, plots: Plots) -> str:
-    """Return the data, the settings, and what is needed to cite or repeat the run."""
-    import pandas as pd
-
-    parts, problems = tables.get("data_parts"), data_found(facts)
-    data = table_of(data_cells(tables.get("data"), None if parts is None else parts[:MOST_PARTS]))
-    data += _figure(facts, plots, "lengths") + "".join(paragraph(text, "note") for text in problems)
-    cites = [row for row in citation(facts).items() if row[0] != "data note"]  # among the doubts
-    cited = pd.DataFrame(cites, columns=["to cite", "value"])
-    settings = table_of(setting_cells(tables.get("settings")))
-    return (
-        section("Data", data)
-        + section("Settings that differ from the base preset", settings)
-        + section("To cite or repeat this run", table_of(cited, classes="long"))
-    )
-
-
-def _longer(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Leave out the phases that took no time worth a line."""
-    return None if table is None else table[~(table["seconds"] < 0.05)]
-
-
-def _audit(facts: RunFacts, tables: Tables) -> str:
-    listed = "".join(f"<li>{html.escape(text)}</li>" for text in audit_warnings(facts))
-    features = tables.get("features")
-    note = "Area under the ROC curve of each of these features alone, of the code as it is and in "
-    note = paragraph(f"{note}the form that the model reads.", "note")
-    listed = f"<ul class='note'>{listed}</ul>" if listed else ""
-    return listed + ("" if features is None else note + table_of(features[:FEATURES].round(3)))
-
-
-def _scores(facts: RunFacts, tables: Tables, plots: Plots) -> str:
-    note = (
-        "AI is the positive class; all at the frozen threshold, but for the areas. Intervals: "
-        "95 %, by resampling tasks; Clopper-Pearson for FPR, which takes human programs as "
-        "independent and so is too narrow where tasks or people repeat. A dash: undefined, as the "
-        "split has one class."
-    )
-    return (
-        section("Scores", _lines(score_cells(tables.get("scores"))), note)
-        + section(
-            "Beside the floors",
-            _lines(floor_cells(tables.get("floors"))),
-            "Leads: ours minus the floor's, on the same resamples.",
-        )
-        + _figure(facts, plots, "roc")
-        + _figure(facts, plots, "scores")
-    )
-
-
-def _point(facts: RunFacts, tables: Tables) -> str:
-    table = promise_cells(tables.get("promise"), tables.get("prevalence"))
-    note = (
-        "Kept: the whole interval lies below the promise; broken: above it; else open. It takes "
-        "programs as independent: of few tasks, or few people, even a kept promise says little. "
-        "Precision, the share of calls that are right, depends on how much of the code is AI code."
-    )
-    content = paragraph(point_said(facts)) + _lines(table)
-    content += paragraph(abstain_said(facts)) + paragraph(calibration_said(facts))
-    return section("Threshold, promise and precision", content, note if len(table) else "")
-
-
-def _parts(facts: RunFacts, tables: Tables, plots: Plots) -> str:
-    edits = (
-        "The meaning of each program stays, and so does the threshold. AI programs edited: TPR; "
-        "human programs edited: FPR. Before and after are the programs that the edit changes."
-    )
-    return (
-        section("Edits", _lines(edited_cells(tables.get("edits"))), edits)
-        + _figure(facts, plots, "edits")
-        + section("Slices", _slices(facts, tables) + _figure(facts, plots, "slices"))
-    )
-
-
-def _slices(facts: RunFacts, tables: Tables) -> str:
-    """Return the slices that are not all of their split, the crossed kinds left to the table."""
-    table = tables.get("slices")
-    if table is None:
-        return ""
-    kinds = table.groupby(["split", "by"])["value"].transform("size")
-    is_shown = ~table["by"].str.contains(" x ", regex=False) & (kinds > 1)
-    is_shown = (is_shown | (table["worst"] != "")) & (table["split"] != "valid")
-    means = list(means_said(facts))
-    means_text = f"Means on test, each slice counted once: {'; '.join(means)}." if means else ""
-    rest = len(table) - int(is_shown.sum())
-    more = f"{count(rest)} more stand in result.json: of valid, crossed, or all of their split."
-    return _folded(table[is_shown], slice_cells, "slices") + paragraph(
-        f"{means_text} {more if rest else ''}".strip(), "note"
-    )
-
-
-def _folded(table: pd.DataFrame | None, cells: Cells, what: str, *, first: int = SHOWN_ROWS) -> str:
-    """Return the first rows of a table, and the others folded away."""
-    if table is None:
-        return ""
-    shown, rest = _lines(cells(table[:first])), table[first:]
-    if not len(rest):
-        return shown
-    more = _lines(cells(rest[:MOST_ROWS]))
-    title = f"{count(len(rest))} {'more ' if first else ''}{what}"
-    return f"{shown}<details><summary>{title}</summary>{more}</details>"
-
-
-def _similarity(tables: Tables) -> str:
-    retrieval = (
-        "Every query looks for programs of its own task among the others of the pool. A lead that "
-        "holds 0 in its interval is none. Raw encoder: the same model before this training."
-    )
-    pairs = (
-        "Pairs of one task against hard negatives of another: same language, like length. The "
-        "threshold is from validation tasks."
-    )
-    table, of_pairs = tables.get("retrieval"), tables.get("pairs")
-    skipped = ""
-    if table is not None:
-        notes = dict(table.loc[table["note"] != "", ["scorer", "note"]].itertuples(index=False))
-        skipped = "; ".join(f"{scorer}: {note}" for scorer, note in notes.items())
-        skipped = paragraph(f"Not scored: {skipped}." if skipped else "", "note")
-    if of_pairs is not None:
-        of_pairs = of_pairs[of_pairs["note"] == ""]
-    return section(
-        "Similarity: finding programs of the same task",
-        _lines(retrieval_cells(_whole_first(table))) + skipped,
-        retrieval,
-    ) + section("Similarity: pairs", _lines(pair_cells(of_pairs)), pairs)
-
-
-def _whole_first(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Put retrieval among all languages above that from one language to another."""
-    if table is None:
-        return None
-    return table.sort_values("query", key=lambda names: names != "all", kind="stable")
-
-
-def _lines(table: pd.DataFrame) -> str:
-    """Return a table whose cells break before a bracket and not inside one."""
-    for name in table.columns:
-        table[name] = [_unbroken(cell) for cell in table[name]]
-    return table_of(table, classes="wrap")
-
-
-def _unbroken(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    return _BRACKETS.sub(lambda match: match[0].replace(" ", "\u00a0"), cell)
-
-
-def _figure(facts: RunFacts, plots: Plots, name: str) -> str:
-    return figure(plots, name, caption(facts, name)) if name in plots else ""
-
-
-def data_found(facts: RunFacts) -> list[str]:
-    """Return in sentences what the checks of the data found and what its splits share."""
-    problems = facts.get("data", "problems") or {}
-    if isinstance(problems, str):  # of an older run
-        problems = {"left_out": problems}
-    sentences = [problems["left_out"]] if problems.get("left_out") else []
-    if dropped := _counts(problems.get("rows_dropped")):
-        sentences.append(f"Rows dropped: {dropped}.")
-    notes = problems.get("notes") or []
-    sentences += [f"{str(note).removeprefix('note: ').capitalize()}." for note in notes]
-    sentences += [f"For instance {text}." for text in problems.get("examples") or [] if text]
-    if same := _counts(problems.get("duplicates")):
-        sentences.append(f"Repeated rows: {same}.")
-    if unknown := _counts(problems.get("rows_without")):
-        sentences.append(f"Rows without: {unknown}.")
-    sentences += [_shared(facts)]
-    sentences = [text[:MOST_CHARACTERS] for text in sentences if text]
-    more = [f"And {len(sentences) - MOST_LINES} more."] if len(sentences) > MOST_LINES else []
-    return sentences[:MOST_LINES] + more
-
-
-def _counts(numbers: Any) -> str:
-    """Write the counts of a mapping that are not 0."""
-    counts = (numbers or {}).items()
-    return ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts if n)
-
-
-def _shared(facts: RunFacts) -> str:
-    """Say what the splits share: nothing, as the job asserts."""
-    overlap = {
-        str(pair): _counts(shared) for pair, shared in part(facts.data, "data", "overlap").items()
+def _data(facts: RunFacts) -> list[Block]:
+    """Return the programs by language and the like, what splits share, and what was cut."""
+    data, rows = facts.result.data, []
+    for split, values in data.splits.items():
+        for kind in ("languages", "sources", "generators"):
+            for value, labels in getattr(values, kind).items():
+                row = {"split": split, "by": kind.removesuffix("s"), "value": value}
+                rows.append(row | {key: labels.get(key) for key in ("human", "ai", "unlabelled")})
+    shared = {
+        pair: ", ".join(f"{kind.replace('_', ' ')} {n:,}" for kind, n in kinds.items() if n)
+        for pair, kinds in data.overlap.items()
     }
-    if shared := [f"{pair} {counts}" for pair, counts in overlap.items() if counts]:
-        return f"Splits share: {'; '.join(shared)}."
-    return "The splits share no code, nearly equal code, task or author." if overlap else ""
+    common = "; ".join(f"{pair} {kinds}" for pair, kinds in shared.items() if kinds)
+    nothing = "The splits share no code, nearly equal code, task or author." if shared else ""
+    length = facts.result.settings.seq_len
+    cut = f"{count(data.truncated)} programs are longer than {count(length)} tokens, and cut."
+    counts = ("rows", "human", "ai", "unlabelled", "tasks")
+    return [
+        Table("data", sections.split_rows(facts, counts), HEADS),
+        Table("data_parts", rows, HEADS),
+        *texts([f"Splits share: {common}." if common else nothing, cut if data.truncated else ""]),
+    ]

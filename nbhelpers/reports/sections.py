@@ -10,10 +10,9 @@ from nbhelpers.budget.time import TimeBudget, compare_time
 from nbhelpers.common.display import Cell
 from nbhelpers.common.formatting import count, duration, share, signed, size, written
 from nbhelpers.common.result_files import Problems, Split, SplitData
-from nbhelpers.errors import ConfigError
 from nbhelpers.metrics.registry import Scores
 from nbhelpers.presets.jobs import CLONES, JOBS, JobSpec
-from nbhelpers.presets.targets import lookup
+from nbhelpers.presets.targets import target_rows
 from nbhelpers.reports import figures
 from nbhelpers.reports.blocks import (
     NOTE,
@@ -458,20 +457,19 @@ def score_cell(scores: Scores, name: str, value: float | None, edges: Any = None
 
 def targets(facts: RunFacts) -> Section:
     """Return the preset's success criteria beside what was measured."""
-    scores, rows = spec_of(facts).scores, []
-    for metric, target in facts.result.settings.targets.items() if facts.is_complete else ():
-        if target is None:
-            continue
-        value, note = None, ""
-        try:
-            value = lookup(facts.data, metric)
-            note = "undefined" if value is None else ""
-        except ConfigError:  # of another version or job, or not evaluated: shown, not hidden
-            note = "not evaluated" if scores.is_target(metric) else "no such score"
-        is_reached = scores.is_reached(metric, value, target)
-        bound = "at most" if scores.is_upper_bound(metric) else "at least"
-        row = {"metric": metric, "bound": bound, "target": target, "value": Cell(value, ".4f")}
-        rows.append(row | {"passed": "passed" if is_reached else "missed", "note": note})
+    bounds, passed = {"<=": "at most", ">=": "at least"}, {True: "passed", False: "missed"}
+    rows = [
+        {
+            "metric": row["metric"],
+            "bound": bounds[row["op"]],
+            "target": row["target"],
+            "value": Cell(row["value"], ".4f"),
+            "passed": passed[row["passed"]],
+            "note": row["note"] or ("undefined" if row["value"] is None else ""),
+        }
+        for row in (target_rows(facts.data) if facts.is_complete else ())
+        if row["target"] is not None
+    ]
     return Section("Targets", [Table("targets", rows, {"passed": ""})], "targets")
 
 
