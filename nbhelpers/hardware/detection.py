@@ -46,17 +46,18 @@ def select_visible(devices: Sequence[Device], setting: str | None) -> Visible:
     else:
         chosen = _chosen(devices, setting, notes)
     gpus = []
-    for each in chosen:
-        if isinstance(each, Gpu):
-            gpus.append(each)
-        elif not each.is_mig_on:
-            gpus.append(each.gpu)
-        elif each.instances:
-            gpus.extend(each.instances)
+    for device in chosen:
+        if isinstance(device, Gpu):
+            gpus.append(device)
+        elif not device.is_mig_on:
+            gpus.append(device.gpu)
+        elif device.instances:
+            gpus.extend(device.instances)
         else:
+            whole = device.gpu
             notes.append(
-                f"GPU {each.gpu.index} ({each.gpu.name}) is in MIG mode and has no instance; "
-                f"create one (nvidia-smi mig -i {each.gpu.index} -cgi …), or turn MIG off"
+                f"GPU {whole.index} ({whole.name}) is in MIG mode and has no instance; "
+                f"create one (nvidia-smi mig -i {whole.index} -cgi …), or turn MIG off"
             )
     return Visible(gpus=_one_instance(gpus, notes), notes=tuple(notes))
 
@@ -101,8 +102,8 @@ def _find(devices: Sequence[Device], entry: str, *, by_uuid: bool) -> Gpu | Devi
     if not by_uuid:
         index = int(entry) if entry.isascii() and entry.isdigit() else len(devices)
         return devices[index] if index < len(devices) else None
-    whole: list[Gpu | Device] = [each for each in devices if each.gpu.uuid.startswith(entry)]
-    parts = [gpu for each in devices for gpu in each.instances if gpu.uuid.startswith(entry)]
+    whole: list[Gpu | Device] = [x for x in devices if x.gpu.uuid.startswith(entry)]
+    parts = [gpu for x in devices for gpu in x.instances if gpu.uuid.startswith(entry)]
     matches = whole + parts
     return matches[0] if len(matches) == 1 else None
 

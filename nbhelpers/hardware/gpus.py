@@ -109,7 +109,7 @@ class GpuSpec:
     def is_named(self, name: str) -> bool:
         """Whether the driver's `name` is one of this GPU's names."""
         bare = re.sub(r"^NVIDIA[ -]", "", name)
-        return any(re.fullmatch(each, bare, re.IGNORECASE) for each in self.nvml_names)
+        return any(re.fullmatch(pattern, bare, re.IGNORECASE) for pattern in self.nvml_names)
 
     def has_memory(self, memory_total_bytes: int) -> bool:
         """Whether a reported total is this GPU's, ECC and driver releases allowed for."""
@@ -227,7 +227,9 @@ def _names(specs: Iterable[GpuSpec]) -> dict[str, list[str]]:
     """Every spelling, bare, with the keys that it may mean."""
     keys_by_name: dict[str, list[str]] = {}
     for spec in specs:
-        for name in dict.fromkeys(_bare(each) for each in (spec.key, spec.name, *spec.aliases)):
+        for name in dict.fromkeys(
+            _bare(spelling) for spelling in (spec.key, spec.name, *spec.aliases)
+        ):
             keys_by_name.setdefault(name, []).append(spec.key)
     return keys_by_name
 

@@ -131,7 +131,9 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
         for name in dict.fromkeys((parts[1], controller)):
             base = mount / name
             path = PurePosixPath(parts[2].lstrip("/"))
-            folders = [base / each for each in (path, *path.parents) if (base / each).is_dir()]
+            folders = [
+                base / folder for folder in (path, *path.parents) if (base / folder).is_dir()
+            ]
             if folders:
                 yield from dict.fromkeys(folders)
                 break

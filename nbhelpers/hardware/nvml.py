@@ -142,11 +142,11 @@ def _read_device(nvml: Any, handle: Any, index: int, notes: list[str]) -> Device
     # Reading the memory of a GPU in MIG mode needs rights that users and containers lack.
     whole = _read_gpu(nvml, handle, index=index, capability=capability, notes=[])
     instances = []
-    for each in handles:
+    for part in handles:
         with suppress(nvml.NVMLError):
-            own = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", each, default=capability)
+            own = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", part, default=capability)
             gpu = _read_gpu(
-                nvml, each, index=index, capability=own, notes=notes, whole_name=whole.name
+                nvml, part, index=index, capability=own, notes=notes, whole_name=whole.name
             )
             instances.append(gpu)
     return Device(gpu=whole, is_mig_on=True, instances=tuple(instances))
@@ -161,7 +161,7 @@ def _mig_instances(nvml: Any, handle: Any) -> tuple[bool, list[Any]]:
     slot_handles = [
         _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in range(slots)
     ]
-    handles = [each for each in slot_handles if each is not None]
+    handles = [slot for slot in slot_handles if slot is not None]
     return mode is not None or bool(handles), handles
 
 

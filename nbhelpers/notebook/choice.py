@@ -231,7 +231,7 @@ def offered(answer: Answer, here: Hardware) -> dict[str, tuple[list[tuple[str, A
     if choice.preset == "auto":
         names = [(f"auto: {answer.preset.name}", "auto"), *names[1:]]
     adapters = answer.choice.adapters or getattr(settings, "adapter", None)
-    plain = [adapter_name(*each) for each in ALL]
+    plain = [adapter_name(*adapter) for adapter in ALL]
     controls: dict[str, tuple[list[Any], Any]] = {
         "job": (jobs, choice.job),
         "gpu": (_gpus(here), choice.gpu),
@@ -242,7 +242,10 @@ def offered(answer: Answer, here: Hardware) -> dict[str, tuple[list[tuple[str, A
     for setting in OFFERED:
         controls[setting] = _setting(answer, setting)
     return {
-        name: ([each if isinstance(each, tuple) else (str(each), each) for each in options], value)
+        name: (
+            [option if isinstance(option, tuple) else (str(option), option) for option in options],
+            value,
+        )
         for name, (options, value) in controls.items()
     }
 

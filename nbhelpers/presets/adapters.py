@@ -47,12 +47,12 @@ def parse_adapters(adapters: str | Iterable[str]) -> list[tuple[str, int | None]
     choices: list[tuple[str, int | None]] = []
     for name in names:
         group = ALL if isinstance(name, str) and name.lower() == "all" else (_adapter(name),)
-        for each in group:
-            if each in choices:
-                text = f"adapters names {adapter_name(*each)} twice"
+        for adapter in group:
+            if adapter in choices:
+                text = f"adapters names {adapter_name(*adapter)} twice"
                 text += " (`all` holds it)" if "all" in [str(n).lower() for n in names] else ""
                 raise ConfigError(f"{text}.", fix="keep one of the two")
-            choices.append(each)
+            choices.append(adapter)
     return choices
 
 
@@ -104,7 +104,7 @@ def parse_variants(adapters: str | Iterable[str | Mapping[str, Any]]) -> list[Va
         if isinstance(item, Mapping):
             variants.append(_own_variant(item))
         else:
-            variants += [plain_variant(*each) for each in parse_adapters([item])]
+            variants += [plain_variant(*adapter) for adapter in parse_adapters([item])]
     for variant in variants:
         if sum(other.name == variant.name for other in variants) > 1:
             text = f"Two adapters are named `{variant.name}`."

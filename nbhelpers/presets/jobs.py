@@ -317,7 +317,7 @@ def bundled() -> set[str]:
     ['minilm', 'smoke', 'smoke-graphcodebert', 'smollm2']
     """
     models = (spec.models for spec in JOBS.values())
-    return {*SAMPLES, *(name for each in models for name in (*each.embedded, *each.packaged))}
+    return {*SAMPLES, *(name for known in models for name in (*known.embedded, *known.packaged))}
 
 
 for _name in filter(None, os.environ.get(JOBS_VARIABLE, "").split(",")):

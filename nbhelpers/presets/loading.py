@@ -379,7 +379,7 @@ def _require_whole(job: str, file: PresetFile) -> None:
 def _model_of(job: str, files: list[PresetFile], changes: Mapping[str, Any]) -> str | None:
     """The short name of the model that the overrides, the overlay or the base ask for."""
     sources = (changes, *(file.settings for file in reversed(files)))
-    model = next((each["model"] for each in sources if "model" in each), None)
+    model = next((source["model"] for source in sources if "model" in source), None)
     return JOBS[job].models.short_name(model)
 
 

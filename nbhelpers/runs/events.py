@@ -115,8 +115,8 @@ def phase_seconds(events: Iterable[Event]) -> dict[str, float]:
     so the time between attempts belongs to none. What an attempt lost is counted: it was spent.
 
     >>> steps = [(0, "check"), (1, "train"), (9, None), (50, "check"), (52, "train"), (60, None)]
-    >>> told = [{"t": t, "type": "phase" if name else "step", "name": name} for t, name in steps]
-    >>> phase_seconds(told)
+    >>> events = [{"t": t, "type": "phase" if name else "step", "name": name} for t, name in steps]
+    >>> phase_seconds(events)
     {'check': 3.0, 'train': 16.0}
     """
     seconds: dict[str, float] = {}
@@ -189,7 +189,7 @@ def _is_event(event: Event) -> bool:
     numbers = [event.get(name) for name in _NUMBERS]
     numbers += [gpu.get(name) for gpu in gpus for name in _OF_GPU]
     numbers += scores.values() if isinstance(scores, dict) else [""]
-    return all(each is None or is_number(each) for each in numbers)
+    return all(number is None or is_number(number) for number in numbers)
 
 
 def _plain(value: Any) -> Any:

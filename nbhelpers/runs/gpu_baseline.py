@@ -66,7 +66,7 @@ def memory_in_use(gpus: Sequence[Gpu]) -> dict[str, int]:
     """Return the bytes in use of each GPU by its key; a GPU that does not answer is left out."""
     handles = {(gpu.uuid if gpu.is_mig else gpu.index): _key(gpu) for gpu in gpus}
     loads = utilisation(list(handles))
-    used = {handles[each["index"]]: each["memory_used_bytes"] for each in loads}
+    used = {handles[load["index"]]: load["memory_used_bytes"] for load in loads}
     return {key: size for key, size in used.items() if size is not None}
 
 
@@ -114,7 +114,7 @@ def holders(keys: Sequence[str]) -> tuple[str, ...]:
         devices = nvml.read_inventory().devices
     except nvml.NvmlUnavailable:
         return ()
-    gpus = [each for device in devices for each in (device.gpu, *device.instances)]
+    gpus = [gpu for device in devices for gpu in (device.gpu, *device.instances)]
     words = []
     for gpu in gpus:
         for process in gpu.processes if _key(gpu) in keys else ():

@@ -123,7 +123,7 @@ def probe(
     if row is None:
         fix = "give more examples, or a smaller global_batch_size"
         raise JobFailed(f"The probe {run.id} made too few steps to measure a speed.", fix=fix)
-    rows = (row, *(each for each in read_rows(run_dir) if each.source != row.source))
+    rows = (row, *(other for other in read_rows(run_dir) if other.source != row.source))
     time = predict_time(preset, plan, hardware, rows=rows, **wishes)
     return _result(run.id, result.data, row.tokens_per_s, before, time)
 

@@ -192,10 +192,10 @@ def open_folder(path_or_id: str | Path, run_dir: str | Path) -> StudyFolder:
     for folder in (root / path, path):
         if is_file(folder / FILE_NAME):
             return StudyFolder.opened(folder.absolute())
-    begun = [each for each in study_folders(root) if each.name.startswith(str(path_or_id))]
+    begun = [folder for folder in study_folders(root) if folder.name.startswith(str(path_or_id))]
     if len(begun) == 1 and str(path_or_id).startswith(PREFIX):
         return StudyFolder.opened(begun[0])
-    known = ", ".join(each.name for each in study_folders(root)[:3]) or "none"
+    known = ", ".join(folder.name for folder in study_folders(root)[:3]) or "none"
     fix = f"the newest here: {known}; for another folder of runs set run_dir"
     raise ConfigError(f"No study {str(path_or_id)!r} in {root.absolute()}.", fix=fix)
 

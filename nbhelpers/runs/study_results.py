@@ -112,18 +112,18 @@ def _sentences(
     except NbhelpersError as error:
         yield f"{title}, against {baseline}: not compared ({error.message})"
         return
-    for adapter, each in against.items():
+    for adapter, comparison in against.items():
         if adapter in trained:
-            words = f"{adapter} against {baseline}: {each['verdict_holm']}"
-            yield f"{title}, {words}{_difference(each, name)}"
+            words = f"{adapter} against {baseline}: {comparison['verdict_holm']}"
+            yield f"{title}, {words}{_difference(comparison, name)}"
 
 
-def _difference(each: dict[str, Any], metric: str) -> str:
-    if each["difference"] is None:
-        return f" ({each['reason']})" if each.get("reason") else ""
+def _difference(comparison: dict[str, Any], metric: str) -> str:
+    if comparison["difference"] is None:
+        return f" ({comparison['reason']})" if comparison.get("reason") else ""
     number_format = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
-    text = number_format.format(each["difference"])
-    if edges := each["interval"]:
+    text = number_format.format(comparison["difference"])
+    if edges := comparison["interval"]:
         text += f" [{number_format.format(edges[0])}, {number_format.format(edges[1])}]"
     return f" ({text})"
 
@@ -227,7 +227,9 @@ class StudyRow:
     def valid_loss(self) -> float | None:
         """Return the last loss on the held-out rows, or None."""
         evals = self.result.training.get("evals") if self.result is not None else None
-        losses = [each["loss"] for each in evals or [] if each.get("loss") is not None]
+        losses = [
+            evaluation["loss"] for evaluation in evals or [] if evaluation.get("loss") is not None
+        ]
         return losses[-1] if losses else None
 
     def facts(self) -> dict[str, Any]:
