@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ from nbhelpers.errors import (
     OutOfMemory,
     Stopped,
 )
-from nbhelpers.runs import progress as shown
 from nbhelpers.runs.events import EventWriter
 from nbhelpers.runs.following import follow, outcome
-from nbhelpers.runs.progress import LogView, NotebookView, Progress, TerminalView, choose_view
 from nbhelpers.runs.run import Run, end_leftovers, list_runs, write_json
 
 
@@ -192,146 +189,6 @@ def test_a_kill_by_the_kernel_is_said_to_be_likely(tmp_path: Path) -> None:
     run = ended_run(tmp_path, KILLED | {"oom_kills": 1}, [])
     with pytest.raises(Killed, match="it acted meanwhile"):
         outcome(run)
-
-
-# What is shown.
-
-
-def step(t: float, number: int, **facts: Any) -> dict[str, Any]:
-    return {"t": t, "type": "step", "rank": 0, "step": number, "total_steps": 100} | facts
-
-
-def trained(*events: dict[str, Any]) -> Progress:
-    progress = Progress()
-    for event in ({"t": 0.0, "type": "phase", "rank": 0, "name": "train"}, *events):
-        progress.update(event)
-    return progress
-
-
-@pytest.mark.parametrize(
-    ("steps", "eta_s"),
-    [
-        ([(10, 1)], None),
-        ([(10, 1), (20, 2)], 980),
-        ([(10, 50), (20, 60), (30, 70)], 30),  # a resumed run: what was done before is free
-        ([(10, 1), (20, 100)], 0),
-    ],
-)
-def test_the_eta_follows_the_speed_of_this_launch(steps: list, eta_s: float | None) -> None:
-    progress = trained(*(step(t, number) for t, number in steps))
-    assert progress.eta_s == (None if eta_s is None else pytest.approx(eta_s))
-
-
-def test_a_line_holds_loss_speed_and_every_gpu() -> None:
-    gpus = [
-        {"index": 0, "utilisation_percent": 71, "memory_used_bytes": 3 * 2**30},
-        {"index": 1, "utilisation_percent": None, "memory_used_bytes": 2**30},
-    ]
-    gpu = {"t": 3.0, "type": "gpu", "rank": 0, "gpus": gpus}
-    progress = trained(step(1, 1), step(2, 2, loss=0.25, useful_tokens_per_s=81234.5), gpu)
-    assert progress.line() == (
-        "[train] step 2/100 (2%) · loss 0.2500 · 81,234 useful tokens/s · ETA 1 min 38 s · "
-        "GPU 0 71 % 3.0 GiB · GPU 1 1.0 GiB"
-    )
-
-
-def test_other_ranks_do_not_disturb_the_line() -> None:
-    progress = trained(step(1, 1, loss=0.5), step(1, 90, loss=9.0) | {"rank": 1})
-    assert progress.done == 1 and progress.loss == 0.5
-
-
-def test_a_loss_that_is_not_a_number_is_left_out() -> None:
-    assert "loss" not in trained(step(1, 1, loss=None)).line()
-
-
-def test_a_new_phase_begins_its_own_count() -> None:
-    progress = trained(step(1, 1), step(2, 50))
-    progress.update({"t": 3, "type": "phase", "rank": 0, "name": "evaluate"})
-    assert progress.line() == "[evaluate]" and progress.eta_s is None
-    progress.update({"t": 4, "type": "progress", "rank": 0, "name": "test", "done": 1, "total": 4})
-    assert progress.line() == "[evaluate] test 1/4 (25%)"
-
-
-@pytest.mark.parametrize("split", ["valid", "test"])
-def test_a_score_names_its_split(split: str) -> None:
-    scored = {"t": 3.0, "type": "eval", "rank": 0, "split": split, "scores": {"f1": 0.8852}}
-    assert trained(step(1, 1), scored).line() == f"[train] step 1/100 (1%) · {split} F1 0.885"
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("evaluate test", "evaluate test 60/60 functions (100%)"),
-        ("tokenise", "tokenise 60/60 functions (100%)"),
-        ("pretrain", "pretrain 60/60 steps (100%)"),
-    ],
-)
-def test_a_count_says_what_it_counts(name: str, line: str) -> None:
-    counted = {"t": 1.0, "type": "progress", "rank": 0, "name": name, "done": 60, "total": 60}
-    assert trained(counted).line() == f"[train] {line}"
-
-
-def test_a_log_gets_whole_lines_about_every_tenth(monkeypatch) -> None:
-    stream = io.StringIO()
-    view, progress = LogView(stream), trained()
-    for number in range(1, 101):
-        progress.update(step(number, number, loss=1.0))
-        view.show(progress)
-    lines = stream.getvalue().splitlines()
-    assert 10 <= len(lines) <= 12 and "\r" not in stream.getvalue()
-    now = time.monotonic()
-    monkeypatch.setattr(shown.time, "monotonic", lambda: now + 11)
-    progress.update(step(101, 99, loss=2.0))
-    view.show(progress)
-    assert "loss 2.0000" in stream.getvalue().splitlines()[-1]  # ten seconds passed
-
-
-def test_a_terminal_line_is_rewritten_and_fits(monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    stream = io.StringIO()
-    view = TerminalView(stream)
-    view.show(trained(step(1, 1), step(2, 50, loss=0.5, useful_tokens_per_s=1e6)))
-    view.note("Warning: hot")
-    view.close()
-    text = stream.getvalue()
-    assert text.startswith("\r##########..........") and text.endswith("\n")
-    assert max(len(line) for line in text.replace("\r", "\n").splitlines()) < 60
-    assert "\rWarning: hot\n" in text
-
-
-def test_a_notebook_output_is_replaced_and_escaped(monkeypatch) -> None:
-    display = pytest.importorskip("IPython.display")
-    pages: list[str] = []
-
-    class Handle:
-        def update(self, page: Any) -> None:
-            pages.append(page.data)
-
-    monkeypatch.setattr(display, "display", lambda *_, **__: Handle())
-    view = NotebookView()
-    view.show(trained(step(1, 1), step(2, 50)))
-    view.show(trained(step(1, 1), step(2, 50)))
-    view.note("<b>hot</b>")
-    assert len(pages) == 2 and "width:50.0%" in pages[0]
-    assert "<b>hot" not in pages[1] and "&lt;b&gt;hot" in pages[1] and "width:50.0%" in pages[1]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "is_headless", "view"),
-    [
-        (io.StringIO(), False, LogView),
-        (Terminal(), False, TerminalView),
-        (Terminal(), True, LogView),
-        (None, True, LogView),
-    ],
-)
-def test_the_view_fits_the_place(stream: Any, is_headless: bool, view: type) -> None:
-    assert type(choose_view(stream, is_headless=is_headless)) is view
 
 
 def test_a_run_is_followed_in_a_real_kernel(runs: Path, tmp_path: Path) -> None:

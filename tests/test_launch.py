@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import fake_launch
 import pytest
 from fake_launch import Hardware, launch_fake, survivors, wait_for, wait_for_event
 
+import nbhelpers as nb
 from nbhelpers.common import processes
 from nbhelpers.errors import BudgetError, ConfigError, DataError, HardwareError, LaunchError
+from nbhelpers.hardware.detection import Hardware as RealHardware
 from nbhelpers.hardware.machine import find_owner
 from nbhelpers.runs import starting
 from nbhelpers.runs.run import Run, end_leftovers, list_runs, open_run
@@ -372,3 +374,33 @@ def test_a_killed_rank_or_launcher_takes_the_other_ranks_down(
     ended = run.exit_event()
     assert (ended["signal"], ended["rank"]) == (9, 1 if victim == "rank" else None)
     wait_for(lambda: not survivors(run) and not any(map(processes.start_time, ranks.values())))
+
+
+# What this machine cannot carry is refused before anything starts.
+
+
+@pytest.fixture
+def no_gpu() -> RealHardware:
+    found = nb.detect_hardware()
+    return replace(found, gpus=(), reason="no NVIDIA driver", ram_total_bytes=8 * 2**30)
+
+
+def launch_real(name: str, hardware: RealHardware, run_dir: Path, **overrides: object) -> None:
+    preset = nb.load_preset("clones", name, hardware=hardware, overrides=overrides)
+    plan = nb.plan_batch(preset, hardware)
+    budget = nb.predict_memory(preset, plan, hardware)
+    nb.launch(preset, plan, budget, hardware=hardware, run_dir=run_dir)
+
+
+@pytest.mark.parametrize("name", ["t4", "2x-rtx6000ada", "seed-legacy"])
+def test_a_preset_for_a_gpu_is_refused_without_one(name: str, no_gpu: RealHardware, tmp_path: Path):
+    with pytest.raises(HardwareError, match="no GPU here: no NVIDIA driver") as error:
+        launch_real(name, no_gpu, tmp_path / "runs")
+    assert "smoke" in error.value.fix and not (tmp_path / "runs").exists()
+
+
+def test_more_tensors_than_memory_are_refused_on_a_cpu(no_gpu: RealHardware, tmp_path: Path):
+    small = replace(no_gpu, ram_total_bytes=2**30 // 10)
+    with pytest.raises(BudgetError, match=r"this machine has 0\.1 GiB"):
+        launch_real("smoke", small, tmp_path / "runs")
+    assert not list(tmp_path.glob("runs/*/process.json"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import read_rows
 from nbhelpers.budget.time import EVALUATION, TimeBudget, predict_time, range_words
 from nbhelpers.budget.time_model import ESTIMATE
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.common.files import rebuilt
 from nbhelpers.common.formatting import duration
 from nbhelpers.errors import BudgetError, ConfigError
@@ -249,26 +248,15 @@ class Study:
 
     def text(self) -> str:
         """Return the table in aligned columns, with the total and what it assumes."""
-        lines = [self.HEADS, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS))]
-        table = ["  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines]
+        table = Table(self.HEADS, [row.cells() for row in self.rows]).text()
         assumed = [f"  - {note}" for note in (*self.notes, *self.time.notes)]
-        total = f"In total: {self.time_words()}"
-        return "\n".join([*(line.rstrip() for line in table), total, *assumed])
+        return "\n".join([table, f"In total: {self.time_words()}", *assumed])
 
     def _repr_html_(self) -> str:
-        def row(cells: Iterable[str], tag: str = "td") -> str:
-            return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in cells)
-
-        body = "".join(f"<tr>{row(each.cells())}</tr>" for each in self.rows)
-        total = f"<tr>{row(('in total', '', '', '', '', '', self.time_words()), 'th')}</tr>"
-        notes = "".join(f"<li>{html.escape(n)}</li>" for n in (*self.notes, *self.time.notes))
-        title = html.escape(f"A study of {len(self.rows)} runs on the same data in the same order")
-        return left(
-            f'<p><b>{title}</b></p><div style="overflow-x:auto;max-width:100%">'
-            f"<table><tr>{row(self.HEADS, 'th')}</tr>{body}{total}</table></div>"
-            f"<ul>{notes}</ul>"
-        )
+        total = ("in total", "", "", "", "", "", self.time_words())
+        title = f"A study of {len(self.rows)} runs on the same data in the same order"
+        rows = [*(row.cells() for row in self.rows), total]
+        return Table(self.HEADS, rows, title, (*self.notes, *self.time.notes)).html()
 
     def command(self) -> str:
         """Return the shell's command for this study; empty where it varies what a name cannot say.

@@ -30,15 +30,12 @@ from nbhelpers.common.files import read_json, write_json
 from nbhelpers.common.processes import (
     MODULE_VARIABLE,
     WORKER_MODULE,
-    die_with_parent,
     first_failure,
     worker_command,
     worker_environment,
 )
 from nbhelpers.runs.events import EventWriter
 from nbhelpers.runs.run import HEARTBEAT_S, Run, launch_offsets
-
-__all__ = ["die_with_parent", "main"]
 
 OWNER_VARIABLE = "NBHELPERS_OWNER"  # pid:start time, set by `launch`
 LOG_START_VARIABLE = "NBHELPERS_LOG_START"  # where this launch begins in launcher.log
