@@ -124,7 +124,7 @@ def test_shares_out_of_range_and_no_program_at_all_are_errors(facts: DetectorFac
 
 @pytest.mark.parametrize(
     "changes",
-    [{"threshold_logit": -50.0}, {"languages": {"python": None}}, {"languages": {"python": 9}}],
+    [{"promised_fpr": 0.0001}, {"n": 0}, {"languages": {"python": None}}],
 )
 def test_a_calibration_that_was_edited_is_refused(
     tmp_path: Path, facts: DetectorFacts, changes: dict[str, Any]

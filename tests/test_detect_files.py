@@ -12,11 +12,9 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.use.code_files import (
     MAX_BYTES,
     CodeFile,
-    Entry,
     Skipped,
     chunks,
     find_files,
-    read_file,
     shown,
 )
 
@@ -60,14 +58,6 @@ def test_a_hostile_folder_is_told_file_by_file(tmp_path: Path) -> None:
     assert skipped["huge.py"].detail == "at least 2 MB"
 
 
-def test_a_pipe_put_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.py")
-    found = read_file(Entry(path=tmp_path / "a.py", name="a.py", language="python"))
-    assert isinstance(found, Skipped) and found.detail == "no plain file"
-    gone = read_file(Entry(path=tmp_path / "b.py", name="b.py", language="python"))
-    assert isinstance(gone, Skipped) and gone.detail == "No such file or directory"
-
-
 def test_encodings_are_read_and_named(tmp_path: Path) -> None:
     text = "x = 'é'\n"
     for name, encoding in (("a", "utf-8"), ("b", "utf-8-sig"), ("c", "utf-16"), ("d", "cp1252")):
@@ -84,16 +74,6 @@ def test_names_that_cannot_be_printed_are_escaped_and_their_files_read(tmp_path:
     assert set(files) == {"a\\nb.py", "\\udcff.py", "=cmd.py", "x\\u202eyp.py", "-rf.py"}
     assert not skipped
     assert shown("Übung 1.py") == "Übung 1.py"
-
-
-def test_a_very_deep_folder_is_walked(tmp_path: Path) -> None:
-    deep = tmp_path
-    for _ in range(300):
-        deep = deep / "d"
-    deep.mkdir(parents=True)
-    (deep / "x.py").write_text("x = 1")
-    files, _ = read_all(tmp_path)
-    assert len(files) == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")

@@ -13,8 +13,8 @@ from nbhelpers.errors import DataError
 from nbhelpers.use import similar
 from nbhelpers.use.similar import (
     MIN_FILES,
+    baseline_vectors,
     best_pairs,
-    floor_vectors,
     given_runs,
     read_members,
     strip,
@@ -42,7 +42,7 @@ def test_blocks_find_what_all_pairs_at_once_find(
     assert [pair.rank for pair in found] == list(range(1, 13)) and found[0].n == len(pairs)
     for pair in found:
         above = sum(all_plain[each] > all_plain[pair.one, pair.other] for each in pairs)
-        assert abs(pair.floor_rank - 1 - above) <= 1  # scores closer than a bin share a rank
+        assert pair.floor_rank - 1 == above
 
 
 def test_equal_programs_come_in_their_order_and_no_more_than_asked() -> None:
@@ -55,10 +55,10 @@ def test_equal_programs_come_in_their_order_and_no_more_than_asked() -> None:
 
 def test_the_floor_is_high_for_shared_text_alone() -> None:
     codes = [program(0, "total"), program(0, "total_b"), "print('other words')\n"]
-    grams = floor_vectors(codes)
+    grams = baseline_vectors(codes)
     plain = np.asarray((grams @ grams.T).todense())
     assert plain[0, 1] > 0.5 > plain[0, 2]
-    pair = floor_vectors(codes[::2])  # what two alone share is not all that they are
+    pair = baseline_vectors(codes[::2])  # what two alone share is not all that they are
     assert (pair[0] @ pair[1].T).sum() < 0.5
 
 

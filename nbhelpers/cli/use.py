@@ -163,7 +163,7 @@ def detect(
     """Score code and rank it; nothing is called AI without a calibration on your own people."""
     from nbhelpers.common.files import is_file
     from nbhelpers.use.detector import load_detector
-    from nbhelpers.use.sheets import checked_output
+    from nbhelpers.use.results import checked_output
 
     outputs = [checked_output(path) for path in _outputs(csv, json)]
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:
@@ -202,7 +202,7 @@ def similar(
 ) -> None:
     """Rank pairs of programs by similarity, with the score of plain n-grams beside ours."""
     from nbhelpers.use.detector import load_detector
-    from nbhelpers.use.sheets import checked_output
+    from nbhelpers.use.results import checked_output
 
     outputs = [checked_output(path) for path in _outputs(csv, json)]
     with load_detector(model, device=device, run_dir=run_dir, batch_size=batch_size) as detector:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.common.display import left
 from nbhelpers.common.files import expanded, is_number, kind_of, read_json, rebuilt, write_json
 from nbhelpers.common.formatting import percent
 from nbhelpers.common.result_files import DetectorFile
@@ -21,8 +18,9 @@ from nbhelpers.data.languages import label_of
 from nbhelpers.data.near_duplicates import ShingleIndex
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.intervals import clopper_pearson, humans_needed, promised_fpr
-from nbhelpers.use.code_files import CodeFile, Entry, Skipped, chunks, find_files, shown
+from nbhelpers.use.code_files import CodeFile, Entry, Skipped, chunks, code_file, find_files, shown
 from nbhelpers.use.facts import DetectorFacts, Rate, ai_test_logits
+from nbhelpers.use.results import SHOWN, Block, Shown, facts_table
 from nbhelpers.use.trained import FACTS_FILE, TrainedDetector
 
 # ------------------------------------------------------------------------------------------------
@@ -60,9 +58,8 @@ def read_humans(source: Any, form: str) -> Humans:
     skipped: list[Skipped] = []
     if kind_of(place) == "folder" or (kind_of(place) == "file" and not _is_rows(place)):
         entries, skipped = find_files(place)
-        told = [_human(entry, skipped) for entry in entries]
-        kept = [entry for entry, is_human in zip(entries, told, strict=True) if is_human]
-        files = [file for chunk in chunks(kept, skipped) for file in chunk]
+        humans = [entry for entry in entries if _is_human(entry, skipped)]
+        files = [file for chunk in chunks(humans, skipped) for file in chunk]
     else:
         files = _rows(str(source), skipped)
     distinct = _distinct(files, form)
@@ -79,7 +76,7 @@ def _is_rows(place: Path) -> bool:
     return place.suffix.lower() in ENDINGS
 
 
-def _human(entry: Entry, skipped: list[Skipped]) -> bool:
+def _is_human(entry: Entry, skipped: list[Skipped]) -> bool:
     """Whether no folder that a file lies in is named for AI code."""
     parts = (part for part in entry.name.split("/")[:-1] if not part.isdigit())
     named = next((part for part in parts if label_of(part) == "ai"), None)
@@ -98,16 +95,7 @@ def _rows(source: str, skipped: list[Skipped]) -> list[CodeFile]:
             place = shown(row.place or row.id)
             skipped.append(Skipped(name=place, reason=AI_WORDS, detail="by its row"))
             continue
-        data = row.code.encode("utf-8", "replace")
-        files.append(
-            CodeFile(
-                name=shown(row.place or row.id),
-                code=row.code,
-                language=row.language,
-                sha256=hashlib.sha256(data).hexdigest(),
-                size_bytes=len(data),
-            )
-        )
+        files.append(code_file(row.code, row.language, shown(row.place or row.id)))
     return files
 
 
@@ -131,12 +119,11 @@ def _distinct(files: list[CodeFile], form: str) -> list[CodeFile]:
 
 FORMAT = 1
 _AGAIN = "write it again: nbhelpers calibrate"
-SAME = 1e-6  # between a probability and that of its logit
 MAX_FPR = 0.2  # a promise of more protects nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Shown):
     """A threshold and what it promises, for people like those whose code it was fixed on.
 
     Attributes:
@@ -179,6 +166,11 @@ class Calibration:
     def is_met(self) -> bool:
         """Whether what was asked for is promised; only then is anything called AI."""
         return self.promised_fpr <= self.target_fpr
+
+    @property
+    def held_promise(self) -> float:
+        """The share that its counts promise."""
+        return promised_fpr(self.n, self.exceed, self.confidence)
 
     @property
     def rate(self) -> Rate:
@@ -225,15 +217,15 @@ class Calibration:
         }
         if self.lack:
             rows["not promised"] = f"{self.lack}."
-        if told := self.run_threshold:
-            low, high = told["interval"]
+        if own := self.run_threshold:
+            low, high = own["interval"]
             rows["the run's own threshold"] = (
-                f"would have called {percent(told['fpr'])} % [{percent(low)}, {percent(high)}] of "
+                f"would have called {percent(own['fpr'])} % [{percent(low)}, {percent(high)}] of "
                 "these programs AI"
             )
-        if told := self.run_ai:
+        if ai := self.run_ai:
             rows["what it finds"] = (
-                f"{percent(told['share_above'])} % of the {told['n']:.0f} AI programs in the run's "
+                f"{percent(ai['share_above'])} % of the {ai['n']:.0f} AI programs in the run's "
                 "own test lie above it; AI code that is edited, or of other models, is found less"
             )
         if self.note:
@@ -244,9 +236,9 @@ class Calibration:
         )
         return rows
 
-    def text(self) -> str:
-        """Return the figures as lines."""
-        return "\n".join(f"{name}: {text}" for name, text in self.rows().items())
+    def blocks(self, top: int = SHOWN) -> list[Block]:
+        """Return the figures as one table."""
+        return [facts_table(self.rows())]
 
     def __repr__(self) -> str:
         met = "" if self.is_met else f" instead of {percent(self.target_fpr)} %: nothing is called"
@@ -254,13 +246,6 @@ class Calibration:
             f"Calibration({self.n} programs, threshold {self.threshold:.4g}, at most "
             f"{percent(self.promised_fpr)} % false positives{met})"
         )
-
-    def _repr_html_(self) -> str:
-        cells = (
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
-            for name, text in self.rows().items()
-        )
-        return left(f"<table>{''.join(cells)}</table>")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -285,65 +270,46 @@ def load_calibration(path: str | Path) -> Calibration:
     """Return the calibration that `Calibration.save` wrote.
 
     Raises:
-        DataError: It is no such file, or was changed.
+        DataError: It is no such file, a field is missing, or it was changed.
     """
     data = read_json(path)
-    if data is None or data.get("format") != FORMAT:
+    if data is None or data.pop("format", None) != FORMAT:
         raise DataError(f"{path} is no calibration.", fix=_AGAIN)
-    wanted = {field.name for field in fields(Calibration)}
-    try:
-        found = rebuilt(Calibration, {k: v for k, v in data.items() if k in wanted}, "calibration")
-    except ConfigError as error:
-        raise DataError(f"{path}: {error.message}", fix=_AGAIN) from error
-    if not _is_sound(found):
-        text = f"{path} holds figures that do not belong together; it was changed."
+    what = f"calibration ({path})"
+    saved = rebuilt(Calibration, data, what, ignore_unknown=True, error=DataError, fix=_AGAIN)
+    if not 0 <= saved.exceed < saved.n or abs(saved.promised_fpr - saved.held_promise) > 1e-9:
+        text = f"{path} promises what its counts do not bear; it was changed."
         raise DataError(text, fix=_AGAIN)
-    return found
+    return saved
 
 
-def _is_sound(found: Calibration) -> bool:
-    """Whether the promise follows from the counts, so that no edited file promises more."""
-    if not (0 < found.target_fpr < 1 and 0 < found.confidence < 1 and 0 <= found.exceed < found.n):
-        return False
-    if sum(found.languages.values()) != found.n:
-        return False
-    if set(found.run_ai) not in (set(), {"n", "share_above"}):
-        return False
-    if set(found.run_threshold) not in (set(), {"n", "exceed", "fpr", "interval"}):
-        return False
-    told = promised_fpr(found.n, found.exceed, found.confidence)
-    return abs(told - found.promised_fpr) < 1e-9
-
-
-def require_same_model(found: Calibration, facts: DetectorFacts, place: str | Path) -> Calibration:
+def require_same_model(
+    calibration: Calibration, facts: DetectorFacts, place: str | Path
+) -> Calibration:
     """Return a calibration that belongs to a model.
 
     Raises:
-        DataError: It was fixed with other weights, or its threshold was changed.
+        DataError: It was fixed with other weights.
     """
-    if found.weights_sha256 == facts.weights_sha256 and found.canonical == facts.canonical:
-        if abs(facts.probability(found.threshold_logit) - found.threshold) > SAME:
-            raise DataError(
-                f"The threshold in {place} is not one score on both its scales; it was changed.",
-                fix="write it again: nbhelpers calibrate",
-            )
-        return found
+    theirs, own = calibration.weights_sha256, facts.weights_sha256
+    if theirs == own and calibration.canonical == facts.canonical:
+        return calibration
     raise DataError(
-        f"{place} was fixed with another model ({found.run_id}, weights "
-        f"{found.weights_sha256[:12]}); this one is {facts.run_id}, weights "
-        f"{facts.weights_sha256[:12]}. Scores of two models do not compare.",
+        f"{place} was fixed with another model ({calibration.run_id}, weights "
+        f"{theirs[:12]}); this one is {facts.run_id}, weights "
+        f"{own[:12]}. Scores of two models do not compare.",
         fix="calibrate this model: nbhelpers calibrate --humans FOLDER --model RUN",
     )
 
 
-def came_with_export(found: Calibration, place: TrainedDetector) -> bool:
+def came_with_export(calibration: Calibration, place: TrainedDetector) -> bool:
     """Whether a calibration was put into an exported folder by the one who exported it."""
     if place.kind != "export":
         return False
     facts = DetectorFile.read(place.folder / FACTS_FILE)
-    told = facts.calibration if facts else {}
+    exported = facts.calibration if facts else {}
     names = ("created", "source", "threshold_logit", "n")
-    return all(told.get(name) == getattr(found, name) for name in names)
+    return all(exported.get(name) == getattr(calibration, name) for name in names)
 
 
 def allowed_above(n: int, target_fpr: float, confidence: float) -> int | None:
@@ -399,7 +365,7 @@ def fix_threshold(
         )
     allowed = allowed_above(n, target_fpr, confidence) or 0
     threshold = sorted(logits, reverse=True)[allowed]
-    exceed = sum(each > threshold for each in logits)  # equal scores stay below together
+    exceed = sum(logit > threshold for logit in logits)  # equal scores stay below together
     notes = [facts.data_note.rstrip(".")] if facts.data_note else []
     notes += [] if exceed == allowed else [f"{exceed} lie above it: others have the same score"]
     return Calibration(
@@ -428,14 +394,14 @@ def fix_threshold(
 def _run_threshold(logits: Sequence[float], facts: DetectorFacts) -> dict[str, Any]:
     if facts.threshold_logit is None:
         return {}
-    n, exceed = len(logits), sum(each > facts.threshold_logit for each in logits)
+    n, exceed = len(logits), sum(logit > facts.threshold_logit for logit in logits)
     interval = list(clopper_pearson(exceed, n))
     return {"n": n, "exceed": exceed, "fpr": exceed / n, "interval": interval}
 
 
 def _run_ai(threshold: float, facts: DetectorFacts) -> dict[str, Any]:
     logits = ai_test_logits(facts.place)
-    above = sum(each > threshold for each in logits)
+    above = sum(logit > threshold for logit in logits)
     return {"n": len(logits), "share_above": above / len(logits)} if logits else {}
 
 

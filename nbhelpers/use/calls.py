@@ -6,8 +6,7 @@ only ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.common.formatting import percent
@@ -66,9 +65,9 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        told = {"p_ai": self.p_ai, "logit": self.logit, "call": self.call}
-        told |= {"tokens": self.tokens, "truncated_share": self.truncated_share}
-        return told | {"reasons": list(self.reasons)}
+        scores = {"p_ai": self.p_ai, "logit": self.logit, "call": self.call}
+        scores |= {"tokens": self.tokens, "truncated_share": self.truncated_share}
+        return scores | {"reasons": list(self.reasons)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +107,8 @@ class Judge:
         """On whose code the threshold in force was fixed, and when."""
         if self.calibration is None:
             return "the run's validation"
-        told = self.calibration
-        return f"{told.n} known-human programs ({told.source}, {told.created[:10]})"
+        fixed = self.calibration
+        return f"{fixed.n} known-human programs ({fixed.source}, {fixed.created[:10]})"
 
     @property
     def rates(self) -> tuple[Rate, ...]:
@@ -127,22 +126,23 @@ class Judge:
 
     def verdict(self, file: CodeFile, scored: Scored) -> Verdict:
         """Return what may be said of a program."""
-        cut, doubts = self._cut(scored), tuple(self.doubts(file, scored))
-        found = Verdict(
+        doubts = reasons = tuple(self.doubts(file, scored))
+        if not self.can_call:
+            call, reasons = None, (*doubts, self.no_call_kind)
+        elif doubts:
+            call = NOT_JUDGED
+        else:
+            call, reason = self.called(scored.logit)
+            reasons = (reason,) if reason else ()
+        return Verdict(
             p_ai=self.facts.probability(scored.logit),
             logit=scored.logit,
             tokens=scored.tokens,
-            truncated_share=cut,
-            call=None,
-            reasons=doubts,
+            truncated_share=self._cut(scored),
+            call=call,
+            reasons=reasons,
             is_doubted=bool(doubts),
         )
-        if not self.can_call:
-            return replace(found, reasons=(*found.reasons, self.no_call_kind))
-        if found.reasons:
-            return replace(found, call=NOT_JUDGED)
-        call, reason = self.called(scored.logit)
-        return replace(found, call=call, reasons=(reason,) if reason else ())
 
     def called(self, logit: float) -> tuple[str | None, str]:
         """Return the call that a logit alone gives, and the reason of an abstention."""
@@ -211,7 +211,7 @@ def short_reasons(verdict: Verdict) -> list[str]:
 def threshold_facts(judge: Judge) -> dict[str, Any]:
     """Return the threshold in force and its realised rates, as JSON values."""
     limit = judge.threshold_logit
-    told: Mapping[str, Any] = {
+    return {
         "kind": "none" if limit is None else "calibration" if judge.calibration else "run",
         "logit": limit,
         "p_ai": None if limit is None else judge.facts.probability(limit),
@@ -219,4 +219,3 @@ def threshold_facts(judge: Judge) -> dict[str, Any]:
         "promise": judge.calibration.promise if judge.calibration and judge.rates else None,
         "false_positive_rates": [rate.to_dict() for rate in judge.rates],
     }
-    return dict(told)

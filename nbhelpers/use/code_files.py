@@ -1,15 +1,9 @@
-"""Files of code as other people hand them in: found, read once, and every one left out is told.
-
-Nothing is trusted: links are not followed, pipes and devices are not opened, a file is read up to a
-limit, and what is no text in a known encoding is skipped with its reason.
-"""
+"""Files of code as other people hand them in: found, read once, and every one left out is told."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +19,6 @@ CHUNK_FILES, CHUNK_BYTES = 256, 8_000_000  # read and scored at once
 NOT_ENTERED = frozenset(
     (".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", "venv", ".ipynb_checkpoints")
 )
-NOTEBOOKS = (".ipynb",)
 NOTEBOOK_WORDS = "its code lies in cells of JSON: save it as a script first"
 
 
@@ -88,7 +81,7 @@ def find_files(
     """Return the files of code at a place, in the order of their names, and what is left out.
 
     Args:
-        place: A file, or a folder with all below it.
+        place: A file, or a folder with all below it; links are not followed.
         language: What every file is written in; "" asks its ending, and then a folder's files
             whose ending no language has are left out.
 
@@ -97,89 +90,69 @@ def find_files(
     """
     root, language = expanded(place, "the file or folder"), language_of(language)
     kind = kind_of(root)
-    if kind not in ("file", "folder"):
+    if kind == "file":
+        language = language or language_of_ending(root.suffix) or ""
+        return [Entry(path=root, name=shown(root.name), language=language)], []
+    if kind != "folder":
         text = f"{shown(str(place))!r} {absence(root)}."
         raise ConfigError(text, fix="name a file of code, or a folder of them")
-    if kind == "file":
-        spoken = language or language_of_ending(root.suffix) or ""
-        return [Entry(path=root, name=shown(root.name), language=spoken)], []
     skipped: list[Skipped] = []
     return list(_walk(root, language, skipped)), skipped
 
 
 def _walk(root: Path, language: str, skipped: list[Skipped]) -> Iterator[Entry]:
-    """Files below a folder, depth first without recursion, so that no depth is too deep."""
-    stack = [(root, "")]
-    while stack:
-        folder, prefix = stack.pop()
-        try:
-            with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda each: os.fsencode(each.name))
-        except OSError as error:
-            _skip(skipped, prefix or ".", "not readable", error.strerror or str(error))
-            continue
-        below = []
-        for each in inside:
-            name = f"{prefix}{each.name}"
-            if reason := _not_entered(each):
-                _skip(skipped, name, *reason)
-            elif each.is_dir(follow_symlinks=False):
-                below.append((Path(each.path), f"{name}/"))
-            elif spoken := language or language_of_ending(Path(each.name).suffix):
-                yield Entry(path=Path(each.path), name=shown(name), language=spoken)
+    def skip(path: Path, reason: str, detail: str) -> None:
+        name = shown(path.relative_to(root).as_posix())
+        skipped.append(Skipped(name=name, reason=reason, detail=shown(detail)))
+
+    def unreadable(error: OSError) -> None:
+        skip(Path(error.filename), "not readable", error.strerror)
+
+    for place, folders, files in os.walk(root, onerror=unreadable):
+        folder = Path(place)
+        for path in [folder / name for name in sorted((*folders, *files))]:
+            ending = path.suffix
+            if path.is_symlink():
+                skip(path, "link", "links are not followed: name what it leads to")
+            elif path.name in NOT_ENTERED:
+                skip(path, "folder of tools", "not looked into")
+            elif path.is_dir():
+                continue
+            elif not path.is_file():
+                skip(path, "no plain file", "a pipe, a socket or a device")
+            elif spoken := language or language_of_ending(ending):
+                name = shown(path.relative_to(root).as_posix())
+                yield Entry(path=path, name=name, language=spoken)
             else:
-                ending = Path(each.name).suffix or "none"
-                _skip(skipped, name, "unknown language", f"no language has the ending {ending}")
-        stack += reversed(below)
-
-
-def _not_entered(each: os.DirEntry[str]) -> tuple[str, str] | None:
-    """Why an entry of a folder is passed over before it is opened."""
-    if each.is_symlink():
-        return "link", "links are not followed: name what it leads to"
-    if each.is_dir(follow_symlinks=False):
-        is_left = each.name in NOT_ENTERED
-        return ("folder of tools", "not looked into") if is_left else None
-    if not each.is_file(follow_symlinks=False):
-        return "no plain file", "a pipe, a socket or a device"
-    return None
-
-
-def _skip(skipped: list[Skipped], name: str, reason: str, detail: str) -> None:
-    skipped.append(Skipped(name=shown(name), reason=reason, detail=shown(detail)))
+                skip(path, "unknown language", f"no language has the ending {ending or 'none'}")
+        folders[:] = sorted(set(folders) - NOT_ENTERED)
 
 
 def read_file(entry: Entry) -> CodeFile | Skipped:
     """Return the program in a file, or why there is none to score."""
+    ending = entry.path.suffix.lower()
     try:
-        data = _bytes_of(entry.path)
+        is_large = entry.path.stat().st_size >= MAX_BYTES
+        data = b"" if is_large else entry.path.read_bytes()
     except OSError as error:
-        if error.errno == errno.EFBIG:
-            reason, detail = "too large", f"at least {MAX_BYTES / 1e6:g} MB"
-        else:
-            reason, detail = "not readable", error.strerror or type(error).__name__
-        return Skipped(name=entry.name, reason=reason, detail=detail)
-    if entry.path.suffix.lower() in NOTEBOOKS:
+        reason = error.strerror or type(error).__name__
+        return Skipped(name=entry.name, reason="not readable", detail=reason)
+    if is_large:
+        detail = f"at least {MAX_BYTES / 1e6:g} MB"
+        return Skipped(name=entry.name, reason="too large", detail=detail)
+    if ending == ".ipynb":
         return Skipped(name=entry.name, reason="notebook", detail=NOTEBOOK_WORDS)
-    text, encoding, fault = decoded(data, entry.path.suffix.lower())
+    text, encoding, fault = decoded(data, ending)
     if fault is not None:
         return Skipped(name=entry.name, reason=fault[0], detail=fault[1])
-    digest = hashlib.sha256(data).hexdigest()
-    about = {"name": entry.name, "language": entry.language, "encoding": encoding}
-    return CodeFile(code=text, sha256=digest, size_bytes=len(data), **about)
-
-
-def _bytes_of(path: Path) -> bytes:
-    """Read a plain file below the limit; a pipe put in its place is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "no plain file")
-        data = file.read(MAX_BYTES)
-    if len(data) >= MAX_BYTES or status.st_size >= MAX_BYTES:
-        raise OSError(errno.EFBIG, "too large")
-    return data
+    return CodeFile(
+        name=entry.name,
+        code=text,
+        language=entry.language,
+        sha256=hashlib.sha256(data).hexdigest(),
+        size_bytes=len(data),
+        encoding=encoding,
+    )
 
 
 def decoded(data: bytes, ending: str = "") -> tuple[str, str, tuple[str, str] | None]:
@@ -195,20 +168,17 @@ def decoded(data: bytes, ending: str = "") -> tuple[str, str, tuple[str, str] | 
     nothing = ("empty", "nothing but white space" if data else "0 bytes")
     if not data.strip():
         return "", "", nothing
-    found = decode(data, ending)
-    if found.fault is not None:
-        marked = found.fault[1].startswith("marked as")
-        return "", "", ("not decodable" if marked else "binary", found.fault[1])
-    if found.encoding.startswith(("utf-16", "utf-32")) and not _is_mostly_ascii(found.text):
-        return "", "", ("binary", f"read as {found.encoding} it is hardly code")
-    if "\0" in found.text:
+    text = decode(data, ending)
+    if text.fault is not None:
+        is_marked = text.fault[1].startswith("marked as")
+        return "", "", ("not decodable" if is_marked else "binary", text.fault[1])
+    # Chance bytes after a byte order mark are letters of all scripts.
+    is_ascii = 2 * sum(sign.isascii() for sign in text.text) >= len(text.text)
+    if text.encoding.startswith(("utf-16", "utf-32")) and not is_ascii:
+        return "", "", ("binary", f"read as {text.encoding} it is hardly code")
+    if "\0" in text.text:
         return "", "", ("binary", "it holds NUL characters")
-    return (found.text, found.encoding, None) if found.text.strip() else ("", "", nothing)
-
-
-def _is_mostly_ascii(text: str) -> bool:
-    """Whether it may be code; chance bytes after a byte order mark are letters of all scripts."""
-    return 2 * sum(sign.isascii() for sign in text) >= len(text)
+    return (text.text, text.encoding, None) if text.text.strip() else ("", "", nothing)
 
 
 def chunks(entries: Iterable[Entry], skipped: list[Skipped]) -> Iterator[list[CodeFile]]:
@@ -216,15 +186,15 @@ def chunks(entries: Iterable[Entry], skipped: list[Skipped]) -> Iterator[list[Co
     chunk: list[CodeFile] = []
     size = 0
     for entry in entries:
-        found = read_file(entry)
-        if isinstance(found, Skipped):
-            skipped.append(found)
+        file = read_file(entry)
+        if isinstance(file, Skipped):
+            skipped.append(file)
             continue
-        if chunk and (len(chunk) >= CHUNK_FILES or size + found.size_bytes > CHUNK_BYTES):
+        if chunk and (len(chunk) >= CHUNK_FILES or size + file.size_bytes > CHUNK_BYTES):
             yield chunk
             chunk, size = [], 0
-        chunk.append(found)
-        size += found.size_bytes
+        chunk.append(file)
+        size += file.size_bytes
     if chunk:
         yield chunk
 
@@ -242,12 +212,12 @@ def program_of(code: str | os.PathLike[str], language: str) -> CodeFile:
     if kind_of(path) != "file":
         text = f"There is no file {shown(str(path))!r}."
         raise ConfigError(text, fix="name a file of code, or give the program itself as text")
-    spoken = language_of(language) or language_of_ending(path.suffix) or ""
-    found = read_file(Entry(path=path, name=shown(path.name), language=spoken))
-    if isinstance(found, Skipped):
-        text = f"{found.name} cannot be scored: {found.reason} ({found.detail})."
+    (entry,), _ = find_files(path, language=language)
+    file = read_file(entry)
+    if isinstance(file, Skipped):
+        text = f"{file.name} cannot be scored: {file.reason} ({file.detail})."
         raise DataError(text, fix="give a file of code below 2 MB, saved as UTF-8")
-    return found
+    return file
 
 
 def _is_path(text: str) -> bool:
@@ -262,14 +232,11 @@ def code_file(code: str, language: str, name: str = "code") -> CodeFile:
     """Return a text as a program; its hash is of its UTF-8 bytes.
 
     Raises:
-        ConfigError: It is no text, is empty, or holds half a character.
+        ConfigError: It is no text, or is empty.
     """
     if not isinstance(code, str) or not code.strip():
         raise ConfigError("The code is empty.", fix="give a program as text, or the path of a file")
-    try:
-        data = code.encode()
-    except UnicodeEncodeError as error:
-        what = f"The code holds half a character at position {error.start}."
-        raise ConfigError(what, fix="remove it: it cannot be written as UTF-8") from None
+    data = code.encode("utf-8", "replace")
     digest = hashlib.sha256(data).hexdigest()
-    return CodeFile(name=name, code=code, language=language, sha256=digest, size_bytes=len(data))
+    text = data.decode()
+    return CodeFile(name=name, code=text, language=language, sha256=digest, size_bytes=len(data))

@@ -8,40 +8,40 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.files import expanded, is_file
-from nbhelpers.common.formatting import duration
 from nbhelpers.errors import ConfigError, NonFinite
-from nbhelpers.runs.progress import bar
 from nbhelpers.use.calibrate import (
     Calibration,
     came_with_export,
     fix_threshold,
     load_calibration,
+    read_humans,
     require_same_model,
     require_shares,
 )
-from nbhelpers.use.calls import OF_OTHERS, Judge, Scored
+from nbhelpers.use.calls import OF_OTHERS, Judge, Scored, Verdict
 from nbhelpers.use.code_files import CHUNK_FILES, CodeFile, chunks, find_files, program_of
 from nbhelpers.use.facts import CALIBRATION, DetectorFacts, detector_facts
 from nbhelpers.use.model_process import Held, ModelProcess
+from nbhelpers.use.results import checked_output
 from nbhelpers.use.sheets import (
     Batch,
     EditLogits,
     Evidence,
-    checked_output,
     evidence_of,
     ranked,
     sheet_name,
 )
-from nbhelpers.use.similar import Similar, read_members
-from nbhelpers.use.trained import find_detector
+from nbhelpers.use.similar import Similar, baseline_vectors, best_pairs, read_members
+from nbhelpers.use.trained import find_detector, path_of
 
 if TYPE_CHECKING:
     import numpy as np
+    from tqdm import tqdm
 
 
 # ------------------------------------------------------------------------------------------------
@@ -130,49 +130,12 @@ def _not_finite(facts: DetectorFacts) -> NonFinite:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# How far a batch is: one line that is rewritten on a terminal, else a line at each tenth.
+def _progress(total: int, unit: str, *, is_on: bool) -> tqdm:
+    """Return a bar on stderr; it is rewritten often on a terminal, and seldom in a log."""
+    from tqdm import tqdm
 
-
-LOG_EVERY_SHARE = 0.1
-MIN_S = 0.2  # between two drawings on a terminal
-
-Tick = Callable[[int, int], None]
-
-
-def silent(done: int, total: int) -> None:
-    """Show nothing."""
-
-
-def progress_line(what: str, *, is_on: bool = True, stream: TextIO | None = None) -> Tick:
-    """Return a function that is told what is done of what, and shows it on stderr.
-
-    Args:
-        what: What is counted, such as `files`.
-        is_on: False shows nothing.
-        stream: Where; None is stderr.
-    """
-    if not is_on:
-        return silent
-    target = sys.stderr if stream is None else stream
-    is_terminal = hasattr(target, "isatty") and target.isatty()
-    start, shown = time.monotonic(), {"at": -1.0, "share": -1.0}
-
-    def tick(done: int, total: int) -> None:
-        now, share = time.monotonic(), done / total if total else 1.0
-        is_last = done >= total
-        if is_terminal and not is_last and now - shown["at"] < MIN_S:
-            return
-        if not is_terminal and not is_last and share - shown["share"] < LOG_EVERY_SHARE:
-            return
-        shown["at"], shown["share"] = now, share
-        left = duration((now - start) * (1 - share) / share) if share else "?"
-        line = f"[{bar(share)}] {done} of {total} {what}, {'done' if is_last else left + ' left'}"
-        end = "\n" if is_last or not is_terminal else ""
-        target.write(f"\r{line}\x1b[K{end}" if is_terminal else f"{line}\n")
-        target.flush()
-
-    return tick
+    seconds = 0.2 if sys.stderr.isatty() else 10.0
+    return tqdm(total=total, unit=f" {unit}", disable=not is_on, mininterval=seconds)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -250,19 +213,20 @@ class Detector(Held):
         sheets = None if evidence is None else _folder(evidence)
         judge = self.judge(calibration)
         entries, skipped = find_files(place, language=language)
-        tick = progress_line("files", is_on=progress and len(entries) > 1)
-        found: list[tuple[CodeFile, Any]] = []
-        n_left_out, start = len(skipped), time.monotonic()
-        for files in chunks(entries, skipped):
-            scored = self.scorer.scored(files)
-            if sheets is not None:
-                for number, sheet in enumerate(self._sheets(judge, files, scored), len(found) + 1):
-                    _write_sheet(sheets, number, sheet)
-            found += [(f, judge.verdict(f, s)) for f, s in zip(files, scored, strict=True)]
-            tick(len(found) + len(skipped) - n_left_out, len(entries))
+        verdicts: list[tuple[CodeFile, Verdict]] = []
+        start = time.monotonic()
+        with _progress(len(entries), "files", is_on=progress and len(entries) > 1) as bar:
+            for files in chunks(entries, skipped):
+                scores = self.scorer.scored(files)
+                if sheets is not None:
+                    written = self._sheets(judge, files, scores)
+                    for number, sheet in enumerate(written, len(verdicts) + 1):
+                        _write_sheet(sheets, number, sheet)
+                verdicts += [(f, judge.verdict(f, s)) for f, s in zip(files, scores, strict=True)]
+                bar.update(len(files))
         batch = Batch(
             place=str(place),
-            rows=ranked(found),
+            rows=ranked(verdicts),
             skipped=tuple(skipped),
             judge=judge,
             seconds=time.monotonic() - start,
@@ -301,15 +265,13 @@ class Detector(Held):
         self._require("classifier", "calibrate")
         require_shares(target_fpr, confidence)
         target = self.facts.home / CALIBRATION if out is None else Path(out).expanduser()
-        from nbhelpers.use.calibrate import read_humans
-
         known = read_humans(humans, self.facts.canonical)
-        left_out = Counter(each.reason for each in known.skipped)
+        left_out = Counter(file.reason for file in known.skipped)
         scored = self._callable(known.files, left_out, progress)
         counts = {"n_files": known.n_files, "n_duplicates": known.n_duplicates}
         counts |= {"left_out": dict(left_out)}
-        found = fix_threshold(
-            [each.logit for _, each in scored],
+        calibration = fix_threshold(
+            [score.logit for _, score in scored],
             [file.language for file, _ in scored],
             self.facts,
             target_fpr=target_fpr,
@@ -317,9 +279,9 @@ class Detector(Held):
             source=known.source,
             counts=counts,
         )
-        if found.is_met or out is not None:
-            found.save(target)
-        return found
+        if calibration.is_met or out is not None:
+            calibration.save(target)
+        return calibration
 
     def similar(
         self,
@@ -353,21 +315,17 @@ class Detector(Held):
         if type(top) is not int or top < 1:
             raise ConfigError(f"top={top!r} is no number of pairs.", fix="give a number from 1 on")
         target = None if out is None else checked_output(out)
-        from nbhelpers.use.similar import best_pairs, floor_vectors
-
         start = time.monotonic()
         places = [place] if other is None else [place, other]
         members, skipped, first = read_members(places, starter, language)
         codes = [member.code for member in members]
-        tick = progress_line("programs", is_on=progress and len(codes) > 2)
         pairs = best_pairs(
             self.scorer.vectors(codes),
-            floor_vectors(codes),
+            baseline_vectors(codes),
             top=top,
             split_at=None if other is None else first,
-            progress=tick,
         )
-        found = Similar(
+        similar = Similar(
             place=" and ".join(map(str, places)),
             pairs=tuple(pairs),
             members=tuple(members),
@@ -377,8 +335,8 @@ class Detector(Held):
             seconds=time.monotonic() - start,
         )
         if target is not None:
-            found.save(target)
-        return found
+            similar.save(target)
+        return similar
 
     def judge(self, calibration: Known = None) -> Judge:
         """Return the model with the calibration that is in force.
@@ -387,17 +345,17 @@ class Detector(Held):
             DataError: The calibration cannot be read, or is of another model.
         """
         if isinstance(calibration, Calibration):
-            found = require_same_model(calibration, self.facts, "this calibration")
-            return Judge(facts=self.facts, calibration=found)
+            require_same_model(calibration, self.facts, "this calibration")
+            return Judge(facts=self.facts, calibration=calibration)
         place = self.facts.home / CALIBRATION
         if calibration is not None:
             place = expanded(calibration, "calibration")
         elif not is_file(place):
             return Judge(facts=self.facts, calibration=None)
-        found = require_same_model(load_calibration(place), self.facts, place)
-        if calibration is None and came_with_export(found, self.facts.place):
+        saved = require_same_model(load_calibration(place), self.facts, place)
+        if calibration is None and came_with_export(saved, self.facts.place):
             return Judge(facts=self.facts, calibration=None, why_none=OF_OTHERS)
-        return Judge(facts=self.facts, calibration=found)
+        return Judge(facts=self.facts, calibration=saved)
 
     def _require(self, head: str, what: str) -> None:
         """Stop where the training made no such head."""
@@ -413,17 +371,17 @@ class Detector(Held):
         self, files: Sequence[CodeFile], left_out: Counter[str], progress: bool
     ) -> list[tuple[CodeFile, Scored]]:
         """Score known-human programs; those on which no call is ever given are counted apart."""
-        judge = Judge(facts=self.facts, calibration=None)
-        tick, found = progress_line("programs", is_on=progress), []
-        for start in range(0, len(files), CHUNK_FILES):
-            part = files[start : start + CHUNK_FILES]
-            for file, each in zip(part, self.scorer.scored(part), strict=True):
-                if doubts := judge.doubts(file, each):
-                    left_out[doubts[0].partition(":")[0]] += 1
-                else:
-                    found.append((file, each))
-            tick(start + len(part), len(files))
-        return found
+        judge, scored = Judge(facts=self.facts, calibration=None), []
+        with _progress(len(files), "programs", is_on=progress) as bar:
+            for start in range(0, len(files), CHUNK_FILES):
+                part = files[start : start + CHUNK_FILES]
+                for file, score in zip(part, self.scorer.scored(part), strict=True):
+                    if doubts := judge.doubts(file, score):
+                        left_out[doubts[0].partition(":")[0]] += 1
+                    else:
+                        scored.append((file, score))
+                bar.update(len(part))
+        return scored
 
     def _sheets(
         self,
@@ -436,7 +394,7 @@ class Detector(Held):
         """Return the evidence sheets of programs that were scored."""
         edited = self._edit_scores(files) if edits else [EditLogits() for _ in files]
         rows = zip(files, scored, edited, strict=True)
-        return [evidence_of(judge, file, each, told) for file, each, told in rows]
+        return [evidence_of(judge, file, score, edits) for file, score, edits in rows]
 
     def _edit_scores(self, files: Sequence[CodeFile]) -> list[EditLogits]:
         """Return the logits of the edited copies of each program."""
@@ -445,16 +403,16 @@ class Detector(Held):
 
         form = self.facts.canonical
         codes, spoken = [file.code for file in files], [file.language for file in files]
-        made = [(edit, edit_rows(codes, spoken, edit)) for edit in EDITS]
-        texts = [text for _, row in made for text in row if text is not None]
+        copies = {edit: edit_rows(codes, spoken, edit) for edit in EDITS}
+        texts = [text for row in copies.values() for text in row if text is not None]
         logits = iter(self.scorer.logits(texts))
-        found = [EditLogits() for _ in files]
-        for edit, row in made:
-            for told, code, text in zip(found, codes, row, strict=True):
-                told.logits[edit] = None if text is None else next(logits)
+        edited = [EditLogits() for _ in files]
+        for edit, row in copies.items():
+            for scores, code, text in zip(edited, codes, row, strict=True):
+                scores.logits[edit] = None if text is None else next(logits)
                 if text is not None and canonical(text, form) == canonical(code, form):
-                    told.unchanged.add(edit)
-        return found
+                    scores.unchanged.add(edit)
+        return edited
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
@@ -482,9 +440,7 @@ def load_detector(
         DataError: Files are missing or damaged.
         HardwareError: device="cuda" without a GPU.
     """
-    given = run_or_folder
-    path = given if isinstance(given, str | os.PathLike) else getattr(given, "path", given)
-    facts = detector_facts(find_detector(path, run_dir))
+    facts = detector_facts(find_detector(path_of(run_or_folder), run_dir))
     return Detector(facts, Scorer(facts, device=device, batch_size=batch_size))
 
 

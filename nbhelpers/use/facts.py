@@ -119,6 +119,11 @@ class DetectorFacts:
         return self.data_note == SAMPLE_NOTE
 
     @property
+    def sample_note(self) -> str:
+        """What must stand above a table of a model that learnt the bundled sample; else ""."""
+        return self.data_note if self.is_sample else ""
+
+    @property
     def home(self) -> Path:
         """Where a calibration is kept: beside the run, in an export, or in a checkpoint."""
         return self.place.scored or self.place.folder
@@ -174,8 +179,8 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
 
 def _result(place: TrainedDetector) -> Result:
     for folder in (place.scored, place.folder):
-        if folder is not None and (found := Result.read(folder / RESULT_NAME)):
-            return found
+        if folder is not None and (result := Result.read(folder / RESULT_NAME)):
+            return result
     return Result()
 
 

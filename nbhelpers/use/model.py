@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from nbhelpers.common.child import Report
-from nbhelpers.common.display import left
 from nbhelpers.common.files import is_folder, is_number
 from nbhelpers.common.formatting import size
 from nbhelpers.errors import ConfigError
@@ -18,12 +16,14 @@ from nbhelpers.presets.checks import is_hub_id
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.use.hub import find_token
 from nbhelpers.use.model_process import Held, ModelProcess, require_device, start_process
+from nbhelpers.use.results import facts_table
 from nbhelpers.use.trained import (
     Trained,
     TrainedDetector,
     find_detector,
     find_trained,
     is_detector,
+    path_of,
     place_for,
     require_adapter,
     require_template,
@@ -117,15 +117,14 @@ class MergeResult:
             "largest KL": f"{self.kl_max:.3g} nats",
             "KL of base and adapter": f"{self.adapter_kl:.3g} nats",
         }
-        if self.training_base:
-            told = self.training_base
+        if base := self.training_base:
             rows["against the 4-bit base of the training"] = (
-                f"top-1 agreement {100 * told['top1']:.2f} %, mean KL {told['kl']:.3g} nats"
+                f"top-1 agreement {100 * base['top1']:.2f} %, mean KL {base['kl']:.3g} nats"
             )
         return rows
 
     def _repr_html_(self) -> str:
-        return html_table(self.rows())
+        return facts_table(self.rows()).html()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,22 +145,17 @@ class ExportResult:
 
     def _repr_html_(self) -> str:
         rows = {"folder": str(self.path), "files": ", ".join(self.files)}
-        return html_table(rows | self.measured() | {"pushed to": self.url or "nowhere"})
+        rows |= {**self.measured(), "pushed to": self.url or "nowhere"}
+        return facts_table(rows).html()
 
     def measured(self) -> dict[str, str]:
         """Return what each form was measured to differ by, in words."""
         return {
-            told["form"]: f"largest difference of a logit {told['logit']:.2g}, of a vector "
-            f"{told['vector']:.2g} (allowed {told['limit']:g}), on {told['programs']} programs in "
-            f"{told['batches']} batches"
-            for told in self.agreement
+            row["form"]: f"largest difference of a logit {row['logit']:.2g}, of a vector "
+            f"{row['vector']:.2g} (allowed {row['limit']:g}), on {row['programs']} programs in "
+            f"{row['batches']} batches"
+            for row in self.agreement
         }
-
-
-def html_table(rows: Mapping[str, Any]) -> str:
-    """Return names and values as an HTML table of two columns."""
-    cells = (f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items())
-    return left(f"<table>{''.join(cells)}</table>")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -280,7 +274,7 @@ class LoadedModel(Held):
             rows["GPU memory"] = f"{used / 2**30:.2f} GiB"
         rows |= {"state": "closed" if self.is_closed else "open"}
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.trained.notes)
-        return html_table(rows) + notes
+        return facts_table(rows).html() + notes
 
 
 def load(
@@ -308,7 +302,7 @@ def load(
         OutOfMemory: The base does not fit.
     """
     require_template(template)
-    trained = find_trained(_path(run), run_dir, base=base, template=template)
+    trained = find_trained(path_of(run), run_dir, base=base, template=template)
     return LoadedModel(trained, adapter=bool(adapter), device=require_device(device))
 
 
@@ -336,7 +330,7 @@ def merge(
         ConfigError: No adapter, a full disk, or `out` holds something else.
         RequirementMissed: The merged model does not agree; the figures are told.
     """
-    trained = find_trained(_path(run), run_dir)
+    trained = find_trained(path_of(run), run_dir)
     require_adapter(trained, "merge")
     target, texts = place_for(out, trained), None if prompts is None else _prompts(prompts)
     if texts == []:
@@ -382,10 +376,10 @@ def export(
         RequirementMissed: A detector's folder does not agree with the trained model.
     """
     trained: Trained | TrainedDetector
-    if is_detector(_path(run), run_dir):
-        trained = find_detector(_path(run), run_dir)
+    if is_detector(path_of(run), run_dir):
+        trained = find_detector(path_of(run), run_dir)
     else:
-        trained = require_exportable(find_trained(_path(run), run_dir), onnx=onnx)
+        trained = require_exportable(find_trained(path_of(run), run_dir), onnx=onnx)
     target = place_for(out, trained)
     if push_to is not None and not is_hub_id(push_to):
         raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
@@ -417,11 +411,6 @@ def require_exportable(trained: Trained, *, onnx: bool) -> Trained:
     return trained
 
 
-def _path(run: Any) -> Any:
-    """The folder or id that a run, a result or a path stands for."""
-    return run if isinstance(run, str | os.PathLike) else getattr(run, "path", run)
-
-
 def _token(trained: Trained) -> str | None:
     """The hub's token where the base may have to be fetched; Colab takes seconds to say no."""
     model = trained.settings.model
@@ -436,12 +425,8 @@ def _prompts(prompt: str | Sequence[str]) -> list[str]:
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f"A prompt is {text!r}.", fix="give texts that are not empty")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            what = f"A prompt holds half a character at position {error.start}."
-            raise ConfigError(what, fix="remove it: it cannot be written as UTF-8") from None
-    return texts
+    # Half a character cannot be written as UTF-8.
+    return [text.encode("utf-8", "replace").decode() for text in texts]
 
 
 def _decoding(limit: int | None, temperature: float, seed: int | None, raw: bool) -> dict[str, Any]:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
-import html
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import floor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.code_words import code_words
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Cell, Table
 from nbhelpers.common.files import kind_of
 from nbhelpers.common.formatting import percent
 from nbhelpers.errors import DataError
 from nbhelpers.use.calls import MIN_WORDS
 from nbhelpers.use.code_files import CodeFile, Skipped, chunks, find_files, shown
 from nbhelpers.use.facts import NO_EVIDENCE_SIMILAR, DetectorFacts
-from nbhelpers.use.sheets import checked_output, csv_note, csv_text, write_text
+from nbhelpers.use.results import SHOWN, Block, Shown, csv_text, left_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,20 +69,20 @@ def strip(code: str, given: set[int]) -> Stripped:
     Stripped(code='a = 1', removed_share=0.0)
     """
     lines = code.splitlines(keepends=True)
-    found = [code_words(line) for line in lines]
-    words = [word for line in found for word in line]
+    words_by_line = [code_words(line) for line in lines]
+    words = [word for line in words_by_line for word in line]
     covered = _covered(words, given) if given else []
     if not any(covered):
         return Stripped(code=code, removed_share=0.0)
-    kept, start, removed = [], 0, 0
-    for line, inside in zip(lines, found, strict=True):
+    rest, start, removed = [], 0, 0
+    for line, inside in zip(lines, words_by_line, strict=True):
         end = start + len(inside)
         if inside and all(covered[start:end]):
             removed += len(inside)
         else:
-            kept.append(line)
+            rest.append(line)
         start = end
-    return Stripped(code="".join(kept), removed_share=removed / len(words))
+    return Stripped(code="".join(rest), removed_share=removed / len(words))
 
 
 def _covered(words: Sequence[str], given: set[int]) -> list[bool]:
@@ -104,21 +100,15 @@ def _covered(words: Sequence[str], given: set[int]) -> list[bool]:
 
 # ------------------------------------------------------------------------------------------------
 # Pairs of programs by similarity: arithmetic on blocks, so that thousands of files fit.
-#
-# Only the best pairs are kept. How every other pair scored is kept as a histogram, which tells the
-# rank of a pair among all of them to a ten-thousandth of the score.
 
 
 BLOCK = 256  # rows at once: (256, files) floats
-BINS = 20_000  # of cosines from -1 to 1
 FEW = 30  # programs; of fewer, an n-gram in a single one still makes it unlike the others
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedPair:
-    """Two rows, their cosine and rank, and the floor's; `n` pairs were compared."""
+    """Two rows, their cosine and rank, and the baseline's; `n` pairs were compared."""
 
     rank: int
     one: int
@@ -129,8 +119,8 @@ class RankedPair:
     n: int
 
 
-def floor_vectors(codes: list[str]) -> Any:
-    """Return unit vectors of the floor that a report names: sparse (programs, columns)."""
+def baseline_vectors(codes: list[str]) -> Any:
+    """Return unit vectors of the baseline that a report names: sparse (programs, columns)."""
     from nbhelpers.metrics.ngrams import TfidfSimilarity
 
     least = 1 if len(codes) < FEW else 2
@@ -144,114 +134,68 @@ def best_pairs(
     *,
     top: int,
     split_at: int | None = None,
-    progress: Progress | None = None,
 ) -> list[RankedPair]:
-    """Return the pairs with the highest cosine, highest first.
+    """Return the pairs with the highest cosine, highest first; equal ones in the order of rows.
 
     Args:
         vectors: (programs, dimensions) of length 1.
-        ngrams: The floor's, (programs, columns), sparse, of length 1.
+        ngrams: The baseline's, (programs, columns), sparse, of length 1.
         top: How many pairs.
         split_at: Compare only programs before this row with programs from it on.
-        progress: Called with rows done and rows in all.
     """
     import numpy as np
 
-    counts = np.zeros(BINS, dtype=np.int64)
-    floors = np.zeros(BINS, dtype=np.int64)
-    best: list[tuple[float, int, int, float]] = []  # a heap: its first is the lowest that is kept
-    for start, one, other in _blocks(len(vectors), split_at):
+    best: list[np.ndarray] = []  # of each block, (pairs, 4): row, row, cosine, baseline
+    floors: list[np.ndarray] = []  # of all pairs: 4 bytes for each
+    for one, other in _blocks(len(vectors), split_at):
         cosines = np.clip(vectors[one] @ vectors[other].T, -1.0, 1.0)  # (block, programs)
         plain = np.asarray((ngrams[one] @ ngrams[other].T).todense())
-        is_pair = _is_pair(one, other, split_at)
-        counts += _histogram(cosines[is_pair])
-        floors += _histogram(plain[is_pair])
-        _keep(best, top, np.where(is_pair, cosines, -np.inf), plain, (one, other))
-        if progress is not None:
-            progress(start + len(one), split_at or len(vectors))
-    found = sorted(best, key=lambda each: (-each[0], -each[1], -each[2]))
-    n, above = int(counts.sum()), np.append(np.cumsum(floors[::-1])[::-1], 0)
+        is_pair = np.full(cosines.shape, split_at is not None) | (one[:, None] < other[None, :])
+        rows, columns = np.nonzero(is_pair)
+        cosine, baseline = cosines[rows, columns], plain[rows, columns]
+        floors.append(baseline.astype(np.float32))
+        at = np.arange(len(cosine))
+        if len(cosine) > top:
+            at = at[cosine >= np.partition(cosine, len(cosine) - top)[len(cosine) - top]]
+        at = at[np.argsort(-cosine[at], kind="stable")][:top]
+        pairs = (one[rows[at]], other[columns[at]], cosine[at], baseline[at])
+        best.append(np.column_stack([part.astype(np.float64) for part in pairs]))
+    table, ordered = np.concatenate(best), np.sort(np.concatenate(floors))
+    table = table[np.lexsort((table[:, 1], table[:, 0], -table[:, 2]))][:top]
+    above = len(ordered) - np.searchsorted(ordered, table[:, 3].astype(np.float32), side="right")
     return [
         RankedPair(
             rank=rank,
-            one=-one,
-            other=-other,
+            one=int(one),
+            other=int(other),
             cosine=float(cosine),
-            floor=float(plain),
-            floor_rank=int(above[_bin(plain) + 1]) + 1,
-            n=n,
+            floor=float(baseline),
+            floor_rank=int(n_above) + 1,
+            n=len(ordered),
         )
-        for rank, (cosine, one, other, plain) in enumerate(found, 1)
+        for rank, ((one, other, cosine, baseline), n_above) in enumerate(
+            zip(table, above, strict=True), 1
+        )
     ]
 
 
-def _blocks(n: int, split_at: int | None) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def _blocks(n: int, split_at: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     import numpy as np
 
     last = n if split_at is None else split_at
     for start in range(0, last, BLOCK):
         rows = np.arange(start, min(start + BLOCK, last))
-        yield start, rows, np.arange(start if split_at is None else split_at, n)
-
-
-def _is_pair(one: np.ndarray, other: np.ndarray, split_at: int | None) -> np.ndarray:
-    """(block, programs): each pair once, and no program with itself."""
-    import numpy as np
-
-    if split_at is not None:
-        return np.ones((len(one), len(other)), dtype=bool)
-    return one[:, None] < other[None, :]
-
-
-def _keep(
-    best: list[tuple[float, int, int, float]],
-    top: int,
-    cosines: np.ndarray,
-    plain: np.ndarray,
-    rows: tuple[np.ndarray, np.ndarray],
-) -> None:
-    """Put the best pairs of a block into the heap; among equal ones the earlier rows stay."""
-    import numpy as np
-
-    flat = cosines.ravel()
-    # Once the heap is full, an equal pair of a later row changes nothing.
-    floor = best[0][0] if len(best) >= top else -np.inf
-    found = np.flatnonzero(flat > floor)
-    if len(found) > top:
-        least = np.partition(flat[found], len(found) - top)[len(found) - top]
-        found = found[flat[found] >= least]
-    for at in found[np.argsort(-flat[found], kind="stable")][:top]:
-        i, j = divmod(int(at), cosines.shape[1])
-        item = (float(flat[at]), -int(rows[0][i]), -int(rows[1][j]), float(plain[i, j]))
-        if len(best) < top:
-            heapq.heappush(best, item)
-        elif item > best[0]:
-            heapq.heapreplace(best, item)
-
-
-def _histogram(values: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    return np.bincount(_bin(values), minlength=BINS)
-
-
-def _bin(values: Any) -> Any:
-    """Number of the bin of a cosine, or of an array of them."""
-    import numpy as np
-
-    found = np.clip(((np.asarray(values) + 1.0) * (BINS / 2)).astype(np.int64), 0, BINS - 1)
-    return found if found.ndim else int(found)
+        yield rows, np.arange(start if split_at is None else split_at, n)
 
 
 # ------------------------------------------------------------------------------------------------
-# Which programs of a folder resemble each other: ranked pairs with the floor's score beside ours.
+# Which programs of a folder resemble each other: ranked pairs with both scores side by side.
 #
-# Ours says that two programs do the same, also across languages and names; the floor (character
-# n-grams) says that they share text. In a class where everybody solves one task, ours is high for
-# all; a pair stands out where it ranks high among them.
+# Ours says that two programs do the same, also across languages and names; the baseline (character
+# n-grams, called floor in tables) says that they share text. In a class where everybody solves one
+# task, ours is high for all; a pair stands out where it ranks high among them.
 
 
-SHOWN = 50
 MAX_CHARACTERS = 200_000  # a longer one is a bundle or a table, and its n-grams take seconds
 COLUMNS = ("rank", "file_a", "file_b", "similarity", "floor", "floor_rank", "language_a")
 COLUMNS += ("language_b", "same_task", "starter_share_a", "starter_share_b", "same_bytes")
@@ -267,8 +211,10 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Similar:
+class Similar(Shown):
     """The most similar pairs among programs; `n_pairs` were compared."""
+
+    ENDINGS = (".csv", ".json")
 
     place: str
     pairs: tuple[RankedPair, ...]
@@ -285,7 +231,7 @@ class Similar:
     def _row(self, pair: RankedPair) -> dict[str, Any]:
         one, other = self.members[pair.one], self.members[pair.other]
         limit = self.facts.pair_threshold
-        told = {
+        values = {
             "rank": pair.rank,
             "file_a": one.file.name,
             "file_b": other.file.name,
@@ -299,7 +245,7 @@ class Similar:
             "starter_share_b": other.removed_share,
             "same_bytes": one.file.sha256 == other.file.sha256,
         }
-        return {name: told[name] for name in COLUMNS}
+        return {name: values[name] for name in COLUMNS}
 
     def summary(self) -> list[str]:
         """What must be read before the table, as sentences."""
@@ -321,6 +267,25 @@ class Similar:
             lines.append(self.facts.data_note)
         return [*lines, NO_EVIDENCE_SIMILAR]
 
+    def blocks(self, top: int = SHOWN) -> list[Block]:
+        """Return the summary and the pairs."""
+        heads = ("rank", "similarity", "same task", "floor", "floor rank", "file", "file", "note")
+        rows = [
+            (
+                row["rank"],
+                Cell(row["similarity"], ".4f"),
+                {True: "yes", False: "no", None: "-"}[row["same_task"]],
+                Cell(row["floor"], ".4f"),
+                row["floor_rank"],
+                row["file_a"],
+                row["file_b"],
+                _note(row),
+            )
+            for row in self.rows()[:top]
+        ]
+        table = [Table(heads, rows)] if rows else []
+        return ["\n".join(self.summary()), *table, *left_out(self.skipped)]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {
@@ -334,41 +299,13 @@ class Similar:
             "n_programs": len(self.members),
             "n_pairs": self.n_pairs,
             "pairs": self.rows(),
-            "skipped": [each.to_dict() for each in self.skipped],
+            "skipped": [file.to_dict() for file in self.skipped],
             "seconds": self.seconds,
         }
 
-    def save(self, place: str | Path) -> Path:
-        """Write the pairs as .csv or .json, by the ending.
-
-        Raises:
-            ConfigError: Another ending, or the place cannot be written.
-        """
-        path = checked_output(place)
-        if path.suffix.lower() == ".csv":
-            text = csv_note(self.facts) + csv_text(COLUMNS, self.rows())
-            return write_text(path, text)
-        return write_text(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-
-    def text(self) -> str:
-        """Return the summary and the pairs as text."""
-        head = " rank  similarity  same task   floor  floor rank  files"
-        lines = ["", head] if self.pairs else []
-        for row in self.rows():
-            spoken = f" ({row['language_a']} and {row['language_b']})"
-            spoken = spoken if row["language_a"] != row["language_b"] else ""
-            same = "  the same bytes" if row["same_bytes"] else ""
-            lines.append(
-                f"{row['rank']:>5}  {row['similarity']:>10.4f}  {_same_task(row):>9}  "
-                f"{row['floor']:>6.4f}  "
-                f"{row['floor_rank']:>10}  {row['file_a']}  {row['file_b']}{spoken}{same}"
-            )
-        if self.skipped:
-            kinds = Counter(each.reason for each in self.skipped)
-            told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-            lines += ["", f"Left out: {told}."]
-            lines += [f"  {each.name}: {each.reason} ({each.detail})" for each in self.skipped[:10]]
-        return "\n".join([*self.summary(), *lines])
+    def csv(self) -> str:
+        """Return the pairs as CSV."""
+        return csv_text(self.rows(), COLUMNS, self.facts.sample_note)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -376,23 +313,11 @@ class Similar:
     def __repr__(self) -> str:
         return f"Similar({self.place}: {len(self.members)} programs, {self.n_pairs} pairs)"
 
-    def _repr_html_(self) -> str:
-        names = ("", "similarity", "same task", "floor", "floor's rank", "file", "file")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        body = "".join(_html_row(row) for row in self.rows()[:SHOWN])
-        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self.summary())
-        return left(f"<table><tr>{head}</tr>{body}</table>") + notes
 
-
-def _same_task(row: dict[str, Any]) -> str:
-    return {True: "yes", False: "no", None: "-"}[row["same_task"]]
-
-
-def _html_row(row: dict[str, Any]) -> str:
-    cells = (str(row["rank"]), f"{row['similarity']:.4f}", _same_task(row))
-    cells += (f"{row['floor']:.4f}",)
-    cells += (str(row["floor_rank"]), row["file_a"], row["file_b"])
-    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+def _note(row: dict[str, Any]) -> str:
+    languages = (row["language_a"], row["language_b"])
+    notes = [" and ".join(languages)] if len(set(languages)) == 2 else []
+    return ", ".join(notes + ["the same bytes"] * row["same_bytes"])
 
 
 def read_members(
@@ -415,14 +340,14 @@ def read_members(
     files = [file for group in groups for file in group]
     given = given_runs(handed_out, [f.code for f in files if len(f.code) <= MAX_CHARACTERS])
     is_small = len(files) == 2
-    kept = [_members(group, given, is_small, skipped) for group in groups]
-    if sum(map(len, kept)) < 2 or not all(kept):
-        told = "; ".join(f"{each.name}: {each.reason}" for each in skipped[:5])
+    members = [_members(group, given, is_small, skipped) for group in groups]
+    if sum(map(len, members)) < 2 or not all(members):
+        reasons = "; ".join(f"{file.name}: {file.reason}" for file in skipped[:5])
         raise DataError(
-            f"There are not two programs to compare{f' ({told})' if told else ''}.",
+            f"There are not two programs to compare{f' ({reasons})' if reasons else ''}.",
             fix="name a folder with programs, or two files",
         )
-    return [member for group in kept for member in group], skipped, len(kept[0])
+    return [member for group in members for member in group], skipped, len(members[0])
 
 
 def _read(
@@ -441,7 +366,7 @@ def _read(
 def _members(
     files: list[CodeFile], given: set[int], is_small: bool, skipped: list[Skipped]
 ) -> list[Member]:
-    found = []
+    members = []
     for file in files:
         if len(file.code) > MAX_CHARACTERS:
             detail = f"{len(file.code)} characters; at most {MAX_CHARACTERS} are compared"
@@ -454,5 +379,5 @@ def _members(
             detail = f"{n_words} words and signs are left; {share} % of it was given code"
             skipped.append(Skipped(name=file.name, reason="too short", detail=detail))
             continue
-        found.append(Member(file=file, code=rest.code, removed_share=rest.removed_share))
-    return found
+        members.append(Member(file=file, code=rest.code, removed_share=rest.removed_share))
+    return members

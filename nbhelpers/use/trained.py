@@ -103,6 +103,11 @@ class Trained:
         return cls(**known, **paths, settings=settings, notes=tuple(data["notes"]))
 
 
+def path_of(run: Any) -> Any:
+    """Return the folder or id that a run, a result or a path stands for."""
+    return run if isinstance(run, str | os.PathLike) else getattr(run, "path", run)
+
+
 def require_template(template: str | None) -> None:
     """Stop on a template that does not exist, before a model is loaded.
 
