@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from nbhelpers.common.files import cache_dir, save_in_cache
+import numpy as np
+from numpy.typing import NDArray
+
+from nbhelpers.common.files import cached
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.findings import Findings
@@ -17,11 +19,8 @@ from nbhelpers.data.languages import AI, HUMAN, language_of
 from nbhelpers.data.near_duplicates import SHINGLE_TOKENS, THRESHOLD, ShingleIndex
 from nbhelpers.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Splits = dict[str, NDArray[np.int64]]
+Numbers = NDArray[np.int64]
+Splits = dict[str, Numbers]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -35,9 +34,7 @@ ROOM = 1.15  # a split may become this much larger than asked for
 Stratum = tuple[str, ...]
 
 
-def group_order(
-    rows: Sequence[CodeRow], groups: NDArray[np.int64], seed: int
-) -> dict[int, list[int]]:
+def group_order(rows: Sequence[CodeRow], groups: Numbers, seed: int) -> dict[int, list[int]]:
     """Rows of each group, the groups in an order that follows from their texts and the seed."""
     members: dict[int, list[int]] = defaultdict(list)
     for at, group in enumerate(groups.tolist()):
@@ -55,7 +52,7 @@ def _key(row: CodeRow, seed: int) -> bytes:
 
 def draw_splits(
     rows: Sequence[CodeRow],
-    groups: NDArray[np.int64],
+    groups: Numbers,
     shares: dict[str, float],
     seed: int,
 ) -> dict[str, list[int]]:
@@ -106,7 +103,7 @@ def _strata(row: CodeRow) -> tuple[Stratum, ...]:
 
 def draw_train(
     rows: Sequence[CodeRow],
-    groups: NDArray[np.int64],
+    groups: Numbers,
     *,
     fraction: float,
     max_samples: int | None,
@@ -242,78 +239,54 @@ class NearRows:
         digests = [digest(text) for text in texts]
         # By content, so that another order of the rows gives the same stars.
         self._order = sorted(range(len(texts)), key=digests.__getitem__)
-        head = f"{NEAR_FORMAT} {THRESHOLD} {SHINGLE_TOKENS}\n".encode()
-        self._key = hashlib.sha256(head + b"".join(digests)).hexdigest()
-        self._index: ShingleIndex | None = None
+        self._key = [f"{NEAR_FORMAT} {THRESHOLD} {SHINGLE_TOKENS}", *digests]
 
-    def stars(self) -> NDArray[np.int64]:
+    @cached_property
+    def _index(self) -> ShingleIndex:
+        return ShingleIndex(self.texts)
+
+    def stars(self) -> Numbers:
         """For each text the one that it resembles, itself where there is none before it.
 
         Two texts that resemble a third need not resemble each other, and a text may resemble two
         that stand for themselves: `like` finds those that stars leave apart.
         """
-        import numpy as np
 
-        def search() -> NDArray[np.int64]:
+        def search() -> Numbers:
             stars = np.arange(len(self.texts))
-            for match in self._ready().repeats(self._order):
+            for match in self._index.repeats(self._order):
                 stars[match.row] = match.of
             return stars
 
-        return self._cached("stars", b"", search, len(self.texts))
+        return self._kept(["stars"], search)
 
-    def like(self, rows: NDArray[np.int64], references: NDArray[np.int64]) -> NDArray[np.int64]:
+    def like(self, rows: Numbers, references: Numbers) -> Numbers:
         """For each row a reference that it resembles, or -1."""
-        import numpy as np
 
-        def search() -> NDArray[np.int64]:
+        def search() -> Numbers:
             at = {int(row): n for n, row in enumerate(rows)}
             like = np.full(len(rows), -1)
-            for match in self._ready().matches(at, map(int, references)):
+            for match in self._index.matches(at, map(int, references)):
                 like[at[match.row]] = match.of
             return like
 
         if not len(rows) or not len(references):
             return np.full(len(rows), -1)
-        asked = rows.astype("<i8").tobytes() + b"|" + references.astype("<i8").tobytes()
-        return self._cached("like", asked, search, len(rows))
+        numbers = [part.astype("<i8").tobytes() for part in (rows, references)]
+        return self._kept(["like", *numbers], search)
 
-    def _ready(self) -> ShingleIndex:
-        if self._index is None:
-            self._index = ShingleIndex(self.texts)
-        return self._index
-
-    def _cached(self, what: str, asked: bytes, search: object, size: int) -> NDArray[np.int64]:
-        import numpy as np
-
-        name = hashlib.sha256(f"{what} {self._key} ".encode() + asked).hexdigest()[:40]
-        path = cache_dir() / "near_rows" / f"{name}.npy"
-        with contextlib.suppress(OSError, ValueError, EOFError):
-            known = np.load(path, allow_pickle=False)
-            if known.shape == (size,) and known.dtype == np.int64 and _in_range(known, self.texts):
-                return known
-        result = search()  # type: ignore[operator]
-        save_in_cache(path, lambda part: _save(part, result))
-        return result
-
-
-def _in_range(known: NDArray[np.int64], texts: Sequence[str]) -> bool:
-    return not len(known) or (int(known.min()) >= -1 and int(known.max()) < len(texts))
-
-
-def _save(path: Path, numbers: NDArray[np.int64]) -> None:
-    import numpy as np
-
-    with path.open("wb") as stream:
-        np.save(stream, numbers)
+    def _kept(self, asked: list[str | bytes], search: Callable[[], Numbers]) -> Numbers:
+        return cached(
+            "near_rows", [*asked, *self._key], search, load=np.load, save=np.save, suffix=".npy"
+        )
 
 
 class Relations(NamedTuple):
     """What ties rows together: per relation a number for each row, -1 where it has none."""
 
-    task: NDArray[np.int64]
-    author: NDArray[np.int64]
-    code: NDArray[np.int64]  # near-duplicates, as stars
+    task: Numbers
+    author: Numbers
+    code: Numbers  # near-duplicates, as stars
 
 
 def relations(rows: Sequence[CodeRow], near: NearRows) -> Relations:
@@ -330,43 +303,41 @@ def relations(rows: Sequence[CodeRow], near: NearRows) -> Relations:
     )
 
 
-def _numbers(words: Iterable[str]) -> NDArray[np.int64]:
-    import numpy as np
-
+def _numbers(words: Iterable[str]) -> Numbers:
     known: dict[str, int] = {}
     return np.array([known.setdefault(w, len(known)) if w else -1 for w in words], dtype=np.int64)
 
 
-def components(n: int, tied: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+def components(n: int, tied: Iterable[Numbers]) -> Numbers:
     """Number of the connected component of each of n rows: equal numbers >= 0 tie rows together.
 
     >>> import numpy as np
     >>> components(4, [np.array([0, 0, 1, -1]), np.array([-1, 5, 5, -1])]).tolist()
     [0, 0, 0, 3]
     """
-    import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    parent = list(range(n))
-
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = parent[parent[at]]
-            at = parent[at]
-        return at
-
+    edges = [np.zeros((2, 0), dtype=np.int64)]
     for numbers in tied:
-        first: dict[int, int] = {}
-        for at, number in enumerate(numbers.tolist()):
-            if number >= 0:
-                one, other = root(first.setdefault(number, at)), root(at)
-                parent[max(one, other)] = min(one, other)
-    return np.array([root(at) for at in range(n)], dtype=np.int64)
+        rows = np.flatnonzero(numbers >= 0)
+        _, first, group = np.unique(numbers[rows], return_index=True, return_inverse=True)
+        edges.append(np.stack([rows, rows[first[group]]]))
+    ends = np.concatenate(edges, axis=1)
+    graph = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(n, n))
+    count, component = connected_components(graph, directed=False)
+    smallest = np.full(count, n)
+    np.minimum.at(smallest, component, np.arange(n))
+    return smallest[component]
 
 
-def largest(groups: NDArray[np.int64]) -> tuple[int, int]:
-    """Size of the largest group and one of its rows."""
-    group, size = Counter(groups.tolist()).most_common(1)[0]
-    return size, group
+def largest(numbers: Numbers) -> tuple[int, int]:
+    """How many rows the most frequent number has, and the first of them; -1 is no number."""
+    counts = Counter(number for number in numbers.tolist() if number >= 0)
+    if not counts:
+        return 0, 0
+    number, n = counts.most_common(1)[0]
+    return n, numbers.tolist().index(number)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -391,7 +362,7 @@ class Pool(NamedTuple):
     labelled: bool
     findings: Findings
 
-    def labels(self, at: NDArray[np.int64]) -> Counter[str | None]:
+    def labels(self, at: Numbers) -> Counter[str | None]:
         """Rows of each label among some."""
         return Counter(self.rows[n].label for n in at.tolist())
 
@@ -417,8 +388,6 @@ def split_rows(
     Raises:
         DataError: The splits that were asked for are not there, or no split is possible.
     """
-    import numpy as np
-
     there = Counter(pool.given)
     shares = {"valid": valid_share, "test": test_share}
     has_given = there["train"] and (there["valid"] or there["test"])
@@ -454,15 +423,13 @@ def _not_given(pool: Pool, there: Counter[str]) -> DataError:
 
 
 def draw(
-    pool: Pool, at: NDArray[np.int64], shares: dict[str, float], seed: int
+    pool: Pool, at: Numbers, shares: dict[str, float], seed: int
 ) -> tuple[Splits, dict[str, Any]]:
     """Draw splits among some rows by the strongest ties that allow it.
 
     Raises:
         DataError: Even by task alone too many rows hold together.
     """
-    import numpy as np
-
     rows = [pool.rows[n] for n in at.tolist()]
     tried: list[str] = []
     for names in TIES:
@@ -503,13 +470,13 @@ def _tell_drawn(pool: Pool, splits: Splits, names: tuple[str, ...], tried: list[
         pool.findings.add("split_weaker", *split_place(place), f"drawn by {', '.join(names)}")
 
 
-def _no_split(pool: Pool, at: NDArray[np.int64], tried: list[str]) -> DataError:
+def _no_split(pool: Pool, at: Numbers, tried: list[str]) -> DataError:
     rows = [pool.rows[n] for n in at.tolist()]
     labels = Counter(row.label for row in rows)
     few = min(labels.values()) if pool.labelled else len(rows)
     n_tasks = len({row.task for row in rows if row.task})
     fix = f"give more rows (the rarer class has {few:,}) or more tasks ({n_tasks:,} here)."
-    ties = {what: _most(getattr(pool.ties, what)[at]) for what in ("task", "author", "code")}
+    ties = {what: largest(getattr(pool.ties, what)[at]) for what in ("task", "author", "code")}
     many = max(1, len(rows) / 10)
     n, first = ties["task"]
     if pool.labelled and len(labels) < 2:
@@ -535,15 +502,6 @@ def _no_split(pool: Pool, at: NDArray[np.int64], tried: list[str]) -> DataError:
     return DataError(message, fix=fix, details="\n".join(tried))
 
 
-def _most(numbers: NDArray[np.int64]) -> tuple[int, int]:
-    """How many rows the most frequent number has, and the first of them; -1 is no number."""
-    counts = Counter(number for number in numbers.tolist() if number >= 0)
-    if not counts:
-        return 0, 0
-    number, n = counts.most_common(1)[0]
-    return n, numbers.tolist().index(number)
-
-
 def without_overlap(
     pool: Pool, splits: Splits, *, quiet: bool = False
 ) -> tuple[Splits, dict[str, Any]]:
@@ -555,21 +513,17 @@ def without_overlap(
         for other in there[:n]:
             for at, shared in shared_rows(pool, splits[name], splits[other]).items():
                 bad.setdefault(at, shared)
-        splits[name] = _apart(splits[name], bad)
+        splits[name] = splits[name][~_is_in(splits[name], bad)]
         if bad:
             facts[name] = tell_shared(pool, bad, name, quiet=quiet)
     return splits, facts
 
 
-def _apart(numbers: NDArray[np.int64], bad: dict[int, Any]) -> NDArray[np.int64]:
-    import numpy as np
-
-    return np.array([at for at in numbers.tolist() if at not in bad], dtype=np.int64)
+def _is_in(numbers: Numbers, chosen: Iterable[int]) -> NDArray[np.bool_]:
+    return np.isin(numbers, np.fromiter(chosen, dtype=np.int64))
 
 
-def shared_rows(
-    pool: Pool, some: NDArray[np.int64], others: NDArray[np.int64]
-) -> dict[int, tuple[str, int]]:
+def shared_rows(pool: Pool, some: Numbers, others: Numbers) -> dict[int, tuple[str, int]]:
     """Rows that share a task, an author or like code with one of others: what, and which row."""
     shared: dict[int, tuple[str, int]] = {}
     for what in ("task", "author"):
@@ -698,26 +652,21 @@ def hold_out_rows(pool: Pool, splits: Splits, hold_out: str) -> tuple[Splits, di
         ConfigError: No row is so named.
         DataError: Nothing would be left to train on or to hold out.
     """
-    import numpy as np
-
     wanted = wanted_rows(pool.rows, hold_out)
-    parts = {
-        name: [_pick(numbers, wanted, is_in=False), _pick(numbers, wanted, is_in=True)]
-        for name, numbers in splits.items()
-    }
-    rest: Splits = {name: left for name, (left, _) in parts.items()}
-    every = np.sort(np.concatenate([moved for _, moved in parts.values()]))
+    masks = {name: _is_in(numbers, wanted) for name, numbers in splits.items()}
+    rest = {name: numbers[~masks[name]] for name, numbers in splits.items()}
+    every = np.sort(np.concatenate([splits[name][mask] for name, mask in masks.items()]))
+    of_test = splits["test"][masks["test"]]
     new_splits, facts = _without(pool, rest, every)
     facts["rows_of"] = "all splits"
     if not _is_enough(pool, rest, new_splits):
-        held_out = parts["test"][1]
-        new_splits, facts = _without(pool, rest, held_out)
-        facts |= {"rows_of": "test", "dropped": len(every) - len(held_out)}
+        new_splits, facts = _without(pool, rest, of_test)
+        facts |= {"rows_of": "test", "dropped": len(every) - len(of_test)}
     held_out = new_splits["held_out"]
     if not len(held_out) or not _is_enough(pool, rest, new_splits):
         raise DataError(
             f"hold_out={hold_out} cannot be held out: its tasks are those of the rows to train on, "
-            f"and test has {len(parts['test'][1]):,} of its {len(every):,} rows.",
+            f"and test has {len(of_test):,} of its {len(every):,} rows.",
             fix="hold out another value, or give data with tasks of its own for each.",
         )
     if hold_out.strip().lower().startswith("generator"):
@@ -728,19 +677,11 @@ def hold_out_rows(pool: Pool, splits: Splits, hold_out: str) -> tuple[Splits, di
     return new_splits, facts | {"hold_out": hold_out, "held_out": len(new_splits["held_out"])}
 
 
-def _pick(numbers: NDArray[np.int64], wanted: set[int], *, is_in: bool) -> NDArray[np.int64]:
-    import numpy as np
-
-    return np.array([at for at in numbers.tolist() if (at in wanted) == is_in], dtype=np.int64)
-
-
-def _without(
-    pool: Pool, rest: Splits, held_out: NDArray[np.int64]
-) -> tuple[Splits, dict[str, Any]]:
+def _without(pool: Pool, rest: Splits, held_out: Numbers) -> tuple[Splits, dict[str, Any]]:
     new_splits, left_out = dict(rest), {}
     for name in ("train", "valid"):
         bad = shared_rows(pool, rest[name], held_out)
-        new_splits[name] = _pick(rest[name], set(bad), is_in=False)
+        new_splits[name] = rest[name][~_is_in(rest[name], bad)]
         if bad:
             left_out[name] = tell_shared(pool, bad, name, quiet=True)
     return new_splits | {"held_out": held_out}, {"left_out": left_out}
@@ -755,12 +696,8 @@ def _is_enough(pool: Pool, before: Splits, after: Splits) -> bool:
     return True
 
 
-def _humans_like(
-    pool: Pool, test: NDArray[np.int64], held_out: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _humans_like(pool: Pool, test: Numbers, held_out: Numbers) -> Numbers:
     """Human rows of test in the sources and languages of the held rows, else all human rows."""
-    import numpy as np
-
     humans = [at for at in test.tolist() if pool.rows[at].label == HUMAN]
     kinds = {(pool.rows[at].source, pool.rows[at].language) for at in held_out.tolist()}
     like = [at for at in humans if (pool.rows[at].source, pool.rows[at].language) in kinds]
