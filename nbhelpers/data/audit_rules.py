@@ -7,11 +7,13 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from operator import attrgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nbhelpers.common.code_words import CODE_WORD, code_words
 from nbhelpers.data.audit_text import ANY_NUMBER, CHARACTERS_READ, CLASSES, Row, statements, units
@@ -19,10 +21,6 @@ from nbhelpers.data.canonical import canonical
 from nbhelpers.data.layout_features import CHARACTERS_READ as FEATURE_CHARACTERS_READ
 from nbhelpers.data.layout_features import FEATURES, layout_features
 from nbhelpers.data.near_duplicates import THRESHOLD, Match, ShingleIndex, shingles
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # ------------------------------------------------------------------------------------------------
 # How well each single feature of a program tells the label: raw, and in the canonical form.
@@ -66,8 +64,6 @@ def feature_table(rows: Sequence[Row], *, form: str) -> list[dict[str, Any]]:
     the language (`slice`) in which the canonical area is largest; `slice_share` is the share of
     rows in languages where both pass 0.99. `human` and `ai` are mean raw values.
     """
-    import numpy as np
-
     raw, clean = _matrices(rows, form)
     is_ai = np.array([row.label == "ai" for row in rows])
     languages = _languages(rows, is_ai)
@@ -93,8 +89,6 @@ def feature_table(rows: Sequence[Row], *, form: str) -> list[dict[str, Any]]:
 
 
 def _matrices(rows: Sequence[Row], form: str) -> tuple[np.ndarray, np.ndarray]:
-    import numpy as np
-
     raw, clean = [], []
     for row in rows:
         raw.append(_values(row.code))
@@ -109,8 +103,6 @@ def _values(code: str) -> list[float]:
 
 def _languages(rows: Sequence[Row], is_ai: np.ndarray) -> dict[str, np.ndarray]:
     """Row numbers of each language that has enough rows of both classes."""
-    import numpy as np
-
     of: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         of.setdefault(row.language, []).append(at)
@@ -148,19 +140,11 @@ def aucs(is_ai: np.ndarray, values: np.ndarray) -> np.ndarray:
 
     Source: Mann and Whitney's U over the number of pairs.
     """
-    import numpy as np
+    from scipy.stats import rankdata
 
     n_ai, n_human = int(is_ai.sum()), int((~is_ai).sum())
-    sums = [float(_ranks(column)[is_ai].sum()) for column in values.T]
-    return (np.array(sums) - n_ai * (n_ai + 1) / 2) / (n_ai * n_human)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, equal values at their mean."""
-    import numpy as np
-
-    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[at]
+    sums = rankdata(values, axis=0)[is_ai].sum(axis=0)
+    return (sums - n_ai * (n_ai + 1) / 2) / (n_ai * n_human)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -335,6 +319,29 @@ class Tag(NamedTuple):
         )
 
 
+class _Text(NamedTuple):
+    """A text at its place, and how many rows of a class hold it, and which share of either."""
+
+    place: str
+    text: str
+    label: str
+    rows: int
+    share: float
+    other_share: float
+
+    @property
+    def is_told(self) -> bool:
+        """Whether enough rows hold it, and next to none of the other class."""
+        is_pure = self.share >= PURE * (self.share + self.other_share)
+        return self.rows >= MIN_COUNT and self.share >= TOLD_SHARE and is_pure
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """The strongest first; of equals the one that looks most like a tag."""
+        lead = round(STEPS * (self.share - self.other_share))
+        return -lead, PLACES.index(self.place), -len(self.text), self.text
+
+
 def find_tags(
     human: Sequence[Row], ai: Sequence[Row], *, words: Iterable[str] = (), only_named: bool = False
 ) -> list[Tag]:
@@ -352,18 +359,16 @@ def find_tags(
         return []
     sets = {label: [units(row.code) for row in own] for label, own in rows.items()}
     counts = {label: Counter(unit for one in own for unit in one) for label, own in sets.items()}
-    candidates = [
-        (*unit, label)
-        for label in CLASSES
-        for unit in counts[label]
-        if _is_told(counts, rows, unit, label)
+    texts = [
+        _Text(*unit, label, n, n / len(rows[label]), counts[other][unit] / len(rows[other]))
+        for label, other in (CLASSES, CLASSES[::-1])
+        for unit, n in counts[label].items()
     ]
+    told = [one for one in texts if one.is_told]
     if only_named:
-        candidates = [one for one in candidates if _names_label(one[1], named)]
-    candidates.sort(key=lambda one: _order(one, counts, rows))
-    return [
-        _tag(one, counts, rows, sets, named) for one in _distinct(candidates, counts, rows, sets)
-    ]
+        told = [one for one in told if _names_label(one.text, named)]
+    told.sort(key=lambda one: one.order)
+    return [_tag(one, rows[one.label][at], named) for one, at in _distinct(told, sets)]
 
 
 def without_tags(code: str, tags: Sequence[Tag]) -> str:
@@ -392,72 +397,39 @@ def _pattern(text: str, place: str) -> tuple[str, bool]:
     return rf"^[ \t]*{one}[^\n]*\n?" if is_line else around.get(place, one), place != "word"
 
 
-def _is_told(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> bool:
-    n, share, other = _shares(counts, rows, unit, label)
-    return n >= MIN_COUNT and share >= TOLD_SHARE and share >= PURE * (share + other)
-
-
-def _shares(counts: Any, rows: Any, unit: tuple[str, str], label: str) -> tuple[int, float, float]:
-    against = CLASSES[1 - CLASSES.index(label)]
-    n = counts[label][unit]
-    return n, n / len(rows[label]), counts[against][unit] / len(rows[against])
-
-
-def _order(one: tuple[str, str, str], counts: Any, rows: Any) -> tuple[int, int, int, str]:
-    place, text, label = one
-    _, share, other = _shares(counts, rows, (place, text), label)
-    return -round(STEPS * (share - other)), PLACES.index(place), -len(text), text
-
-
-def _distinct(
-    candidates: list[tuple[str, str, str]], counts: Any, rows: Any, sets: Any
-) -> list[tuple[str, str, str]]:
-    """Leave out what only repeats, lengthens or follows from a text that is kept."""
-    distinct: list[tuple[tuple[str, str, str], set[int]]] = []
+def _distinct(texts: list[_Text], sets: Any) -> list[tuple[_Text, int]]:
+    """Leave out what repeats, lengthens or follows from a kept text; with the first row of each."""
+    distinct: list[tuple[_Text, set[int]]] = []
     first = 0.0  # share of the strongest tag that may stand at a fixed place
-    for one in candidates:
-        place, text, label = one
-        share = _shares(counts, rows, (place, text), label)[1]
+    for one in texts:
         # A tag at the start moves what stood there: `class` then starts human programs only.
-        if place in FIXED and share < FOLLOWS * first:
+        if one.place in FIXED and one.share < FOLLOWS * first:
             continue
-        holders = {at for at, row_units in enumerate(sets[label]) if (place, text) in row_units}
+        unit = (one.place, one.text)
+        holders = {at for at, row_units in enumerate(sets[one.label]) if unit in row_units}
         if not any(_is_same(one, holders, *other) for other in distinct):
             distinct.append((one, holders))
-            moves = place in FIXED or share >= LEAK_SHARE["any"]
-            first = max(first, share if moves else 0.0)
+            moves = one.place in FIXED or one.share >= LEAK_SHARE["any"]
+            first = max(first, one.share if moves else 0.0)
         if len(distinct) == KEPT:
             break
-    return [one for one, _ in distinct]
+    return [(one, min(holders)) for one, holders in distinct]
 
 
-def _is_same(
-    one: tuple[str, str, str],
-    holders: set[int],
-    other: tuple[str, str, str],
-    other_holders: set[int],
-) -> bool:
-    if one[2] != other[2]:
+def _is_same(one: _Text, holders: set[int], other: _Text, other_holders: set[int]) -> bool:
+    if one.label != other.label:
         return False
-    short, long = (re.sub(r"[\W_]+", "", text) for text in (other[1], one[1]))
+    short, long = (re.sub(r"[\W_]+", "", text) for text in (other.text, one.text))
     is_part = min(len(short), len(long)) > 1 and (short in long or long in short)
     return is_part or len(holders & other_holders) >= SAME_ROWS * len(holders | other_holders)
 
 
-def _tag(one: tuple[str, str, str], counts: Any, rows: Any, sets: Any, named: set[str]) -> Tag:
-    place, text, label = one
-    _, share, other = _shares(counts, rows, (place, text), label)
-    holder = next(
-        row
-        for row, row_units in zip(rows[label], sets[label], strict=True)
-        if (place, text) in row_units
-    )
-    names_label = _names_label(text, named)
-    kind = "fixed" if place in FIXED else "comment" if place == "comment" else "any"
-    needed = LEAK_SHARE["label" if names_label else kind]
-    shown = _as_written(text, place, holder.code)
-    is_leak = share - other >= needed
-    return Tag(shown, place, label, share, other, is_leak, names_label, holder.place)
+def _tag(one: _Text, holder: Row, named: set[str]) -> Tag:
+    names_label = _names_label(one.text, named)
+    kind = "fixed" if one.place in FIXED else "comment" if one.place == "comment" else "any"
+    is_leak = one.share - one.other_share >= LEAK_SHARE["label" if names_label else kind]
+    shown, shares = _as_written(one.text, one.place, holder.code), (one.share, one.other_share)
+    return Tag(shown, one.place, one.label, *shares, is_leak, names_label, holder.place)
 
 
 def _names_label(text: str, named: set[str]) -> bool:
@@ -554,7 +526,7 @@ def _rows_for_half(shapes: Counter[str], n: int) -> int:
 
 def _covered(programs: list[list[str]]) -> tuple[float, int]:
     """Share of programs made only of the most frequent statements, and how many those are."""
-    count = Counter(one for program in programs for one in set(program))
+    count = Counter(one for program in programs for one in dict.fromkeys(program))
     length = median(map(len, programs))
     limit = int(min(STATEMENTS_PER_LENGTH * length, len(programs) // 4))
     common = {one for one, _ in count.most_common(limit)}
@@ -618,24 +590,24 @@ def twin_facts(
     far = [row for row in human if row.task not in tasks]
     compared = [*near, *far][:MAX_HUMAN]
     shapes = {shape: row for row in reversed(compared) if (shape := _shape(row, clean))}
-    of_task: dict[str, list[Row]] = {}
+    of_task: dict[str, list[Row]] = defaultdict(list)
     for row in near:
-        of_task.setdefault(row.task, []).append(row)
-    sets: dict[str, list[tuple[Shingles, Row]]] = {}
+        of_task[row.task].append(row)
+
+    def shingles_of(row: Row) -> Shingles:
+        return shingles(clean(row.code[:CHARACTERS_READ]))
+
+    @cache
+    def people_of(task: str) -> list[tuple[Shingles, Row]]:
+        return [(shingles_of(row), row) for row in of_task[task][:MAX_OF_TASK]]
+
     same, within, n = [], [], 0
     for row in ai:
-        shape = _shape(row, clean)
-        own = _shingles(row, clean)
-        if not shape and len(own) < MIN_SHINGLES:
-            continue
-        n += 1
+        shape, own = _shape(row, clean), shingles_of(row)
+        n += bool(shape) or len(own) >= MIN_SHINGLES
         if shape and shape in shapes:
             same.append((row, shapes[shape]))
-            continue
-        if row.task in of_task and row.task not in sets:
-            some = of_task[row.task][:MAX_OF_TASK]
-            sets[row.task] = [(_shingles(other, clean), other) for other in some]
-        if (other := _around(own, sets.get(row.task, ()))) is not None:
+        elif (other := _around(own, people_of(row.task))) is not None:
             within.append((row, other))
     twins = [*same, *within]
     return {
@@ -654,17 +626,9 @@ def _shape(row: Row, clean: Callable[[str], str]) -> str:
     return "\n".join(masked) if len(masked) >= TWIN_MIN_STATEMENTS else ""
 
 
-def _shingles(row: Row, clean: Callable[[str], str]) -> Shingles:
-    return shingles(clean(row.code[:CHARACTERS_READ]))
-
-
 def _around(own: Shingles, others: Sequence[tuple[Shingles, Row]]) -> Row | None:
-    if len(own) < MIN_SHINGLES:
-        return None
-    needed = CONTAINED * len(own)
-    return next(
-        (row for other_shingles, row in others if len(own & other_shingles) >= needed), None
-    )
+    needed = max(MIN_SHINGLES, CONTAINED * len(own))
+    return next((row for other, row in others if len(own & other) >= needed), None)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -720,8 +684,6 @@ def _structure(masked: list[str]) -> set[str]:
 def _area(
     rows: Sequence[Row], words: Sequence[set[str]], fitted: list[int], scored: list[int]
 ) -> float | None:
-    import numpy as np
-
     of = {label: [at for at in fitted if rows[at].label == label] for label in CLASSES}
     is_ai = np.array([rows[at].label == "ai" for at in scored])
     if not all(of.values()) or not 0 < is_ai.sum() < len(is_ai):
@@ -767,10 +729,6 @@ def counts(rows: Iterable[Row], key: Callable[[Row], str]) -> list[dict[str, Any
 
 def people(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the human populations: one per source, with authors, languages and dates."""
-    rows_of: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.label == "human":
-            rows_of[row.source].append(row)
     return [
         {
             "source": source,
@@ -779,16 +737,12 @@ def people(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "languages": sorted({row.language for row in own}),
             **_dates(own),
         }
-        for source, own in sorted(rows_of.items(), key=lambda item: -len(item[1]))
+        for source, own in _by(rows, "human", "source")
     ]
 
 
 def generators(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return what made the AI rows, with the sources and dates of each."""
-    rows_of: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.label == "ai":
-            rows_of[row.generator].append(row)
     return [
         {
             "generator": name,
@@ -796,8 +750,17 @@ def generators(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "sources": sorted({row.source for row in own}),
             **_dates(own),
         }
-        for name, own in sorted(rows_of.items(), key=lambda item: -len(item[1]))
+        for name, own in _by(rows, "ai", "generator")
     ]
+
+
+def _by(rows: Sequence[Row], label: str, field: str) -> list[tuple[str, list[Row]]]:
+    """Rows of a class by one of their fields, the most frequent value first."""
+    rows_of: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.label == label:
+            rows_of[getattr(row, field)].append(row)
+    return sorted(rows_of.items(), key=lambda item: -len(item[1]))
 
 
 def _dates(rows: Sequence[Row]) -> dict[str, Any]:
@@ -933,19 +896,12 @@ def confounding(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _auc_of(table: list[dict[str, Any]]) -> float | None:
     """Area under the ROC curve when a row's score is the share of AI rows of its value."""
-    n_human, n_ai = (sum(one[label] for one in table) for label in CLASSES)
-    if not n_human or not n_ai:
+    n = np.array([[one[label] for label in CLASSES] for one in table]).reshape(-1, 2)
+    if not n.sum(axis=0).all():
         return None
-    below, area = 0, 0.0
-    ratio: dict[float, list[int]] = {}
-    for one in table:
-        both = ratio.setdefault(one["ai"] / max(one["human"] + one["ai"], 1), [0, 0])
-        both[0] += one["human"]
-        both[1] += one["ai"]
-    for _, (human, ai) in sorted(ratio.items()):
-        area += ai * (below + human / 2)
-        below += human
-    return round(area / (n_human * n_ai), 4)
+    scores = np.repeat(n[:, 1] / np.maximum(n.sum(axis=1), 1), n.sum(axis=1))
+    is_ai = np.concatenate([np.repeat([False, True], both) for both in n])
+    return round(float(aucs(is_ai, scores[:, None])[0]), 4)
 
 
 def lengths(rows: Sequence[Row]) -> list[dict[str, Any]]:
