@@ -30,9 +30,10 @@ from nbhelpers.data.audit_rules import (
     twin_facts,
     without_tags,
 )
-from nbhelpers.data.audit_text import CLASSES, Row, rows_of
+from nbhelpers.data.audit_text import CLASSES, rows_of
 from nbhelpers.data.audit_verdict import HOPELESS, judge
 from nbhelpers.data.canonical import FORMS, canonical
+from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.detection_sources import read_source
 from nbhelpers.data.findings import Findings
 from nbhelpers.errors import ConfigError, DataError
@@ -172,7 +173,7 @@ DRAWN_OF_TEMPLATES = 2000  # rows of a class of templates that are compared for 
 SEED = 0
 
 
-def collect(rows: Sequence[Row], *, form: str, known: Sequence[str] = ()) -> dict[str, Any]:
+def collect(rows: Sequence[CodeRow], *, form: str, known: Sequence[str] = ()) -> dict[str, Any]:
     """Measure everything that `judge` looks at.
 
     Args:
@@ -226,7 +227,7 @@ def collect(rows: Sequence[Row], *, form: str, known: Sequence[str] = ()) -> dic
     }
 
 
-def _row_counts(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
+def _row_counts(rows: Sequence[CodeRow]) -> dict[str, list[dict[str, Any]]]:
     tables = count_tables(rows)
     sources: dict[str, set[str]] = {}
     for row in rows:
@@ -242,14 +243,14 @@ class _Alike(NamedTuple):
     Where no language has both (`is_apart`): rows of every language.
     """
 
-    human: list[Row]
-    ai: list[Row]
+    human: list[CodeRow]
+    ai: list[CodeRow]
     is_apart: bool
 
 
-def _alike(of: dict[str, list[Row]], draw: random.Random, form: str) -> _Alike:
-    drawn: dict[str, list[Row]] = {label: [] for label in CLASSES}
-    by: dict[str, dict[str, list[Row]]] = {label: {} for label in CLASSES}
+def _alike(of: dict[str, list[CodeRow]], draw: random.Random, form: str) -> _Alike:
+    drawn: dict[str, list[CodeRow]] = {label: [] for label in CLASSES}
+    by: dict[str, dict[str, list[CodeRow]]] = {label: {} for label in CLASSES}
     for label, own in of.items():
         for row in own:
             by[label].setdefault(row.language, []).append(row)
@@ -272,12 +273,12 @@ def _tags(rows: _Alike) -> list[Tag]:
     return find_tags(rows.human, rows.ai, words=words, only_named=rows.is_apart)
 
 
-def _in_form(row: Row, form: str) -> Row:
+def _in_form(row: CodeRow, form: str) -> CodeRow:
     """In the form that is trained on; lines are kept, because a tag often is one."""
     return row._replace(code=canonical(row.code, "text" if form == "flat" else form))
 
 
-def _compared(rows: Sequence[Row], templates: dict[str, Any], draw: random.Random) -> list[int]:
+def _compared(rows: Sequence[CodeRow], templates: dict[str, Any], draw: random.Random) -> list[int]:
     """Rows that are compared for nearness: all of a natural set, some of a class of templates."""
     numbers: list[int] = []
     for label, class_facts in templates.items():
@@ -411,7 +412,7 @@ def audit(
 
 
 class _Given(NamedTuple):
-    rows: list[Row]
+    rows: list[CodeRow]
     source: str
     revision: str | None = None
     licence: str = ""
@@ -436,11 +437,10 @@ def _given(data: Any, revision: str | None) -> _Given:
 def _read(source: str, revision: str | None) -> _Given:
     findings = Findings("drop", source)
     raw = read_source(source, revision, findings)
-    rows = [
-        row._replace(split=split) for row, split in zip(rows_of(raw.rows), raw.given, strict=True)
-    ]
     notes = tuple(findings.rest())
-    return _Given(rows, raw.source, raw.revision, raw.licence, findings.left_out(), notes)
+    return _Given(
+        rows_of(raw.rows), raw.source, raw.revision, raw.licence, findings.left_out(), notes
+    )
 
 
 def _loaded(data: Any) -> _Given:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbhelpers.common.code_words import CODE_WORD, code_words
-from nbhelpers.data.audit_text import ANY_NUMBER, CHARACTERS_READ, CLASSES, Row, statements, units
+from nbhelpers.data.audit_text import ANY_NUMBER, CHARACTERS_READ, CLASSES, statements, units
 from nbhelpers.data.canonical import canonical
+from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.layout_features import CHARACTERS_READ as FEATURE_CHARACTERS_READ
 from nbhelpers.data.layout_features import FEATURES, layout_features
 from nbhelpers.data.near_duplicates import THRESHOLD, Match, ShingleIndex, shingles
@@ -56,7 +57,7 @@ def more_features(code: str) -> dict[str, float]:
     return dict(zip(MORE, map(float, values), strict=True))
 
 
-def feature_table(rows: Sequence[Row], *, form: str) -> list[dict[str, Any]]:
+def feature_table(rows: Sequence[CodeRow], *, form: str) -> list[dict[str, Any]]:
     """Return one record per feature, the most telling first, for labelled rows of both classes.
 
     `raw` and `canonical` are areas under the ROC curve, turned so that they are 0.5 or more;
@@ -88,7 +89,7 @@ def feature_table(rows: Sequence[Row], *, form: str) -> list[dict[str, Any]]:
     return sorted(records, key=lambda one: -max(one["canonical"], one["slice_canonical"] or 0))
 
 
-def _matrices(rows: Sequence[Row], form: str) -> tuple[np.ndarray, np.ndarray]:
+def _matrices(rows: Sequence[CodeRow], form: str) -> tuple[np.ndarray, np.ndarray]:
     raw, clean = [], []
     for row in rows:
         raw.append(_values(row.code))
@@ -101,8 +102,8 @@ def _values(code: str) -> list[float]:
     return [*layout_features(code).values(), *more_features(code).values()]
 
 
-def _languages(rows: Sequence[Row], is_ai: np.ndarray) -> dict[str, np.ndarray]:
-    """Row numbers of each language that has enough rows of both classes."""
+def _languages(rows: Sequence[CodeRow], is_ai: np.ndarray) -> dict[str, np.ndarray]:
+    """CodeRow numbers of each language that has enough rows of both classes."""
     of: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         of.setdefault(row.language, []).append(at)
@@ -157,7 +158,7 @@ HELD = ("valid", "val", "validation", "dev", "test", "held_out")
 
 
 def duplicate_facts(
-    rows: Sequence[Row], compared: Sequence[int], clean: Callable[[str], str]
+    rows: Sequence[CodeRow], compared: Sequence[int], clean: Callable[[str], str]
 ) -> dict[str, Any]:
     """Count repeats within and across splits and labels, with places.
 
@@ -188,7 +189,7 @@ def _repeats(texts: Sequence[str]) -> int:
     return len(texts) - len(set(texts))
 
 
-def _across_labels(rows: Sequence[Row], flat: Sequence[str]) -> dict[str, Any]:
+def _across_labels(rows: Sequence[CodeRow], flat: Sequence[str]) -> dict[str, Any]:
     """Texts that stand under both labels."""
     groups: dict[str, list[int]] = defaultdict(list)
     for at, text in enumerate(flat):
@@ -202,7 +203,7 @@ def _across_labels(rows: Sequence[Row], flat: Sequence[str]) -> dict[str, Any]:
 
 
 def _across_splits(
-    rows: Sequence[Row], flat: Sequence[str], index: ShingleIndex, places: dict[int, int]
+    rows: Sequence[CodeRow], flat: Sequence[str], index: ShingleIndex, places: dict[int, int]
 ) -> dict[str, Any] | None:
     """Train rows that equal, or nearly equal, a row that is held out; None without such splits."""
     held_out = {at for at, row in enumerate(rows) if row.split in HELD}
@@ -220,7 +221,7 @@ def _across_splits(
 
 
 def _ai_like_human(
-    rows: Sequence[Row], compared: Sequence[int], index: ShingleIndex
+    rows: Sequence[CodeRow], compared: Sequence[int], index: ShingleIndex
 ) -> dict[str, Any]:
     """AI rows that equal or nearly equal a human row, in shingles of tokens."""
     ai = [number for number, at in enumerate(compared) if rows[at].label == "ai"]
@@ -235,7 +236,7 @@ def _ai_like_human(
     }
 
 
-def _examples(rows: Sequence[Row], matches: list[Match], at_of: dict[int, int]) -> list[str]:
+def _examples(rows: Sequence[CodeRow], matches: list[Match], at_of: dict[int, int]) -> list[str]:
     return [
         f"{rows[at_of[match.row]].place} and {rows[at_of[match.of]].place} ({match.similarity:.2f})"
         for match in matches[:EXAMPLES]
@@ -243,7 +244,10 @@ def _examples(rows: Sequence[Row], matches: list[Match], at_of: dict[int, int]) 
 
 
 def known_human_facts(
-    rows: Sequence[Row], compared: Sequence[int], known: Sequence[str], clean: Callable[[str], str]
+    rows: Sequence[CodeRow],
+    compared: Sequence[int],
+    known: Sequence[str],
+    clean: Callable[[str], str],
 ) -> dict[str, Any]:
     """AI rows that equal or nearly equal a program that is known to be a person's."""
     ai = [at for at in compared if rows[at].label == "ai"]
@@ -343,7 +347,11 @@ class _Text(NamedTuple):
 
 
 def find_tags(
-    human: Sequence[Row], ai: Sequence[Row], *, words: Iterable[str] = (), only_named: bool = False
+    human: Sequence[CodeRow],
+    ai: Sequence[CodeRow],
+    *,
+    words: Iterable[str] = (),
+    only_named: bool = False,
 ) -> list[Tag]:
     """Return the texts that tell the label, the strongest first, one for each set of rows.
 
@@ -424,7 +432,7 @@ def _is_same(one: _Text, holders: set[int], other: _Text, other_holders: set[int
     return is_part or len(holders & other_holders) >= SAME_ROWS * len(holders | other_holders)
 
 
-def _tag(one: _Text, holder: Row, named: set[str]) -> Tag:
+def _tag(one: _Text, holder: CodeRow, named: set[str]) -> Tag:
     names_label = _names_label(one.text, named)
     kind = "fixed" if one.place in FIXED else "comment" if one.place == "comment" else "any"
     is_leak = one.share - one.other_share >= LEAK_SHARE["label" if names_label else kind]
@@ -466,7 +474,7 @@ TEMPLATE_SHARE = 0.01
 ONE_TEMPLATE = 0.6  # Jaccard similarity of masked texts that come from one template
 
 
-def template_facts(rows: Sequence[Row]) -> dict[str, Any]:
+def template_facts(rows: Sequence[CodeRow]) -> dict[str, Any]:
     """Measure how many shapes stand behind the rows of one class.
 
     A *shape* is a program's statements with names, numbers, texts, operators and comments masked.
@@ -502,7 +510,7 @@ def template_facts(rows: Sequence[Row]) -> dict[str, Any]:
     return facts | (_templates(shapes, long) if is_collapsed else {})
 
 
-def _spread(rows: Sequence[Row]) -> list[Row]:
+def _spread(rows: Sequence[CodeRow]) -> list[CodeRow]:
     tasks = Counter(row.task for row in rows if row.task)
     if len(tasks) < MANY_TASKS:
         return list(rows)
@@ -534,7 +542,7 @@ def _covered(programs: list[list[str]]) -> tuple[float, int]:
     return whole / len(programs), len(common)
 
 
-def _templates(shapes: Counter[str], long: list[tuple[Row, list[str]]]) -> dict[str, Any]:
+def _templates(shapes: Counter[str], long: list[tuple[CodeRow, list[str]]]) -> dict[str, Any]:
     """About how many templates there are, and an example of the most frequent ones."""
     frequent = [shape for shape, _ in shapes.most_common(SHAPES_COMPARED)]
     index = ShingleIndex(frequent, threshold=ONE_TEMPLATE)
@@ -575,7 +583,7 @@ Shingles = set[tuple[str, ...]]
 
 
 def twin_facts(
-    human: Sequence[Row], ai: Sequence[Row], clean: Callable[[str], str]
+    human: Sequence[CodeRow], ai: Sequence[CodeRow], clean: Callable[[str], str]
 ) -> dict[str, Any]:
     """Count AI rows with the masked statements of a person's program, or within one of its task.
 
@@ -590,15 +598,15 @@ def twin_facts(
     far = [row for row in human if row.task not in tasks]
     compared = [*near, *far][:MAX_HUMAN]
     shapes = {shape: row for row in reversed(compared) if (shape := _shape(row, clean))}
-    of_task: dict[str, list[Row]] = defaultdict(list)
+    of_task: dict[str, list[CodeRow]] = defaultdict(list)
     for row in near:
         of_task[row.task].append(row)
 
-    def shingles_of(row: Row) -> Shingles:
+    def shingles_of(row: CodeRow) -> Shingles:
         return shingles(clean(row.code[:CHARACTERS_READ]))
 
     @cache
-    def people_of(task: str) -> list[tuple[Shingles, Row]]:
+    def people_of(task: str) -> list[tuple[Shingles, CodeRow]]:
         return [(shingles_of(row), row) for row in of_task[task][:MAX_OF_TASK]]
 
     same, within, n = [], [], 0
@@ -620,13 +628,13 @@ def twin_facts(
     }
 
 
-def _shape(row: Row, clean: Callable[[str], str]) -> str:
+def _shape(row: CodeRow, clean: Callable[[str], str]) -> str:
     """The masked statements of a program, nothing for one that is too short."""
     masked = statements(clean(row.code[:CHARACTERS_READ]), row.language)
     return "\n".join(masked) if len(masked) >= TWIN_MIN_STATEMENTS else ""
 
 
-def _around(own: Shingles, others: Sequence[tuple[Shingles, Row]]) -> Row | None:
+def _around(own: Shingles, others: Sequence[tuple[Shingles, CodeRow]]) -> CodeRow | None:
     needed = max(MIN_SHINGLES, CONTAINED * len(own))
     return next((row for other, row in others if len(own & other) >= needed), None)
 
@@ -640,7 +648,7 @@ MAX_ROWS = 2000
 
 
 def told_apart(
-    human: Sequence[Row], ai: Sequence[Row], clean: Callable[[str], str]
+    human: Sequence[CodeRow], ai: Sequence[CodeRow], clean: Callable[[str], str]
 ) -> dict[str, Any] | None:
     """Return areas under the ROC curve of naive Bayes: of words and their pairs, and of structure.
 
@@ -682,7 +690,7 @@ def _structure(masked: list[str]) -> set[str]:
 
 
 def _area(
-    rows: Sequence[Row], words: Sequence[set[str]], fitted: list[int], scored: list[int]
+    rows: Sequence[CodeRow], words: Sequence[set[str]], fitted: list[int], scored: list[int]
 ) -> float | None:
     of = {label: [at for at in fitted if rows[at].label == label] for label in CLASSES}
     is_ai = np.array([rows[at].label == "ai" for at in scored])
@@ -713,12 +721,12 @@ _DATE = re.compile(r"(?<!\d)((?:19|20)\d\d)(?:-?([01]\d))?")
 FIRST_MODEL = (2020, 6)
 
 
-def count_tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
+def count_tables(rows: Sequence[CodeRow]) -> dict[str, list[dict[str, Any]]]:
     """Return rows of each class per value of each column, most rows first."""
     return {column: counts(rows, attrgetter(column)) for column in COLUMNS}
 
 
-def counts(rows: Iterable[Row], key: Callable[[Row], str]) -> list[dict[str, Any]]:
+def counts(rows: Iterable[CodeRow], key: Callable[[CodeRow], str]) -> list[dict[str, Any]]:
     """Return records of value, human and ai for one column."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
@@ -727,7 +735,7 @@ def counts(rows: Iterable[Row], key: Callable[[Row], str]) -> list[dict[str, Any
     return [{"value": value, **{label: n[label] for label in CLASSES}} for value, n in order]
 
 
-def people(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def people(rows: Sequence[CodeRow]) -> list[dict[str, Any]]:
     """Return the human populations: one per source, with authors, languages and dates."""
     return [
         {
@@ -741,7 +749,7 @@ def people(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def generators(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def generators(rows: Sequence[CodeRow]) -> list[dict[str, Any]]:
     """Return what made the AI rows, with the sources and dates of each."""
     return [
         {
@@ -754,16 +762,16 @@ def generators(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _by(rows: Sequence[Row], label: str, field: str) -> list[tuple[str, list[Row]]]:
+def _by(rows: Sequence[CodeRow], label: str, field: str) -> list[tuple[str, list[CodeRow]]]:
     """Rows of a class by one of their fields, the most frequent value first."""
-    rows_of: dict[str, list[Row]] = defaultdict(list)
+    rows_of: dict[str, list[CodeRow]] = defaultdict(list)
     for row in rows:
         if row.label == label:
             rows_of[getattr(row, field)].append(row)
     return sorted(rows_of.items(), key=lambda item: -len(item[1]))
 
 
-def _dates(rows: Sequence[Row]) -> dict[str, Any]:
+def _dates(rows: Sequence[CodeRow]) -> dict[str, Any]:
     dates = sorted(row.date for row in rows if month_of(row.date))
     return {"first_date": dates[0] if dates else "", "last_date": dates[-1] if dates else ""}
 
@@ -778,7 +786,7 @@ def month_of(date: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2] or 12)) if match else None
 
 
-def ai_claims(rows: Sequence[Row]) -> dict[str, Any]:
+def ai_claims(rows: Sequence[CodeRow]) -> dict[str, Any]:
     """Count AI rows that their own columns call human, or date before there was such a model."""
     ai = [row for row in rows if row.label == "ai"]
     dated = [month for row in ai if (month := month_of(row.date))]
@@ -793,14 +801,14 @@ def ai_claims(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def group_facts(rows: Sequence[Row], field: str) -> dict[str, Any]:
+def group_facts(rows: Sequence[CodeRow], field: str) -> dict[str, Any]:
     """Return how rows are spread over tasks or authors, and which of these splits share.
 
     Args:
         rows: Labelled rows.
         field: "task" or "author".
     """
-    members: dict[str, list[Row]] = defaultdict(list)
+    members: dict[str, list[CodeRow]] = defaultdict(list)
     for row in rows:
         if value := getattr(row, field):
             members[value].append(row)
@@ -819,7 +827,7 @@ def group_facts(rows: Sequence[Row], field: str) -> dict[str, Any]:
     }
 
 
-def _shared(members: dict[str, list[Row]]) -> dict[str, Any] | None:
+def _shared(members: dict[str, list[CodeRow]]) -> dict[str, Any] | None:
     """Groups whose rows stand in train and in a held-out split; None without such splits."""
     splits = {row.split for own in members.values() for row in own}
     if "train" not in splits or splits.isdisjoint(HELD):
@@ -834,7 +842,7 @@ def _shared(members: dict[str, list[Row]]) -> dict[str, Any] | None:
     return {"groups": len(mixed), "held_rows": n_held, "examples": examples}
 
 
-def spellings(rows: Sequence[Row]) -> dict[str, Any]:
+def spellings(rows: Sequence[CodeRow]) -> dict[str, Any]:
     """Return tasks that are written in several ways, and names that sources share.
 
     `tasks` are written in several ways, `names` are tasks with ids of several sources that have the
@@ -842,7 +850,7 @@ def spellings(rows: Sequence[Row]) -> dict[str, Any]:
     train and in a held-out split.
     """
     written: dict[str, set[str]] = defaultdict(set)
-    named: dict[str, dict[str, Row]] = defaultdict(dict)
+    named: dict[str, dict[str, CodeRow]] = defaultdict(dict)
     splits: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.task:
@@ -871,7 +879,7 @@ def _own_name(task: str) -> str:
     return "".join(sign for sign in name.casefold() if sign.isalnum())
 
 
-def confounding(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def confounding(rows: Sequence[CodeRow]) -> list[dict[str, Any]]:
     """Return, for each column that a program's origin shows in, how well it tells the label.
 
     `auc` is of the share of AI rows of each value; `single` names values with one class only.
@@ -904,7 +912,7 @@ def _auc_of(table: list[dict[str, Any]]) -> float | None:
     return round(float(aucs(is_ai, scores[:, None])[0]), 4)
 
 
-def lengths(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def lengths(rows: Sequence[CodeRow]) -> list[dict[str, Any]]:
     """Return tenths of the number of lines and characters of each class."""
     records = []
     for label in CLASSES:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from nbhelpers.common.code_words import code_words
+from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.languages import LABELS, label_of, language_of, plain, split_word, task_id
 from nbhelpers.errors import DataError
 
@@ -19,24 +20,7 @@ CLASSES = ("human", "ai")
 CHARACTERS_READ = 100_000  # of one program, where its text is compared; its layout is read whole
 
 
-class Row(NamedTuple):
-    """A program: `label` is human, ai, or None where none is told; texts are "" where unknown."""
-
-    code: str
-    label: str | None
-    language: str
-    task: str  # in one spelling
-    task_as_written: str
-    author: str
-    generator: str
-    source: str
-    licence: str
-    date: str
-    split: str
-    place: str
-
-
-def rows_of(data: Iterable[Any]) -> list[Row]:
+def rows_of(data: Iterable[Any]) -> list[CodeRow]:
     """Return rows from mappings or from objects with these fields (a `CodeRow`).
 
     Raises:
@@ -45,20 +29,23 @@ def rows_of(data: Iterable[Any]) -> list[Row]:
     return [_row(item, number) for number, item in enumerate(data, start=1)]
 
 
-def _row(item: Any, number: int) -> Row:
+def _row(item: Any, number: int) -> CodeRow:
     fields = item if isinstance(item, Mapping) else _fields(item, number)
     code = fields.get("code")
     if not isinstance(code, str):
         raise DataError(
             f"row {number} has no text in `code`.", fix="give each row its program as `code`."
         )
-    texts = {name: plain(fields.get(name)) for name in Row._fields if name not in ("code", "label")}
+    texts = {
+        name: plain(fields.get(name)) for name in CodeRow._fields if name not in ("code", "label")
+    }
+    texts["id"] = texts["place"] or f"row {number}"
     texts["place"] = texts["place"] or f"row {number}"
     texts["task_as_written"] = texts["task_as_written"] or texts["task"]
     texts["task"] = task_id(texts["task"])
     texts["language"] = language_of(texts["language"])
     texts["split"] = split_word(texts["split"]) or texts["split"]
-    return Row(code=code, label=_label(fields.get("label"), texts["place"]), **texts)
+    return CodeRow(code=code, label=_label(fields.get("label"), texts["place"]), **texts)
 
 
 def _fields(item: Any, number: int) -> Mapping[str, Any]:

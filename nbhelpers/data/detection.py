@@ -243,10 +243,10 @@ def _pool(
 ) -> tuple[Pool, dict[str, Any]]:
     """Distinct rows that have what the objective needs, and how many were left out and why."""
     keep = _needed(raw, findings, languages, labelled=labelled)
-    rows, split_names = [raw.rows[at] for at in keep], [raw.given[at] for at in keep]
+    rows = [raw.rows[at] for at in keep]
     if labelled:
         _check_both(rows, raw.source)
-    distinct = distinct_rows(rows, split_names, form, findings, labelled=labelled)
+    distinct = distinct_rows(rows, form, findings, labelled=labelled)
     findings.stop_if_needed()
     counts = {
         "rows_usable": len(raw.rows),
@@ -254,10 +254,9 @@ def _pool(
         "duplicates": {"same_code": distinct.n_same, "both_classes": distinct.n_conflicts},
     }
     rows = [rows[at] for at in distinct.kept]
-    split_names = [split_names[at] for at in distinct.kept]
     if labelled:
         _check_both(rows, raw.source)
-    pool = make_pool(rows, split_names, distinct.texts, findings, labelled=labelled)
+    pool = make_pool(rows, distinct.texts, findings, labelled=labelled)
     near = int((pool.ties.code != range(len(rows))).sum())
     counts["duplicates"] |= {"near_code": near}
     counts["rows_without"] = {
@@ -369,7 +368,7 @@ def _fingerprint(raw: RawRows) -> str:
     """SHA-256 of what the rows say: sorted digests, per given split."""
     total = hashlib.sha256()
     by_split: dict[str, list[bytes]] = {}
-    for row, split in zip(raw.rows, raw.given, strict=True):
+    for row in raw.rows:
         contents = (
             row.code,
             row.label,
@@ -379,7 +378,7 @@ def _fingerprint(raw: RawRows) -> str:
             row.generator,
             row.source,
         )
-        by_split.setdefault(split, []).append(hashlib.sha256(repr(contents).encode()).digest())
+        by_split.setdefault(row.split, []).append(hashlib.sha256(repr(contents).encode()).digest())
     for split, digests in sorted(by_split.items()):
         total.update(f"\n{split} {len(digests)}\n".encode() + b"".join(sorted(digests)))
     return total.hexdigest()

@@ -46,6 +46,7 @@ class CodeRow(NamedTuple):
     date: str = ""
     place: str = ""
     task_as_written: str = ""
+    split: str = ""
 
 
 class Known(NamedTuple):
@@ -110,7 +111,6 @@ class RowReader:
         self.findings, self.known = findings, known or Known()
         self.label_is_task = label_is_task
         self.rows: list[CodeRow] = []
-        self.given: list[str] = []  # split of each row as the data names it, "" for none
         self.columns: tuple[str, ...] = ()  # of the first record
         self._ids: set[str] = set()
         self._noted: set[tuple[str, str]] = set()
@@ -126,10 +126,9 @@ class RowReader:
             detail = self._lack_of_code(first)
             self.findings.add("missing_column", first.file, first.line, detail)
             return
-        for row, split in usable(
-            chain([first], records), lambda record: self._row(record, name), self.findings
-        ):
-            self.keep(row, split)
+        records = chain([first], records)
+        for row in usable(records, lambda record: self._row(record, name), self.findings):
+            self.keep(row)
 
     def _lack_of_code(self, record: Record) -> str:
         names = ", ".join(map(str, list(record.values)[:12])) or "none"
@@ -156,7 +155,7 @@ class RowReader:
             self.findings.add("columns_read", record.file, record.line, ", ".join(odd))
         return columns
 
-    def _row(self, record: Record, name: FileName) -> tuple[CodeRow, str]:
+    def _row(self, record: Record, name: FileName) -> CodeRow:
         columns = self._columns(record)
         if "code" not in columns:
             raise Fault("null_value", self._lack_of_code(record))
@@ -168,7 +167,10 @@ class RowReader:
             detail = f"{shorten(cell['label'])} in the column {columns['label']}"
             raise Fault("unknown_label", detail)
         place = f"{record.file}:{record.line}"
-        row = CodeRow(
+        split = split_word(word := cell.get("split", ""))
+        if word and not split:
+            self._note_once("unknown_split", record.file, word, record.line)
+        return CodeRow(
             id=self._id(cell.get("id", ""), place),
             code=code,
             language=language_of(cell.get("language")) or self.known.language,
@@ -181,20 +183,16 @@ class RowReader:
             date=cell.get("date", ""),
             place=place,
             task_as_written=task or "",
+            split=split or name.split,
         )
-        split = split_word(word := cell.get("split", ""))
-        if word and not split:
-            self._note_once("unknown_split", record.file, word, record.line)
-        return row, split or name.split
 
-    def keep(self, row: CodeRow, split: str = "") -> None:
+    def keep(self, row: CodeRow) -> None:
         """Take a row that is already made; a generator that goes without saying is filled in."""
         if not row.generator and row.label is not None:
             row = row._replace(generator=HUMAN if row.label == HUMAN else self.known.generator)
         if row.language and not is_known_language(row.language):
             self._note_once("unknown_language", row.place.rpartition(":")[0], row.language)
         self.rows.append(row)
-        self.given.append(split)
 
     def _id(self, id_: str, place: str) -> str:
         """The row's own id where it is the first with it, else its place."""

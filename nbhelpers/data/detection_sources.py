@@ -150,9 +150,8 @@ def read_code_folder(folder: Path, reader: RowReader) -> None:
         detail = f"no code by its ending, as are {len(other) - 1} more" if other[1:] else "no code"
         reader.findings.add("ignored_file", other[0], None, detail, n=len(other))
     rows = list(_rows(folder, code, depth, reader.findings))
-    tasks = _tasks([row for row, _ in rows], depth)
-    for (row, split), task in zip(rows, tasks, strict=True):
-        reader.keep(row._replace(task=task), split)
+    for row, task in zip(rows, _tasks(rows, depth), strict=True):
+        reader.keep(row._replace(task=task))
 
 
 def _code_in(files: list[PurePath]) -> tuple[list[PurePath], int | None]:
@@ -166,13 +165,13 @@ def _code_in(files: list[PurePath]) -> tuple[list[PurePath], int | None]:
 
 def read_code_file(path: Path, reader: RowReader) -> None:
     """One file, whatever its ending."""
-    for row, split in _rows(path.parent, [PurePath(path.name)], None, reader.findings):
-        reader.keep(row, split)
+    for row in _rows(path.parent, [PurePath(path.name)], None, reader.findings):
+        reader.keep(row)
 
 
 def _rows(
     folder: Path, files: list[PurePath], depth: int | None, findings: Findings
-) -> Iterator[tuple[CodeRow, str]]:
+) -> Iterator[CodeRow]:
     for file in files:
         name = file.as_posix()
         findings.read(name, 1)
@@ -183,14 +182,14 @@ def _rows(
             continue
         if decoded.encoding != "utf-8":
             findings.add("decoded", name, None, decoded.encoding)
-        row = CodeRow(
+        yield CodeRow(
             id=name,
             code=decoded.text,
             language=language_of_ending(file.suffix) or _language_in(file.parts[:-1]),
             label=_folder_label(file, depth),
             place=name,
+            split=next(filter(None, map(split_word, file.parts[:-1])), ""),
         )
-        yield row, next(filter(None, map(split_word, file.parts[:-1])), "")
 
 
 def _read(path: Path) -> Decoded:
@@ -262,10 +261,9 @@ KNOWN = {
 
 
 class RawRows(NamedTuple):
-    """All usable rows of a source, the split that each is given ("" for none), and its origin."""
+    """All usable rows of a source, and its origin."""
 
     rows: list[CodeRow]
-    given: list[str]
     source: str
     revision: str | None
     licence: str
@@ -330,7 +328,7 @@ def _read_code(path: Path, source: str, revision: str | None, findings: Findings
         read_code_file(path, reader)
     else:
         read_code_folder(path, reader)
-    return RawRows(reader.rows, reader.given, source, None, LOCAL_LICENCE)
+    return RawRows(reader.rows, source, None, LOCAL_LICENCE)
 
 
 def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRows:
@@ -345,7 +343,7 @@ def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRow
         licences = Counter(row.licence or "not stated" for row in reader.rows).most_common()
         licence = "; ".join(f"{text} ({n:,} rows)" for text, n in licences[:6])
         licence += f"; and {len(licences) - 6} more" if licences[6:] else ""
-    return RawRows(reader.rows, reader.given, files.source, files.revision, licence, reader.columns)
+    return RawRows(reader.rows, files.source, files.revision, licence, reader.columns)
 
 
 def _names(names: list[str]) -> dict[str, FileName]:
@@ -379,7 +377,6 @@ def _read_sample(name: str, findings: Findings) -> RawRows:
     findings.read(file, len(records))
     return RawRows(
         reader.rows,
-        reader.given,
         name,
         None,
         SMOKE_LICENCE,

@@ -167,7 +167,6 @@ def digest(text: str) -> bytes:
 
 def distinct_rows(
     rows: Sequence[CodeRow],
-    split_names: Sequence[str],
     form: str,
     findings: Findings,
     *,
@@ -198,7 +197,7 @@ def distinct_rows(
             n_conflicts += len(same)
             _tell(findings, "both_classes", rows, same, len(same))
             continue
-        best = min(same, key=lambda at: (EVALUATED_FIRST.get(split_names[at], 3), at))
+        best = min(same, key=lambda at: (EVALUATED_FIRST.get(rows[at].split, 3), at))
         texts[best] = texts[same[0]]
         chosen.append(best)
         if len(same) > 1:
@@ -353,10 +352,9 @@ ENOUGH = 0.5
 
 
 class Pool(NamedTuple):
-    """Distinct rows, the splits they are given, and what ties them together."""
+    """Distinct rows, and what ties them together."""
 
     rows: Sequence[CodeRow]
-    given: Sequence[str]
     ties: Relations
     near: NearRows
     labelled: bool
@@ -369,7 +367,6 @@ class Pool(NamedTuple):
 
 def make_pool(
     rows: Sequence[CodeRow],
-    split_names: Sequence[str],
     texts: Sequence[str],
     findings: Findings,
     *,
@@ -377,7 +374,7 @@ def make_pool(
 ) -> Pool:
     """Rows made ready to be split; `texts` are theirs in canonical form, all distinct."""
     near = NearRows(texts)
-    return Pool(rows, split_names, relations(rows, near), near, labelled, findings)
+    return Pool(rows, relations(rows, near), near, labelled, findings)
 
 
 def split_rows(
@@ -388,18 +385,19 @@ def split_rows(
     Raises:
         DataError: The splits that were asked for are not there, or no split is possible.
     """
-    there = Counter(pool.given)
+    given = np.array([row.split for row in pool.rows])
+    there = Counter(given.tolist())
     shares = {"valid": valid_share, "test": test_share}
     has_given = there["train"] and (there["valid"] or there["test"])
     if split == "given" and not has_given:
         raise _not_given(pool, there)
     if split == "task" or not has_given:
         return draw(pool, np.arange(len(pool.rows)), shares, seed)
-    splits = {n: np.flatnonzero(np.array(pool.given) == n) for n in NAMES}
+    splits = {n: np.flatnonzero(given == n) for n in NAMES}
     lacking = [n for n in ("valid", "test") if not len(splits[n])]
     unnamed = len(pool.rows) - sum(map(len, splits.values()))
     if unnamed:
-        at = next(n for n, name in enumerate(pool.given) if name not in NAMES)
+        at = next(n for n, name in enumerate(given) if name not in NAMES)
         detail = "rows without a split, left out"
         pool.findings.add("unknown_split", *split_place(pool.rows[at].place), detail, n=unnamed)
     how: dict[str, Any] = {"how": "given", "unnamed": unnamed}
