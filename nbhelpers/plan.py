@@ -6,13 +6,12 @@ does not come out even is an error that lists the choices, never a silently diff
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.common.display import left
-from nbhelpers.common.files import rebuilt
+from nbhelpers.common.display import Table
+from nbhelpers.common.files import plain_values, rebuilt
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets.checks import check_precision
 from nbhelpers.presets.jobs import JOBS
@@ -93,7 +92,7 @@ class BatchPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
-        return asdict(self)
+        return plain_values(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BatchPlan:
@@ -105,18 +104,16 @@ class BatchPlan:
         return rebuilt(cls, data, "batch plan")
 
     def _repr_html_(self) -> str:
-        who = "one per GPU" if self.use_gpu else "on the CPU"
-        rows = {
-            f"{self.unit} that a process holds at once": self.per_device_train_batch_size,
-            "micro-steps per optimizer step": self.gradient_accumulation_steps,
-            f"processes, {who}": self.world_size,
-            f"global batch: {self.unit} per optimizer step": self.global_batch_size,
-        }
-        if self.num_nodes > 1:
-            rows["nodes"] = self.num_nodes
-        cells = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows.items())
-        note = f"<p>{html.escape(self.note())}</p>" if self.note() else ""
-        return left(f"<p><b>{html.escape(self.words())}</b></p>{note}<table>{cells}</table>")
+        rows = [
+            (f"{self.unit} that a process holds at once", self.per_device_train_batch_size),
+            ("micro-steps per optimizer step", self.gradient_accumulation_steps),
+            (f"processes, {'one per GPU' if self.use_gpu else 'on the CPU'}", self.world_size),
+            (f"global batch: {self.unit} per optimizer step", self.global_batch_size),
+        ]
+        rows += [("nodes", self.num_nodes)] if self.num_nodes > 1 else []
+        return Table(
+            ("", ""), rows, title=self.words(), notes=[*filter(None, [self.note()])]
+        ).html()
 
 
 def split_batch(
@@ -288,14 +285,6 @@ class ScalingRow:
     note: str
     is_here: bool
 
-    def cells(self) -> tuple[str, ...]:
-        """Return GPUs, batch per GPU, micro-steps, global batch and note, as text."""
-        split = ("-", "-", "-")
-        if self.plan is not None:
-            sizes = (self.plan.per_device_train_batch_size, self.plan.gradient_accumulation_steps)
-            split = (str(sizes[0]), str(sizes[1]), str(self.plan.global_batch_size))
-        return (str(self.world_size), *split, self.note)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ScalingTable:
@@ -304,10 +293,6 @@ class ScalingTable:
     global_batch_size: int
     rows: tuple[ScalingRow, ...]
     unit: str
-
-    @property
-    def _heads(self) -> tuple[str, ...]:
-        return ("GPUs", f"{self.unit} per GPU", "micro-steps", "global batch", "")
 
     def __repr__(self) -> str:
         exact = [row.world_size for row in self.rows if row.plan and row.plan.is_exact]
@@ -318,22 +303,24 @@ class ScalingTable:
         """Say what stays the same in every row."""
         return f"global batch of {self.global_batch_size} on any number of GPUs"
 
-    def text(self) -> str:
-        """Return the table in aligned columns."""
-        lines = [self._heads, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self._heads))]
-        rows = ("  ".join(t.ljust(w) for t, w in zip(x, widths, strict=True)) for x in lines)
-        return "\n".join(row.rstrip() for row in rows)
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in self._heads)
+    def table(self, title: str = "") -> Table:
+        """Return GPUs, batch per GPU, micro-steps, global batch and note of each row."""
         rows = []
         for row in self.rows:
-            mark = ("<b>", "</b>") if row.is_here else ("", "")
-            cells = (f"<td>{mark[0]}{html.escape(text)}{mark[1]}</td>" for text in row.cells())
-            rows.append(f"<tr>{''.join(cells)}</tr>")
-        title, body = html.escape(self.title()), "".join(rows)
-        return left(f"<p><b>The {title}</b></p><table><tr>{head}</tr>{body}</table>")
+            split = ["-", "-", "-"]
+            if plan := row.plan:
+                split = [plan.per_device_train_batch_size, plan.gradient_accumulation_steps]
+                split += [plan.global_batch_size]
+            rows.append([str(n) for n in (row.world_size, *split, row.note)])
+        heads = ("GPUs", f"{self.unit} per GPU", "micro-steps", "global batch", "")
+        return Table(heads, rows, title=title)
+
+    def text(self) -> str:
+        """Return the table in aligned columns."""
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table(f"The {self.title()}").html()
 
 
 def scaling_table(

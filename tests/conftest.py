@@ -15,7 +15,6 @@ for _name, _value in {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
-    "NBHELPERS_REFRESH": "0",
     "NBHELPERS_SPEEDS": os.devnull,
 }.items():
     os.environ.setdefault(_name, _value)

@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_code_8_with_lines_verdict_advice_and_the_same_in_p
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, *SEED) == BudgetError.exit_code
-    assert "From: formulas (ledger): not simulated yet" in capsys.readouterr().out
+    assert "From: an estimate by formulas: not simulated yet" in capsys.readouterr().out
     assert run(monkeypatch, *SEED, "--exact") == BudgetError.exit_code
     assert "simulating 8 x 512" in capsys.readouterr().err
     assert run(monkeypatch, *SEED) == BudgetError.exit_code

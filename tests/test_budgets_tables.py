@@ -22,7 +22,7 @@ from fake_simulator import VERSIONS, synthetic  # noqa: E402
 
 from nbhelpers.budget import store  # noqa: E402
 from nbhelpers.budget.memory import MemoryBudget  # noqa: E402
-from nbhelpers.budget.predict import find_budget  # noqa: E402
+from nbhelpers.budget.predict import predict_memory  # noqa: E402
 from nbhelpers.hardware.detection import Hardware  # noqa: E402
 from nbhelpers.plan import BatchPlan  # noqa: E402
 
@@ -64,6 +64,7 @@ def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(store, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(budget_tables, "installed_versions", lambda: VERSIONS)
     monkeypatch.setattr(budget_cases, "list_presets", lambda job: ["smoke", "t4"])
+    monkeypatch.setattr(budget_cases, "COUNTS", (1,))
     monkeypatch.setattr(budget_build, "require_libraries", lambda: None)
     monkeypatch.setattr(budget_build, "Simulator", Stub)
     monkeypatch.setattr(budget_tables, "Simulator", Stub)
@@ -87,11 +88,11 @@ def test_a_table_answers_for_its_presets_whatever_the_code_is_now(
     assert "== presets: 15 of 15" in capsys.readouterr().out and Stub.asked == 15
     store.shipped.cache_clear()
     monkeypatch.setattr(store, "code_stamp", lambda: "other code")
-    assert find_budget(*smoke_on("t4")).total_bytes == synthetic(*smoke_on("t4")[:2]).total_bytes
-    assert find_budget(*smoke_on("h200")).notes == ()
+    assert predict_memory(*smoke_on("t4")).total_bytes == synthetic(*smoke_on("t4")[:2]).total_bytes
+    assert predict_memory(*smoke_on("h200")).notes == ()
     others = VERSIONS | {"torch": "9.1.0"}
     monkeypatch.setattr(store, "installed_versions", lambda: others)
-    assert find_budget(*smoke_on("h200")).notes[0].endswith("here 9.1")
+    assert predict_memory(*smoke_on("h200")).notes[0].endswith("here 9.1")
     (missing,) = {text.partition(": ")[2] for text in problems("clones")}
     assert missing == "its budget is missing"
 

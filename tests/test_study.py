@@ -14,8 +14,8 @@ from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
 
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import shipped_rows
-from nbhelpers.budget.time import predict_time
-from nbhelpers.budget.time_model import MEASURED, SAMPLE_ROWS, SCALED, training_rows
+from nbhelpers.budget.time import PhaseTime, TimeBudget, predict_time, total_time
+from nbhelpers.budget.time_model import ESTIMATE, MEASURED, SAMPLE_ROWS, SCALED, training_rows
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.plan import plan_batch
@@ -24,11 +24,11 @@ from nbhelpers.presets.loading import load_preset
 from nbhelpers.presets.parameters import parse_assignments
 from nbhelpers.presets.preset import Preset
 from nbhelpers.reports.facts import read_facts
-from nbhelpers.reports.study import OTHERS, estimate_elsewhere
+from nbhelpers.reports.study import OTHERS, other_gpus
 from nbhelpers.reports.tables import predicted_time
-from nbhelpers.runs.run import Run, RunResult, write_json
+from nbhelpers.runs.run import Run, write_json
 from nbhelpers.runs.studies import StudyFolder, open_study
-from nbhelpers.runs.study_plan import Study, TimeEstimate, plan_study, total_time
+from nbhelpers.runs.study_plan import FINISHED, Study, plan_study, saved_time
 
 ALL = ["base", "r8", "r16", "r32", "qlora-r16"]
 
@@ -153,7 +153,7 @@ def test_the_plan_shows_memory_and_time_before_it_starts(tmp_path: Path) -> None
     for name in ALL:
         assert f">{name}</td>" in page
     assert "\n" not in repr(study) and "; estimate)" in repr(study)
-    assert "useful tokens/s on h200 (docs/LOG.md: " in text and "GiB: " in text
+    assert "useful tokens/s on h200 (" in text and "GiB (estimate): " in text
     assert "18,548 training examples x 2 epochs" in text
     assert study.time.high_s == pytest.approx(sum(row.time.high_s for row in study.rows))
 
@@ -167,8 +167,8 @@ def test_an_alpha_of_the_preset_follows_the_rank(tmp_path: Path) -> None:
 def test_a_run_that_does_not_fit_takes_no_time_and_names_what_does(tmp_path: Path) -> None:
     too_large = GEMMA | {"seq_len": 2048, "per_device_train_batch_size": 16, "loss": "plain"}
     study = planned("r8", tmp_path, plan_hardware("t4"), changes=too_large)
-    assert study.rows[1].time.words() == "none: it does not fit"
-    assert study.time == replace(study.rows[0].time, notes=study.time.notes)
+    assert study.rows[1].time_words() == "none: it does not fit"
+    assert study.time.phases == study.rows[0].time.phases
     assert "r8 is predicted not to fit and will not start: " in study.text()
     assert study.is_hopeless and "; time: no " in repr(study)
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_a_run_that_does_not_fit_takes_no_time_and_names_what_does(tmp_path: Pat
     ) as caught:
         study.require_fit()
     assert caught.value.fix.startswith("set one of: ")
-    time = TimeEstimate(low_s=60, high_s=90, basis="estimate")
+    time = spent(60, 80, 90)
     fits = replace(study.rows[1], time=time, name="fits")
     both = replace(study, rows=(*study.rows, fits))
     both.require_fit()
@@ -347,42 +347,44 @@ def test_seeds_are_compared_with_base_standing_for_each(tmp_path: Path) -> None:
         found.compare("pass@1")
 
 
+def spent(low_s: float | None, expected_s: float | None, high_s: float | None) -> TimeBudget:
+    times = {"low_s": low_s, "expected_s": expected_s, "high_s": high_s}
+    return TimeBudget(phases=(PhaseTime(name="training", note="no data", **times),), basis=ESTIMATE)
+
+
 def test_sums_keep_what_is_unknown() -> None:
-    likely = TimeEstimate(low_s=60, expected_s=80, high_s=90, basis="estimate")
+    likely, unknown = spent(60, 80, 90), spent(None, None, None)
     assert total_time([likely, replace(likely, basis=SCALED)]).words() == (
         "2 min 40 s (2 min 00 s to 3 min 00 s; estimate)"
     )
-    known = TimeEstimate.from_dict({"low_s": 60, "high_s": 90, "basis": "estimate"})  # of 0.1.0
-    assert total_time([known, likely]).words() == "2 min 00 s to 3 min 00 s (estimate)"
-    bound = TimeEstimate(low_s=None, high_s=30, basis="estimate")
-    unknown = TimeEstimate(low_s=None, high_s=None, basis="unknown", notes=("no data",))
-    assert total_time([known, bound]).words() == "up to 2 min 00 s (estimate)"
-    assert total_time([known, unknown]).words() == "unknown (no data)"
-    assert total_time([]).words() == "finished: its result is used"
+    saved = saved_time({"low_s": 60, "high_s": 90, "basis": "estimate", "notes": []})  # of 0.1.0
+    assert saved.words() == "1 min 00 s to 1 min 30 s (estimate)"
+    assert total_time([likely, unknown]).words() == "unknown (no data)"
+    assert saved_time({"low_s": 0, "high_s": 0, "basis": FINISHED}).phases == ()
+    assert saved_time(likely.to_dict()) == likely
 
 
-def test_other_gpus_are_estimates_beside_their_memory(tmp_path: Path) -> None:
+def test_other_gpus_are_predicted_from_the_runs_own_speed(tmp_path: Path) -> None:
     hardware = replace(plan_hardware("a100-80gb"), is_planned=False)
-    row = planned("r8", tmp_path, hardware, changes=GEMMA).rows[1]
-    timing = {"train_s": 3600.0, "total_s": 3960.0}
-    run = finished_run(tmp_path, row, hardware, timing=timing, precision="bf16")
-    found = estimate_elsewhere(RunResult.from_path(run.path), {"h100": 3.0, "t4": 0.5})
-    by_key = {each.gpu: each for each in found.rows}
-    assert set(by_key) == set(OTHERS)
-    assert [each.gpu for each in found.rows if each.is_measured] == ["a100-80gb"]
-    h100 = by_key["h100"]
-    assert h100.useful_tokens_per_s == pytest.approx(1008 * 989.4 / 312)
-    assert h100.time_s == pytest.approx(3600 * 312 / 989.4 + 360 * 2.039 / 3.35)
-    assert h100.cost == pytest.approx(3.0 * h100.time_s / 3600) and by_key["l4"].cost is None
-    t4 = plan_hardware("t4")
-    verdict = predict_memory(row.preset, plan_batch(row.preset, t4), t4).verdict
-    assert by_key["t4"].memory == verdict
-    assert str(found).count("estimate") >= len(OTHERS) - 1 and "estimate" in found._repr_html_()
-    with pytest.raises(ConfigError, match="names the GPU 'h10'"):
-        estimate_elsewhere(RunResult.from_path(run.path), {"h10": 1.0})
+    study = planned("r8", tmp_path, hardware, changes=GEMMA)
+    for row in study.rows:
+        finished_run(tmp_path, row, hardware)
+    folder = StudyFolder(tmp_path / study.id, study)
+    folder.begin()
+    rows = other_gpus(folder.result())
+    assert rows[0]["GPU"] == "a100-80gb" and {row["GPU"] for row in rows} == {*OTHERS}
+    cells = {row["GPU"]: row for row in rows}
+    assert "measured on this card" in cells["a100-80gb"]["time (predicted)"]
+    assert "scaled" in cells["h100"]["time (predicted)"]
+    t4, preset = plan_hardware("t4"), study.rows[1].preset
+    verdict = predict_memory(preset, plan_batch(preset, t4), t4).verdict
+    assert cells["t4"]["memory (predicted)"].endswith(f": {verdict}")
 
 
 def test_a_cpu_run_tells_nothing_about_gpus(tmp_path: Path) -> None:
-    run = finished_run(tmp_path, planned("r8", tmp_path).rows[1], no_gpu())
-    with pytest.raises(ConfigError, match="did not run on a GPU"):
-        estimate_elsewhere(RunResult.from_path(run.path))
+    study = planned("r8", tmp_path)
+    for row in study.rows:
+        finished_run(tmp_path, row, no_gpu())
+    folder = StudyFolder(tmp_path / study.id, study)
+    folder.begin()
+    assert other_gpus(folder.result()) == []

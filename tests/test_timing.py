@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 
 import nbhelpers as nb
 from nbhelpers.budget import speeds
-from nbhelpers.budget.reference_times import seed_times
 from nbhelpers.budget.speeds import SpeedRow, shipped_rows
 from nbhelpers.budget.time import COMPILE_S, TimeBudget, compare_time, predict_time, steps_of
 from nbhelpers.budget.time_model import ESTIMATE, MEASURED, SCALED
@@ -69,7 +69,6 @@ def test_the_measured_run_of_the_log_is_predicted_within_its_range() -> None:
     ("job", "gpu", "basis"),
     [
         ("clones", "h100", MEASURED),
-        ("finetune", "h100", MEASURED),
         ("detector", "a100-40gb", SCALED),
         ("finetune", "l4", SCALED),
     ],
@@ -105,6 +104,20 @@ def test_a_run_of_ones_own_decides_and_narrows_the_range() -> None:
     assert found.phases[1].high_s / found.phases[1].low_s < 1.5
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_of_a_model_of_unknown_size_only_its_own_runs_tell_the_time(is_here: bool) -> None:
+    hardware = H100 if is_here else Hardware.from_dict(H100.to_dict() | {"gpus": []})
+    changes = {"model": "someone/odd-model", "num_gpus": 1}
+    preset = nb.load_preset("clones", "base", hardware=hardware, overrides=changes)
+    plan = nb.plan_batch(preset, hardware)
+    unknown = predict_time(preset, plan, hardware, rows=shipped_rows())
+    assert "the size of someone/odd-model is unknown" in unknown.words()
+    device = {"device": "h100"} if is_here else {"device": "cpu", "precision": "fp32"}
+    own = row(model="someone/odd-model", cpu_count=hardware.cpu_count, batch=8, **device)
+    known = predict_time(preset, plan, hardware, rows=(own, *shipped_rows()))
+    assert known.low_s < known.expected_s < known.high_s
+
+
 def test_a_run_that_did_just_this_gives_its_own_seconds() -> None:
     seconds = {"start": 20.0, "data": 10.0, "train": 100.0, "scores": 5.0, "total": 135.0}
     found = predicted(rows=(row(seconds=seconds),))
@@ -119,7 +132,7 @@ def test_two_gpus_are_nearly_twice_as_fast_and_four_are_said_to_be_assumed() -> 
         for n in (1, 2, 4)
     )
     ratio = one.tokens_per_s / two.tokens_per_s
-    assert 1 / ratio == pytest.approx(1.875, rel=0.01)
+    assert 1 / ratio == pytest.approx(1.875, rel=0.05)
     assert "measured for two" in " ".join(two.notes) and "assumed" in " ".join(four.notes)
 
 
@@ -127,8 +140,8 @@ def test_a_small_micro_step_is_bound_by_its_launches_and_a_larger_one_is_advised
     changes = {"per_device_train_batch_size": 1, "compile_layers": "off"}
     found = predicted("finetune", "h100", max_hours=2.0, **changes)
     assert "bound by the CPU" in " ".join(found.notes)
-    same = [text for text in found.advice if "(the same experiment)" in text]
-    assert same and "per_device_train_batch_size=" in same[0]
+    assert "per_device_train_batch_size=" in found.advice[0]
+    assert "changes the experiment" not in found.advice[0]
 
 
 def test_checkpointing_and_longer_training_take_longer() -> None:
@@ -143,10 +156,11 @@ def test_what_ends_in_time_is_predicted_again_and_says_what_it_changes() -> None
     found = predicted("finetune", "t4", plan_hardware("t4"), max_hours=3.0)
     assert found.verdict == "will not finish in time"
     assert "It will not finish in your 3 h 00 min; these settings do:" in found.lines()
-    assert found.advice and all("(changes the experiment)" in text for text in found.advice)
-    value = next(t for t in found.advice if t.startswith("epochs=")).split(":")[0].split("=")[1]
-    shorter = predicted("finetune", "t4", plan_hardware("t4"), max_hours=3.0, epochs=int(value))
-    assert shorter.verdict == "finishes in time" and shorter.high_s <= 3 * 3600
+    assert found.advice and all("changes the experiment" in text for text in found.advice)
+    for text in found.advice:
+        follow = {n: json.loads(v.lower()) for n, v in re.findall(r"(\w+)=([\w.]+)", text)}
+        shorter = predicted("finetune", "t4", plan_hardware("t4"), max_hours=3.0, **follow)
+        assert shorter.verdict == "finishes in time" and shorter.high_s <= 3 * 3600
     assert predicted("finetune", "t4", plan_hardware("t4"), max_hours=100.0).advice == ()
 
 
@@ -206,15 +220,6 @@ def test_predicted_stands_beside_measured_with_the_error() -> None:
     assert rows["data"]["measured_s"] == 30.0 and rows["total"]["measured_s"] == 434.0
     error = 100 * (found.phases[1].expected_s / 400.0 - 1)
     assert rows["training"]["error_percent"] == pytest.approx(error)
-
-
-def test_the_seeds_times_stand_beside_ours() -> None:
-    found = seed_times(shipped_rows(), job="detector")
-    first = found.rows[0]
-    assert first.cells()[:3] == ("CodeBERT detector, 10 epochs", "a100-40gb", "1 h 45 min")
-    assert first.quoted.high_s < first.claim.low_s / 3  # ours is several times faster
-    assert found.rows[1].cells()[2] == "50 min"
-    assert "the seed said" in found.text() and "<table>" in found._repr_html_()
 
 
 def test_the_tables_rows_are_sound_and_their_mfu_is_that_of_their_speed() -> None:

@@ -20,18 +20,20 @@ from budget_cases import Case, card_groups, cases, grid_corners, today
 from nbhelpers.budget.formulas import GIB
 from nbhelpers.budget.memory import DOES_NOT_FIT, TIGHT, MemoryBudget
 from nbhelpers.budget.predict import judge
-from nbhelpers.budget.search import Search, State, advise
+from nbhelpers.budget.search import Fits, State, advise, changed
 from nbhelpers.budget.simulator import Simulator, require_libraries
 from nbhelpers.budget.store import (
     SCHEMA,
     TABLES,
     Key,
+    Point,
     budget_key,
     keep,
+    of_the_package,
+    of_the_user,
     packed,
     public,
     shipped,
-    simulated_here,
 )
 from nbhelpers.errors import Killed, NbhelpersError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
@@ -55,6 +57,7 @@ class Builder:
     """Simulates each key once per group, on the group's largest card."""
 
     deadline: float = float("inf")  # of time.monotonic
+    keeps_shipped: bool = False  # those of the libraries here are taken from the tables
     groups: dict[str, str] = field(default_factory=card_groups)
     found: dict[At, MemoryBudget] = field(default_factory=dict)
     failed: dict[At, str] = field(default_factory=dict)
@@ -101,7 +104,9 @@ class Builder:
             child.close()
 
     def _simulate(self, at: At, key: Key, preset: Preset, plan: BatchPlan, hw: Hardware) -> None:
-        budget = simulated_here(key)
+        budget = current(key, of_the_user(key))
+        if budget is None and self.keeps_shipped:
+            budget = current(key, of_the_package(key))
         if budget is None:
             budget = self._asked(at, preset, plan, hw)
             if budget is None:
@@ -150,6 +155,7 @@ def build(
     seconds: float | None = None,
     stages: int = 3,
     presets: Collection[str] = (),
+    only_missing: bool = False,
 ) -> int:
     """Write the tables of jobs; return how many budgets are not there as they should be.
 
@@ -158,9 +164,10 @@ def build(
         seconds: What is not done by then is named; what is done is written.
         stages: 1: the presets, 2: also what would make them fit, 3: also grids around them.
         presets: Names; what the tables hold of others stays. None: all.
+        only_missing: Simulate what the tables lack, with the libraries that made them.
     """
     require_libraries()
-    builder = Builder()
+    builder = Builder(keeps_shipped=only_missing)
     builder.deadline = time.monotonic() + seconds if seconds else float("inf")
     known = {job: list(cases(job)) for job in jobs}
     possible = [case for found in known.values() for case in found if case.preset is not None]
@@ -240,7 +247,8 @@ def _advise(builder: Builder, its: list[Case]) -> None:
     for case in its:
         budget = _plain(builder, case)
         if budget is not None:
-            advise(case.preset, case.plan, case.hardware, budget, builder.predict)
+            goal = Fits(case.hardware, builder.predict)
+            advise(case.preset, case.plan, budget, goal)
 
 
 def _corners(builder: Builder, known: list[Case]) -> list[Task]:
@@ -251,14 +259,20 @@ def _corners(builder: Builder, known: list[Case]) -> list[Task]:
         if budget is None:
             continue
         start = State(case.preset, case.plan, budget)
-        search = Search(case.hardware, builder.predict)
+        goal = Fits(case.hardware, builder.predict)
         for change in grid_corners(case):
             name = f"{case} {change}"
-            tasks.append((name, lambda s=search, at=start, c=change: s.changed(at, c)))
+            tasks.append((name, lambda goal=goal, at=start, c=change: changed(at, c, goal)))
     return tasks
 
 
 # ---------------------------------------------------------------- the tables
+
+
+def current(key: Key, points: Iterable[Point]) -> MemoryBudget | None:
+    """Return the budget of a key, if one was made with the libraries that are here."""
+    at = (key.batch, key.seq_len)
+    return next((p.budget for p in points if p.is_current and (p.batch, p.seq_len) == at), None)
 
 
 def _write(builder: Builder, job: str, found: list[Case], *, is_whole: bool) -> None:

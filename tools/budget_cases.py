@@ -18,6 +18,7 @@ from nbhelpers.presets.preset import Preset
 from nbhelpers.simulate.cards import find_card
 
 SIZE_ONLY = {"name", "memory_total_bytes", "is_exact", "context_source"}
+COUNTS = (1, 2, 4, 8)  # of cards
 GRID_LENGTHS = (128, 2048)  # the ends between which lengths are interpolated
 
 
@@ -49,12 +50,12 @@ class Case:
 
 
 def cases(job: str) -> Iterator[Case]:
-    """Every preset on every card, on one and on as many as it was made for."""
+    """Every preset on one, two, four and eight of every card, or on as many as it names."""
     planned: dict[tuple[str, int], Hardware] = {}
     for name in list_presets(job):
         plain = load_preset(job, name)
         typed = plain.settings.num_gpus
-        counts = {typed} if isinstance(typed, int) else {1, plain.num_target_gpus}
+        counts = {typed} if isinstance(typed, int) else {*COUNTS, plain.num_target_gpus}
         for card in known_gpus():
             for count in sorted(counts):
                 if (card, count) not in planned:

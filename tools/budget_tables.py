@@ -118,6 +118,7 @@ def main() -> int:
     parser.add_argument("what", choices=("build", "check"))
     parser.add_argument("--job", action="append", choices=JOBS, help="default: all")
     parser.add_argument("--preset", action="append", help="build these only; others stay")
+    parser.add_argument("--missing", action="store_true", help="only what the tables lack")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="at once")
     parser.add_argument("--seconds", type=float, help="stop then, and write what is done")
     parser.add_argument(
@@ -128,7 +129,8 @@ def main() -> int:
     if options.what == "check":
         return check(jobs)
     how = {"workers": options.workers, "seconds": options.seconds, "stages": options.stages}
-    return min(1, build(jobs, presets=options.preset or (), **how))
+    how |= {"presets": options.preset or (), "only_missing": options.missing}
+    return min(1, build(jobs, **how))
 
 
 if __name__ == "__main__":

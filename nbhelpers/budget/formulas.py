@@ -10,6 +10,7 @@ from nbhelpers.budget.shapes import CausalShape, Shape, projections
 from nbhelpers.plan import BatchPlan
 
 if TYPE_CHECKING:
+    from nbhelpers.hardware.detection import Hardware
     from nbhelpers.presets.schema import FinetuneSettings, Settings
 
 
@@ -51,6 +52,17 @@ class MemoryLine:
     note: str
 
 
+def estimate_lines(
+    settings: Settings, plan: BatchPlan, shape: Shape | CausalShape, hardware: Hardware
+) -> tuple[MemoryLine, ...]:
+    """Return the lines of one process whose rows all have `seq_len` tokens."""
+    precision = hardware.precision if settings.precision == "auto" else settings.precision
+    if not isinstance(shape, CausalShape):
+        return ledger(settings, plan, shape, precision=precision)
+    kernel = choose_kernel(settings, shape, has_flex=plan.use_gpu and hardware.precision == "bf16")
+    return finetune_ledger(settings, plan, shape, precision=precision, kernel=kernel)
+
+
 def ledger(
     settings: Settings,
     plan: BatchPlan,
@@ -90,12 +102,16 @@ def ledger(
         lines += [freed, score]
     else:
         lines += [gradients, *train]
+    return (*lines, *_context(plan))
+
+
+def _context(plan: BatchPlan) -> Iterator[MemoryLine]:
+    """What CUDA, and with several processes NCCL, take of a GPU."""
     if plan.use_gpu:
-        size, note = CUDA_CONTEXT_BYTES, "CUDA, outside the allocator"
-        if plan.world_size > 1:
-            size, note = size + NCCL_BYTES, "CUDA and NCCL, outside the allocator"
-        lines.append(MemoryLine(name=CONTEXT, size_bytes=size, note=note))
-    return tuple(lines)
+        is_group = plan.world_size > 1
+        size = CUDA_CONTEXT_BYTES + NCCL_BYTES * is_group
+        note = f"CUDA{' and NCCL' * is_group}, outside the allocator"
+        yield MemoryLine(name=CONTEXT, size_bytes=size, note=note)
 
 
 def _gradients(plan: BatchPlan, size_bytes: int, working_bytes: int) -> MemoryLine:
@@ -421,11 +437,7 @@ def finetune_ledger(
     if plan.use_gpu:
         text = "of the matrix library"
         lines.append(MemoryLine(name="workspaces", size_bytes=WORKSPACE_BYTES, note=text))
-        size, note = CUDA_CONTEXT_BYTES, "CUDA, outside the allocator"
-        if plan.world_size > 1:
-            size, note = size + NCCL_BYTES, "CUDA and NCCL, outside the allocator"
-        lines.append(MemoryLine(name=CONTEXT, size_bytes=size, note=note))
-    return tuple(lines)
+    return (*lines, *_context(plan))
 
 
 def weight_bytes(shape: CausalShape, *, precision: str, is_quantised: bool) -> int:

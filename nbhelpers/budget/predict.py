@@ -1,35 +1,39 @@
-"""The budget before a run: the simulation's where one is kept, between kept ones, else the ledger.
+"""The memory of a run before it starts: simulated where a simulation is known, else an estimate.
 
-`predict_memory` is the one to ask: it answers at once and without torch. `simulate_budget` runs the
-training step itself, on a card that need not be there, in a process of its own.
+`predict_memory` answers at once and without torch. `simulate_budget` runs the training step itself,
+on a card that need not be there, in a process of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nbhelpers.budget.formulas import GIB
+from nbhelpers.budget.formulas import GIB, estimate_lines
 from nbhelpers.budget.memory import (
     DOES_NOT_FIT,
+    ESTIMATE,
+    INTERPOLATED,
+    NO_GPU,
+    SIMULATION,
     TIGHT,
     UNKNOWN,
     UNSURE,
     MemoryBudget,
+    MemoryLine,
     expected_reserved,
     fullest,
-    ledger_budget,
     safety_factor,
     verdict_of,
     with_measured_context,
 )
 from nbhelpers.budget.prediction_log import usual_error
-from nbhelpers.budget.search import Predict, advise
+from nbhelpers.budget.search import Fits, Predict
+from nbhelpers.budget.search import advise as advice_for
+from nbhelpers.budget.shapes import find_shape
 from nbhelpers.budget.simulator import simulated
 from nbhelpers.budget.store import (
-    SOURCE,
-    Key,
     budget_key,
     family,
     interpolate,
@@ -38,7 +42,7 @@ from nbhelpers.budget.store import (
     kept,
     version_note,
 )
-from nbhelpers.errors import HardwareError
+from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.jobs import JOBS
 
@@ -47,41 +51,76 @@ if TYPE_CHECKING:
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import Settings
 
-SIMULATION = "simulation"
 
-
-def predict_memory(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
+def predict_memory(
+    preset: Preset, plan: BatchPlan, hardware: Hardware, *, advise: bool = True
+) -> MemoryBudget:
     """Return the predicted memory of one process, its verdict, and settings that would fit.
 
-    At once and without torch: a budget that was simulated before, with the package's shipped ones,
-    or one between such; else the ledger's formulas. `source` says which. Without a GPU the verdict
-    is "no GPU" and the lines mean bytes of live tensors.
+    At once and without torch: what was simulated before, on this machine or for the package's
+    tables; or what lies between such; else an estimate by formulas. `source` says which. Without a
+    GPU the verdict is "no GPU" and the lines mean bytes of live tensors.
+
+    Args:
+        preset: What to do.
+        plan: How its batch is split.
+        hardware: The card; planned, or of this machine.
+        advise: Look for settings that would fit, where it does not.
 
     Raises:
         ConfigError: `seq_len` is more than the positions of the model, where they are known.
     """
-    plain = ledger_budget(preset, plan, hardware)
-    known = known_budget(preset, plan, hardware)
-    if known is None or known.verdict != UNSURE or plain.source == UNKNOWN:
-        return known or plain
-    size = plain.total_bytes / GIB
-    note = f"a part cannot be simulated; the ledger's formulas say {size:.1f} GiB: {plain.verdict}"
+    estimate = estimate_budget(preset, plan, hardware)
+    known = _known(preset, plan, hardware)
+    budget = known or estimate
+    if budget.verdict in (DOES_NOT_FIT, TIGHT):
+        if budget.source == UNKNOWN or not advise:
+            return budget
+        return _advised(budget, preset, plan, hardware, _known, _known_or_estimated)
+    if known is None or known.verdict != UNSURE or estimate.source == UNKNOWN:
+        return budget
+    size = f"{estimate.total_bytes / GIB:.1f} GiB"
+    note = f"a part cannot be simulated; an estimate by formulas is {size}: {estimate.verdict}"
     return replace(known, notes=(*known.notes, note))
 
 
-def known_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
-    """Return a kept budget or one between kept ones, with advice; None where there is neither."""
-    budget = _known(preset, plan, hardware)
-    return None if budget is None else _advised(budget, preset, plan, hardware)
+def estimate_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
+    """Return what the formulas say, without advice.
 
+    Limits: GPT-2 and RoBERTa encoders, adapters on Gemma 2 and Llama, AdamW, one node.
 
-def find_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
-    """Return the kept simulation of exactly this run on this card; None where there is none.
-
-    One that other library versions made says so in its notes.
+    Raises:
+        ConfigError: `seq_len` is more than the positions of the model, where they are known.
     """
-    budget = _kept(preset, plan, hardware)
-    return None if budget is None else _advised(budget, preset, plan, hardware)
+    settings = preset.settings
+    shape = find_shape(settings)
+    if shape is None:
+        return _unknown(settings, plan, hardware)
+    if settings.seq_len > shape.code_positions:
+        length, most = settings.seq_len, shape.code_positions
+        raise ConfigError(
+            f"seq_len={length} is more than the {most} positions of the model {settings.model}.",
+            fix=f"set seq_len to {most} or less",
+        )
+    lines = estimate_lines(settings, plan, shape, hardware)
+    total = sum(line.size_bytes for line in lines)
+    budget = MemoryBudget(
+        lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=(), source=ESTIMATE
+    )
+    return on_this_machine(budget, preset, plan, hardware)
+
+
+def _unknown(settings: Settings, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
+    note = f"the sizes of {settings.model} could not be read: nothing is predicted"
+    gpu = hardware.gpu if plan.use_gpu else None
+    return MemoryBudget(
+        lines=(MemoryLine(name="unknown", size_bytes=0, note=note),),
+        total_bytes=0,
+        capacity_bytes=gpu.memory_total_bytes or None if gpu is not None else None,
+        verdict=TIGHT if plan.use_gpu else NO_GPU,
+        advice=(f"{note}; give a folder with config.json, or go online",),
+        source=UNKNOWN,
+    )
 
 
 def simulate_budget(
@@ -109,8 +148,12 @@ def simulate_budget(
         Killed: The time is over, or the process was killed.
         JobFailed: The simulation failed; its log is told.
     """
-    _require_gpu(plan, hardware)
-    ledger_budget(preset, plan, hardware)  # what is wrong with the settings is told at once
+    if hardware.gpu is None or not plan.use_gpu:
+        raise HardwareError(
+            "There is no GPU whose memory could be simulated.",
+            fix='name one: plan_hardware("t4"), or --gpu t4',
+        )
+    estimate_budget(preset, plan, hardware)  # what is wrong with the settings is told at once
 
     def simulate(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
         stored = _kept(preset, plan, hardware)
@@ -118,12 +161,15 @@ def simulate_budget(
             return stored
         if report is not None:
             report(f"simulating {plan.per_device_train_batch_size} x {preset.settings.seq_len}")
-        return _simulated(preset, plan, hardware, timeout_s)
+        budget = simulated(preset, plan, hardware, timeout_s=timeout_s)
+        if (key := budget_key(preset, plan, hardware)) is not None:
+            keep(key, budget)
+        return on_this_machine(replace(budget, advice=()), preset, plan, hardware)
 
     budget = simulate(preset, plan, hardware)
-    if not with_advice:
+    if not with_advice or budget.verdict not in (DOES_NOT_FIT, TIGHT):
         return budget
-    return _advised(budget, preset, plan, hardware, simulate, is_complete=True)
+    return _advised(budget, preset, plan, hardware, simulate)
 
 
 def judge(
@@ -134,7 +180,7 @@ def judge(
     use_gpu: bool = True,
     held_bytes: int = 0,
 ) -> MemoryBudget:
-    """Return a simulated budget with the size of a card and the verdict for it.
+    """Return a budget with the size of a card and the verdict for it.
 
     Args:
         budget: What a process needs.
@@ -143,7 +189,9 @@ def judge(
         use_gpu: Whether the run uses it.
         held_bytes: What others hold of it.
     """
-    gpu = hardware.gpu if use_gpu else None
+    if not use_gpu:
+        return replace(budget, capacity_bytes=None, verdict=NO_GPU)
+    gpu = hardware.gpu
     capacity = gpu.memory_total_bytes or None if gpu is not None else None
     allocated = budget.allocated_bytes
     verdict = verdict_of(
@@ -160,7 +208,7 @@ def judge(
 def on_this_machine(
     budget: MemoryBudget, preset: Preset, plan: BatchPlan, hardware: Hardware
 ) -> MemoryBudget:
-    """Return a simulated budget as it holds here: this machine's context, and what is free."""
+    """Return a budget as it holds here: this machine's context, what is free, and the verdict."""
     in_use = fullest(plan, hardware)
     lines = with_measured_context(budget.lines, plan, hardware)
     more = sum(x.size_bytes for x in lines) - sum(x.size_bytes for x in budget.lines)
@@ -183,7 +231,7 @@ def on_this_machine(
 
 
 def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
-    """A kept budget, else one between kept ones; judged, without advice."""
+    """A kept budget, else one between kept ones; without advice."""
     stored = _kept(preset, plan, hardware)
     key = budget_key(preset, plan, hardware)
     if stored is not None or key is None:
@@ -193,31 +241,26 @@ def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget 
         same = [point for point in points if point.is_current is current]
         mixed = interpolate(same, key.batch, key.seq_len)
         if mixed is not None:
-            return on_this_machine(_labelled(key, mixed), preset, plan, hardware)
+            return on_this_machine(_labelled(preset.job, mixed), preset, plan, hardware)
     return None
+
+
+def _known_or_estimated(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
+    return _known(preset, plan, hardware) or estimate_budget(preset, plan, hardware)
 
 
 def _kept(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
     key = budget_key(preset, plan, hardware)
     budget = kept(key) if key is not None else None
-    if key is None or budget is None:
+    if budget is None:
         return None
-    return on_this_machine(_labelled(key, budget), preset, plan, hardware)
+    return on_this_machine(_labelled(preset.job, budget), preset, plan, hardware)
 
 
-def _labelled(key: Key, budget: MemoryBudget) -> MemoryBudget:
-    note = version_note(key.job, budget.versions)
+def _labelled(job: str, budget: MemoryBudget) -> MemoryBudget:
+    """A budget of other versions says so in its notes."""
+    note = version_note(job, budget.versions)
     return replace(budget, notes=(note, *budget.notes)) if note else budget
-
-
-def _simulated(
-    preset: Preset, plan: BatchPlan, hardware: Hardware, timeout_s: float
-) -> MemoryBudget:
-    budget = simulated(preset, plan, hardware, timeout_s=timeout_s)
-    key = budget_key(preset, plan, hardware)
-    if key is not None:
-        keep(key, budget)
-    return on_this_machine(replace(budget, advice=()), preset, plan, hardware)
 
 
 def _advised(
@@ -225,26 +268,15 @@ def _advised(
     preset: Preset,
     plan: BatchPlan,
     hardware: Hardware,
-    predict: Predict = _known,
-    *,
-    is_complete: bool = False,
+    *sources: Predict,
 ) -> MemoryBudget:
-    """Add advice; where kept budgets know of none that fits, the ledger's, named as such."""
-    if budget.verdict not in (DOES_NOT_FIT, TIGHT):
-        return budget
-    suggestions, has_fit = advise(preset, plan, hardware, budget, predict)
-    if not has_fit and not is_complete:
-        plain = ledger_budget(preset, plan, hardware)
-        suggestions += tuple(f"{text} [by the ledger, not simulated]" for text in plain.advice)
-    return replace(budget, advice=(*suggestions, *budget.advice))
-
-
-def _require_gpu(plan: BatchPlan, hardware: Hardware) -> None:
-    if hardware.gpu is None or not plan.use_gpu:
-        raise HardwareError(
-            "There is no GPU whose memory could be simulated.",
-            fix='name one: plan_hardware("t4"), or --gpu t4',
-        )
+    """Add what would fit by the first source that knows of something that does."""
+    suggestions: tuple[str, ...] = ()
+    for predict in sources:
+        suggestions, is_met = advice_for(preset, plan, budget, Fits(hardware, predict))
+        if is_met:
+            break
+    return replace(budget, advice=(*budget.advice, *suggestions))
 
 
 def is_exact(budget: MemoryBudget, job: str) -> bool:
@@ -252,20 +284,11 @@ def is_exact(budget: MemoryBudget, job: str) -> bool:
     return budget.source == SIMULATION and is_current(job, budget.versions)
 
 
-def ledger_beside(
-    budget: MemoryBudget | None, preset: Preset, plan: BatchPlan, hardware: Hardware
-) -> dict[str, Any] | None:
-    """Return what the ledger says beside a simulated budget, for a record of both; else None."""
-    if not isinstance(budget, MemoryBudget) or budget.source not in (SIMULATION, SOURCE):
-        return None
-    return ledger_budget(preset, plan, hardware).to_dict()
-
-
 def source_words(budget: MemoryBudget, job: str) -> str:
     """Say in words where the figures of a budget come from."""
-    if budget.source in (SIMULATION, SOURCE):
+    if budget.source in (SIMULATION, INTERPOLATED):
         how = "a simulated step" if budget.source == SIMULATION else "between simulated steps"
         known = ((name, budget.versions.get(name)) for name in JOBS[job].libraries)
         library_versions = ", ".join(f"{name} {version}" for name, version in known if version)
         return f"{how} ({library_versions})" if library_versions else how
-    return "formulas (ledger): not simulated yet for these settings on this card"
+    return "an estimate by formulas: not simulated yet for these settings on this card"

@@ -8,8 +8,6 @@ this machine's cards.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +16,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from nbhelpers.common.files import cache_dir, parsed
+from nbhelpers.common.files import append_line, cache_dir, parsed
 from nbhelpers.common.json_models import Number, Part, Plains, Text
 
 FILE_NAME = "calibration.jsonl"
 MOST_BYTES = 8 << 20  # of the log's end that is read: thousands of runs
 FEWEST_RUNS = 3  # of which a usual error is told
-MIB = 2**20
+EARLIER_WORDS = {"ledger": "estimate", "ledger: shape unknown": "unknown"}  # sources in 0.1.0
 LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
@@ -102,6 +100,7 @@ def _parsed(path: Path) -> Iterable[Line]:
             LogLine.model_validate(line := parsed(text))
         except ValidationError:  # torn by a crash or a full disk, or cut above
             continue
+        line["source"] = EARLIER_WORDS.get(line.get("source"), line.get("source"))
         lines_by_run[line["run_id"], line["finished_at"]] = line
     return sorted(lines_by_run.values(), key=lambda line: line["finished_at"])
 
@@ -119,29 +118,7 @@ def append(result: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     key = line["run_id"], line["finished_at"]
     if None in key or any((x["run_id"], x["finished_at"]) == key for x in read_log()):
         return False
-    path = log_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    except OSError:
-        return False
-    try:
-        # One call for the whole line, and first the end of a line that a dead writer tore.
-        data = b"\n" * _is_torn(descriptor) + json.dumps(line).encode() + b"\n"
-        return os.write(descriptor, data) == len(data)
-    except OSError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-
-
-def _is_torn(descriptor: int) -> bool:
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    if not size:
-        return False
-    os.lseek(descriptor, size - 1, os.SEEK_SET)
-    return os.read(descriptor, 1) != b"\n"
+    return append_line(log_path(), line)
 
 
 def log_line(result: Mapping[str, Any], record: Mapping[str, Any]) -> Line:
@@ -201,58 +178,41 @@ def measured_context(gpu: str | None, *, world_size: int = 1) -> int | None:
 def summary(lines: Sequence[Line] | None = None) -> list[dict[str, Any]]:
     """Return the errors of the predictions by job, card and source, the most runs first.
 
-    A positive error means that too much was predicted. `corrected` is the factor that would have
-    made the median right; it is for reading, and no budget is multiplied by it.
+    A positive error means that too much was predicted.
     """
-    groups: dict[tuple[str, str, str], list[Line]] = {}
+    groups: dict[tuple[str, str, str], list[float]] = {}
     for line in read_log() if lines is None else lines:
         if line.get("error_percent") is not None:
             key = (line.get("job"), line.get("gpu") or line.get("device"), line.get("source"))
-            groups.setdefault(tuple(part or "unknown" for part in key), []).append(line)
-    rows = []
-    for (job, gpu, source), group in groups.items():
-        errors = [line["error_percent"] for line in group]
-        median = statistics.median(errors)
-        row = {"job": job, "gpu": gpu, "source": source, "runs": len(group)}
-        row |= {"median_error_percent": median, "lowest_percent": min(errors)}
-        row |= {"highest_percent": max(errors)}
-        rows.append(row | {"corrected": 100 / (100 + median) if median > -100 else None})
+            group = groups.setdefault(tuple(part or "unknown" for part in key), [])
+            group.append(line["error_percent"])
+    rows = [
+        {
+            "job": job,
+            "gpu": gpu,
+            "source": source,
+            "runs": len(errors),
+            "median_error_percent": statistics.median(errors),
+            "lowest_percent": min(errors),
+            "highest_percent": max(errors),
+        }
+        for (job, gpu, source), errors in groups.items()
+    ]
     return sorted(rows, key=lambda row: -row["runs"])
 
 
 def usual_error(job: str, gpu: str | None, source: str) -> str | None:
     """Say how far earlier predictions of this kind were off here; None with too few runs."""
-    for row in summary():
-        if (row["job"], row["gpu"], row["source"]) == (job, gpu, source):
-            if row["runs"] < FEWEST_RUNS:
-                return None
-            low, high = row["lowest_percent"], row["highest_percent"]
-            return (
-                f"{row['runs']} earlier runs of this job on this card: the prediction was off by "
-                f"{row['median_error_percent']:+.1f} % (median; {low:+.1f} to {high:+.1f}); "
-                "the numbers here are not corrected for that"
-            )
-    return None
-
-
-def plot_data(lines: Sequence[Line] | None = None) -> dict[str, list[Any]]:
-    """Return equally long lists for a plot: one entry per run that has both numbers.
-
-    Keys: finished_at (unix seconds), job, gpu, source, run_id, predicted_mib, measured_mib,
-    error_percent.
-    """
-    columns: dict[str, list[Any]] = {}
-    names = ("finished_at", "job", "gpu", "source", "run_id", "error_percent")
-    columns |= {name: [] for name in (*names, "predicted_mib", "measured_mib")}
-    for line in read_log() if lines is None else lines:
-        if not line.get("predicted_bytes") or not line.get("measured_bytes"):
-            continue
-        for name in names:
-            columns[name].append(line.get(name))
-        columns["gpu"][-1] = line.get("gpu") or line.get("device")
-        for name in ("predicted", "measured"):
-            columns[f"{name}_mib"].append(line[f"{name}_bytes"] / MIB)
-    return columns
+    kind = (job, gpu, source)
+    row = next((r for r in summary() if (r["job"], r["gpu"], r["source"]) == kind), None)
+    if row is None or row["runs"] < FEWEST_RUNS:
+        return None
+    low, high = row["lowest_percent"], row["highest_percent"]
+    return (
+        f"{row['runs']} earlier runs of this job on this card: the prediction was off by "
+        f"{row['median_error_percent']:+.1f} % (median; {low:+.1f} to {high:+.1f}); "
+        "the numbers here are not corrected for that"
+    )
 
 
 def _dig(data: Any, *keys: str) -> Any:

@@ -194,7 +194,7 @@ def causal_from_config(config: dict[str, Any]) -> CausalShape:
 
 
 # ------------------------------------------------------------------------------------------------
-# Sizes of a model without its weights: enough for the memory ledger.
+# Sizes of a model without its weights: enough for an estimate of memory.
 #
 # Causal language models stand above.
 

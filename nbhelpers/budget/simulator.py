@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODULE = "nbhelpers.jobs.simulated.child"
 NEEDED = ("torch", "transformers", "accelerate")
 IDLE_S = 900.0  # then it gives its memory back, about a gigabyte of libraries
-WITHOUT = "or go without: kept budgets and the ledger's formulas need none of them"
+WITHOUT = "or go without: kept budgets and an estimate by formulas need none of them"
 
 
 class Simulator:
@@ -134,7 +134,7 @@ def _explained(
     if isinstance(error, Killed) and "took longer" in error.message:
         return Killed(
             f"Simulating {what} took longer than {timeout_s:g} s and was ended.",
-            fix="give more time (timeout_s), or use the ledger's budget",
+            fix="give more time (timeout_s), or use the estimate",
             details=error.details,
         )
     if not is_lost:

@@ -7,15 +7,23 @@ left out: a table of measurements is a help, never a reason to fail.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.common.files import LARGEST, cache_dir, is_folder, parsed, read_json, rebuilt
+from nbhelpers.common.files import (
+    LARGEST,
+    append_line,
+    cache_dir,
+    is_folder,
+    parsed,
+    plain_values,
+    read_json,
+    rebuilt,
+)
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import ConfigError, DataError
@@ -23,7 +31,6 @@ from nbhelpers.presets.jobs import JOBS
 
 SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
-MOST_LINE_BYTES = 16_384
 MOST_RUNS = 40  # of a folder that are read
 RUN, PROBE, LOOP = "run", "probe", "plain loop"
 CPU = "cpu"
@@ -76,7 +83,7 @@ class SpeedRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
-        return asdict(self)
+        return plain_values(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpeedRow | None:
@@ -117,18 +124,8 @@ def user_rows(path: Path | None = None) -> tuple[SpeedRow, ...]:
 
 
 def add_row(row: SpeedRow, path: Path | None = None) -> None:
-    """Append a row in one write, so that runs that end together do not mix their lines."""
-    path = path or speeds_path()
-    line = (json.dumps(row.to_dict(), default=str) + "\n").encode()
-    if len(line) > MOST_LINE_BYTES:
-        return
-    with contextlib.suppress(OSError):  # a home that cannot be written to: nothing is kept
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(target, line)
-        finally:
-            os.close(target)
+    """Append a row; a home that cannot be written to keeps nothing."""
+    append_line(path or speeds_path(), row.to_dict())
 
 
 def read_rows(run_dir: str | Path | None = None) -> tuple[SpeedRow, ...]:

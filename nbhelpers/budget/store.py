@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.budget.formulas import MemoryLine
-from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.memory import INTERPOLATED, SIMULATION, MemoryBudget
 from nbhelpers.common.files import cache_dir, expanded, is_folder, save_in_cache
 from nbhelpers.hardware.gpus import Gpu
 from nbhelpers.presets.jobs import JOBS
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nbhelpers.hardware.detection import Hardware
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
-    from nbhelpers.presets.schema import Settings
 
 
 # ------------------------------------------------------------------------------------------------
@@ -102,7 +101,7 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
     facts["model"] = _model_stamp(s.model)
     facts |= {
         "job": spec.name,
-        "world_size": plan.world_size,
+        "world_size": min(plan.world_size, 2),  # each further process holds what the second does
         "num_nodes": plan.num_nodes,
         "accumulates": plan.gradient_accumulation_steps > 1,
     }
@@ -118,12 +117,6 @@ def _model_stamp(model: str) -> Any:
     config = folder / "config.json"
     digest = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
     return [digest, files]
-
-
-def unlisted_names(settings: type[Settings], job: str) -> set[str]:
-    """Return names listed here as unimportant that a job does not have, for the test of this."""
-    shared = SPLIT | ANY_JOB | LENGTH | JOBS[job].memory_neutral
-    return shared - settings.model_fields.keys()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -155,17 +148,9 @@ def kept(key: Key) -> MemoryBudget | None:
     return points[0].budget if points else None
 
 
-def simulated_here(key: Key) -> MemoryBudget | None:
-    """Return what was simulated on this machine, with today's code and libraries."""
-    for point in _of_the_user(key):
-        if (point.batch, point.seq_len) == (key.batch, key.seq_len) and point.is_current:
-            return point.budget
-    return None
-
-
 def family(key: Key) -> list[Point]:
     """Return every kept budget that differs from a key in batch and length alone."""
-    return [*_of_the_user(key), *of_the_package(key)]
+    return [*of_the_user(key), *of_the_package(key)]
 
 
 def is_current(
@@ -285,7 +270,8 @@ def _forget_oldest(folder: Path) -> None:
         return
 
 
-def _of_the_user(key: Key) -> Iterator[Point]:
+def of_the_user(key: Key) -> Iterator[Point]:
+    """Give every budget of the family of a key that was simulated here with today's code."""
     folder = user_folder() / key.job
     try:
         changed = folder.stat().st_mtime_ns
@@ -377,7 +363,7 @@ def unpacked(
         capacity_bytes=None,
         verdict="",
         advice=(),
-        source="simulation",
+        source=SIMULATION,
         reserved_bytes=plain["reserved_bytes"],
         phases=phases,
         opaque=tuple(map(text, plain["opaque"])),
@@ -391,9 +377,6 @@ def unpacked(
 #
 # Memory is the largest of sums that are linear in the batch and convex in the length, so a value
 # between kept ones is at most too large.
-
-
-SOURCE = "interpolated"
 
 
 def interpolate(points: Sequence[Point], batch: int, seq_len: int) -> MemoryBudget | None:
@@ -457,7 +440,7 @@ def _mixed(parts: list[tuple[MemoryBudget, float]], at: list[tuple[int, int]]) -
         capacity_bytes=None,
         verdict="",
         advice=(),
-        source=SOURCE,
+        source=INTERPOLATED,
         reserved_bytes=None
         if None in reserved
         else round(sum(budget.reserved_bytes * weight for budget, weight in parts)),

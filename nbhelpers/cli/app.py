@@ -141,7 +141,7 @@ def plan(
     currency: Currency = "",
 ) -> None:
     """Show what a preset decides, how the batch is split, and what memory and time that needs."""
-    from nbhelpers.budget.time import time_lines
+    from nbhelpers.budget.time import predict_time
     from nbhelpers.plan import scaling_table
 
     asked = prepare(job, preset, override, gpu=gpu, count=count)
@@ -152,8 +152,8 @@ def plan(
         typer.echo(f"The {scaling.title()}:\n{scaling.text()}")
     typer.echo(budget_text(asked.budget, job))
     wishes = {"max_hours": max_hours, "price_per_hour": price, "currency": currency}
-    times = time_lines(asked.preset, asked.plan, asked.hardware, run_dir="runs", **wishes)
-    typer.echo("\n".join(times))
+    time = predict_time(asked.preset, asked.plan, asked.hardware, run_dir="runs", **wishes)
+    typer.echo("\n".join(time.lines()))
 
 
 app.command("budget")(budget)

@@ -135,11 +135,14 @@ def _predicted(
     def simulated(preset: Any, plan: Any, hardware: Any) -> MemoryBudget:
         return simulate_budget(preset, plan, hardware, with_advice=False, report=report)
 
+    def known(preset: Any, plan: Any, hardware: Any) -> MemoryBudget:
+        return predict_memory(preset, plan, hardware, advise=False)
+
     needs = (asked.preset, asked.plan, asked.hardware)
     memory = simulate_budget(*needs, report=report) if exact else asked.budget
     if not grid:
         return memory, None
-    return memory, budget_grid(*needs, predict=simulated if exact else predict_memory)
+    return memory, budget_grid(*needs, predict=simulated if exact else known)
 
 
 def exit_code(memory: MemoryBudget) -> int:
@@ -215,7 +218,7 @@ def calibration(runs: Runs = False, plot: Plot = None) -> None:
 
 def show_history(*, runs: bool, plot: Path | None) -> None:
     """Print predicted beside measured memory of earlier runs; nothing is corrected by it."""
-    from nbhelpers.budget.prediction_log import log_path, plot_data, read_log, summary
+    from nbhelpers.budget.prediction_log import log_path, read_log, summary
 
     lines = read_log()
     if not lines:
@@ -229,7 +232,7 @@ def show_history(*, runs: bool, plot: Path | None) -> None:
         typer.echo("Positive: too much was predicted. Budgets are not corrected by this.")
     typer.echo(f"{len(lines)} {'run' if len(lines) == 1 else 'runs'} in {log_path()}")
     if plot is not None:
-        _draw(plot, plot_data(lines))
+        _draw(plot, lines)
 
 
 def _group_row(row: dict[str, object]) -> dict[str, str]:
@@ -248,10 +251,10 @@ def _run_row(line: dict[str, object]) -> dict[str, str]:
     return cells | {"error": "-" if error is None else f"{error:+.1f} %"}
 
 
-def _draw(path: Path, data: dict[str, list[object]]) -> None:
-    from nbhelpers.reports.figures import calibration_figure
+def _draw(path: Path, lines: list[dict[str, object]]) -> None:
+    from nbhelpers.reports.figures_budget import calibration_plot
 
-    figure = calibration_figure(data)
+    figure = calibration_plot(lines)
     if figure is None:
         typer.echo("No run has both a prediction and a measurement: nothing is drawn.")
         return

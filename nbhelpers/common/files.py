@@ -171,6 +171,11 @@ def rebuilt(
         raise error(f"A saved {what} cannot be used: {fault(wrong)}.", fix=fix) from wrong
 
 
+def plain_values(value: Any) -> dict[str, Any]:
+    """Return a dataclass as values that JSON keeps, which `rebuilt` reads."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
 @cache
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
     from pydantic import TypeAdapter
@@ -214,6 +219,23 @@ def save_in_cache(path: Path, write: Callable[[Path], None]) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def append_line(path: Path, entry: Mapping[str, Any]) -> bool:
+    """Append a JSON object as a line, in one write; return whether it was written.
+
+    Writers that end together do not mix their lines, and one after a torn line begins a new one.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            torn = b"\n" if size and file.read(1) != b"\n" else b""
+            data = torn + json.dumps(entry, default=str).encode() + b"\n"
+            return file.write(data) == len(data)
+    except OSError:
+        return False
 
 
 def cached(

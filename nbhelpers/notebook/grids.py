@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.prediction_log import read_log
-from nbhelpers.budget.search import FitGrid
-from nbhelpers.errors import NbhelpersError
-from nbhelpers.hardware.detection import Hardware, plan_hardware
-from nbhelpers.notebook.choice import Choice, most_tokens, resolve
+from nbhelpers.budget.search import BudgetGrid, budget_grid, even_sizes
+from nbhelpers.hardware.detection import Hardware
+from nbhelpers.notebook.choice import most_tokens
 from nbhelpers.plan import plan_batch
 from nbhelpers.presets.jobs import JOBS
-from nbhelpers.presets.loading import SEED, list_presets, load_preset
-from nbhelpers.presets.preset import Preset, divisors
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.presets.preset import Preset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +43,7 @@ class WhatFits:
     """The grids of one GPU; shows itself as a figure, and as a table of text."""
 
     gpu: str
-    grids: tuple[FitGrid, ...]
+    grids: tuple[BudgetGrid, ...]
 
     def __repr__(self) -> str:
         return "\n".join([f"What fits on {self.gpu}:", *map(repr, self.grids)])
@@ -85,35 +84,23 @@ def what_fits(
     return WhatFits(gpu=name, grids=tuple(job_grids))
 
 
-def fit_grid(job: str, hardware: Hardware, changes: Mapping[str, Any] | None = None) -> FitGrid:
+def fit_grid(job: str, hardware: Hardware, changes: Mapping[str, Any] | None = None) -> BudgetGrid:
     """Return the budgets of a job's preset for this hardware over micro-batches and lengths.
 
     Raises:
         ConfigError: A change is none of the job's settings.
     """
     preset = load_preset(job, "auto", hardware=hardware, overrides=dict(changes or {}))
-    share = preset.settings.global_batch_size // max(len(hardware.gpus), 1)
-    sizes = _thinned(divisors(share), MOST_ROWS)
-    most = most_tokens(preset)
-    lengths = _thinned([n for n in GRID_LENGTHS if n <= most], MOST_COLUMNS)
-    cells = {}
-    for size in sizes:
-        for length in lengths:
-            budget = _cell(preset, hardware, size=size, length=length)
-            if budget is not None:
-                cells[size, length] = budget
-    return FitGrid(
-        title=_title(preset), unit=JOBS[job].unit, batch_sizes=sizes, lengths=lengths, cells=cells
+    plan, most = plan_batch(preset, hardware), most_tokens(preset)
+    return budget_grid(
+        preset,
+        plan,
+        hardware,
+        predict=partial(predict_memory, advise=False),
+        batches=_thinned(even_sizes(plan), MOST_ROWS),
+        lengths=_thinned([n for n in GRID_LENGTHS if n <= most], MOST_COLUMNS),
+        title=_title(preset),
     )
-
-
-def _cell(preset: Preset, hardware: Hardware, *, size: int, length: int) -> MemoryBudget | None:
-    """The budget of one cell; None where this preset cannot be so."""
-    try:
-        changed = preset.override(per_device_train_batch_size=size, seq_len=length)
-        return predict_memory(changed, plan_batch(changed, hardware), hardware)
-    except NbhelpersError:
-        return None
 
 
 def _thinned(values: Iterable[int], most: int) -> tuple[int, ...]:
@@ -134,58 +121,6 @@ def _title(preset: Preset) -> str:
     method = f", {s.adapter}" if JOBS[preset.job].has_adapters else ""
     saving = ", checkpointing" if s.gradient_checkpointing else ""
     return f"{preset.job}: {model}{method}{saving} (batch {s.global_batch_size})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SeedVerdicts:
-    """The presets that quote the seeds, on the cards that they name."""
-
-    budgets: Mapping[str, MemoryBudget]
-
-    def __repr__(self) -> str:
-        rows = [f"{name}: {budget.title()}" for name, budget in self.budgets.items()]
-        return "\n".join(["What the seeds' settings need:", *rows])
-
-    def figure(self) -> Figure | None:
-        """Return the stacked bars, each with its own card's line."""
-        from nbhelpers.reports.figures_budget import budget_bars
-
-        return budget_bars(self.budgets)
-
-    def _ipython_display_(self) -> None:
-        show(self.figure(), repr(self))
-
-
-def seed_verdicts(jobs: Iterable[str] = ("finetune", "clones", "detector")) -> SeedVerdicts:
-    """Return the budget of every preset that quotes a seed, on the card that it names.
-
-    A fine-tuning is shown with LoRA and with QLoRA, as the seed offers both.
-    """
-    budgets: dict[str, MemoryBudget] = {}
-    for job in jobs:
-        for name in (n for n in list_presets(job) if n.startswith(SEED)):
-            budgets |= _of_seed(job, name)
-    return SeedVerdicts(budgets=budgets)
-
-
-def _of_seed(job: str, name: str) -> dict[str, MemoryBudget]:
-    plain = load_preset(job, name)
-    if plain.gpu is None:
-        return {}
-    hardware = plan_hardware(plain.gpu, plain.num_target_gpus)
-    adapters = "r16,qlora-r16" if JOBS[job].has_adapters else ""
-    choice = Choice(
-        job=job, preset=name, adapters=adapters, gpu=plain.gpu, count=plain.num_target_gpus
-    )
-    resolved = resolve(choice, hardware)
-    return {
-        _seed_name(job, name, variant): predict_memory(preset, resolved.plan, resolved.hardware)
-        for variant, preset in resolved.variants.items()
-    }
-
-
-def _seed_name(job: str, name: str, variant: str) -> str:
-    return f"{name} ({variant})" if JOBS[job].has_adapters else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------------------------------------
-# Figures of predicted beside measured memory: by phase of one run, and of all runs of the log.
+# A figure of predicted beside measured memory, by phase.
 
 
 PHASES_CAPTION = (
@@ -57,36 +57,6 @@ def _legend(axis: Any, colours: Mapping[str, str], edge: str) -> None:
 
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
     axis.legend(handles=handles, fontsize=7.5, loc="lower right", labelcolor=edge)
-
-
-def calibration_figure(data: Mapping[str, Sequence[Any]]) -> Figure | None:
-    """Draw the runs of the calibration log: predicted against measured, and the errors in order.
-
-    Args:
-        data: From `prediction_log.plot_data`.
-    """
-
-    if not data["predicted_mib"]:
-        return None
-    figure, (left, right) = panels(2, height=3.6)
-    most = max(*data["predicted_mib"], *data["measured_mib"])
-    unit, name = (1024, "GiB") if most >= 1024 else (1, "MiB")
-    groups = list(dict.fromkeys(zip(data["job"], data["gpu"], strict=True)))
-    for at, group in enumerate(groups):
-        pairs = enumerate(zip(data["job"], data["gpu"], strict=True))
-        rows = [i for i, pair in pairs if pair == group]
-        style = {"color": CYCLE[at % len(CYCLE)], "marker": "os^D"[at % 4], "linestyle": "none"}
-        x, y = ([data[f"{n}_mib"][i] / unit for i in rows] for n in ("measured", "predicted"))
-        left.plot(x, y, label=" on ".join(str(part) for part in group), **style)
-        right.plot(rows, [data["error_percent"][i] for i in rows], **style)
-    left.axline((0, 0), slope=1, color=GREY, linestyle=":")
-    left.set(xlabel=f"measured ({name})", ylabel=f"predicted ({name})")
-    left.set_xscale("log")
-    left.set_yscale("log")
-    right.axhline(0, color=GREY, linestyle=":")
-    right.set(xlabel="run, by time", ylabel="error of the prediction (%)")
-    left.legend(fontsize=7.5)
-    return figure
 
 
 # ------------------------------------------------------------------------------------------------

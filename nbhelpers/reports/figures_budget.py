@@ -12,15 +12,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.memory import DOES_NOT_FIT, FITS, NO_GPU, TIGHT, MemoryBudget
-from nbhelpers.reports.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, YELLOW, panels
+from nbhelpers.common.formatting import GIB
+from nbhelpers.reports.figures import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nbhelpers.budget.search import FitGrid
+    from nbhelpers.budget.search import BudgetGrid
 
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
 BAR_INCHES, MARGIN_INCHES = 0.55, 1.35
 # A cause keeps its colour and hatch in every figure; what is not named here takes the rest.
 CAUSES: dict[str, tuple[str, str]] = {
@@ -43,21 +55,17 @@ CAUSES: dict[str, tuple[str, str]] = {
 OTHERS = tuple((colour, hatch) for hatch in ("..", "xx") for colour in (BLUE, GREEN, PURPLE, SKY))
 # Cells of a grid: light enough for black text, apart for every kind of colour vision.
 CELLS = {FITS: "#A6DDC8", TIGHT: "#F6D68A", DOES_NOT_FIT: "#EDA27A", NO_GPU: "#DDDDDD"}
-WORDS = {FITS: "fits", TIGHT: "tight", DOES_NOT_FIT: "no", NO_GPU: "no GPU"}
 HATCHES = {TIGHT: "..", DOES_NOT_FIT: "//"}
 WITHIN = 0.01  # of the measured peak: the band of a calibration plot
 
 
-def budget_bars(
-    budgets: MemoryBudget | Mapping[str, MemoryBudget], *, title: str = ""
-) -> Figure | None:
+def budget_bars(budgets: MemoryBudget | Mapping[str, MemoryBudget]) -> Figure | None:
     """Draw one stacked bar per budget by cause, with a line at what its card has.
 
     What others hold of the card stands behind the need, as causes of its own.
 
     Args:
         budgets: One budget, or several by name.
-        title: What stands above the figure.
 
     Returns:
         The figure; None where no budget holds anything.
@@ -76,8 +84,6 @@ def budget_bars(
     axis.set_yticks(range(len(named)), [_wrapped(label) for label in named])
     axis.set(xlabel=f"memory of one process ({name})", xlim=(0, 1.3 * largest / unit))
     axis.set_ylim(len(named) - 0.45, -0.55)
-    if title:
-        axis.set_title(title, fontsize=9, loc="left")
     _legend(figure, axis)
     return figure
 
@@ -109,7 +115,9 @@ def _stack(
         axis.barh(row, width, left=start, height=0.62, label=line.name, **style)
         start += width
     size = f"{budget.total_bytes / unit:.1f}"
-    axis.text(start, row, f"  {size}: {budget.verdict}", va="center", fontsize=8, color=BLACK)
+    mark = {"interpolated": "~", "estimate": "estimate "}.get(budget.source, "")
+    text = f"  {mark}{size}: {budget.verdict}"
+    axis.text(start, row, text, va="center", fontsize=8, color=BLACK)
 
 
 def _card_line(axis: Axes, row: int, budget: MemoryBudget, *, unit: int, first: bool) -> None:
@@ -136,42 +144,41 @@ def _wrapped(text: str, width: int = 22) -> str:
     return "\n".join(textwrap.wrap(text, width)) or text
 
 
-def verdict_grid(grids: Sequence[FitGrid], *, columns: int = 2) -> Figure | None:
+def verdict_grid(grids: Sequence[BudgetGrid]) -> Figure | None:
     """Draw what fits: a table of micro-batch x length for every job and method.
 
-    Each cell holds its GiB and its verdict as a word; `~` marks a figure that is not simulated.
+    Each cell holds its GiB and its verdict as a word; `~` marks a figure between simulated ones,
+    `?` an estimate.
 
     Returns:
         The figure; None without a grid.
     """
     if not grids:
         return None
-    rows = max(len(grid.batch_sizes) for grid in grids)
-    figure, axes = panels(len(grids), height=0.9 + 0.42 * rows, columns=columns)
-    figure.set_size_inches(
-        6.2 * min(len(grids), columns), (0.9 + 0.42 * rows) * -(-len(grids) // columns)
-    )
+    height = 0.9 + 0.42 * max(len(grid.batches) for grid in grids)
+    figure, axes = panels(len(grids), height=height, columns=2)
+    figure.set_size_inches(6.2 * min(len(grids), 2), height * -(-len(grids) // 2))
     for axis, grid in zip(axes, grids, strict=True):
         _draw_grid(axis, grid)
     return figure
 
 
-def _draw_grid(axis: Axes, grid: FitGrid) -> None:
+def _draw_grid(axis: Axes, grid: BudgetGrid) -> None:
     from matplotlib.patches import Rectangle
 
     axis.grid(False)
-    for y, batch in enumerate(grid.batch_sizes):
-        for x, length in enumerate(grid.lengths):
-            budget = grid.cells.get((batch, length))
-            verdict = budget.verdict if budget else NO_GPU
-            style = {"facecolor": CELLS.get(verdict, "#DDDDDD"), "edgecolor": "white"}
-            axis.add_patch(Rectangle((x, y), 1, 1, hatch=HATCHES.get(verdict, ""), **style))
-            text = axis.text(x + 0.5, y + 0.5, _cell(budget), ha="center", va="center", fontsize=8)
-            text.set_bbox({"facecolor": style["facecolor"], "edgecolor": "none", "pad": 1.2})
-    axis.set_xlim(0, len(grid.lengths))
-    axis.set_ylim(len(grid.batch_sizes), 0)
-    axis.set_xticks([x + 0.5 for x in range(len(grid.lengths))], [str(n) for n in grid.lengths])
-    axis.set_yticks([y + 0.5 for y in range(len(grid.batch_sizes))], map(str, grid.batch_sizes))
+    batches, lengths = grid.batches, grid.lengths
+    for cell in grid.cells:
+        x, y = lengths.index(cell.seq_len), batches.index(cell.batch)
+        verdict = cell.budget.verdict if cell.budget else NO_GPU
+        style = {"facecolor": CELLS.get(verdict, "#DDDDDD"), "edgecolor": "white"}
+        axis.add_patch(Rectangle((x, y), 1, 1, hatch=HATCHES.get(verdict, ""), **style))
+        text = axis.text(x + 0.5, y + 0.5, cell.text, ha="center", va="center", fontsize=8)
+        text.set_bbox({"facecolor": style["facecolor"], "edgecolor": "none", "pad": 1.2})
+    axis.set_xlim(0, len(lengths))
+    axis.set_ylim(len(batches), 0)
+    axis.set_xticks([x + 0.5 for x in range(len(lengths))], map(str, lengths))
+    axis.set_yticks([y + 0.5 for y in range(len(batches))], map(str, batches))
     axis.tick_params(length=0, labelsize=8)
     axis.set_xlabel("length (tokens)", fontsize=8)
     axis.set_ylabel(f"{grid.unit} at once", fontsize=8)
@@ -180,20 +187,11 @@ def _draw_grid(axis: Axes, grid: FitGrid) -> None:
         side.set_visible(False)
 
 
-def _cell(budget: MemoryBudget | None) -> str:
-    """The words of a cell: size in GiB and verdict."""
-    if budget is None or not budget.total_bytes:
-        return "-"
-    about = "" if budget.source == "simulation" else "~"
-    return f"{about}{budget.total_bytes / GIB:.1f} {WORDS.get(budget.verdict, budget.verdict)}"
-
-
 def calibration_plot(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
     """Draw predicted against measured peaks, and the error of each in per cent.
 
     Args:
-        rows: Lines of the calibration log; those with `predicted_bytes`, `measured_bytes` and
-            `job` are drawn.
+        rows: Lines of the log of predictions; those with both numbers are drawn, by job and card.
 
     Returns:
         The figure; None where no row holds both.
@@ -203,27 +201,25 @@ def calibration_plot(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
         return None
     largest = max(row["measured_bytes"] for row in whole)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
-    points = [
-        (str(row.get("job") or "run"), row["measured_bytes"] / unit, row["predicted_bytes"] / unit)
-        for row in whole
-    ]
+    points: dict[str, list[tuple[float, float]]] = {}  # by job and card: measured, predicted
+    for row in whole:
+        group = f"{row.get('job') or 'run'} on {row.get('gpu') or row.get('device') or 'unknown'}"
+        pair = (row["measured_bytes"] / unit, row["predicted_bytes"] / unit)
+        points.setdefault(group, []).append(pair)
     figure, (left, right) = panels(2, height=3.2)
-    jobs = sorted({job for job, *_ in points})
-    looks = zip(jobs, (BLUE, ORANGE, GREEN, PURPLE), ("o", "s", "^", "D"), strict=False)
-    for job, colour, mark in looks:
-        own = [(m, p) for each, m, p in points if each == job]
-        style = {"color": colour, "marker": mark, "linestyle": "none", "label": job}
-        left.plot([m for m, _ in own], [p for _, p in own], markersize=5, **style)
-        errors = [100 * (p - m) / m for m, p in own]
-        right.plot([m for m, _ in own], errors, markersize=5, **style)
-    _calibration_axes(left, right, points, unit=name)
+    for at, (group, pairs) in enumerate(sorted(points.items())):
+        style = {"color": CYCLE[at % len(CYCLE)], "marker": "os^D"[at % 4], "linestyle": "none"}
+        measured = [m for m, _ in pairs]
+        left.plot(measured, [p for _, p in pairs], markersize=5, label=group, **style)
+        right.plot(measured, [100 * (p - m) / m for m, p in pairs], markersize=5, **style)
+    _calibration_axes(left, right, [pair for pairs in points.values() for pair in pairs], unit=name)
     return figure
 
 
 def _calibration_axes(
-    left: Axes, right: Axes, points: list[tuple[str, float, float]], *, unit: str
+    left: Axes, right: Axes, points: list[tuple[float, float]], *, unit: str
 ) -> None:
-    values = [value for _, *pair in points for value in pair]
+    values = [value for pair in points for value in pair]
     low, high = 0.8 * min(values), 1.25 * max(values)
     left.plot([low, high], [low, high], color=GREY, linewidth=1, label="predicted is measured")
     left.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
@@ -231,7 +227,7 @@ def _calibration_axes(
     left.legend(fontsize=7.5)
     right.axhspan(-100 * WITHIN, 100 * WITHIN, color=GREEN, alpha=0.2, label="within 1 %")
     right.axhline(0, color=GREY, linewidth=1)
-    most = max(2.0, *(abs(100 * (p - m) / m) for _, m, p in points))
+    most = max(2.0, *(abs(100 * (p - m) / m) for m, p in points))
     right.set(xscale="log", xlabel=f"measured peak ({unit})", ylabel="error (%)")
     right.set_ylim(-1.2 * most, 1.2 * most)
     right.legend(fontsize=7.5)

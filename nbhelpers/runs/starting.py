@@ -157,8 +157,6 @@ def run_record(
     checkpoint: str | None,
 ) -> dict[str, Any]:
     """Return what `run.json` holds, but for the command."""
-    from nbhelpers.budget.predict import ledger_beside
-
     facts = preset.to_dict()
     settings = facts["settings"]
     places = (settings.get(name) for name in ("data", "model", *JOBS[preset.job].further_data))
@@ -172,7 +170,6 @@ def run_record(
         "preset": facts,
         "plan": plan.to_dict(),
         "budget": budget.to_dict() if budget is not None else None,
-        "ledger_budget": ledger_beside(budget, preset, plan, hardware),
         "hardware": hardware.to_dict(),
         "checkpoint": checkpoint,
         "launched_by": os.getpid(),  # what it holds of a GPU is left over from a notebook's cells

@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.memory import DOES_NOT_FIT, MemoryBudget
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import read_rows
-from nbhelpers.budget.time import EVALUATION, TimeBudget, predict_time, range_words
-from nbhelpers.budget.time_model import ESTIMATE
+from nbhelpers.budget.time import EVALUATION, TimeBudget, predict_time, total_time
 from nbhelpers.common.display import Table
-from nbhelpers.common.files import rebuilt
-from nbhelpers.common.formatting import duration
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.plan import BatchPlan, plan_batch
 from nbhelpers.presets.adapters import (
@@ -39,97 +36,19 @@ if TYPE_CHECKING:
     from nbhelpers.presets.schema import FinetuneSettings
 
 
-# ------------------------------------------------------------------------------------------------
-# Predicted times of a study's runs: `predict_time` for each, and their sum.
+# The basis of a time without phases: nothing will run. Why stands in the words.
+FINISHED, REFUSED = "finished", "refused"
+WORDS = {FINISHED: "finished: its result is used", REFUSED: "none: it does not fit"}
 
 
-UNKNOWN, FINISHED = "unknown", "finished"
-REFUSED = "refused"  # predicted not to fit: it will not start
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeEstimate:
-    """Seconds of a run, or of runs that follow each other; None: no bound on that side.
-
-    `basis`: as of a `TimeBudget`, or unknown; or finished or refused: nothing will run. Studies
-    saved by 0.1.0 have no `expected_s`, and their basis is measured, estimate or unknown.
-    """
-
-    low_s: float | None
-    high_s: float | None
-    basis: str
-    notes: tuple[str, ...] = ()
-    expected_s: float | None = None
-
-    @classmethod
-    def of(cls, budget: TimeBudget) -> TimeEstimate:
-        """Return what a study keeps of a run's predicted time."""
-        if budget.expected_s is None:
-            return cls(low_s=None, high_s=None, basis=UNKNOWN, notes=(budget.unknown_note,))
-        answers = (phase.note for phase in budget.phases if phase.name == EVALUATION and phase.note)
-        return cls(
-            low_s=budget.low_s,
-            expected_s=budget.expected_s,
-            high_s=budget.high_s,
-            basis=budget.basis,
-            notes=tuple(dict.fromkeys((*budget.notes, *answers))),
-        )
-
-    def words(self) -> str:
-        """Say the expected time with its range and its basis.
-
-        >>> TimeEstimate(low_s=60, expected_s=90, high_s=150, basis="estimate").words()
-        '1 min 30 s (1 min 00 s to 2 min 30 s; estimate)'
-        """
-        if self.basis == FINISHED:
-            return "finished: its result is used"
-        if self.basis == REFUSED:
-            return "none: it does not fit"
-        if self.high_s is None:
-            return UNKNOWN + (f" ({self.notes[0]})" if self.notes else "")
-        if self.low_s is None:
-            return f"up to {duration(self.high_s)} ({self.basis})"
-        if self.expected_s is None:
-            return f"{duration(self.low_s)} to {duration(self.high_s)} ({self.basis})"
-        return range_words(self.low_s, self.expected_s, self.high_s, self.basis)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON keeps."""
-        return asdict(self) | {"notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TimeEstimate:
-        """Rebuild what `to_dict` wrote.
-
-        Raises:
-            ConfigError: A field is missing, unknown or of a wrong type; names it.
-        """
-        return rebuilt(cls, data, "time")
-
-
-def total_time(times: Iterable[TimeEstimate]) -> TimeEstimate:
-    """Return the sum of runs that follow each other; what is unknown makes the sum unknown."""
-    estimates = list(times)
-    times = [each for each in estimates if each.basis not in (FINISHED, REFUSED)]
-    if not times:
-        basis = REFUSED if any(each.basis == REFUSED for each in estimates) else FINISHED
-        return TimeEstimate(low_s=0.0, high_s=0.0, basis=basis)
-    notes = tuple(dict.fromkeys(note for each in times for note in each.notes))
-    if any(each.high_s is None for each in times):
-        return TimeEstimate(low_s=None, high_s=None, basis=UNKNOWN, notes=notes)
-    bases = {each.basis for each in times}
-    return TimeEstimate(
-        low_s=_sum(each.low_s for each in times),
-        expected_s=_sum(each.expected_s for each in times),
-        high_s=_sum(each.high_s for each in times),
-        basis=bases.pop() if len(bases) == 1 else ESTIMATE,
-        notes=notes,
-    )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    return None if None in known else sum(known)  # type: ignore[arg-type]
+def saved_time(data: Mapping[str, Any]) -> TimeBudget:
+    """Return the time of a row of study.json; 0.1.0 wrote a sum without phases."""
+    if "phases" in data:
+        return TimeBudget.from_dict(data)
+    seconds = {name: data.get(name) for name in ("low_s", "expected_s", "high_s")}
+    phases = [] if data.get("basis") in WORDS else [{"name": "run"} | seconds]
+    plain = {"phases": phases, "basis": data.get("basis"), "notes": data.get("notes") or []}
+    return TimeBudget.from_dict(plain)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -146,7 +65,7 @@ class PlannedRun:
     preset: Preset
     plan: BatchPlan
     budget: MemoryBudget
-    time: TimeEstimate
+    time: TimeBudget
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
@@ -170,19 +89,21 @@ class PlannedRun:
             preset=Preset.from_dict(data["preset"]),
             plan=BatchPlan.from_dict(data["plan"]),
             budget=MemoryBudget.from_dict(data["budget"]),
-            time=TimeEstimate.from_dict(data["time"]),
+            time=saved_time(data["time"]),
         )
 
     def cells(self) -> tuple[str, ...]:
         """Return adapter, method, rank, alpha, seed, memory and time, as text."""
         s = self.preset.settings
         rank, alpha = ("-", "-") if s.method == "base" else (str(s.lora_r), f"{s.alpha:g}")
-        needed, memory = self.budget.total_bytes, self.budget.verdict
-        if needed:
-            is_small = needed < 0.1 * 2**30
-            size = f"{needed / 2**20:.0f} MiB" if is_small else f"{needed / 2**30:.1f} GiB"
-            memory = f"{size}: {memory}"
-        return (self.name, s.method, rank, alpha, str(s.seed), memory, self.time.words())
+        memory = self.budget.verdict
+        if self.budget.total_bytes:
+            memory = f"{self.budget.need()}: {memory}"
+        return (self.name, s.method, rank, alpha, str(s.seed), memory, self.time_words())
+
+    def time_words(self) -> str:
+        """Say how long it may take, or why nothing will run."""
+        return WORDS.get(self.time.basis) or self.time.words()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -196,9 +117,9 @@ class Study:
     HEADS = ("adapter", "method", "rank", "alpha", "seed", "memory (predicted)", "time (predicted)")
 
     @property
-    def time(self) -> TimeEstimate:
+    def time(self) -> TimeBudget:
         """How long all runs that are left may take, one after the other."""
-        return total_time(row.time for row in self.rows)
+        return total_time(row.time for row in self.rows if row.time.basis not in WORDS)
 
     @property
     def refused(self) -> tuple[PlannedRun, ...]:
@@ -207,15 +128,16 @@ class Study:
 
     def time_words(self) -> str:
         """Say how long what will run may take, and what will not."""
+        words = self.time.words() if self.time.phases else WORDS[FINISHED]
         if not self.refused:
-            return self.time.words()
+            return words
         names = ", ".join(row.name for row in self.refused)
         rest = [row.name for row in self.rows if row not in self.refused]
         if not rest:
             return "no run fits"
         if self.is_hopeless:
-            return f"no adapter fits; {', '.join(rest)} alone: {self.time.words()}"
-        return f"without {names} (does not fit): {self.time.words()}"
+            return f"no adapter fits; {', '.join(rest)} alone: {words}"
+        return f"without {names} (does not fit): {words}"
 
     @property
     def is_hopeless(self) -> bool:
@@ -241,6 +163,11 @@ class Study:
             fix="set one of: " + "; or ".join(advice) if advice else "use a larger GPU",
         )
 
+    def all_notes(self) -> tuple[str, ...]:
+        """Return what the plan and its time assume."""
+        answers = (p.note for p in self.time.phases if p.name == EVALUATION and p.note)
+        return tuple(dict.fromkeys((*self.notes, *self.time.notes, *answers)))
+
     def __repr__(self) -> str:
         count = f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}"
         names = ", ".join(row.name for row in self.rows)
@@ -249,14 +176,14 @@ class Study:
     def text(self) -> str:
         """Return the table in aligned columns, with the total and what it assumes."""
         table = Table(self.HEADS, [row.cells() for row in self.rows]).text()
-        assumed = [f"  - {note}" for note in (*self.notes, *self.time.notes)]
+        assumed = [f"  - {note}" for note in self.all_notes()]
         return "\n".join([table, f"In total: {self.time_words()}", *assumed])
 
     def _repr_html_(self) -> str:
         total = ("in total", "", "", "", "", "", self.time_words())
         title = f"A study of {len(self.rows)} runs on the same data in the same order"
         rows = [*(row.cells() for row in self.rows), total]
-        return Table(self.HEADS, rows, title, (*self.notes, *self.time.notes)).html()
+        return Table(self.HEADS, rows, title, self.all_notes()).html()
 
     def command(self) -> str:
         """Return the shell's command for this study; empty where it varies what a name cannot say.
@@ -395,12 +322,12 @@ def _planned_rows(
             raise ConfigError(text, fix="keep one of the two, or change its settings")
         ids[ident] = same[key] = name
         plan = plan_batch(preset, hardware)
-        time = TimeEstimate.of(predict_time(preset, plan, hardware, rows=speeds))
+        time = predict_time(preset, plan, hardware, rows=speeds)
         if not is_fresh_by_default() and Run(Path(run_dir) / ident).status == "finished":
-            time = TimeEstimate(low_s=0.0, high_s=0.0, basis=FINISHED)
+            time = TimeBudget(phases=(), basis=FINISHED)
         budget = predict_memory(preset, plan, hardware)
         if budget.verdict == DOES_NOT_FIT and time.basis != FINISHED:
-            time = TimeEstimate(low_s=0.0, high_s=0.0, basis=REFUSED)
+            time = TimeBudget(phases=(), basis=REFUSED)
         facts = {"run_id": ident, "preset": preset, "plan": plan, "budget": budget, "time": time}
         rows.append(PlannedRun(name=name, adapter=adapter, **facts))
     return tuple(rows)

@@ -16,7 +16,7 @@ from nbhelpers.errors import ConfigError, NbhelpersError
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES, written
 from nbhelpers.runs.gpu_baseline import BaselineCheck
 from nbhelpers.runs.run import Run, RunResult
-from nbhelpers.runs.study_plan import FINISHED, REFUSED, PlannedRun, Study, TimeEstimate
+from nbhelpers.runs.study_plan import FINISHED, REFUSED, PlannedRun, Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,7 +195,7 @@ class StudyRow:
         return None if total is None else total - (self.number("timing", "pretrain_s") or 0.0)
 
     @property
-    def predicted(self) -> TimeEstimate | None:
+    def predicted(self) -> TimeBudget | None:
         """The time that was predicted before it ran; None where it had been finished by then.
 
         At its launch, as its own report has it, else when the study was planned.
@@ -203,8 +203,7 @@ class StudyRow:
         time = self.planned.time
         if time.basis in (FINISHED, REFUSED):
             return None
-        at_launch = TimeBudget.from_record(self.run.record or {})
-        return time if at_launch is None else TimeEstimate.of(at_launch)
+        return TimeBudget.from_record(self.run.record or {}) or time
 
     @property
     def settings(self) -> FinetuneSettings:

@@ -30,7 +30,6 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
-    "NBHELPERS_REFRESH": "0",
     "NBHELPERS_SPEEDS": os.devnull,
     "CUDA_VISIBLE_DEVICES": "",
     "COLUMNS": "1000",
