@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from nbhelpers.data.instructions import Sample
 from nbhelpers.data.templates import (
     Row,
     coloured,
     render,
     render_question,
     resolve_template,
-    show_template,
 )
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.answers import extract_code, parses
@@ -237,9 +235,3 @@ def test_supervised_text_stands_out_and_is_escaped() -> None:
     page = shown._repr_html_()
     assert "ask &lt;b&gt;<span" in page and ">a&lt;i&gt;</span>" in page and "A &amp; B" in page
     assert "<b>A &amp; B</b>" in page and "<i>" not in page
-
-
-def test_a_sample_is_shown_with_its_completion_marked() -> None:
-    assert repr(show_template(Sample("1", "Q: <s>\n", "A</s>"))) == "Q: <s>\n⟦A</s>⟧"
-    long = show_template(Sample("1", "q" * 10_000, "a"))
-    assert "6,000 characters left out" in repr(long) and len(repr(long)) < 5000

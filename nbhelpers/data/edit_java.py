@@ -13,7 +13,7 @@ from nbhelpers.data.edit_layout import (
     product_or_sum,
     wrapped,
 )
-from nbhelpers.data.edit_tree import words
+from nbhelpers.data.edit_tree import JAVA_TYPES, words
 from nbhelpers.data.syntax import COMMENTS, Tree
 
 # ------------------------------------------------------------------------------------------------
@@ -123,10 +123,6 @@ BODIES = words(
 _PLACES = BODIES | {"program", "switch_block_statement_group", "enum_body_declarations"}
 _UNBRACED = words("if_statement for_statement enhanced_for_statement while_statement do_statement")
 _BODY_FIELDS = frozenset({"consequence", "alternative", "body"})
-_TYPES = words(
-    "class_declaration interface_declaration enum_declaration record_declaration "
-    "annotation_type_declaration"
-)
 _LARGER = words(
     "if_statement for_statement enhanced_for_statement while_statement do_statement "
     "try_statement try_with_resources_statement switch_expression return_statement"
@@ -273,7 +269,7 @@ def _follows_annotation(tree: Tree, node: int) -> bool:
     parent = tree.parents[node]
     is_modifier = tree.kinds[parent] == "modifiers"
     owner = tree.parents[parent] if is_modifier else parent
-    if owner < 0 or tree.kinds[owner] not in _TYPES | _METHODS:
+    if owner < 0 or tree.kinds[owner] not in JAVA_TYPES | _METHODS:
         return False
     before = _sibling_before(tree, node)
     if not is_modifier and before is not None and tree.kinds[before] == "modifiers":
@@ -303,7 +299,7 @@ def _blanks(tree: Tree, before: _Line, line: _Line, style: Style, chance: float)
         return 0
     was = tree.kinds[before.node] if before.node >= 0 else ""
     in_type = tree.parent_kind(line.node) in ("class_body", "interface_body", "program", "")
-    if kind in _TYPES | _METHODS or (was == "}" and in_type):
+    if kind in JAVA_TYPES | _METHODS or (was == "}" and in_type):
         return max(style.inner_blanks, int(line.depth == 0))
     if "import" in was + kind or "package" in was + kind:
         return int(was != kind and not (kind in COMMENTS and not was))

@@ -19,14 +19,13 @@ from nbhelpers.data.edit_layout import (
     product_or_sum,
     wrapped,
 )
-from nbhelpers.data.edit_tree import same_string, words
+from nbhelpers.data.edit_tree import PYTHON_IMPORTS, same_string, words
 from nbhelpers.data.syntax import COMMENTS, Tree
 
 _CLAUSES = words(
     "elif_clause else_clause except_clause except_group_clause finally_clause case_clause"
 )
 _DEFINITIONS = frozenset({"function_definition", "class_definition", "decorated_definition"})
-_IMPORTS = frozenset({"import_statement", "import_from_statement", "future_import_statement"})
 _LARGER = words(
     "if_statement for_statement while_statement try_statement with_statement return_statement "
     "match_statement"
@@ -158,7 +157,7 @@ def _blanks_before(lines: list[_Line], number: int, style: Style, draw: random.R
         return 0
     if line.depth == 0 and before.depth > 0 and _ends_definition(lines, number):
         return style.top_blanks
-    if before.kind in _IMPORTS and line.kind not in _IMPORTS:
+    if before.kind in PYTHON_IMPORTS and line.kind not in PYTHON_IMPORTS:
         return 1
     is_larger = line.kind in _LARGER or line.kind == "comment" or before.depth > line.depth
     return int(is_larger and chance < style.blank_chance)

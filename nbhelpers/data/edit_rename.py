@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from nbhelpers.data.edit_tree import Unsure, words
+from nbhelpers.data.edit_tree import JAVA_TYPES, PYTHON_IMPORTS, Unsure, words
 from nbhelpers.data.syntax import Tree
 
 # ------------------------------------------------------------------------------------------------
@@ -159,7 +159,6 @@ _PATTERNS = words(
     "parenthesized_list_splat list_splat"
 )
 _LEFT_OF = words("assignment augmented_assignment for_statement for_in_clause")
-_IMPORTS = words("import_statement import_from_statement future_import_statement")
 _CASES = words("case_pattern keyword_pattern union_pattern")
 _HEADS = words("parameters lambda_parameters")
 # Code that is made of text, or names that are read as text: then no name is safe.
@@ -247,7 +246,7 @@ class _PythonNames:
             (above == "keyword_argument" and field == "name")
             or (above == "keyword_pattern" and node == parent + 1)
             or (above == "dotted_name" and node != parent + 1)
-            or _IMPORTS & near
+            or PYTHON_IMPORTS & near
         ):
             self.fixed.add(name)
             return
@@ -346,10 +345,6 @@ class _PythonNames:
 # classes at the top, and those with a `main`.
 
 
-_TYPES = words(
-    "class_declaration interface_declaration enum_declaration record_declaration "
-    "annotation_type_declaration"
-)
 _BODIES = words("class_body interface_body enum_body annotation_type_body")
 # What holds a declaration, and so ends where the name is known.
 _BLOCKS = words("block constructor_body program")
@@ -368,7 +363,7 @@ _NOT_NAMES = {  # parent -> fields of identifiers that are no variables; "" is a
     "method_declaration": ("name",),
     "constructor_declaration": ("name",),
     "compact_constructor_declaration": ("name",),
-    **dict.fromkeys(_TYPES, ("name",)),
+    **dict.fromkeys(JAVA_TYPES, ("name",)),
     "enum_constant": ("name",),
     "annotation": ("name",),
     "marker_annotation": ("name",),
@@ -456,7 +451,7 @@ class _JavaNames:
     def _read(self, node: int, name: str, above: str, field: str) -> None:
         parent = self.tree.parents[node]
         fields = _NOT_NAMES.get(above, ())
-        if above in _TYPES and field == "name":
+        if above in JAVA_TYPES and field == "name":
             self.types.setdefault(name, []).append(parent)
         elif above == "method_declaration" and field == "name":
             self.methods.setdefault(name, []).append(parent)
@@ -535,10 +530,10 @@ class _JavaNames:
         modifiers = self._modifiers(node)
         if "@Override" in modifiers or modifiers & {"private", "static"}:
             return "@Override" not in modifiers
-        body = self.tree.parents[node]
-        owner = next((up for up in self.tree.above(node) if self.tree.kinds[up] in _TYPES), None)
-        in_type = owner is not None and self.tree.parents[body] == owner
-        return self.tree.kinds[body] == "program" or (in_type and not self._inherits(owner))
+        tree, body = self.tree, self.tree.parents[node]
+        owner = next((up for up in tree.above(node) if tree.kinds[up] in JAVA_TYPES), None)
+        is_in_type = owner is not None and tree.parents[body] == owner
+        return tree.kinds[body] == "program" or (is_in_type and not self._inherits(owner))
 
     def _inherits(self, declaration: int) -> bool:
         """Does a type inherit from one of elsewhere?"""
@@ -576,7 +571,7 @@ class _JavaNames:
         if tree.kinds[node] == "type_identifier":
             return above != "type_parameter"
         is_receiver = above in ("method_invocation", "field_access", "method_reference")
-        return is_receiver or above in _TYPES or "constructor_declaration" in above
+        return is_receiver or above in JAVA_TYPES or "constructor_declaration" in above
 
     def _is_public(self, node: int) -> bool:
         """Does the file bear this name, or the command that runs it?"""

@@ -28,6 +28,13 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+JAVA_TYPES = words(
+    "class_declaration interface_declaration enum_declaration record_declaration "
+    "annotation_type_declaration"
+)
+PYTHON_IMPORTS = words("import_statement import_from_statement future_import_statement")
+
+
 def parse_clean(code: str, language: str) -> Tree:
     """Return the tree of a program in Python or Java, comments included.
 
@@ -51,10 +58,10 @@ def _is_layout(tree: Tree, leaf: int) -> bool:
 
 def depths(tree: Tree) -> list[int]:
     """How deep each node stands."""
-    found: list[int] = []
+    levels: list[int] = []
     for parent in tree.parents:
-        found.append(found[parent] + 1 if parent >= 0 else 0)
-    return found
+        levels.append(levels[parent] + 1 if parent >= 0 else 0)
+    return levels
 
 
 def tokens(tree: Tree, ignored: Iterable[str] = ()) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.presets.catalog import TEMPLATES
@@ -15,15 +15,6 @@ from nbhelpers.presets.catalog import TEMPLATES
 
 
 OPEN, CLOSE = "⟦", "⟧"  # around supervised text where there is no colour
-CHARACTERS_SHOWN = 4000
-
-
-class _Example(Protocol):
-    @property
-    def prompt(self) -> str: ...
-
-    @property
-    def completion(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +57,6 @@ def coloured(parts: Sequence[tuple[str, bool]], *, caption: str = "") -> Coloure
         elif text:
             joined.append((str(text), bool(on)))
     return ColouredText(parts=tuple(joined), caption=caption)
-
-
-def show_template(sample: _Example, *, caption: str = "") -> ColouredText:
-    """Show a sample as the model meets it: its prompt, then the completion that is learned."""
-    parts = [(_shown(sample.prompt), False), (_shown(sample.completion), True)]
-    return coloured(parts, caption=caption)
-
-
-def _shown(text: str) -> str:
-    """A text short enough to show, its middle left out."""
-    if len(text) <= CHARACTERS_SHOWN:
-        return text
-    half = CHARACTERS_SHOWN // 2
-    return f"{text[:half]}\n… ({len(text) - 2 * half:,} characters left out) …\n{text[-half:]}"
 
 
 # ------------------------------------------------------------------------------------------------
