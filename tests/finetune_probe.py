@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from causal_tiny import VOCAB, tiny_base, tiny_table
 from contexts import make_context
+from trained_on_disk import NEUTRAL
 
 from nbhelpers.jobs.finetune_evaluate import _answers, _Question
 from nbhelpers.jobs.finetune_task import AdapterTask, learning, prepare
@@ -24,7 +25,6 @@ from nbhelpers.jobs.loop import Hooks, Trainer, TrainState
 from nbhelpers.jobs.models.causal import Adapted, add_adapter, keep_as_stored, quantise
 from nbhelpers.plan import split_batch
 from nbhelpers.presets.schema import FinetuneSettings
-from nbhelpers.use.trained import _NEUTRAL
 
 SAMPLES = 17  # with a global batch of 8, the last step of an epoch has one
 SETTINGS = {
@@ -64,7 +64,7 @@ class Probed:
 
 def settings(**changes: Any) -> FinetuneSettings:
     """Settings for the tiny model."""
-    return FinetuneSettings.model_validate(_NEUTRAL | SETTINGS | changes)
+    return FinetuneSettings.model_validate(NEUTRAL | SETTINGS | changes)
 
 
 def tiny_tokenizer() -> Any:

@@ -127,9 +127,9 @@ def trained(tmp_path: Path) -> Trained:
     ("name", "values", "said"),
     [
         ("result.json", {"data": "x"}, "data: should be a valid dictionary, is 'x'"),
-        ("result.json", {"data": {"template": [5]}}, "data.template: "),
-        ("run.json", {"mode": 5}, "mode: should be a text, is 5"),
-        ("checkpoints/index.json", {"best": 5}, "best: should be a text, is 5"),
+        ("result.json", {"data": {"template": [5]}}, "data.template"),
+        ("run.json", {"mode": 5}, "mode: should be a valid string, is 5"),
+        ("checkpoints/index.json", {"best": 5}, "best: should be a valid string, is 5"),
     ],
 )
 def test_a_damaged_file_of_a_run_is_told_by_its_field(
@@ -158,7 +158,7 @@ def test_a_foreign_adapter_of_odd_values_is_told(tmp_path: Path, config: Any) ->
         find_trained(folder)
 
 
-@pytest.mark.parametrize("told", [[], {"template": 5}, {"settings": 5}, {"settings": {"seed": []}}])
+@pytest.mark.parametrize("told", [[], {"template": 5}, {"settings": 5}, {"settings": {"seq_len": []}}])
 def test_damaged_facts_of_an_export_are_told(tmp_path: Path, told: Any) -> None:
     folder = write_adapter_files(tmp_path / "adapter", base_model_name_or_path="gemma-2-2b")
     (folder / "nbhelpers.json").write_text(json.dumps(told))

@@ -8,9 +8,23 @@ from typing import Any
 
 from nbhelpers.presets.preset import Preset
 from nbhelpers.presets.schema import FinetuneSettings
-from nbhelpers.use.trained import _NEUTRAL
 
 STEP = "step-00000008"
+# Settings of which these tests say nothing else.
+NEUTRAL: dict[str, Any] = {
+    **{"data": "smoke", "on_bad_rows": "stop", "train_fraction": 1.0, "seq_len": 1024},
+    **{"padding": "dynamic", "epochs": 1, "global_batch_size": 1, "per_device_train_batch_size": 1},
+    **{"allow_uneven_split": False, "num_gpus": 1, "per_device_eval_batch_size": 1},
+    **{"learning_rate": 1e-4, "lr_schedule": "constant", "warmup_ratio": 0.0, "weight_decay": 0.0},
+    **{"adam_epsilon": 1e-8, "max_grad_norm": 1.0, "seed": 0, "precision": "auto"},
+    **{"attention": "auto", "gradient_checkpointing": False, "logging_steps": 1},
+    **{"save_total_limit": 1, "max_skipped_steps": 1, "track": "none", "bootstrap_samples": 100},
+    **{"method": "lora", "lora_r": 1, "lora_target_modules": ["all-linear"], "lora_dropout": 0.0},
+    **{"packing": False, "loss": "auto", "compile_layers": "off"},
+    **{"template": "auto", "remove_duplicates": False, "valid_samples": 1, "eval_samples": 1},
+    **{"evaluate": "none", "tasks": [], "mbpp_data": "google-research-datasets/mbpp"},
+    **{"run_generated_code": "never", "max_new_tokens": 256, "generation_batch_size": 8},
+}
 WORDS = ["Write a function that adds two numbers.", "def add(a, b):\n    return a + b\n"]
 WORDS += ["Solve this task.\n\n### Instruction:\nReverse a list.\n\n### Response:\n", "x[::-1]"]
 SCORES = {
@@ -26,7 +40,7 @@ SCORES = {
 
 def settings(model: str, **changes: Any) -> FinetuneSettings:
     """Settings of a run on this model."""
-    values = _NEUTRAL | {"method": "lora", "lora_r": 4, "lora_target_modules": ["all-linear"]}
+    values = NEUTRAL | {"method": "lora", "lora_r": 4, "lora_target_modules": ["all-linear"]}
     values |= {"max_new_tokens": 8, "seq_len": 64, "template": "alpaca", "model": model}
     return FinetuneSettings.model_validate(values | changes)
 

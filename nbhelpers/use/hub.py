@@ -36,8 +36,8 @@ def find_token(environment: Mapping[str, str] | None = None) -> str | None:
     """
     environment = os.environ if environment is None else environment
     secrets = {"colab": _colab, "kaggle": _kaggle}.get(detect_platform(environment), _nothing)
-    found = _asked(secrets) or next((environment[n] for n in NAMES if environment.get(n)), None)
-    token = (found or "").strip()
+    token = _asked(secrets) or next((environment[n] for n in NAMES if environment.get(n)), "")
+    token = token.strip()
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise ConfigError(
             "The hub's token holds characters that no token has.", fix="paste it again as HF_TOKEN"
@@ -158,8 +158,8 @@ def _is_cached(model: str, revision: str | None) -> bool:
     """Whether weights lie in the hub's cache, not only what an earlier look left there."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, ASKED_FOR, revision=revision)
-    if not isinstance(found, str):
+    config = try_to_load_from_cache(model, ASKED_FOR, revision=revision)
+    if not isinstance(config, str):
         return False
-    beside = Path(found).parent
-    return any(beside.glob("*.safetensors")) or any(beside.glob("*.bin"))
+    folder = Path(config).parent
+    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))

@@ -111,8 +111,11 @@ class Batch(Shown):
             return []
         if not self.n_callable:
             return [f"None of the {len(self.rows)} files can be judged, whatever its score is."]
-        expected = self.expected_false_accusations()
-        return [_accusation_sentence(each, self.judge, len(self.rows)) for each in expected]
+        n_files = len(self.rows)
+        return [
+            _accusation_sentence(accusations, self.judge, n_files)
+            for accusations in self.expected_false_accusations()
+        ]
 
     def blocks(self, top: int = SHOWN) -> list[Block]:
         """Return the summary and the highest rows; what holds for all rows is said once, above."""

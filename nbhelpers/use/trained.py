@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbhelpers.common.files import expanded, is_file, is_folder, kind_of
 from nbhelpers.common.json_models import read_raw
@@ -39,21 +41,36 @@ UNKNOWN_TEMPLATE = (
     "no template is known for this folder: prompts are passed on as they are; name one with "
     "template='alpaca', 'plain' or 'chat'"
 )
-# Settings of a model that no run of ours made: only those that loading and generating read matter.
-_NEUTRAL: dict[str, Any] = {
-    **{"data": "smoke", "on_bad_rows": "stop", "train_fraction": 1.0, "seq_len": 1024},
-    **{"padding": "dynamic", "epochs": 1, "global_batch_size": 1, "per_device_train_batch_size": 1},
-    **{"allow_uneven_split": False, "num_gpus": 1, "per_device_eval_batch_size": 1},
-    **{"learning_rate": 1e-4, "lr_schedule": "constant", "warmup_ratio": 0.0, "weight_decay": 0.0},
-    **{"adam_epsilon": 1e-8, "max_grad_norm": 1.0, "seed": 0, "precision": "auto"},
-    **{"attention": "auto", "gradient_checkpointing": False, "logging_steps": 1},
-    **{"save_total_limit": 1, "max_skipped_steps": 1, "track": "none", "bootstrap_samples": 100},
-    **{"method": "lora", "lora_r": 1, "lora_target_modules": ["all-linear"], "lora_dropout": 0.0},
-    **{"packing": False, "loss": "auto", "compile_layers": "off"},
-    **{"template": "auto", "remove_duplicates": False, "valid_samples": 1, "eval_samples": 1},
-    **{"evaluate": "none", "tasks": [], "mbpp_data": "google-research-datasets/mbpp"},
-    **{"run_generated_code": "never", "max_new_tokens": 256, "generation_batch_size": 8},
-}
+
+
+class ModelSettings(BaseModel):
+    """What loading, asking and a card read of the settings of a model that no run here made.
+
+    They are found in its files; the names are those of `FinetuneSettings`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    model: str
+    model_revision: str | None = None
+    data: str = ""
+    method: Literal["base", "lora", "qlora"] = "lora"
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    random_weights: bool = False
+    pretrain_steps: Annotated[int, Field(ge=0)] = FinetuneSettings.model_fields[
+        "pretrain_steps"
+    ].default
+    dropout: float | None = None
+    lora_r: Annotated[int, Field(ge=1)] = 1
+    lora_alpha: float | None = None
+    lora_dropout: float = 0.0
+    lora_target_modules: list[str] = ["all-linear"]
+    seq_len: Annotated[int, Field(ge=1)] = 1024
+    max_new_tokens: Annotated[int, Field(ge=1)] = 256
+    generation_batch_size: Annotated[int, Field(ge=1)] = 8
+
+    alpha = FinetuneSettings.alpha
+    adapter = FinetuneSettings.adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +85,7 @@ class Trained:
     kind: str
     adapter: Path | None
     run: Path | None
-    settings: FinetuneSettings
+    settings: FinetuneSettings | ModelSettings
     template: str
     notes: tuple[str, ...] = ()
     job: ClassVar[str] = "finetune"
@@ -98,7 +115,8 @@ class Trained:
     def from_dict(cls, data: Mapping[str, Any]) -> Trained:
         """The inverse of `to_dict`."""
         paths = {key: Path(data[key]) if data[key] else None for key in ("adapter", "run")}
-        settings = FinetuneSettings.model_validate(data["settings"])
+        kind = FinetuneSettings if data["run"] else ModelSettings
+        settings = kind.model_validate(data["settings"])
         known = {"name": data["name"], "kind": data["kind"], "template": data["template"]}
         return cls(**known, **paths, settings=settings, notes=tuple(data["notes"]))
 
@@ -155,24 +173,35 @@ def find_trained(
         ConfigError: There is no such run or folder, or it is of another job or has no base.
         DataError: A file is missing; names it.
     """
-    given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
-    if any(is_file(place / "run.json") for place in (root / given, given)) or not is_folder(given):
-        return _of_run(open_run(given, root).path, template)
-    if is_file(given / ADAPTER_CONFIG) or is_file(given / ADAPTER_WEIGHTS):
-        return _of_adapter(given.resolve(), base, template)
-    if is_file(given / "config.json"):
-        return _of_merged(given.resolve(), template)
+    place, run = _located(path, run_dir)
+    if run is not None:
+        return _of_run(run, template)
+    if is_file(place / ADAPTER_CONFIG) or is_file(place / ADAPTER_WEIGHTS):
+        return _of_adapter(place.resolve(), base, template)
+    if is_file(place / "config.json"):
+        return _of_merged(place.resolve(), template)
     try:
-        held = sorted(each.name for each in given.iterdir())
+        names = sorted(entry.name for entry in place.iterdir())
     except OSError as error:
-        text = f"{given} cannot be read: {error.strerror}."
-        raise DataError(text, fix=f"chmod -R u+rX {given}") from error
-    named = ", ".join(held[:12]) + (", …" if len(held) > 12 else "")
+        text = f"{place} cannot be read: {error.strerror}."
+        raise DataError(text, fix=f"chmod -R u+rX {place}") from error
+    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
     raise DataError(
-        f"{given} is no run (run.json), no adapter ({ADAPTER_CONFIG}) and no model (config.json); "
-        f"it holds {named or 'nothing'}.",
+        f"{place} is no run (run.json), no adapter ({ADAPTER_CONFIG}) and no model (config.json); "
+        f"it holds {listed or 'nothing'}.",
         fix="name a run's folder, one of its checkpoints, or a folder of an adapter or model",
     )
+
+
+def _located(path: str | Path, run_dir: str | Path) -> tuple[Path, Path | None]:
+    """Return the folder that a path names, and the run's where it is the id or folder of one.
+
+    Raises:
+        ConfigError: There is neither such a run nor such a folder.
+    """
+    place, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
+    is_run = any(is_file(folder / "run.json") for folder in (root / place, place))
+    return place, open_run(place, root).path if is_run or not is_folder(place) else None
 
 
 def _of_run(folder: Path, template: str | None) -> Trained:
@@ -269,28 +298,28 @@ def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained
         facts = {"kind": "checkpoint", "run": home, "settings": settings, "template": used}
         return Trained(name=name, adapter=folder, **facts)
     config = AdapterConfig.read(folder / ADAPTER_CONFIG) or AdapterConfig()
-    told = ExportFile.read(folder / FACTS_NAME) or ExportFile()
-    used = template or _known_template(told)
+    exported = ExportFile.read(folder / FACTS_NAME) or ExportFile()
+    used = template or _known_template(exported)
     return Trained(
         name=folder.name,
         kind="adapter",
         adapter=folder,
         run=None,
-        settings=_adapter_settings(folder, config, told, base),
+        settings=_adapter_settings(folder, config, exported, base),
         template=str(used),
         notes=(UNKNOWN_TEMPLATE,) if used == RAW else (),
     )
 
 
 def _adapter_settings(
-    folder: Path, config: AdapterConfig, told: ExportFile, base: str | None
-) -> FinetuneSettings:
+    folder: Path, config: AdapterConfig, exported: ExportFile, base: str | None
+) -> ModelSettings:
     if config.peft_type != "LORA":
         raise ConfigError(
             f"{folder} holds an adapter of the kind {config.peft_type}, not LORA.",
             fix="only LoRA adapters are loaded here",
         )
-    values = _NEUTRAL | _lora_settings(config) | _current(told.settings)
+    values = _lora_settings(config) | exported.settings
     named = base or values.get("model") or config.base_model_name_or_path
     if not named:
         raise ConfigError(
@@ -314,35 +343,28 @@ def _lora_settings(config: AdapterConfig) -> dict[str, Any]:
     }
 
 
-def _settings(values: dict[str, Any], folder: Path) -> FinetuneSettings:
-    from pydantic import ValidationError
-
+def _settings(values: dict[str, Any], folder: Path) -> ModelSettings:
     try:
-        return FinetuneSettings.model_validate(values)
+        return ModelSettings.model_validate(values)
     except ValidationError as error:
-        names = ", ".join(sorted({str(each["loc"][0]) for each in error.errors()}))
+        names = ", ".join(sorted({str(fault["loc"][0]) for fault in error.errors()}))
         text = f"The JSON files in {folder} hold values that are not valid: {names}."
         raise DataError(text, fix="copy the folder again, or remove nbhelpers.json") from error
 
 
-def _known_template(told: ExportFile) -> str:
-    return told.template if told.template in (*TEMPLATES, RAW) else RAW
-
-
-def _current(known: dict[str, Any]) -> dict[str, Any]:
-    """Recorded settings that this version still has; a folder may come from another version."""
-    return {name: value for name, value in known.items() if name in FinetuneSettings.model_fields}
+def _known_template(facts: ExportFile) -> str:
+    return facts.template if facts.template in (*TEMPLATES, RAW) else RAW
 
 
 def _of_merged(folder: Path, template: str | None) -> Trained:
     if not any(folder.glob("*.safetensors")):
         fix = "copy the whole folder again" if not any(folder.glob("*.bin")) else "save it anew"
         raise DataError(f"{folder} has config.json, but no weights in safetensors.", fix=fix)
-    told = ExportFile.read(folder / FACTS_NAME) or ExportFile()
-    values = _NEUTRAL | _current(told.settings)
+    exported = ExportFile.read(folder / FACTS_NAME) or ExportFile()
+    values = dict(exported.settings)
     values |= {"method": "base", "model": str(folder), "model_revision": None}
     values |= {"random_weights": False, "pretrain_steps": 0}
-    used = template or _known_template(told)
+    used = template or _known_template(exported)
     return Trained(
         name=folder.name,
         kind="merged",
@@ -409,12 +431,12 @@ def from_dict(data: Mapping[str, Any]) -> Trained | TrainedDetector:
 
 def is_detector(path: str | Path, run_dir: str | Path = "runs") -> bool:
     """Whether a run's id or a folder is of the job `detector`; False where there is nothing."""
-    given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
-    for folder in (root / given, given):
+    place, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
+    for folder in (root / place, place):
         if is_file(folder / "run.json"):
             record = Record.read(folder / "run.json")
             return record is not None and record.job == TrainedDetector.job
-    return is_file(given / FACTS_FILE)
+    return is_file(place / FACTS_FILE)
 
 
 def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDetector:
@@ -424,13 +446,13 @@ def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDete
         ConfigError: There is no such run or folder, or it is of another job or has no checkpoint.
         DataError: A file is missing or damaged; names it.
     """
-    given, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
-    if any(is_file(place / "run.json") for place in (root / given, given)) or not is_folder(given):
-        return _detector_of_run(open_run(given, root).path)
-    folder = given.resolve()
+    place, run = _located(path, run_dir)
+    if run is not None:
+        return _detector_of_run(run)
+    folder = place.resolve()
     if not is_file(folder / FACTS_FILE):
         raise DataError(
-            f"{given} is no run (run.json) and no detector ({FACTS_FILE}).",
+            f"{place} is no run (run.json) and no detector ({FACTS_FILE}).",
             fix="name a run of the job detector, one of its checkpoints, or an exported folder",
         )
     run = folder.parent.parent
@@ -479,9 +501,8 @@ def place_for(out: str | Path, trained: Trained | TrainedDetector) -> Path:
         ConfigError: It is no folder's place: a file, a folder that cannot be written, or one that
             is, holds or lies inside the adapter, its checkpoints or the base model.
     """
-    given = expanded(out, "out").absolute()
     try:
-        path = given.resolve()
+        path = expanded(out, "out").absolute().resolve()
     except (OSError, RuntimeError, ValueError) as error:
         text = f"out is {str(out)!r}, which leads nowhere."
         raise ConfigError(text, fix="name another folder") from error
@@ -500,20 +521,20 @@ def place_for(out: str | Path, trained: Trained | TrainedDetector) -> Path:
 
 def _sources(trained: Trained | TrainedDetector) -> dict[str, Path]:
     """Folders that are read, and must stay as they are."""
-    found: dict[str, Path] = {}
+    sources: dict[str, Path] = {}
     if isinstance(trained, TrainedDetector):
-        found["the detector that is read"] = trained.folder.resolve()
+        sources["the detector that is read"] = trained.folder.resolve()
     elif trained.adapter is not None:
-        found["the adapter that is read"] = trained.adapter.resolve()
+        sources["the adapter that is read"] = trained.adapter.resolve()
     if isinstance(trained, Trained) and is_folder(trained.settings.model):
-        found["the base model"] = expanded(trained.settings.model).resolve()
+        sources["the base model"] = expanded(trained.settings.model).resolve()
     if trained.run is not None:
-        found["the run's folder of checkpoints"] = trained.run.resolve() / "checkpoints"
-    return found
+        sources["the run's folder of checkpoints"] = trained.run.resolve() / "checkpoints"
+    return sources
 
 
 def _require_writable(path: Path) -> None:
-    near = next((each for each in (path, *path.parents) if kind_of(each)), None)
+    near = next((folder for folder in (path, *path.parents) if kind_of(folder)), None)
     if near is None or not is_folder(near) or not os.access(near, os.W_OK | os.X_OK):
         raise ConfigError(
             f"{path} cannot be written: {near or path} is no folder that you may write to.",

@@ -27,7 +27,7 @@ _HEADS = (
 _LEGACY_PICKLES = 4  # of a file from before torch 1.6: magic number, version, platform, object
 
 
-def weights_file(given: Path) -> Path:
+def weights_file(place: Path) -> Path:
     """Return the file of weights that a path means; a run or checkpoint of ours stays as it is.
 
     In a folder that holds several, `checkpoint-best-f1/model.bin` is meant: the scripts of
@@ -36,27 +36,27 @@ def weights_file(given: Path) -> Path:
     Raises:
         DataError: The folder holds no weights or several, or the file is something else.
     """
-    if is_folder(given):
-        if is_file(given / "manifest.json") or is_folder(given / "checkpoints"):
-            return given
-        given = _inside(given)
-    if is_file(given):
-        require_weights(given)
-    return given
+    if is_folder(place):
+        if is_file(place / "manifest.json") or is_folder(place / "checkpoints"):
+            return place
+        place = _inside(place)
+    if is_file(place):
+        require_weights(place)
+    return place
 
 
 def _inside(folder: Path) -> Path:
-    found = sorted(path for path in _nearby(folder) if _may_be_weights(path))
-    best = [path for path in found if path.parent.name == BEST]
-    for choice in (best, found):
+    files = sorted(path for path in _nearby(folder) if _may_be_weights(path))
+    best = [path for path in files if path.parent.name == BEST]
+    for choice in (best, files):
         if len(choice) == 1:
             return choice[0]
-    if found:
-        names = [str(path.relative_to(folder)) for path in found]
+    if files:
+        names = [str(path.relative_to(folder)) for path in files]
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         raise DataError(
-            f"{folder} holds {len(found)} files of weights: {', '.join(names[:8])}{more}.",
-            fix=f"name one of them: --checkpoint {found[0]}",
+            f"{folder} holds {len(files)} files of weights: {', '.join(names[:8])}{more}.",
+            fix=f"name one of them: --checkpoint {files[0]}",
         )
     there = sorted(path.name for path in folder.iterdir())
     named = ", ".join(there[:12]) + (", …" if len(there) > 12 else "")
@@ -135,12 +135,12 @@ def _is_of_tensors(name: str) -> bool:
 
 def _globals(file: IO[bytes], pickles: int) -> list[str]:
     """Names of what the pickles would import, in order; up to where they can be read."""
-    found: list[str] = []
+    names: list[str] = []
     try:
         for _ in range(pickles):
             for opcode, argument, _ in pickletools.genops(file):
                 if opcode.name == "GLOBAL":
-                    found.append(str(argument).replace(" ", "."))
+                    names.append(str(argument).replace(" ", "."))
     except (ValueError, EOFError):  # damaged, or a form that torch does not write
-        return found
-    return found
+        return names
+    return names
