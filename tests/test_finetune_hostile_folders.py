@@ -158,7 +158,9 @@ def test_a_foreign_adapter_of_odd_values_is_told(tmp_path: Path, config: Any) ->
         find_trained(folder)
 
 
-@pytest.mark.parametrize("told", [[], {"template": 5}, {"settings": 5}, {"settings": {"seq_len": []}}])
+@pytest.mark.parametrize(
+    "told", [[], {"template": 5}, {"settings": 5}, {"settings": {"seq_len": []}}]
+)
 def test_damaged_facts_of_an_export_are_told(tmp_path: Path, told: Any) -> None:
     folder = write_adapter_files(tmp_path / "adapter", base_model_name_or_path="gemma-2-2b")
     (folder / "nbhelpers.json").write_text(json.dumps(told))
