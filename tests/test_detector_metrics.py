@@ -68,15 +68,6 @@ def test_scores_equal_scikit_learn(seed: int) -> None:
         assert edges[0] <= found["metrics"][name] <= edges[1], name
 
 
-def test_the_texts_of_labels_mean_the_numbers() -> None:
-    y, z, tasks = rows(1, 100)
-    texts = ["ai" if label else "human" for label in y]
-    frozen = point(texts, z)
-    assert frozen == point(y, z)
-    a, b = (score_detection(labels, z, frozen, tasks=tasks, **OPTIONS) for labels in (y, texts))
-    assert a == b
-
-
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_class_leaves_what_needs_both_undefined(label: int) -> None:
     y, z, tasks = rows(2, 200)

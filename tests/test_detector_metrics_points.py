@@ -15,7 +15,6 @@ from nbhelpers.metrics.detection import (
     OperatingPoint,
     choose_operating_point,
     fit_temperature,
-    probabilities,
     threshold_at_fpr,
 )
 from nbhelpers.metrics.intervals import clopper_pearson, humans_needed, promised_fpr
@@ -96,17 +95,6 @@ def test_temperature_undoes_a_scale(scale: float) -> None:
     z = draw.normal(size=20_000) * 2
     y = (draw.random(20_000) < 1 / (1 + np.exp(-z))).astype(int)
     assert fit_temperature(y, z * scale) == pytest.approx(scale, rel=0.05)
-
-
-def test_temperature_has_the_least_cross_entropy() -> None:
-    y, z = drawn(6, 3000)
-    best = fit_temperature(y, z)
-
-    def loss(temperature: float) -> float:
-        p = probabilities(z, temperature)
-        return -np.log(np.where(y == 1, p, 1 - p)).mean()
-
-    assert loss(best) < min(loss(best * 1.1), loss(best / 1.1))
 
 
 def test_rows_without_an_error_keep_probabilities_that_order() -> None:

@@ -65,7 +65,7 @@ def why_not_comparable(
     return None
 
 
-def scored_apart(results: Sequence[Mapping[str, Any] | None], metric: str) -> str | None:
+def _decoded_apart(results: Sequence[Mapping[str, Any] | None], metric: str) -> str | None:
     """Return why scores cannot be compared with the first of them; None if they can."""
     if any(result is None for result in results):
         return "nothing is known of how one of them was decoded"
@@ -74,7 +74,7 @@ def scored_apart(results: Sequence[Mapping[str, Any] | None], metric: str) -> st
     return next(filter(None, reasons), None)
 
 
-def mismatch(first: Generated, second: Generated) -> str | None:
+def _mismatch(first: Generated, second: Generated) -> str | None:
     """Return why two lists of rows are not answers to the same samples; None if they are."""
     keys = [_keys(first), _keys(second)]
     for side in keys:
@@ -88,27 +88,28 @@ def mismatch(first: Generated, second: Generated) -> str | None:
     if alone:
         some = ", ".join(sorted(str(name) for _, name in alone)[:3])
         return f"samples in one run only: {len(alone)} (such as {some})"
-    for column, what in (("reference", "references"), ("prompt", "prompts")):
+    for column in ("reference", "prompt"):
         known = dict(zip(keys[0], first.column(column), strict=True))
         pairs = zip(keys[1], second.column(column), strict=True)
         differing = [key for key, text in pairs if known[key] != text]
         if differing:
-            return f"{what} that differ: {len(differing)} (such as {differing[0][1]})"
+            return f"{column}s that differ: {len(differing)} (such as {differing[0][1]})"
     return None
 
 
-def aligned(first: Generated, second: Generated, counts: Counts) -> Counts:
-    """Return the counts of `second` in the order of `first`'s samples."""
-    places = {key: at for at, key in enumerate(_keys(second))}
+def _aligned(first: Generated, second: Generated, metric: str) -> Counts | str:
+    """Return the counts of `second` in the order of `first`'s samples, or why they are others."""
+    if reason := _mismatch(first, second):
+        return reason
+    places, counts = {key: at for at, key in enumerate(_keys(second))}, second.counts(metric)
     return replace(counts, rows=counts.rows[[places[key] for key in _keys(first)]])
 
 
-def undefined(pair: tuple[Counts, Counts], metric: str) -> str | None:
+def _unlike(ours: Counts, theirs: Counts, metric: str) -> str | None:
     """Return why a difference of two aligned counts has no meaning; None if it has one."""
-    first, second = pair
-    if first.value is None or second.value is None:
+    if ours.value is None or theirs.value is None:
         return f"{metric} is not defined: no sample has what it needs"
-    if first.rows.shape[1] == 2 and (first.rows[:, 1] != second.rows[:, 1]).any():
+    if ours.rows.shape[1] == 2 and (ours.rows[:, 1] != theirs.rows[:, 1]).any():
         return f"{metric} is known of other samples in one run than in the other"
     return None
 
@@ -117,7 +118,7 @@ def _keys(generated: Generated) -> list[tuple[Any, Any]]:
     return list(zip(generated.column("split"), generated.column("id"), strict=True))
 
 
-def with_verdicts(
+def _with_verdicts(
     against: dict[str, Comparison], baseline: str, *, direction: bool | None
 ) -> dict[str, Comparison]:
     """Add the adjusted p-values and the words to comparisons with one baseline.
@@ -125,7 +126,7 @@ def with_verdicts(
     Args:
         against: By name; `difference`, `interval`, `p_value`, `reason` and, over seeds, `n_seeds`.
         baseline: Its name.
-        direction: See `direction`.
+        direction: See `_direction`.
     """
     tested = {
         name: each["p_value"] for name, each in against.items() if each["p_value"] is not None
@@ -146,7 +147,7 @@ def with_verdicts(
 def _verdict(each: Comparison, p_value: float | None, direction: bool | None) -> str:
     if each["difference"] is None:
         return NOT_COMPARABLE
-    if words := too_few(each.get("n_seeds", MIN_SEEDS)):
+    if words := _too_few(each.get("n_seeds", MIN_SEEDS)):
         return words
     if _holds_zero(each["interval"]) or p_value is None or p_value >= 1 - LEVEL:
         return WITHIN_NOISE
@@ -160,33 +161,28 @@ def _holds_zero(interval: list[float] | None) -> bool:
     return interval is None or interval[0] <= 0 <= interval[1]
 
 
-def refused(reason: str) -> Comparison:
+def _refused(reason: str) -> Comparison:
     """Return the record of a comparison that is not made."""
     return {"difference": None, "interval": None, "p_value": None, "reason": reason}
 
 
-def direction(metric: str) -> bool | None:
+def _direction(metric: str) -> bool | None:
     """Return whether higher is better; None where neither direction is good."""
     entry = FINETUNE_SCORES.metric(metric)
     return None if entry.is_neutral else not entry.lower_is_better
 
 
-def check_names(metric: str, baseline: str, runs: Mapping[str, Any]) -> None:
+def _check_names(metric: str, baseline: str, runs: Mapping[str, Any]) -> None:
     """Raise ConfigError for a metric or a baseline that is not there."""
     if metric not in METRIC_NAMES:
         hint = did_you_mean(metric, METRIC_NAMES)
         raise ConfigError(f"there is no metric {metric!r}", fix=hint)
-    check_baseline(baseline, runs)
-
-
-def check_baseline(baseline: str, runs: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a baseline that is not there."""
     if baseline not in runs:
         text = f"the baseline {baseline!r} is none of the runs"
         raise ConfigError(text, fix=did_you_mean(baseline, runs) if runs else "give runs")
 
 
-def too_few(n_seeds: int) -> str | None:
+def _too_few(n_seeds: int) -> str | None:
     """Return the words for too few seeds; None for enough."""
     named = {0: "no seed", 1: "one seed", 2: "two seeds"}.get(n_seeds)
     return f"{named}: no verdict about seeds" if named else None
@@ -224,31 +220,25 @@ def compare_over_seeds(
     Source: Owen 2007, The pigeonhole bootstrap (rows and columns that cross); Satterthwaite 1946,
     An approximate distribution of estimates of variance components.
     """
-    check_names(metric, baseline, runs)
+    _check_names(metric, baseline, runs)
     check_draws(resamples, seed)
     read = {name: {at: Generated(rows) for at, rows in of.items()} for name, of in runs.items()}
-    counts = {
-        name: {at: generated.counts(metric) for at, generated in of.items()}
-        for name, of in read.items()
-    }
     against: dict[str, Comparison] = {}
-    for name in runs:
-        if name != baseline:
-            pairs = _by_seed(read[baseline], read[name], (baseline, name), fixed)
-            tables = _by_seed(counts[baseline], counts[name], (baseline, name), fixed)
-            reason = None if scored is None else _scored_apart(scored, name, baseline, metric)
-            options = {"metric": metric, "seed": seed, "resamples": resamples}
-            against[name] = refused(reason) if reason else _crossed(pairs, tables, **options)
+    for name in (name for name in runs if name != baseline):
+        reason = None if scored is None else _scored_apart(scored, name, baseline, metric)
+        pairs = _by_seed(read[baseline], read[name], (baseline, name), fixed)
+        options = {"metric": metric, "seed": seed, "resamples": resamples}
+        against[name] = _refused(reason) if reason else _crossed(pairs, **options)
     scores = {
-        name: [each.value for each in of.values() if each.value is not None]
-        for name, of in counts.items()
+        name: [value for each in of.values() if (value := each.counts(metric).value) is not None]
+        for name, of in read.items()
     }
     return {
         "metric": metric,
         "baseline": baseline,
         "level": LEVEL,
         "adapters": {name: _spread(of, name in fixed) for name, of in scores.items()},
-        "against": with_verdicts(against, baseline, direction=direction(metric)),
+        "against": _with_verdicts(against, baseline, direction=_direction(metric)),
     }
 
 
@@ -257,41 +247,34 @@ def _scored_apart(
 ) -> str | None:
     """Return why the seeds' results cannot be compared; all of them must agree."""
     sides = [scored.get(baseline) or {}, scored.get(name) or {}]
-    return scored_apart([result for of in sides for result in (of.values() or [None])], metric)
+    return _decoded_apart([result for of in sides for result in (of.values() or [None])], metric)
 
 
 def _crossed(
-    pairs: Mapping[int, tuple[Generated, Generated]],
-    tables: Mapping[int, tuple[Counts, Counts]],
-    *,
-    metric: str,
-    seed: int,
-    resamples: int,
+    pairs: Mapping[int, tuple[Generated, Generated]], *, metric: str, seed: int, resamples: int
 ) -> Comparison:
+    """Compare two adapters by seed; all answers are brought into the order of the first."""
     if not pairs:
-        return refused("no seed in common")
+        return _refused("no seed in common")
     origin = next(iter(pairs.values()))[0]
-    matched: list[tuple[Counts, Counts]] = []
-    for at, sides in pairs.items():
-        reason = next(filter(None, (mismatch(origin, side) for side in sides)), None)
-        if not reason:
-            both = zip(sides, tables[at], strict=True)
-            first, second = (aligned(origin, side, counts) for side, counts in both)
-            matched.append((first, second))
-            reason = undefined(matched[-1], metric)
+    matched: dict[int, tuple[Counts, Counts]] = {}
+    for at, (first, second) in pairs.items():
+        sides = [_aligned(origin, side, metric) for side in (first, second)]
+        reason = next((side for side in sides if isinstance(side, str)), None)
+        reason = reason or _unlike(*sides, metric)
         if reason:
-            return refused(f"seed {at}: {reason}")
-    values = [second.value - first.value for first, second in matched]
-    resampled = _resampled(matched, resamples=resamples, seed=seed)
+            return _refused(f"seed {at}: {reason}")
+        matched[at] = sides[0], sides[1]
+    resampled = _resampled(list(matched.values()), resamples=resamples, seed=seed)
     together = resampled.mean(axis=0)
     variance = float(together.var())
     comparison = _over_seeds(
-        dict(zip(pairs, values, strict=True)),
+        {at: second.value - first.value for at, (first, second) in matched.items()},
         variance,
         overlap=float(resampled.var(axis=1).mean()) - variance,
         n_samples=len(origin.rows),
     )
-    if len(values) < MIN_SEEDS:
+    if len(matched) < MIN_SEEDS:
         comparison["interval"] = interval(together)
     return comparison
 
@@ -306,20 +289,16 @@ def _resampled(matched: list[tuple[Counts, Counts]], *, resamples: int, seed: in
 
 
 def _over_seeds(
-    differences: Mapping[int, float],
-    sample_variance: float,
-    *,
-    overlap: float = 0.0,
-    n_samples: int = 2,
+    differences: Mapping[int, float], sample_variance: float, *, overlap: float, n_samples: int
 ) -> Comparison:
     """Return the mean difference with Student's interval.
 
     `overlap` is the mean of the variances over samples of single seeds, less `sample_variance`: the
     part of it that seeds and samples share, which the variance over seeds holds already.
     """
+    from scipy.special import stdtr, stdtrit
+
     values, n = list(differences.values()), len(differences)
-    if not n:
-        return refused("no seed in common")
     mean = math.fsum(values) / n
     comparison = {"difference": mean, "per_seed": dict(differences), "n_seeds": n, "reason": None}
     if n < MIN_SEEDS:
@@ -331,22 +310,21 @@ def _over_seeds(
     freedom = max(variance**2 / parts, n - 1) if parts else n - 1
     spread = {"seeds": math.sqrt(seeds), "samples": math.sqrt(sample_variance)}
     comparison["spread"] = spread if sample_variance else {"seeds": spread["seeds"]}
-    return comparison | _student(mean, math.sqrt(variance), freedom)
-
-
-def _student(mean: float, error: float, freedom: float) -> Comparison:
-    from scipy.special import stdtr, stdtrit
-
+    error = math.sqrt(variance)
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
     p = 2 * float(stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0)
-    return {"interval": [mean - half, mean + half], "p_value": p, "degrees_of_freedom": freedom}
+    return comparison | {
+        "interval": [mean - half, mean + half],
+        "p_value": p,
+        "degrees_of_freedom": freedom,
+    }
 
 
 def _spread(values: list[float], is_fixed: bool) -> dict[str, Any]:
     n = len(values)
     mean = math.fsum(values) / n if n else None
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)) if n > 1 else None
-    verdict = "no seed takes part" if is_fixed else too_few(n)
+    verdict = "no seed takes part" if is_fixed else _too_few(n)
     return {
         "mean": mean,
         "std": std,
@@ -423,30 +401,26 @@ def compare_runs(
     Source: Koehn 2004, Statistical significance tests for machine translation evaluation (paired
     bootstrap); Riezler and Maxwell 2005, On some pitfalls in automatic evaluation (randomisation).
     """
-    check_names(metric, baseline, runs)
+    _check_names(metric, baseline, runs)
     check_draws(resamples, seed)
     read = {name: Generated(rows) for name, rows in runs.items()}
-    counts = {name: generated.counts(metric) for name, generated in read.items()}
     against: dict[str, Comparison] = {}
     for name in (name for name in runs if name != baseline):
         reason = None
         if scored is not None:
-            reason = scored_apart([scored.get(baseline), scored.get(name)], metric)
-        reason = reason or mismatch(read[baseline], read[name])
-        if reason:
-            against[name] = refused(reason)
-            continue
-        pair = (counts[baseline], aligned(read[baseline], read[name], counts[name]))
-        reason = undefined(pair, metric)
-        comparison = None if reason else _paired(pair, seed=seed, resamples=resamples)
-        against[name] = comparison or refused(str(reason))
+            reason = _decoded_apart([scored.get(baseline), scored.get(name)], metric)
+        first = read[baseline].counts(metric)
+        second = reason or _aligned(read[baseline], read[name], metric)
+        reason = second if isinstance(second, str) else _unlike(first, second, metric)
+        options = {"seed": seed, "resamples": resamples}
+        against[name] = _refused(reason) if reason else _paired((first, second), **options)
     return {
         "metric": metric,
         "baseline": baseline,
         "level": LEVEL,
         "n_samples": len(runs[baseline]),
-        "scores": {name: each.value for name, each in counts.items()},
-        "against": with_verdicts(against, baseline, direction=direction(metric)),
+        "scores": {name: rows.counts(metric).value for name, rows in read.items()},
+        "against": _with_verdicts(against, baseline, direction=_direction(metric)),
     }
 
 

@@ -327,6 +327,7 @@ class Generated:
                     fix="Give rows as generations.jsonl has them; an empty answer is an empty text",
                 )
         self.rows = rows
+        self._counts: dict[str, Counts] = {}
 
     @cached_property
     def answers(self) -> list[str]:
@@ -348,7 +349,12 @@ class Generated:
         return [row.get(name) for row in self.rows]
 
     def counts(self, metric: str) -> Counts:
-        """What each row adds to a metric."""
+        """What each row adds to a metric; read once."""
+        if metric not in self._counts:
+            self._counts[metric] = self._counted(metric)
+        return self._counts[metric]
+
+    def _counted(self, metric: str) -> Counts:
         counters: dict[str, Callable[[], Counts]] = {
             "pass@1": lambda: shares(_passes(self.column("outcome"))),
             "syntax_accuracy": lambda: shares([error is None for error in self.errors]),
