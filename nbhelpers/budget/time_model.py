@@ -426,10 +426,10 @@ def _witness(wanted: Case, case: Case) -> _Witness | None:
     row = case.row
     if (case.family, case.is_gpu) != (wanted.family, wanted.is_gpu):
         return None
-    if row.model == wanted.row.model:
-        case = replace(case, flops=wanted.flops, blocks=wanted.blocks)  # as large, if known or not
-    elif case.flops is None:
-        return None
+    if case.flops is None:
+        if row.model != wanted.row.model:
+            return None
+        case = replace(case, flops=wanted.flops, blocks=wanted.blocks)  # the model is as large
     is_here = row.device == wanted.row.device
     if not is_here and None in (case.speed, wanted.speed):
         return None
