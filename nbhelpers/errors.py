@@ -114,6 +114,19 @@ class NonFinite(JobFailed):
     exit_code = 12
 
 
+_STARVED = ("out of memory", "not enough memory", "can't allocate memory")  # of a GPU, of a CPU
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is want of memory, whichever library words it.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    True
+    """
+    is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_named or any(words in str(error).lower() for words in _STARVED)
+
+
 def _tree(root: type[NbhelpersError]) -> dict[str, type[NbhelpersError]]:
     found = {root.__name__: root}
     for child in root.__subclasses__():

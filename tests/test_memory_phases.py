@@ -5,8 +5,8 @@ attempt; where a GPU's step was off, what was alive at its peak is kept without 
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,12 +31,12 @@ from nbhelpers.jobs.measure_phases import (
     PhasePeaks,
     PhaseTimer,
     StepRecorder,
-    at_peak,
     memory_facts,
     phase_rows,
     told_phases,
 )
 from nbhelpers.reports.writing import report
+from nbhelpers.runs.run import Run
 
 pytestmark = pytest.mark.slow  # a figure is drawn, and an optimizer is loaded
 
@@ -190,98 +190,40 @@ def test_a_phase_without_a_measurement_has_no_error():
     assert [row["error_percent"] for row in rows] == [-100.0, None]
 
 
-def forward_peak(events: list[dict], start: dict[int, int]) -> tuple[int, list[int]]:
-    """Go through events from the start: the peak, and the sizes that were alive at it."""
-    alive, best, at = dict(start), sum(start.values()), sorted(start.values())
-    for event in events:
-        if event["action"] == "alloc":
-            alive[event["addr"]] = event["size"]
-        elif event["action"] == "free_completed":
-            alive.pop(event["addr"], None)
-        if sum(alive.values()) > best:
-            best, at = sum(alive.values()), sorted(alive.values())
-    return best, at
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_what_was_alive_at_the_peak_is_found_also_where_the_beginning_is_cut(seed: int):
-    draw = random.Random(seed)
-    alive = {address: draw.randint(1, 99) for address in range(5)}
-    start, events = dict(alive), []
-    for step in range(60):
-        if alive and draw.random() < 0.45:
-            address = draw.choice(sorted(alive))
-            events.append({"action": "free_requested", "addr": address, "size": alive[address]})
-            events.append({"action": "free_completed", "addr": address, "size": alive[address]})
-            del alive[address]
-        else:
-            alive[100 + step] = draw.randint(1, 99)
-            events.append({"action": "alloc", "addr": 100 + step, "size": alive[100 + step]})
-    peak, sizes = forward_peak(events, start)
-    found, curve = at_peak(events, alive.items())
-    assert sum(each.size_bytes * each.count for each in found) == peak
-    assert sorted(e.size_bytes for e in found for _ in range(e.count)) == sizes
-    assert len(curve) == len(events) and curve[-1][1] == sum(alive.values())
-
-
-class FakeAllocator:
-    """Stands for `torch.cuda.memory` in one recorded step."""
-
-    def __init__(self) -> None:
-        frames = [{"filename": "/site/gemma/mlp.py", "line": 7, "name": "forward"}]
-        block = {"address": 1, "size": 512, "requested_size": 500, "state": "active_allocated"}
-        idle = {"address": 9, "size": 512, "state": "inactive"}
-        trace = [{"action": "alloc", "addr": 2, "size": 4096, "frames": frames, "time_us": 3}]
-        trace += [{"action": "free_completed", "addr": 2, "size": 4096, "time_us": 5}]
-        self.found = {
-            "device_traces": [trace],
-            "segments": [{"device": 0, "blocks": [block, idle]}],
-        }
-        self.recording: list[Any] = []
-
-    def _record_memory_history(self, enabled: Any = None, **_: Any) -> None:
-        self.recording.append(enabled)
-
-    def _snapshot(self, device: Any) -> dict[str, Any]:
-        return self.found
-
-
-@pytest.mark.parametrize(("predicted", "is_kept"), [(1020, False), (1031, True), (969, True)])
+@pytest.mark.parametrize(
+    ("predicted", "is_kept", "fault"),
+    [(1020, False, ""), (1031, True, ""), (969, True, ""), (1, False, "the disk is full")],
+)
 def test_a_step_is_kept_only_where_the_prediction_was_off(
-    tmp_path, monkeypatch, predicted: int, is_kept: bool
+    tmp_path, monkeypatch, predicted: int, is_kept: bool, fault: str
 ):
-    fake, told, path = FakeAllocator(), [], tmp_path / "memory_snapshot.json"
-    monkeypatch.setattr(measure_phases.torch.cuda, "memory", fake)
-    recorder = StepRecorder(
-        torch.device("cuda", 0),
-        path=path,
-        predicted_bytes=predicted,
-        tell=told.append,
-        warn=pytest.fail,
+    recording: list[Any] = []
+
+    def dump(path: str) -> None:
+        if fault:
+            raise OSError(fault)
+        Path(path).touch()
+
+    monkeypatch.setattr(
+        measure_phases.torch.cuda,
+        "memory",
+        SimpleNamespace(
+            _record_memory_history=lambda enabled, **_: recording.append(enabled),
+            _dump_snapshot=dump,
+        ),
     )
+    context = make_context(run=Run(tmp_path))
+    recorder = StepRecorder(context, torch.device("cuda", 0), predicted)
     recorder.start(4)
-    recorder.stop(1000)
-    recorder.stop(1)  # nothing is recorded any more
-    assert fake.recording == ["all", None]
-    assert path.is_file() == is_kept == bool(told)
+    found = recorder.stop(1000)
+    assert recorder.stop(1) is None  # nothing is recorded any more
+    assert recording == ["all", None]
+    assert (tmp_path / "memory_snapshot.pickle").is_file() == is_kept == (found is not None)
     if is_kept:
-        whole = json.loads(path.read_text())
-        assert whole["alive"][0]["made_at"] == "gemma/mlp.py:7 forward"
-        assert [row["total_bytes"] for row in told[0]["alive"]] == [4096, 500]
-        assert (whole["step"], whole["curve"]) == (5, [[3, 4596], [5, 500]])
-
-
-def test_a_history_that_cannot_be_kept_is_a_warning(tmp_path, monkeypatch):
-    fake, said = FakeAllocator(), []
-    fake.found = {"segments": []}
-    monkeypatch.setattr(measure_phases.torch.cuda, "memory", fake)
-    device, path = torch.device("cuda", 0), tmp_path / "x.json"
-    recorder = StepRecorder(
-        device, path=path, predicted_bytes=9, tell=pytest.fail, warn=said.append
-    )
-    recorder.start(0)
-    recorder.stop(1)
-    assert fake.recording == ["all", None] and len(said) == 1 and not path.exists()
+        error = pytest.approx((predicted - 1000) / 10)
+        sizes = {"measured_bytes": 1000, "predicted_bytes": predicted, "error_percent": error}
+        assert found == {"file": "memory_snapshot.pickle", "step": 5} | sizes
+    assert bool(context.warnings) == bool(fault)
 
 
 def card(used: int, *processes: GpuProcess) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from nbhelpers.errors import is_out_of_memory
 from nbhelpers.jobs.models.causal_batches import TextTable, make_batch, row_multiple
 from nbhelpers.jobs.models.causal_forward import TrainingForward
 
@@ -232,13 +233,6 @@ def rehearse(
     for parameter in model.parameters():
         parameter.grad = None
     return problem
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Say whether an error is want of memory, whichever library words it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        "out of memory" in str(error).lower()
-    )
 
 
 def reason(error: Exception) -> str:

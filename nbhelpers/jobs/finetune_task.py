@@ -21,8 +21,9 @@ from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data.coding_tasks import CodingTask
 from nbhelpers.data.instructions import InstructionData
+from nbhelpers.errors import is_out_of_memory
 from nbhelpers.jobs.context import Forecast, RunContext
-from nbhelpers.jobs.equivalence import is_out_of_memory, prove, reason, rehearse
+from nbhelpers.jobs.equivalence import prove, reason, rehearse
 from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.models.causal import DTYPES, Adapted
 from nbhelpers.jobs.models.causal_batches import (

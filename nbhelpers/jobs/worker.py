@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.child import Child
 from nbhelpers.common.processes import die_with_parent
-from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError, OutOfMemory, Stopped
+from nbhelpers.errors import (
+    ConfigError,
+    HardwareError,
+    NbhelpersError,
+    OutOfMemory,
+    Stopped,
+    is_out_of_memory,
+)
 from nbhelpers.hardware.detection import Hardware
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.plan import BatchPlan
@@ -277,8 +284,7 @@ def _fail(run: Run, writer: EventWriter, error: BaseException) -> int:
 def _translate(run: Run, error: BaseException) -> NbhelpersError | None:
     """Name foreign errors that have a known cause."""
     text = str(error)
-    starved = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if starved or "out of memory" in text.lower() or "not enough memory" in text.lower():
+    if is_out_of_memory(error):
         return _out_of_memory(run, text)
     if isinstance(error, OSError) and error.errno == 28:
         return NbhelpersError(f"The disk is full: {text}", fix="free space, then launch again")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nbhelpers.common.files import cache_dir
-from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.errors import ConfigError, NbhelpersError, is_out_of_memory
 from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_words, wrap_words
 from nbhelpers.jobs.models.weights import Weights, find_weights, put_in_place
 from nbhelpers.presets.jobs import FINETUNE
@@ -170,10 +170,10 @@ def _told(what: str, fix: str) -> Iterator[None]:
     """Name what a library cannot do with a model's files: it raises errors of any class."""
     try:
         yield
-    except (NbhelpersError, MemoryError):
+    except NbhelpersError:
         raise
     except Exception as error:
-        if "out of memory" in str(error).lower():
+        if is_out_of_memory(error):
             raise
         raise ConfigError(f"{what}: {_first_lines(error)}", fix=fix) from error
 
