@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbhelpers.budget.formulas import BatchExtent, is_packed, ledger
-from nbhelpers.budget.memory import MemoryBudget
-from nbhelpers.budget.shapes import find_shape
+from nbhelpers.budget.formulas import BatchExtent
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
+from nbhelpers.jobs.batches import RowBatches
 from nbhelpers.jobs.context import Forecast, RunContext
-from nbhelpers.jobs.forecast import Simulate, largest_rows
+from nbhelpers.jobs.forecast import Simulate, encoder_estimate, largest_rows
 from nbhelpers.jobs.loop import PlainTask, seed_everything
 from nbhelpers.jobs.models.clones import (
     CloneModel,
@@ -31,15 +30,12 @@ from nbhelpers.jobs.models.clones import (
 )
 from nbhelpers.jobs.models.encoders import Tokeniser, build_clone_model, build_tokenizer
 from nbhelpers.jobs.models.inputs import (
-    Bucket,
     GraphTable,
     TokenTable,
     graph_table,
-    length_buckets,
     tokenise,
 )
 from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
-from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.jobs.smoke import pretrained_encoder
 from nbhelpers.jobs.training import Training, train_task
 from nbhelpers.metrics.baselines import score_floors
@@ -82,18 +78,19 @@ class PairTask(PlainTask):
         self.vocab = inputs.found.config.vocab_size
         self.accelerator, self.raw = accelerator, model
         self.pairs = inputs.data.splits.get("train")
-        lengths = inputs.table.lengths
-        self.lengths, self.used = lengths, inputs.table.used
+        is_masked = inputs.found.config.model_type != "gpt2"
+        self.batches = RowBatches(
+            settings,
+            inputs.table,
+            accelerator,
+            min_tokens=min_bucket_tokens(gpu_tflops, is_masked=is_masked),
+        )
+        lengths = self.batches.lengths
         self.costs = (
             lengths[self.pairs.left] + lengths[self.pairs.right]
             if self.pairs is not None
             else np.zeros(0, dtype=np.int64)
         )
-        cuda = accelerator.device.type == "cuda"
-        is_masked = inputs.found.config.model_type != "gpt2"
-        least = min_bucket_tokens(gpu_tflops, is_masked=is_masked) if cuda else 0
-        self._bucket = {"ratio": 0.8, "min_tokens": least}
-        self._multiple = 8 if cuda else 1
 
     def batch(self, rows: np.ndarray) -> PairBatch:
         """Return the pairs of these rows on the device."""
@@ -102,38 +99,20 @@ class PairTask(PlainTask):
         rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
         functions = np.stack([self.pairs.left[rows], self.pairs.right[rows]], axis=1).reshape(-1)
         labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
-        buckets, place, useful, padded = self._buckets(functions)
+        used, inverse = np.unique(functions, return_inverse=True)  # each is computed once
+        buckets, place, padded = self.batches.buckets(used)
         return PairBatch(
-            buckets=[bucket.to(self._put) for bucket in buckets],
-            place=self._put(place),
-            labels=self._put(labels),
+            buckets=buckets,
+            place=self.batches.put(place[inverse]),
+            labels=self.batches.put(labels),
             weights=torch.full((len(rows),), weight, device=self.accelerator.device),
-            useful_tokens=useful if weight else 0,
+            useful_tokens=int(self.table.used[used].sum()) if weight else 0,
             padded_tokens=padded,
         )
 
-    def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
-        if self.settings.padding == "fixed":
-            return [np.arange(len(lengths))]
-        return length_buckets(lengths, **self._bucket)
-
     def extent(self, rows: np.ndarray) -> BatchExtent:
         """Return how large the micro-batch of these rows is when it is computed."""
-        lengths = self.lengths[np.union1d(self.pairs.left[rows], self.pairs.right[rows])]
-        return self._extent(lengths, self._groups(lengths))
-
-    def scoring_extents(self) -> tuple[BatchExtent, BatchExtent]:
-        """Return the largest batch of functions scored during training, and at its end."""
-        splits = self.data.splits
-        drawn = _fixed_draw(splits["valid"], self.settings.max_eval_pairs, self.settings.seed)
-        rest = [pairs for name, pairs in splits.items() if name != "train"]
-        return self._scored([drawn]), self._scored(rest)
-
-    def _scored(self, splits: list[ClonePairs]) -> BatchExtent:
-        used = np.unique(np.concatenate([side for p in splits for side in (p.left, p.right)]))
-        rows = 2 * self.settings.per_device_eval_batch_size
-        lengths = -np.sort(-self.lengths[used])[:rows]
-        return self._extent(lengths, [np.arange(len(lengths))])
+        return self.batches.extent(np.union1d(self.pairs.left[rows], self.pairs.right[rows]))
 
     def largest_scored(self) -> tuple[np.ndarray, int]:
         """Return the functions of the split whose scoring needs most, longest first; its pairs."""
@@ -142,49 +121,11 @@ class PairTask(PlainTask):
         largest: tuple[tuple[int, int], np.ndarray, int] = ((-1, 0), np.zeros(0, dtype=np.int64), 0)
         for pairs in (drawn, *(pairs for name, pairs in splits.items() if name != "train")):
             used = np.unique(np.concatenate([pairs.left, pairs.right]))
-            used = used[np.argsort(-self.lengths[used], kind="stable")]
-            encoded = self.lengths[used[: 2 * s.per_device_eval_batch_size]]
+            used = used[self.batches.longest_first(used)]
+            encoded = self.batches.lengths[used[: 2 * s.per_device_eval_batch_size]]
             size = int(encoded.sum()), len(used)
             largest = max(largest, (size, used, len(pairs.label)), key=lambda item: item[0])
         return largest[1:]
-
-    def _extent(self, lengths: np.ndarray, groups: list[np.ndarray]) -> BatchExtent:
-        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in groups]
-        padded = sum(n * width for n, width in sizes)
-        tokens, last = padded, sizes[-1][0] * sizes[-1][1]
-        if is_packed(self.settings):
-            tokens = last = int(lengths.sum())
-        return BatchExtent(
-            tokens=tokens,
-            padded_tokens=padded,
-            squares=sum(n * width**2 for n, width in sizes),
-            last_tokens=last,
-        )
-
-    def _buckets(self, functions: np.ndarray) -> tuple[list[Bucket], Any, int, int]:
-        """Put each distinct function of the micro-batch into a bucket once."""
-        used, inverse = np.unique(functions, return_inverse=True)
-        lengths = self.lengths[used]
-        groups = self._groups(lengths)
-        buckets, padded = [], 0
-        for group in groups:
-            width = self._width(int(lengths[group].max()))
-            buckets.append(self.table.bucket(used[group], width))
-            padded += width * len(group)
-        row_of = np.empty(len(used), dtype=np.int64)
-        row_of[np.concatenate(groups)] = np.arange(len(used))
-        useful = int(self.used[used].sum())
-        return buckets, torch.from_numpy(row_of[inverse]), useful, padded
-
-    def _width(self, longest: int) -> int:
-        if self.settings.padding == "fixed":
-            return self.table.seq_len
-        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
-
-    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self.accelerator.device.type != "cuda":
-            return tensor
-        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
 
     def loss_sum(self, model: Any, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross-entropy of the micro-batch, also to be told."""
@@ -229,24 +170,18 @@ class PairTask(PlainTask):
         return p_given, p_swapped
 
     def _encode_all(self, used: np.ndarray, report: Callable[[int, int], None]) -> torch.Tensor:
-        """Return (len(used), hidden): each rank fills its batches, the sum joins them."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        device, size = self.accelerator.device, 2 * self.settings.per_device_eval_batch_size
+        """Return (len(used), hidden), the same on every rank."""
         head = self.raw.classifier.out_proj
-        states = torch.zeros(len(used), head.in_features, device=device, dtype=head.weight.dtype)
-        order = np.argsort(-self.lengths[used], kind="stable")
-        starts = range(0, len(order), size)
-        for number, start in enumerate(starts):
-            if number % world != rank:
-                continue
-            rows = order[start : start + size]
-            lengths = self.lengths[used[rows]]
-            bucket = self.table.bucket(used[rows], self._width(int(lengths.max())))
+
+        def encode(rows: np.ndarray) -> torch.Tensor:
             with self.accelerator.autocast():
-                batch_states = self.raw.encode(bucket.to(self._put))
-            states[torch.from_numpy(rows).to(device)] = batch_states.to(states.dtype)
-            report(min(start + size, len(order)), len(order))
-        return self.accelerator.reduce(states, "sum")
+                return self.raw.encode(self.batches.bucket(rows))
+
+        zeros = torch.zeros(
+            len(used), head.in_features, device=self.accelerator.device, dtype=head.weight.dtype
+        )
+        size = 2 * self.settings.per_device_eval_batch_size
+        return self.batches.score(used, size, encode, outputs=zeros, report=report)
 
     def _score(
         self, states: torch.Tensor, left: np.ndarray, right: np.ndarray, sink: Sink | None
@@ -356,51 +291,6 @@ def batch_shapes(
         "scored_functions": len(functions),
         "scored_pairs": scored_pairs,
     }
-
-
-def largest_batch_budget(
-    context: RunContext, task: PairTask, global_batches: list[np.ndarray]
-) -> MemoryBudget | None:
-    """Return the ledger of this rank's largest micro-batch, now that the lengths are known.
-
-    The budget before the run takes every function as long as `seq_len`; this one is what the
-    measured peak is compared with.
-    """
-    shape, s, plan = find_shape(context.settings), context.settings, context.plan
-    if shape is None or not global_batches:
-        return None
-    largest = largest_extent(context, task.costs, global_batches, task.extent)
-    extents = {"extent": largest, "scoring": task.scoring_extents()}
-    lines = ledger(s, plan, shape, precision=context.precision, **extents)
-    total = sum(line.size_bytes for line in lines)
-    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
-
-
-def largest_extent(
-    context: RunContext,
-    costs: np.ndarray,
-    global_batches: list[np.ndarray],
-    shape_of: Callable[[np.ndarray], BatchExtent],
-) -> BatchExtent:
-    """Return the extent of this rank's largest micro-batch in some optimizer steps.
-
-    Args:
-        costs: Of every row, as `micro_batches` takes them.
-        shape_of: Given the rows of a micro-batch, returns its shape.
-    """
-    plan = context.plan
-    largest = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
-    for global_batch in global_batches:
-        for rows in micro_batches(
-            global_batch,
-            costs,
-            rank=context.rank,
-            world_size=plan.world_size,
-            per_device=plan.per_device_train_batch_size,
-        ):
-            if len(rows):
-                largest = max(largest, shape_of(rows), key=lambda x: (x.tokens, x.squares))
-    return largest
 
 
 # ------------------------------------------------------------------------------------------------
@@ -696,7 +586,7 @@ def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
         context,
         task,
         model,
-        predict=lambda global_batches: largest_batch_budget(context, task, global_batches),
+        predict=lambda steps: encoder_estimate(context, task, steps),
         save_files=save_files,
     )
 

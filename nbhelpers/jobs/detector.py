@@ -14,16 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from nbhelpers.budget.formulas import ledger
-from nbhelpers.budget.memory import MemoryBudget
-from nbhelpers.budget.shapes import find_shape
 from nbhelpers.common.files import cache_dir, save_in_cache
-from nbhelpers.jobs.clones import largest_extent
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import score_run
 from nbhelpers.jobs.detector_task import DetectorTask
-from nbhelpers.jobs.forecast import Simulate, largest_rows
+from nbhelpers.jobs.forecast import Simulate, encoder_estimate, largest_rows
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.models.detector import (
     FACTS_FILE,
@@ -178,7 +174,7 @@ def _batches(lengths: np.ndarray, tokens: int, seed: int) -> Iterator[np.ndarray
 
 
 # ------------------------------------------------------------------------------------------------
-# The memory of the largest micro-batch of a detector run, now that the lengths are known.
+# The shapes that decide the memory of a detector run.
 
 
 def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
@@ -228,29 +224,9 @@ def _largest_scored(task: DetectorTask) -> np.ndarray:
     groups = [inputs.rows[rows] for name, rows in inputs.data.splits.items() if name in SCORED]
     groups += [rows for _, rows in inputs.others.values()]
     groups += [rows[rows != ABSENT] for rows in inputs.edits.values()]
-    ordered = [rows[np.argsort(-lengths[rows], kind="stable")] for rows in groups if len(rows)]
+    ordered = [rows[task.batches.longest_first(rows)] for rows in groups if len(rows)]
     size = task.settings.per_device_eval_batch_size
     return max(ordered, key=lambda rows: (int(lengths[rows[:size]].sum()), len(rows)))
-
-
-def largest_batch_budget(
-    context: RunContext, task: DetectorTask, global_batches: list[np.ndarray]
-) -> MemoryBudget | None:
-    """Return the ledger of this rank's largest micro-batch; None where the sizes are not known."""
-    s, plan, shape = context.settings, context.plan, find_shape(context.settings)
-    if shape is None or not global_batches:
-        return None
-    variant_rows, batches = task.forms.reshape(-1), task.batches
-    largest = largest_extent(
-        context, task.costs, global_batches, lambda rows: batches.extent(variant_rows[rows])
-    )
-    scored = np.argsort(-batches.lengths[task.inputs.rows])[: s.per_device_eval_batch_size]
-    scoring = batches.extent(task.inputs.rows[scored])
-    lines = ledger(
-        s, plan, shape, precision=context.precision, extent=largest, scoring=(scoring, scoring)
-    )
-    total = sum(line.size_bytes for line in lines)
-    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -411,7 +387,7 @@ def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training
         context,
         task,
         model,
-        predict=lambda global_batches: largest_batch_budget(context, task, global_batches),
+        predict=lambda steps: encoder_estimate(context, task, steps),
         save_files=save_files,
         groups=lambda bare: parameter_groups(bare, context.settings, task),
     )

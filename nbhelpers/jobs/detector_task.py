@@ -11,12 +11,13 @@ import torch
 
 from nbhelpers.budget.formulas import BatchExtent, is_packed
 from nbhelpers.errors import JobFailed
+from nbhelpers.jobs.batches import RowBatches
 from nbhelpers.jobs.detector_inputs import ABSENT, Inputs
 from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.models.contrastive import anchors, cached_gradient
 from nbhelpers.jobs.models.detector import DetectorModel, ProgramBatch, class_weights, label_loss
 from nbhelpers.jobs.models.encoding import has_ragged_kernel, wide
-from nbhelpers.jobs.models.inputs import TextBucket, TokenTable, length_buckets
+from nbhelpers.jobs.models.inputs import TokenTable
 from nbhelpers.metrics.detection import threshold_at_fpr
 from nbhelpers.metrics.ranking import Ranking
 from nbhelpers.metrics.retrieval import rank_queries
@@ -26,78 +27,38 @@ from nbhelpers.presets.schema import DetectorSettings
 # Rows of the token table as batches on the device, and the scores of many rows.
 
 
-MIN_BUCKET_TOKENS = 4096  # on a GPU: kernels should outlast their launches
+MIN_BUCKET_TOKENS = 4096
 
 
-class Batches:
-    """Makes micro-batches and scores rows; on several ranks each has its share."""
+class Batches(RowBatches):
+    """Makes micro-batches of programs and scores rows."""
 
     def __init__(self, settings: DetectorSettings, table: TokenTable, accelerator: Any) -> None:
         """Prepare for this device."""
-        self.settings, self.table, self.accelerator = settings, table, accelerator
-        self.device = accelerator.device
-        self.is_cuda = self.device.type == "cuda"
-        self.lengths = table.lengths
-        self._multiple = 8 if self.is_cuda else 1
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype = half.get(accelerator.mixed_precision, torch.float32)
+        super().__init__(
+            settings,
+            table,
+            accelerator,
+            min_tokens=MIN_BUCKET_TOKENS,
+            is_ragged=is_packed(settings) and has_ragged_kernel(accelerator.device, dtype),
+        )
 
     def make(
         self, rows: np.ndarray, *, labels: np.ndarray, weights: np.ndarray, positions: np.ndarray
     ) -> ProgramBatch:
         """Return table rows on the device, each in a bucket of its length."""
-        groups = self._groups(self.lengths[rows])
-        buckets, padded = [], 0
-        for group in groups:
-            width = self._width(int(self.lengths[rows[group]].max()))
-            buckets.append(self.table.bucket(rows[group], width).to(self._put))
-            padded += width * len(group)
+        buckets, place, padded = self.buckets(rows)
         useful = int(self.lengths[rows].sum())
-        place = np.empty(len(rows), dtype=np.int64)
-        place[np.concatenate(groups)] = np.arange(len(rows))
         return ProgramBatch(
             buckets=buckets,
-            place=self._put(torch.from_numpy(place)),
-            labels=self._put(torch.from_numpy((labels == 1).astype(np.float32))),
-            weights=self._put(torch.from_numpy(weights.astype(np.float32))),
-            positions=self._put(torch.from_numpy(positions.astype(np.int64))),
+            place=self.put(place),
+            labels=self.put(torch.from_numpy((labels == 1).astype(np.float32))),
+            weights=self.put(torch.from_numpy(weights.astype(np.float32))),
+            positions=self.put(torch.from_numpy(positions.astype(np.int64))),
             useful_tokens=useful if len(positions) else 0,
-            padded_tokens=useful if self._is_ragged() else padded,
-        )
-
-    def _is_ragged(self) -> bool:
-        """Whether no padding is computed at all."""
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype = half.get(self.accelerator.mixed_precision, torch.float32)
-        return is_packed(self.settings) and has_ragged_kernel(self.device, dtype)
-
-    def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
-        if self.settings.padding == "fixed" or self._is_ragged():
-            return [np.arange(len(lengths))]
-        least = MIN_BUCKET_TOKENS if self.is_cuda else 0
-        return length_buckets(lengths, ratio=0.8, min_tokens=least)
-
-    def _width(self, longest: int) -> int:
-        if self.settings.padding == "fixed":
-            return self.table.seq_len
-        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
-
-    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not self.is_cuda:
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
-
-    def extent(self, rows: np.ndarray) -> BatchExtent:
-        """Return how large the micro-batch of these table rows is when it is computed."""
-        lengths = self.lengths[rows]
-        sizes = [(len(g), self._width(int(lengths[g].max()))) for g in self._groups(lengths)]
-        padded = sum(n * width for n, width in sizes)
-        tokens, last = padded, sizes[-1][0] * sizes[-1][1]
-        if is_packed(self.settings):
-            tokens = last = int(lengths.sum())
-        return BatchExtent(
-            tokens=tokens,
-            padded_tokens=tokens if self._is_ragged() else padded,
-            squares=sum(n * width**2 for n, width in sizes),
-            last_tokens=last,
+            padded_tokens=useful if self.is_ragged else padded,
         )
 
     def predict(
@@ -108,53 +69,38 @@ class Batches:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return (rows,) logits and (rows, size) unit vectors, the same on every rank.
 
-        The batches do not depend on how many ranks there are. Without a classifier the logits are
-        NaN.
+        Without a classifier the logits are NaN.
         """
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        size, total = self.settings.per_device_eval_batch_size, len(rows)
-        order = np.argsort(-self.lengths[rows], kind="stable")
+
+        def logit_and_vector(part: np.ndarray) -> torch.Tensor:
+            bucket = self.bucket(part)
+            with self.accelerator.autocast():
+                states = model.states([bucket])
+                logits, vectors = model.logits(states), model.project(states)
+            if logits is None:
+                logits = vectors.new_full((len(part),), float("nan"))
+            return torch.cat([logits[:, None], vectors], dim=1)
+
         was_training = model.training
         model.eval()
-        outputs = None
         with torch.no_grad():
-            for number, start in enumerate(range(0, total, size)):
-                if outputs is not None and number % world != rank:
-                    continue
-                part = order[start : start + size]
-                scored = self._scored(model, rows[part])
-                if outputs is None:  # every rank scores the first batch: now the sizes are known
-                    outputs = scored.new_zeros(total, scored.shape[1])
-                if number % world == rank:
-                    outputs[torch.from_numpy(part).to(self.device)] = scored
-                report(min(start + size, total), total)
+            size = self.settings.per_device_eval_batch_size
+            outputs = self.score(rows, size, logit_and_vector, report=report)
         model.train(was_training)
         if outputs is None:
             return np.zeros(0), np.zeros((0, 1))
-        values = self.accelerator.reduce(outputs, "sum").cpu().numpy()
+        values = outputs.cpu().numpy()
         return values[:, 0], values[:, 1:]
 
     def states(self, model: DetectorModel, rows: np.ndarray) -> torch.Tensor:
         """Return (rows, hidden) without dropout and gradients."""
         was_training = model.training
         model.eval()
-        width = self._width(int(self.lengths[rows].max()))
-        bucket: TextBucket = self.table.bucket(rows, width).to(self._put)
+        bucket = self.bucket(rows)
         with torch.no_grad(), self.accelerator.autocast():
             program_states = model.states([bucket])
         model.train(was_training)
         return program_states
-
-    def _scored(self, model: DetectorModel, rows: np.ndarray) -> torch.Tensor:
-        """Return (rows, 1 + size): the logit, then the vector."""
-        width = self._width(int(self.lengths[rows].max()))
-        bucket: TextBucket = self.table.bucket(rows, width).to(self._put)
-        with self.accelerator.autocast():
-            states = model.states([bucket])
-            logits, vectors = model.logits(states), model.project(states)
-        if logits is None:
-            logits = vectors.new_full((len(rows),), float("nan"))
-        return torch.cat([logits[:, None], vectors], dim=1)
 
 
 # ------------------------------------------------------------------------------------------------

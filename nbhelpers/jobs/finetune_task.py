@@ -24,6 +24,7 @@ from nbhelpers.data.instructions import InstructionData
 from nbhelpers.errors import is_out_of_memory
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.equivalence import prove, reason, rehearse
+from nbhelpers.jobs.forecast import estimate, largest_extent
 from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.models.causal import DTYPES, Adapted
 from nbhelpers.jobs.models.causal_batches import (
@@ -157,7 +158,15 @@ class AdapterTask(PlainTask):
 
     def extent(self, rows: np.ndarray) -> CausalExtent:
         """Return how large the micro-batch of these samples is when it is computed."""
-        return _extent(self, self.costs[rows], supervised=int(self.supervised[rows].sum()))
+        s, lengths = self.settings, self.costs[rows]
+        longest = s.seq_len if s.padding == "fixed" else int(lengths.max())
+        count, width = (1, int(lengths.sum())) if s.packing else (len(rows), longest)
+        width = padded_width(width, self.multiple)
+        return CausalExtent(
+            tokens=count * width,
+            squares=count * width**2,
+            supervised=int(self.supervised[rows].sum()),
+        )
 
     def describe(self, rows: np.ndarray) -> str:
         """Name samples by their ids."""
@@ -237,7 +246,7 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
     def predict(batches: list[np.ndarray]) -> MemoryBudget | None:
         # Trained to the end before: what the last step needed.
         batches = batches or task.global_batches(context.settings.epochs - 1)[-1:]
-        return data_budget(context, inputs, task, batches, is_compiled=is_compiled)
+        return cpu_estimate(context, task, batches, is_compiled=is_compiled)
 
     prepare(adapted, context.settings, context.accelerator)
     with task.forward.active(compiled=is_compiled):
@@ -339,15 +348,10 @@ def rehearsed(
     return "eager", False, False
 
 
-def data_budget(
-    context: RunContext,
-    inputs: Inputs,
-    task: AdapterTask,
-    batches: list[np.ndarray],
-    *,
-    is_compiled: bool,
+def cpu_estimate(
+    context: RunContext, task: AdapterTask, steps: list[np.ndarray], *, is_compiled: bool
 ) -> MemoryBudget | None:
-    """Return the ledger of this rank's largest micro-batch of some optimizer steps.
+    """Return what the largest micro-batch of some optimizer steps needs, by formulas.
 
     The loaded model says how many words there are: before the run only a nominal number is known of
     a model whose tokenizer is trained on the data.
@@ -362,48 +366,6 @@ def data_budget(
         precision=context.precision,
         kernel=task.kernel,
         is_compiled=is_compiled,
-        extent=largest_extent(task, batches),
-        scoring=_scoring_extent(task),
-        prompts=_prompt_extent(context, inputs),
+        extent=largest_extent(context, task, steps),
     )
-    total = sum(line.size_bytes for line in lines)
-    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
-
-
-def largest_extent(task: AdapterTask, batches: list[np.ndarray]) -> CausalExtent:
-    """Return the size of this rank's largest micro-batch of some optimizer steps."""
-    largest = CausalExtent(tokens=0, squares=0, supervised=0)
-    for batch_rows in batches:
-        for rows in filter(len, task.micro_batches(batch_rows)):
-            size = _extent(task, task.costs[rows], supervised=int(task.supervised[rows].sum()))
-            largest = max(largest, size, key=lambda x: (x.tokens, x.squares))
-    return largest
-
-
-def _extent(
-    task: AdapterTask, lengths: np.ndarray, *, supervised: int | None = None
-) -> CausalExtent:
-    """Return the size of a micro-batch; `supervised`: None takes every position as learned."""
-    s = task.settings
-    fixed = s.seq_len if s.padding == "fixed" and supervised is not None else int(lengths.max())
-    count, width = (1, int(lengths.sum())) if s.packing else (len(lengths), fixed)
-    width = padded_width(width, task.multiple)
-    tokens = count * width
-    learned = tokens if supervised is None else supervised
-    return CausalExtent(tokens=tokens, squares=tokens * width, supervised=learned)
-
-
-def _scoring_extent(task: AdapterTask) -> CausalExtent | None:
-    """Return the largest batch of held-out rows, which are never padded to `seq_len`."""
-    if task.valid is None or not len(task.valid):
-        return None
-    return _extent(task, -np.sort(-task.valid.lengths)[: task.settings.per_device_eval_batch_size])
-
-
-def _prompt_extent(context: RunContext, inputs: Inputs) -> CausalExtent | None:
-    """Return the largest batch of prompts; the problems of pass@1 count as long as `seq_len`."""
-    s, table = context.settings, inputs.tables["test"]
-    if not len(table) or inputs.tasks:
-        return None
-    count, width = min(len(table), s.generation_batch_size), int(table.prompt_lengths.max())
-    return CausalExtent(tokens=count * width, squares=count * width**2, supervised=0)
+    return estimate(lines)

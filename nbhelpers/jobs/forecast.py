@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from accelerate.utils import broadcast_object_list
 
+from nbhelpers.budget.formulas import BatchExtent, MemoryLine, ledger
 from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.shapes import find_shape
 from nbhelpers.common.child import Child
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.jobs import checkpoint as ck
@@ -176,3 +178,45 @@ def largest_rows(
         world_size=plan.world_size,
         per_device=plan.per_device_train_batch_size,
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# The same on a CPU, by formulas: live bytes of the steps that are counted there.
+
+
+NOTHING = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
+
+
+def encoder_estimate(
+    context: RunContext, task: Task, steps: list[np.ndarray]
+) -> MemoryBudget | None:
+    """Return what an encoder's largest micro-batch of some steps needs; scoring is not counted."""
+    shape, extent = find_shape(context.settings), largest_extent(context, task, steps)
+    if shape is None or extent is None:
+        return None
+    how = {"precision": context.precision, "extent": extent, "scoring": (NOTHING, NOTHING)}
+    return estimate(ledger(context.settings, context.plan, shape, **how))
+
+
+def largest_extent(context: RunContext, task: Task, steps: Iterable[np.ndarray]) -> Any:
+    """Return the extent of this rank's largest micro-batch of some steps; None without one."""
+    plan = context.plan
+    extents = [
+        task.extent(rows)
+        for batch_rows in steps
+        for rows in micro_batches(
+            batch_rows,
+            task.costs,
+            rank=context.rank,
+            world_size=plan.world_size,
+            per_device=plan.per_device_train_batch_size,
+        )
+        if len(rows)
+    ]
+    return max(extents, key=lambda extent: (extent.tokens, extent.squares), default=None)
+
+
+def estimate(lines: tuple[MemoryLine, ...]) -> MemoryBudget:
+    """Return lines of the formulas as a budget without a verdict."""
+    total = sum(line.size_bytes for line in lines)
+    return MemoryBudget(lines=lines, total_bytes=total, capacity_bytes=None, verdict="", advice=())
