@@ -36,7 +36,7 @@ from nbhelpers.jobs.models.inputs import (
     tokenise,
 )
 from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
-from nbhelpers.jobs.smoke import pretrained_encoder
+from nbhelpers.jobs.pretraining import recalling_encoder
 from nbhelpers.jobs.training import Training, train_task
 from nbhelpers.metrics.baselines import score_floors
 from nbhelpers.metrics.pairs import best_threshold, binary_scores, score_pairs
@@ -549,7 +549,7 @@ def build_model(context: RunContext, inputs: Inputs) -> CloneModel:
     """Return the model in fp32 on the CPU; the caller seeds before."""
 
     def pretrain(config: Any) -> Any:
-        encoder = pretrained_encoder(
+        encoder = recalling_encoder(
             config,
             inputs.table,
             train_functions(inputs.data),

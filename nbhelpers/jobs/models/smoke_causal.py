@@ -22,6 +22,7 @@ from nbhelpers.budget.shapes import SMOKE_CAUSAL
 from nbhelpers.common.files import cached
 from nbhelpers.data.samples.instructions import load_instruction_rows, plain_code
 from nbhelpers.data.templates import alpaca
+from nbhelpers.jobs.pretraining import pretrain
 
 BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS = 8, 128, 5e-3, 30
 RECIPE = 1  # of the cache; raise it when the training below changes
@@ -185,20 +186,15 @@ def _pretrain(
 
     torch.manual_seed(seed)
     model = Gemma2ForCausalLM(config).train()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01
-    )
-    batches = _batches(tokenizer, seed)
-    for step in range(steps):
-        rate = min(1.0, (step + 1) / WARMUP_STEPS) * (1 - step / steps)
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
-        ids = next(batches)
-        logits = model(input_ids=ids, use_cache=False).logits
-        cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        report(step + 1, steps)
+
+    def losses() -> Iterator[Tensor]:
+        for ids in _batches(tokenizer, seed):
+            logits = model(input_ids=ids, use_cache=False).logits
+            yield cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    how = {"steps": steps, "peak": LEARNING_RATE, "warmup": WARMUP_STEPS, "betas": (0.9, 0.98)}
+    for done, _ in enumerate(pretrain(model.parameters(), losses(), **how), 1):
+        report(done, steps)
     return model.eval()
 
 
