@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--data", type=Path, default=os.environ.get("NBHELPERS_DATA"))
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.data is None:
         parser.error("give --data, or set NBHELPERS_DATA")
     options.out.mkdir(parents=True, exist_ok=True)

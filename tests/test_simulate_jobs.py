@@ -148,29 +148,3 @@ def test_a_plan_without_a_gpu_and_a_model_without_sizes_are_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"sizes of .* cannot be read"):
         simulate("clones", CLONES | {"model": str(tmp_path)})
-
-
-def test_a_compiled_block_keeps_what_the_compiler_decides():
-    """Masks of both dropouts, normalised states, and what the matrix products read."""
-    from torch.utils._pytree import tree_flatten
-
-    from nbhelpers.jobs.models.encoding import PLAIN
-    from nbhelpers.jobs.simulated.compiled import TOKENS, split
-
-    def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, requires_grad=True)
-
-    hidden, inner = 64, 256
-    states = tensor(TOKENS, hidden, dtype=torch.float32)
-    sizes = [(hidden, hidden), (hidden,), (inner, hidden), (inner,), (hidden, inner), (hidden,)]
-    norms = tuple(tensor(hidden, dtype=torch.float32) for _ in range(4))
-    weights = tuple(tensor(*size) for size in sizes)
-    rest = (torch.nn.functional.gelu, 0.1, 1e-5)
-    leaves, spec = tree_flatten((tensor(TOKENS, hidden), states, weights, norms, *rest))
-    found = split(PLAIN.after, leaves, spec, TOKENS)
-    assert found.output == ((TOKENS, hidden), torch.float32)
-    kept = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in found.kept)
-    # Two masks, two normalised states in fp32, one in bf16, both sides of the GELU in bf16, and
-    # a number of each norm.
-    assert kept == TOKENS * ((1 + 1 + 4 + 4 + 2) * hidden + 4 * inner + 8)
-    assert 0 in found.inputs and 1 not in found.inputs  # the products' input; not the states

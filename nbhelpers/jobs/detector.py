@@ -38,10 +38,7 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
     parts = largest_rows(context, task)
     if not parts:
         return Forecast()
-    is_compiled = wants_compiling(context, inputs)
-    changes = {"compile_layers": "on" if is_compiled else "off"}
-    shapes = batch_shapes(task, parts, is_scored=not context.is_probe)
-    return Forecast(budget=simulate(shapes, **changes), is_compiled=is_compiled)
+    return Forecast(budget=simulate(batch_shapes(task, parts, is_scored=not context.is_probe)))
 
 
 def batch_shapes(
@@ -66,7 +63,7 @@ def batch_shapes(
         "vocab": inputs.found.config.vocab_size,
         "lengths": lengths[task.forms.reshape(-1)[np.concatenate(parts)]].tolist(),
         "parts": [len(part) for part in parts],
-        "states": max((lengths[rows] for rows in task.state_rows()), key=np.max).tolist(),
+        "states": max((lengths[rows] for rows in task.state_rows()), key=np.sum).tolist(),
         "scored": lengths[scored[: s.per_device_eval_batch_size]].tolist(),
         "scored_rows": len(scored),
         "has_raw_encoder": has_raw_encoder and inputs.found.weights is not None,
@@ -265,8 +262,6 @@ def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training
     if isinstance(task, CompiledTask):
         training.compiled = task.facts()
         training.model = {"compiled": training.compiled["is_on"]}
-        if context.plan.use_gpu and not training.compiled["is_on"]:
-            training.budget = None  # compiled blocks were simulated
     model.freeze(False)
     model.compile_blocks(False)
     return training

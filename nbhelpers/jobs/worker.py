@@ -11,11 +11,12 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -132,6 +133,12 @@ def _simulator(facts: dict[str, Any], rank: int) -> Iterator[Child | None]:
         yield None
         return
     child = Child(use_gpu=False, module=SIMULATOR)
+
+    def warm_up() -> None:
+        with suppress(NbhelpersError):  # the simulation itself will say so
+            child.call("warm_up", job=facts["job"])
+
+    threading.Thread(target=warm_up, daemon=True).start()
     try:
         yield child
     finally:

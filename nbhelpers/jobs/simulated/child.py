@@ -34,6 +34,18 @@ def simulate(
     return simulate_settings(Preset.from_dict(preset), *where, shapes=shapes).to_dict()
 
 
+def warm_up(*, job: str) -> dict[str, Any]:
+    """Simulate a small run of a job: the libraries load some two thousand modules on the way."""
+    from nbhelpers.hardware.detection import plan_hardware
+    from nbhelpers.plan import plan_batch
+    from nbhelpers.presets.loading import load_preset
+
+    hardware = plan_hardware("h100")
+    preset = load_preset(job, "smoke", hardware=hardware)
+    plan = plan_batch(preset, hardware)
+    return simulate(preset=preset.to_dict(), plan=plan.to_dict(), hardware=hardware.to_dict())
+
+
 def main(requests: int, replies: int) -> None:
     """Serve until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook cancels by a message
@@ -41,16 +53,12 @@ def main(requests: int, replies: int) -> None:
     os.environ.pop("ACCELERATE_USE_CPU", None)
     with contextlib.suppress(OSError):
         os.nice(POLITE)
+    os.environ["OMP_NUM_THREADS"] = "1"  # shapes are computed, no numbers: threads only wait
     line = Line(requests, replies)
     from nbhelpers.jobs.worker import quiet_libraries
 
     quiet_libraries()
-    with contextlib.suppress(ImportError):  # a request says so
-        import nbhelpers.jobs.simulated.clones
-        import nbhelpers.jobs.simulated.detector
-        import nbhelpers.jobs.simulated.finetune
-        import nbhelpers.jobs.simulated.jobs  # noqa: F401  the first request finds them there
-    serve(line, {"simulate": simulate})
+    serve(line, {"simulate": simulate, "warm_up": warm_up})
 
 
 if __name__ == "__main__":

@@ -13,14 +13,11 @@ from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector import parameter_groups, token_rarity
 from nbhelpers.jobs.detector_inputs import Inputs
 from nbhelpers.jobs.detector_task import DetectorTask
-from nbhelpers.jobs.models import encoding
 from nbhelpers.jobs.models.detector import build_detector
-from nbhelpers.jobs.simulated.compiled import stand_in
 from nbhelpers.jobs.simulated.inputs import text_table
 from nbhelpers.jobs.simulated.step import OneStep, one_step, parts_of
 from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.schema import DetectorSettings
-from nbhelpers.simulate.state import current
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.models.encoders import Tokeniser
@@ -43,9 +40,6 @@ def build_detector_step(
     inputs = _inputs(settings, tokeniser, train, shapes["states"], shapes["scored"])
     model = build_detector(settings.model_copy(update={"random_weights": True}), inputs.found)
     task = DetectorTask(settings, inputs, context.accelerator, model)
-    if settings.compile_layers == "on" and model.can_compile:
-        current().compiled_stand_ins = [_compiled_part]
-        model.compile_blocks(True)
     if model.rarity is not None:
         model.rarity.copy_(token_rarity(inputs))
     model.to(context.accelerator.device)
@@ -71,12 +65,6 @@ def build_detector_step(
         del others, raw_encoder
 
     return step, evaluate
-
-
-def _compiled_part(function: Any) -> Any:
-    """Return what takes the place of a compiled part of an encoder's block, None for others."""
-    is_part = function in (encoding.PLAIN.before, encoding.PLAIN.after)
-    return stand_in(function) if is_part else None
 
 
 def _longest_shapes(settings: DetectorSettings, plan: BatchPlan) -> dict[str, Any]:

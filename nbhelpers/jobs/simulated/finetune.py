@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -190,9 +190,15 @@ def generate_longest(
     rows, width = len(prompts), max(prompts)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     with _numbers(device, context.precision), for_generation(bare):
+        layers = base.config.num_hidden_layers
+        skipped = list(_keys_and_values(model, base, rows, width, layers - len(bare.model.layers)))
         _next_token(model, DynamicCache(config=base.config), rows, width, width, device)
-        length = width + context.settings.max_new_tokens
-        _next_token(model, _full_cache(model, base, rows, length), rows, 1, length, device)
+        del skipped
+        length, cache = width + context.settings.max_new_tokens, DynamicCache(config=base.config)
+        for layer, pair in enumerate(_keys_and_values(model, base, rows, length - 1, layers)):
+            cache.update(*pair, layer)
+        del pair
+        _next_token(model, cache, rows, 1, length, device)
 
 
 def _next_token(
@@ -214,18 +220,26 @@ def _next_token(
     torch.cat([ids, scores.argmax(-1, keepdim=True)], dim=-1)
 
 
-def _full_cache(model: Any, base: CausalBase, rows: int, length: int) -> Any:
-    """Return keys and values of all but the last token."""
-    from transformers import DynamicCache
-
+def _keys_and_values(
+    model: Any, base: CausalBase, rows: int, length: int, layers: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give the keys and values of so many tokens, of each layer."""
     config = base.config
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    shape = (rows, config.num_key_value_heads, length - 1, size)
+    shape = (rows, config.num_key_value_heads, length, size)
     weight = model.get_input_embeddings().weight
-    cache = DynamicCache(config=config)
-    for layer in range(config.num_hidden_layers):
-        cache.update(*(weight.new_empty(shape) for _ in range(2)), layer)
-    return cache
+    for _ in range(layers):
+        yield weight.new_empty(shape), weight.new_empty(shape)
+
+
+@contextmanager
+def _last_blocks(decoder: Any) -> Iterator[None]:
+    """Let passes without gradients go through the last two blocks alone: no other holds more."""
+    blocks, decoder.layers = decoder.layers, decoder.layers[-2:]
+    try:
+        yield
+    finally:
+        decoder.layers = blocks
 
 
 # ------------------------------------------------------------------------------------------------
@@ -377,7 +391,7 @@ class _Finetuning:
             _make_state(self.one_step.trainer.optimizer.optimizer)
             for _ in range(self.steps):
                 self.one_step()
-        with current().phase(EVALUATION):
+        with current().phase(EVALUATION), _last_blocks(self.base.model.model):
             if self.one_step is not None:
                 self.one_step.trainer.task.evaluate(self.steps)
             self.stack.close()  # the model computes logits again, as after training

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
 
-COMPILED = "Blocks that a long run compiles are simulated uncompiled, which needs more."
+# Source: a compiled detector on an H200 needed 0.02 % less at its peak than simulated, and 1 % less
+# was reserved.
+COMPILED = "Blocks that a long run compiles are simulated uncompiled, which needs about as much."
 
 
 def simulate_settings(
@@ -119,7 +121,7 @@ class _Steps:
         self.left -= 1
         state = current()
         if self.left == 0 and state is not None:
-            if getattr(step.trainer.settings, "compile_layers", "off") == "auto":
+            if getattr(step.trainer.settings, "compile_layers", "off") != "off":
                 state.note(COMPILED)
             with state.phase(EVALUATION):
                 evaluate()
