@@ -73,8 +73,9 @@ def _cached(
     """
 
     def load(path: Path) -> Any:
+        tensors = load_file(path)  # first of all: nothing is drawn where there is no file
         encoder = new()
-        encoder.load_state_dict(load_file(path))
+        encoder.load_state_dict(tensors)
         return encoder
 
     def save(path: Path, encoder: Any) -> None:
