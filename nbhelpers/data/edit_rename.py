@@ -184,7 +184,7 @@ def rename_python(tree: Tree, draw: random.Random) -> tuple[str, dict[str, str]]
     """
     program = _PythonNames(tree)
     kinds = {name: program.kind_of(name) for name in program.uses if program.may_change(name)}
-    taken = program.uses.keys() | program.attributes | program.fixed
+    taken = program.uses.keys() | program.attributes | program.arguments | program.fixed
     new = _new_names(kinds, taken, draw)
     return _replaced(tree, [(n, new[name]) for name in new for n in program.uses[name]]), new
 
@@ -198,7 +198,8 @@ class _PythonNames:
         # name -> those of them that give it a value, each with the scope and with what it is there
         self.bound: dict[str, dict[int, tuple[int, str]]] = {}
         self.attributes: set[str] = set()  # what stands behind a dot
-        self.fixed = set(_PYTHON_WORDS)  # imported, named by an argument, or shown by a text
+        self.arguments: set[str] = set()  # what names an argument of a call
+        self.fixed = set(_PYTHON_WORDS)  # imported, or shown by a text
         self._targets: list[bool] = []
         for node, kind in enumerate(tree.kinds):
             self._targets.append(node > 0 and self._is_target(node, tree.parents[node]))
@@ -242,9 +243,11 @@ class _PythonNames:
         if above == "attribute" and field == "attribute":
             self.attributes.add(name)
             return
+        if above == "keyword_argument" and field == "name":
+            self.arguments.add(name)
+            return
         if (
-            (above == "keyword_argument" and field == "name")
-            or (above == "keyword_pattern" and node == parent + 1)
+            (above == "keyword_pattern" and node == parent + 1)
             or (above == "dotted_name" and node != parent + 1)
             or PYTHON_IMPORTS & near
         ):
@@ -308,7 +311,8 @@ class _PythonNames:
         for node, (scope, how) in self.bound[name].items():
             if self.tree.kinds[scope] == "class_definition":
                 return True
-            if how == "parameter" and (self._has_splat or not self._is_plain(scope)):
+            is_named = self._has_splat or name in self.arguments
+            if how == "parameter" and (is_named or not self._is_plain(scope)):
                 return True
             definition = self.tree.parents[node]
             if how in _DEFINITIONS.values() and (shows_names or not self._is_plain(definition)):
