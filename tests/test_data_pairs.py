@@ -128,13 +128,13 @@ def test_arguments_out_of_range_are_refused(folder: Path, arguments: dict[str, o
 
 
 def test_reports_are_json_and_escape_what_they_quote(folder: Path) -> None:
-    append(folder / "train.txt", b"1\t<b>\t0\n")
+    append(folder / "train.txt", b"1\t<i>\t0\n")
     data = load(folder, on_bad_rows="drop")
     assert json.loads(json.dumps(data.to_dict()))["splits"]["train"] == {
         "pairs": 3, "clones": 1, "functions": 3,
     }  # fmt: skip
     page = data.problems._repr_html_() + data._repr_html_()
-    assert "<b>" not in page and "&lt;b&gt;" in page
+    assert "<i>" not in page and "&lt;i&gt;" in page
     assert "\n" not in repr(data) + repr(data.problems)
 
 

@@ -7,13 +7,12 @@ files in two folders `human/` and `ai/`, or, without labels, any code file or fo
 from __future__ import annotations
 
 import hashlib
-import html
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.data.detection_rows import CodeRow, labels_read
 from nbhelpers.data.detection_sources import RawRows, missing, read_source
 from nbhelpers.data.detection_splits import (
@@ -29,7 +28,7 @@ from nbhelpers.data.detection_splits import (
     split_rows,
     wanted_rows,
 )
-from nbhelpers.data.files import check_choice
+from nbhelpers.data.files import check_choice, check_whole
 from nbhelpers.data.findings import Findings, Policy
 from nbhelpers.data.languages import language_of
 from nbhelpers.errors import ConfigError, DataError
@@ -98,16 +97,13 @@ class DetectionData:
         return f"DetectionData({self.source}: {parts})"
 
     def _repr_html_(self) -> str:
-        head = ("split", "rows", "human", "AI", "tasks", "languages")
-        body = ""
+        rows = []
         for name in self.splits:
             counts = self._counts(name)
             numbers = [counts.get(key, 0) for key in ("rows", "human", "ai", "tasks")]
-            cells = [name, *(f"{n:,}" for n in numbers), ", ".join(counts["languages"])]
-            body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-        caption = html.escape(f"{self!r}; fingerprint {self.fingerprint[:12]}")
-        titles = "".join(f"<th>{title}</th>" for title in head)
-        return left(f"<table><caption>{caption}</caption><tr>{titles}</tr>{body}</table>")
+            rows.append((name, *numbers, ", ".join(counts["languages"])))
+        heads = ("split", "rows", "human", "AI", "tasks", "languages")
+        return Table(heads, rows, f"{self!r}; fingerprint {self.fingerprint[:12]}").html()
 
 
 def read_rows(
@@ -229,13 +225,9 @@ def _check(
     for name, share in (("valid_share", valid_share), ("test_share", test_share)):
         if not isinstance(share, int | float) or not 0 < share < 0.5:
             raise ConfigError(f"{name}={share!r} is not in (0, 0.5).", fix=f"set {name}=0.1.")
-    whole = {"max_train_samples": (max_train_samples, 1), "seed": (seed, 0)}
-    whole["split_seed"] = (split_seed, 0)
-    for name, (value, low) in whole.items():
-        if value is not None and (type(value) is not int or value < low):
-            raise ConfigError(
-                f"{name}={value!r} is no whole number from {low} up.", fix=f"set {name}={low}, say."
-            )
+    check_whole(0, seed=seed, split_seed=split_seed)
+    if max_train_samples is not None:
+        check_whole(1, max_train_samples=max_train_samples)
 
 
 def _pool(

@@ -6,10 +6,9 @@ stop, or drop exactly that row, as the user says) or a *note* (accepted, counted
 
 from __future__ import annotations
 
-import html
 from typing import Any, Literal, NamedTuple
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.errors import DataError
 
 # Kind -> what is so, and what to do about it.
@@ -333,13 +332,11 @@ class Findings:
         )
 
     def _repr_html_(self) -> str:
-        rows = ""
+        rows = []
         for kind in self.kinds(*WEIGHTS):
             weight, what, fix = KINDS[kind]
-            cells = (weight, what, f"{self.counts[kind]:,}", str(self.examples[kind][0]), fix)
-            rows += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-        head = "<tr><th></th><th>found</th><th>times</th><th>first at</th><th>fix</th></tr>"
-        return left(f"<table>{head}{rows}</table>")
+            rows.append((weight, what, self.counts[kind], str(self.examples[kind][0]), fix))
+        return Table(("", "found", "times", "first at", "fix"), rows).html()
 
 
 def _plural(n: int, word: str) -> str:

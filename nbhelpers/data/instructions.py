@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import html
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.data.files import (
     MAIN_SPLITS,
     SMOKE,
@@ -417,16 +416,13 @@ class InstructionData:
 
     def _repr_html_(self) -> str:
         like = self.problems.get("duplicates", {}).get("train_rows_like", {})
-        head = ("split", "rows", "characters per answer", "train rows like these")
-        rows = ""
+        rows = []
         for name, samples in self.splits.items():
             mean = sum(len(s.completion) for s in samples) / len(samples) if samples else 0
-            shared = str(sum(like[name].values())) if name in like else ""
-            cells = (name, f"{len(samples):,}", f"{mean:,.0f}", shared)
-            rows += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-        caption = html.escape(f"{self!r}; fingerprint {self.fingerprint[:12]}")
-        titles = "".join(f"<th>{title}</th>" for title in head)
-        return left(f"<table><caption>{caption}</caption><tr>{titles}</tr>{rows}</table>")
+            shared = sum(like[name].values()) if name in like else ""
+            rows.append((name, len(samples), f"{mean:,.0f}", shared))
+        heads = ("split", "rows", "characters per answer", "train rows like these")
+        return Table(heads, rows, f"{self!r}; fingerprint {self.fingerprint[:12]}").html()
 
 
 def load_instructions(

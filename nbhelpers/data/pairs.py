@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.data.findings import Findings
 from nbhelpers.errors import DataError
 
@@ -121,21 +120,13 @@ class CloneData:
         return f"CloneData({self.source}: {len(self.functions):,} functions; pairs: {parts})"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{h}</th>" for h in ("split", "pairs", "clones", "share", "functions"))
-        rows = ""
+        rows = []
         for name, pairs in self.splits.items():
-            row = _split_row(pairs)
             share = f"{100 * pairs.prior:.1f} %"
-            cells = (
-                name,
-                f"{row['pairs']:,}",
-                f"{row['clones']:,}",
-                share,
-                f"{row['functions']:,}",
-            )
-            rows += "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>"
-        caption = html.escape(f"{self!r}; fingerprint {self.fingerprint[:12]}")
-        return left(f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>")
+            counts = _split_row(pairs)
+            rows.append((name, counts["pairs"], counts["clones"], share, counts["functions"]))
+        title = f"{self!r}; fingerprint {self.fingerprint[:12]}"
+        return Table(("split", "pairs", "clones", "share", "functions"), rows, title).html()
 
 
 def _split_row(pairs: ClonePairs) -> dict[str, int]:
