@@ -140,15 +140,17 @@ class Columns(NamedTuple):
 
 def to_split(parts: list[tuple[str, Columns]]) -> RawSplit:
     """One split from the files that it stands in, in order."""
-    left, right, label, line = (
-        np.concatenate(columns) for columns in zip(*(columns for _, columns in parts), strict=True)
+    left, right, line = (
+        np.concatenate([getattr(columns, field) for _, columns in parts])
+        for field in ("left", "right", "line")
     )
+    label = np.concatenate([columns.label.astype(np.int8) for _, columns in parts])
     starts = np.cumsum([0, *(len(columns.label) for _, columns in parts)])
 
     def place(row: int) -> tuple[str, int]:
         return parts[bisect_right(starts, row) - 1][0], int(line[row])
 
-    return RawSplit(ClonePairs(left=left, right=right, label=label.astype(np.int8)), place)
+    return RawSplit(ClonePairs(left=left, right=right, label=label), place)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -184,9 +186,9 @@ def _read_folder(folder: Path, require: tuple[str, ...], findings: Findings) -> 
     else:
         _note_missing(folder, [FUNCTIONS_FILE, *missing], findings)
     for name, path in paths.items() if table.ids else ():  # else every pair would be called unknown
-        columns = _read_pairs(path, table, findings)
-        if columns is not None:
-            raw[name] = to_split([(path.name, columns)])
+        split = _read_pairs(path, table, findings)
+        if split is not None:
+            raw[name] = split
     return table, raw
 
 
@@ -272,7 +274,7 @@ def id_fault(id_: str) -> str:
     return ""
 
 
-def _read_pairs(path: Path, table: FunctionTable, findings: Findings) -> Columns | None:
+def _read_pairs(path: Path, table: FunctionTable, findings: Findings) -> RawSplit | None:
     """Rows of a pair file in blocks, plain ones as arrays; None where nothing can be read."""
     name, before = path.name, n_unreadable(findings)
     lines, parts = _PairLines(name, table, findings), []
@@ -290,7 +292,7 @@ def _read_pairs(path: Path, table: FunctionTable, findings: Findings) -> Columns
     if crlf:
         findings.add("crlf", name, None, "", n=crlf)
     _end_file(path, rows, before, findings)
-    return Columns(*map(np.concatenate, zip(*parts, strict=True))) if rows else None
+    return to_split([(name, part) for part in parts]) if rows else None
 
 
 def plain_pairs(block: bytes, first_line: int, index: dict[str, int]) -> Columns | None:
