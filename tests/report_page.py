@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.reports.page import Report
+from nbhelpers.reports.rendering import Report
 from nbhelpers.reports.writing import report
 
 

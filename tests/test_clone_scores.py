@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from contexts import make_context
 
+from nbhelpers.common.result_files import Record, Result
 from nbhelpers.data import ClonePairs
 from nbhelpers.jobs import clones
 from nbhelpers.metrics.pairs import best_threshold
 from nbhelpers.metrics.predictions import PredictionWriter, Sink, read_predictions
-from nbhelpers.reports import text
+from nbhelpers.reports import sections
+from nbhelpers.reports.facts import RunFacts
 from nbhelpers.runs.run import Run
 
 IDS = [f"id {n}" for n in range(40)]
@@ -128,9 +130,10 @@ def test_the_result_says_what_became_of_the_data_flow() -> None:
     table = SimpleNamespace(node_offsets=np.array([0, 3, 3, 9]))
     found = clones._data_flow(settings, table)
     assert found["mean_nodes"] == 3.0 and found["functions_without_nodes"] == 1
-    facts = SimpleNamespace(get=lambda *keys: found if keys == ("model", "data_flow") else None)
-    told = text._data_flow(facts)
-    assert told == (
+    result = Result.model_validate({"job": "clones", "model": {"data_flow": found}})
+    run = Run(Path("none"))
+    facts = RunFacts(run=run, status="finished", result=result, saved=Record(), events=[])
+    assert sections.citation(facts)["data flow"] == (
         "3 nodes per function on average, 1 functions without any; room for 128; checkpoint grammar"
     )
     settings.data_flow_length = None

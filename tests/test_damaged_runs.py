@@ -20,15 +20,10 @@ from typer.testing import CliRunner
 from nbhelpers.cli.app import app
 from nbhelpers.common.result_files import Result
 from nbhelpers.errors import ConfigError, DataError, NbhelpersError
-from nbhelpers.presets.jobs import resolve
 from nbhelpers.reports.blocks import Figure, walk
 from nbhelpers.reports.facts import read_facts
-from nbhelpers.reports.figures import save_plots
-from nbhelpers.reports.html import body
-from nbhelpers.reports.rendering import as_html, as_text
-from nbhelpers.reports.sections import spec_of
-from nbhelpers.reports.text import as_text as old_text
-from nbhelpers.reports.writing import compose, frames, make_tables, report
+from nbhelpers.reports.rendering import as_html, as_text, frames
+from nbhelpers.reports.writing import compose, report
 from nbhelpers.runs.events import read_events
 from nbhelpers.runs.progress import Progress
 from nbhelpers.runs.run import STATUSES, Run, list_runs
@@ -77,10 +72,6 @@ def read_everything(folder: Path) -> str:
     found = list_runs(folder.parent)
     found.rows()
     shown = found._repr_html_() + Run(folder)._repr_html_()
-    if not hasattr(resolve(spec_of(facts).report), "blocks"):
-        tables = make_tables(facts)
-        old_text(facts, tables, "page")
-        return shown + body(facts, tables, {})
     summary, blocks = compose(facts)
     frames(blocks)
     as_text(summary, blocks, "page")
@@ -88,9 +79,6 @@ def read_everything(folder: Path) -> str:
 
 
 def draw_all(facts: Any) -> None:
-    if not hasattr(resolve(spec_of(facts).report), "blocks"):
-        save_plots(facts)
-        return
     summary, blocks = compose(facts)
     for picture in [summary.picture, *walk(blocks)]:
         if isinstance(picture, Figure):
@@ -288,7 +276,7 @@ def test_a_prediction_with_values_of_another_kind_is_named(
     rest = '"row": 0, "id1": "a", "id2": "b", "p_reversed": null, "prediction": 1'
     line = f'{{"split": "test", "label": {label}, "p": {p}, {rest}}}\n'
     (folder / "predictions.jsonl").write_text(line)
-    with pytest.raises(DataError, match="line 1: not a prediction of a pair"):
+    with pytest.raises(DataError, match=r"predictions\.jsonl, line 1: not a prediction"):
         report(folder, show=False)
 
 

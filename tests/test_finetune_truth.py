@@ -23,6 +23,7 @@ from finetune_on_disk import generations, result, write_finetune
 from study_on_disk import write_study
 
 from nbhelpers.budget.time_model import training_rows
+from nbhelpers.common.result_files import Result
 from nbhelpers.data.coding_tasks import CodingTask, solution
 from nbhelpers.errors import Stopped
 from nbhelpers.hardware.detection import plan_hardware
@@ -35,7 +36,7 @@ from nbhelpers.jobs.measure import Clock, GpuWatch, told_energy
 from nbhelpers.jobs.models import causal_forward
 from nbhelpers.metrics.generation import score_generations
 from nbhelpers.presets.loading import load_preset
-from nbhelpers.reports.finetune_tables import unlike
+from nbhelpers.reports.against_base import unlike
 from nbhelpers.reports.study import doubts
 from nbhelpers.runs.events import phase_seconds, read_events
 from nbhelpers.runs.run import write_json
@@ -222,12 +223,12 @@ def test_a_base_that_no_seed_made_serves_every_seed():
         for each in (ours, base):
             each["settings"]["model"] = model
             each["model"]["random_weights"] = is_random
-        assert (unlike(ours, base) == "") is is_same
+        assert (unlike(*map(Result.model_validate, (ours, base))) == "") is is_same
     for each in (ours, base):
         each["settings"]["model"] = "gemma-2-2b"
-    assert "rows of another seed" in unlike(ours, base)
+    assert "rows of another seed" in unlike(*map(Result.model_validate, (ours, base)))
     base["seed"] = ours["seed"]
-    assert unlike(ours, base) == ""
+    assert unlike(*map(Result.model_validate, (ours, base))) == ""
 
 
 def test_a_study_says_which_runs_answer_on_a_base_in_4_bits(tmp_path: Path):
@@ -244,18 +245,15 @@ def test_a_study_says_which_runs_answer_on_a_base_in_4_bits(tmp_path: Path):
 
 
 def test_a_report_says_that_a_quantised_run_is_compared_with_a_base_that_is_not(tmp_path: Path):
-    from nbhelpers.reports.facts import read_facts
-    from nbhelpers.reports.finetune import cautions
-    from nbhelpers.runs.run import Run
+    from nbhelpers.reports.writing import report
 
     rows = generations()
     for name in ("base", "qlora-r16"):
         data = result(name)
         data["model"]["quantised"] = name != "base"
         write_finetune(tmp_path / name, data=data, rows=rows)
-    said = {n: cautions(read_facts(Run(tmp_path / n))) for n in ("base", "qlora-r16")}
-    assert any("base in 4 bits" in text for text in said["qlora-r16"])
-    assert not any("4 bits" in text for text in said["base"])
+    said = {n: report(tmp_path / n, show=False).text for n in ("base", "qlora-r16")}
+    assert "base in 4 bits" in said["qlora-r16"] and "4 bits" not in said["base"]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ def _tree(tmp_path: Path, files: dict[str, str]) -> Path:
             "    from nbhelpers.runs.run import Run\n",
             "budget must not import runs",
         ),
-        ("jobs/loop.py", "from nbhelpers.reports.html import body\n", "jobs must not import"),
+        (
+            "jobs/loop.py",
+            "from nbhelpers.reports.rendering import as_html\n",
+            "jobs must not import",
+        ),
         ("simulate/step.py", "from ..jobs import loop\n", "simulate must not import jobs"),
         ("runs/run.py", "import yaml\n", "alone reads YAML"),
         ("novelty.py", "", "no place"),
@@ -114,7 +118,7 @@ def test_heavy_imports_are_allowed_inside_functions_and_for_typing(tmp_path: Pat
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas\n"
         "def f():\n    import matplotlib\n    from nbhelpers.runs.run import Run\n"
     )
-    assert lint_code.problems(_tree(tmp_path, {"reports/tables.py": source})) == []
+    assert lint_code.problems(_tree(tmp_path, {"reports/figures.py": source})) == []
 
 
 def test_the_folders_are_those_of_the_picture() -> None:

@@ -286,7 +286,7 @@ def test_running_out_of_memory_names_the_phase_and_the_step(monkeypatch):
 def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
     old = report(write_run(tmp_path / "old"), show=False)
     assert not {n for n in old.tables if n.startswith("memory_")} - {"memory_lines"}
-    assert "memory_phases" not in old.plots and "an estimate by formulas" in old.text
+    assert "an estimate by formulas" in old.text
     data = result(split_scores(1), split_scores(2))
     data["memory"] |= {
         "phases": phase_rows({"forward": 110 * MIB}, [{"forward": 100 * MIB, "load": MIB}]),
@@ -308,7 +308,8 @@ def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):
     assert new.tables["memory_alive"]["total_bytes"].tolist() == [16]
     text = new.text.replace("\n", " ")
     assert "+10.0 % (forward)" in text and OF_DATA in text and "memory_snapshot.json" in text
-    assert "a simulation of the largest batch" in text and "memory_phases" in new.plots
+    assert "a simulation of the largest batch" in text
+    assert "Below: the peak of each phase." in new.html and "Below: the" not in old.html
     data["memory"] |= {"phases": [{"phase": "load", "measured_bytes": 5}], "basis": None}
     only = report(write_run(tmp_path / "only", data=data), show=False)
     assert "measured only" in only.text

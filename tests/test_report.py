@@ -17,7 +17,7 @@ from nbhelpers.common.formatting import GIB
 from nbhelpers.errors import ConfigError
 from nbhelpers.presets.jobs import CLONES
 from nbhelpers.reports.facts import read_facts
-from nbhelpers.reports.page import Report
+from nbhelpers.reports.rendering import Report
 from nbhelpers.reports.writing import report
 
 pytestmark = pytest.mark.slow  # pages are written and plots drawn
@@ -272,7 +272,7 @@ def test_show_writes_the_text_once(finished: Path, capsys: pytest.CaptureFixture
 def test_a_run_is_named_by_path_or_by_anything_that_has_one(finished: Path, form: str) -> None:
     forms = {"text": str(finished), "path": finished, "object": SimpleNamespace(path=finished)}
     forms["file"] = finished / "result.json"
-    assert read_facts(forms[form]).get("run_id") == finished.name
+    assert read_facts(forms[form]).result.run_id == finished.name
 
 
 def test_a_failed_run_reports_its_error_and_what_is_known(tmp_path: Path) -> None:

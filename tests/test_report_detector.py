@@ -17,8 +17,7 @@ from nbhelpers.reports.blocks import Table, Text, walk
 from nbhelpers.reports.detector import blocks, summary
 from nbhelpers.reports.facts import RunFacts
 from nbhelpers.reports.figures_detector import edits_figure, loss_figure, read_scored, roc_figure
-from nbhelpers.reports.page import Report
-from nbhelpers.reports.rendering import as_html, as_text
+from nbhelpers.reports.rendering import Report, as_html, as_text
 from nbhelpers.reports.writing import report
 from nbhelpers.runs.progress import Progress
 from nbhelpers.runs.run import Run, RunResult, list_runs

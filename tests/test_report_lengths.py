@@ -9,7 +9,7 @@ import pytest
 from finetune_on_disk import write_finetune
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.reports.figures_jobs import show_lengths
+from nbhelpers.reports.lengths import show_lengths
 
 
 def test_lengths_are_bars_of_text_and_a_picture(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from nbhelpers.presets.loading import load_preset
 from nbhelpers.presets.parameters import parse_assignments
 from nbhelpers.presets.preset import Preset
 from nbhelpers.reports.facts import read_facts
+from nbhelpers.reports.sections import predicted_time
 from nbhelpers.reports.study import OTHERS, other_gpus
-from nbhelpers.reports.tables import predicted_time
 from nbhelpers.runs.run import Run, write_json
 from nbhelpers.runs.studies import StudyFolder, open_study
 from nbhelpers.runs.study_plan import FINISHED, Study, plan_study, saved_time
@@ -286,8 +286,8 @@ def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_
     folder.begin()
     found = open_study(study.id, tmp_path)
     base, r8 = found.cells()
-    assert (base["time"], base["predicted time"]) == ("31 s", "")
-    assert r8["predicted time"] == study.rows[1].time.words() and r8["time"] == "10 s"
+    assert (str(base["time_s"]), str(base["predicted_time"])) == ("31 s", "")
+    assert str(r8["predicted_time"]) == study.rows[1].time.words() and str(r8["time_s"]) == "10 s"
     assert found.table.set_index("run").loc["base", ["time_s", "pretrain_s"]].tolist() == [31, 24]
     note = "Times leave out the pre-training of the smoke model, done once for all runs"
     note += " (24 s in base)."

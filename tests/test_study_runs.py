@@ -86,7 +86,7 @@ def test_five_runs_one_of_which_fails_are_compared_and_gone_on_with(
     assert "syntax accuracy, r8 against base: better (+0.438 [" in text
     assert "syntax accuracy, r32 against r8: within noise (+0.031 [" in text
     assert found.compare("bleu", baseline="r8")["against"]["base"]["verdict"] == "worse"
-    assert "0.808 [0.708, 0.908]" in text and "r16: OutOfMemory: it was too much" in text
+    assert "0.808 (0.708 to 0.908)" in text and "r16: OutOfMemory: it was too much" in text
     assert "2.0" in text and ">r32</td>" in found._repr_html_()
 
     monkeypatch.delenv("FAKE_FAIL")

@@ -129,15 +129,18 @@ def _line(tag: str, texts: Iterable[str], styles: Sequence[str]) -> str:
 
 
 def _widths(texts: list[list[str]], is_right: list[bool], width: int | None) -> list[int]:
-    """Return the columns' widths; those of text shrink, the widest first, where a line is long."""
+    """Return the columns' widths; those of text shrink, the widest first, where all then fit."""
     widths = [max(len(row[at]) for row in texts) for at in range(len(texts[0]))]
-    shrinkable = [at for at, right in enumerate(is_right) if not right]
-    while width and sum(widths) + 2 * (len(widths) - 1) > width and shrinkable:
-        widest = max(shrinkable, key=lambda at: widths[at])
-        if widths[widest] <= LEAST:
-            break
-        widths[widest] -= 1
-    return widths
+    if width is None:
+        return widths
+    shrunk, gaps = list(widths), 2 * (len(widths) - 1)
+    shrinkable = [at for at, right in enumerate(is_right) if not right and widths[at] > LEAST]
+    while sum(shrunk) + gaps > width and shrinkable:
+        widest = max(shrinkable, key=lambda at: shrunk[at])
+        if shrunk[widest] <= LEAST:
+            return [min(own, width - widths[0] - 2) if at else own for at, own in enumerate(widths)]
+        shrunk[widest] -= 1
+    return shrunk
 
 
 def _parts(widths: list[int], width: int | None) -> list[list[int]]:

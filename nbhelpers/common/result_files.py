@@ -330,6 +330,8 @@ class Settings(Part):
     model: Text = None
     data: Text = None
     method: Text = None
+    lora_r: Whole = None
+    evaluate: Text = None
     seq_len: Whole = None
     global_batch_size: Whole = None
     max_new_tokens: Whole = None
@@ -363,6 +365,7 @@ class ModelFacts(Part):
     parameters: Number = None
     random_weights: Plain = None
     compiled: Plain = None
+    quantised: Plain = None
     loss: Plain = None
     data_flow: DataFlow = DataFlow()
     parity: dict[str, Any] = {}
@@ -581,6 +584,7 @@ class Sandbox(Part):
     held: list[str] = []
     passed: list[str] = []
     warning: Text = None
+    refusal: Text = None  # why no program was run
 
 
 class Result(JsonFile):

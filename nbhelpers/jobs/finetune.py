@@ -96,8 +96,9 @@ def build_data(context: RunContext) -> Inputs:
             f"The training texts are not sound: {'; '.join(problems)}.",
             fix="check the tokenizer's special tokens and the template",
         )
-    tasks = _tasks(context, data, tokenizer)
-    return Inputs(data=data, tables=tables, tokenizer=tokenizer, tasks=tasks)
+    refusal = _refusal(context)
+    tasks = {} if refusal else _tasks(context, data, tokenizer)
+    return Inputs(data=data, tables=tables, tokenizer=tokenizer, tasks=tasks, refusal=refusal)
 
 
 def _tell_cut(context: RunContext, tables: dict[str, TextTable]) -> None:
@@ -115,15 +116,22 @@ def _tell_cut(context: RunContext, tables: dict[str, TextTable]) -> None:
         )
 
 
+def _refusal(context: RunContext) -> str:
+    """Say why generated programs are not run here, though asked for; nothing where they are."""
+    if context.settings.evaluate != "all":
+        return ""
+    may, reason = tasks_may_run(context.settings)
+    if may:
+        return ""
+    context.warn(f"pass@1 is not measured: {reason}")
+    return reason
+
+
 def _tasks(
     context: RunContext, data: InstructionData, tokenizer: Any
 ) -> dict[str, list[CodingTask]]:
     s = context.settings
     if s.evaluate != "all":
-        return {}
-    may, reason = tasks_may_run(s)
-    if not may:
-        context.warn(f"pass@1 is not measured: {reason}")
         return {}
     return {
         name: load_tasks(

@@ -69,9 +69,16 @@ def evaluate_all(
         "scores": _scores(context, rows, adapted),
         "throughput": _throughput(context, adapted, training),
         "energy": training.energy if training else None,
-        "sandbox": running.describe() if inputs.tasks else None,
+        "sandbox": _sandbox(inputs),
     }
     outcome.write_result(context, training, ranks, parts)
+
+
+def _sandbox(inputs: Inputs) -> dict[str, Any] | None:
+    """Return how programs were kept apart from the machine, or why none was run."""
+    if inputs.tasks:
+        return running.describe()
+    return {"refusal": inputs.refusal} if inputs.refusal else None
 
 
 def _questions(context: RunContext, inputs: Inputs) -> list[_Question]:

@@ -48,12 +48,16 @@ MOST_NAMED = 8  # samples in a message
 
 @dataclass(slots=True, kw_only=True)
 class Inputs:
-    """The data of one run: texts, their tokens by split, and the problems of pass@1."""
+    """The data of one run: texts, their tokens by split, and the problems of pass@1.
+
+    `refusal` says why no program is run here, where problems were asked for.
+    """
 
     data: InstructionData
     tables: dict[str, TextTable]
     tokenizer: Any
     tasks: dict[str, list[CodingTask]] = field(default_factory=dict)
+    refusal: str = ""
 
 
 class AdapterTask(PlainTask):

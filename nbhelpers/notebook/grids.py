@@ -62,7 +62,7 @@ def show(figure: Figure | None, text: str) -> None:
     """Display a figure as PNG with the same content as text, or the text alone."""
     from IPython.display import display
 
-    from nbhelpers.reports.figures_budget import png
+    from nbhelpers.reports.figures import png
 
     if figure is None:
         print(text)  # noqa: T201 - what a cell shows where nothing can be drawn

@@ -200,7 +200,8 @@ class PresetPicker:
             view = {"version_major": 2, "version_minor": 0, "model_id": box.root.model_id}
             display({WIDGET: view, "text/plain": repr(self)}, raw=True)
             return
-        from nbhelpers.reports.figures_budget import budget_bars, png
+        from nbhelpers.reports.figures import png
+        from nbhelpers.reports.figures_budget import budget_bars
 
         answer = self.answer
         page = answer_html(answer) + details_html(answer) + lines_html(answer)
@@ -310,7 +311,8 @@ class PickerBox:
 
     def show(self, answer: Answer, *, waiting: bool = False) -> None:
         """Draw an answer."""
-        from nbhelpers.reports.figures_budget import budget_bars, png
+        from nbhelpers.reports.figures import png
+        from nbhelpers.reports.figures_budget import budget_bars
 
         self.answer.value = answer_html(answer, waiting=waiting)
         self.details.value = details_html(answer)

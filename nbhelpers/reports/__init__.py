@@ -4,7 +4,7 @@ from nbhelpers.common.lazy import exports
 
 _HOMES = {
     "audit": "audits",
-    "show_lengths": "figures_jobs",
+    "show_lengths": "lengths",
 }
 __all__ = list(_HOMES)
 __getattr__, __dir__ = exports(__name__, _HOMES)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.common.formatting import count
 from nbhelpers.data.audit import TITLES
 from nbhelpers.data.audit import Audit as Measured
 from nbhelpers.data.audit import audit as measure
-from nbhelpers.reports.facts import shown
-from nbhelpers.reports.figures import BLACK, BLUE, GREY, ORANGE, panels
-from nbhelpers.reports.page import STYLE, page, paragraph, section, table_of
+from nbhelpers.reports.blocks import Block, KeyFigure, Section, Summary, Table, texts
+from nbhelpers.reports.blocks import Figure as Picture
+from nbhelpers.reports.figures import BLACK, BLUE, GREY, ORANGE, panels, png
+from nbhelpers.reports.rendering import as_html
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -116,36 +116,45 @@ class Audit(Measured):
         """Write the audit as one HTML page and return where."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(f"Audit of {self.facts['source']}", self._repr_html_()), "utf-8")
+        path.write_text(self._page(f"Audit of {self.facts['source']}"), "utf-8")
         return path
 
     def _repr_html_(self) -> str:
-        tables = self.tables
-        parts = [f"<h1>{html.escape(repr(self))}</h1>", self._findings(), self._image()]
-        parts += [_table(name, tables) for name in FIRST_TABLES]
-        rest = "".join(_table(name, tables) for name in tables if name not in FIRST_TABLES)
-        parts.append(f"<details><summary>All other tables</summary>{rest}</details>")
-        return shown(f'<div class="nbh"><style>{STYLE}</style>{"".join(parts)}</div>')
+        return self._page()
 
-    def _findings(self) -> str:
+    def _page(self, page_title: str = "") -> str:
+        drawn = self.figure()
+        images = {} if drawn is None else {"audit": png(drawn)}
+        return as_html(self._summary(), self._blocks(), images, page_title=page_title)
+
+    def _summary(self) -> Summary:
         if self.is_hopeless:
-            verdict = "A detector trained on these data would measure something else, because:"
+            verdict = "A detector trained on these data would measure something else."
         else:
             verdict = "Nothing that was looked for makes these data useless."
-        reasons = "".join(paragraph(reason, "bad") for reason in self.reasons)
-        listed = "".join(f"<li>{html.escape(text)}</li>" for text in self.warnings)
-        warned = section("Warnings", f"<ul>{listed}</ul>" if listed else "")
-        return paragraph(verdict, "lead") + reasons + warned
+        rows = {label: n for label, n in self.facts["classes"].items() if n}
+        return Summary(
+            title=repr(self),
+            verdict=verdict,
+            alarms=self.reasons,
+            figures=[KeyFigure(f"{label} rows", count(n)) for label, n in rows.items()],
+            picture=Picture("audit", CAPTION, self.figure),
+        )
 
-    def _image(self) -> str:
-        figure = self.figure()
-        if figure is None:
-            return ""
-        drawn = io.BytesIO()
-        figure.savefig(drawn, dpi=90, metadata={"Software": None})
-        data = base64.b64encode(drawn.getvalue()).decode()
-        image = f'<img alt="{CAPTION}" src="data:image/png;base64,{data}">'
-        return f"<figure>{image}<figcaption>{CAPTION}</figcaption></figure>"
+    def _blocks(self) -> list[Block]:
+        frames = self.tables
+        first = [_table(name, frames[name]) for name in FIRST_TABLES if name in frames]
+        rest = [_table(name, frames[name]) for name in frames if name not in FIRST_TABLES]
+        warned = Section("Warnings", texts(self.warnings), "warnings", is_open=True)
+        return [warned, *first, Section("All other tables", rest, "rest")]
+
+
+def _table(name: str, frame: pd.DataFrame) -> Section:
+    rows = [
+        {key: None if value != value else value for key, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
+    return Section(TITLES[name], [Table(name, rows)], name, is_open=name == "classes")
 
 
 def audit(
@@ -164,7 +173,3 @@ def audit(
     """
     findings = measure(data, revision=revision, canonical=canonical, known_humans=known_humans)
     return Audit.from_dict(findings.to_dict())
-
-
-def _table(name: str, tables: Any) -> str:
-    return section(TITLES[name], table_of(tables[name])) if name in tables else ""

@@ -121,7 +121,7 @@ def _main_score(name: str, scores: Split) -> KeyFigure:
 
 def _caveat(facts: RunFacts) -> str:
     if facts.is_sample:
-        return sections.sample_caveat(facts)
+        return sections.sample_caveat(facts.result)
     if not facts.result.scores:
         return ""
     if _is_bigclonebench(facts):

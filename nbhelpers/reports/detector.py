@@ -337,7 +337,7 @@ def _mrr_figure(facts: RunFacts) -> KeyFigure | None:
 
 def _caveats(facts: RunFacts) -> list[str]:
     """Return what to hold against the verdict, the first of which opens the report."""
-    sample = [sections.sample_caveat(facts)] if facts.is_sample else []
+    sample = [sections.sample_caveat(facts.result)] if facts.is_sample else []
     return [*filter(None, sample), *_elsewhere(facts), *sections.random_start(facts)]
 
 

@@ -1,43 +1,33 @@
-"""What a report knows: the run folder read once, complete or not, and how numbers are written."""
+"""What a report knows: the run folder read once, complete or not."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nbhelpers.common.files import expanded, is_file, is_folder
-from nbhelpers.common.result_files import Record, Result
+from nbhelpers.common.result_files import Budget, Record, Result, Similarity
 from nbhelpers.errors import ConfigError
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.runs.events import phase_seconds
 from nbhelpers.runs.run import Run
 
+SAMPLE = "smoke"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RunFacts:
-    """The result where there is one, else what the record and the events tell so far."""
+    """The result where there is one, else what the record and the events tell so far.
+
+    Facts are read once and are equal to themselves alone, so that what is computed from them can be
+    cached.
+    """
 
     run: Run
     status: str
     result: Result
     saved: Record
     events: list[dict[str, Any]]
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The result as plain values."""
-        return self.result.raw
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return self.saved.raw
-
-    def get(self, *keys: str) -> Any:
-        """Return a nested value of the result, or None where any part of the way is missing."""
-        return dig(self.data, *keys)
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one type, by time."""
@@ -46,54 +36,36 @@ class RunFacts:
     @property
     def job(self) -> str:
         """The job of the run."""
-        return str(self.get("job") or self.record.get("job") or "")
+        return str(self.result.job or self.saved.job or "")
 
     @property
     def adapter(self) -> str:
         """The short name of what a fine-tuning trains, such as `r16`; nothing for other jobs."""
         if self.job not in JOBS or not JOBS[self.job].has_adapters:
             return ""
-        method, rank = self.get("settings", "method"), self.get("settings", "lora_r")
+        method, rank = self.result.settings.method, self.result.settings.lora_r
         planned = {"lora": f"r{rank}", "qlora": f"qlora-r{rank}"}.get(str(method), method)
-        return str(self.get("adapter", "name") or planned or "")
+        return str(self.result.adapter.name or planned or "")
 
     @property
-    def budget(self) -> dict[str, Any]:
+    def budget(self) -> Budget:
         """The budget before the run; none for an evaluation, whose budget is that of training."""
-        return {} if self.is_evaluation else self.get("budget") or {}
-
-    @property
-    def predicted_lines(self) -> list[dict[str, Any]]:
-        """The prediction for the largest batch of the data, by part, as the budget's lines."""
-        return self.get("memory", "predicted_lines") or []
+        return Budget() if self.is_evaluation else self.result.budget
 
     @property
     def is_evaluation(self) -> bool:
         """Whether the run scored a checkpoint and trained nothing."""
-        return self.get("mode") == "evaluate"
+        return self.result.mode == "evaluate"
 
     @property
     def is_sample(self) -> bool:
         """Whether the data is the sample that comes with this project."""
-        return "smoke" in (self.get("data", "source"), self.get("settings", "data"))
+        return SAMPLE in (self.result.data.source, self.result.settings.data)
 
     @property
     def is_complete(self) -> bool:
         """Whether there is a result to report on."""
-        return bool(self.get("scores") or self.get("similarity"))
-
-
-def dig(data: Any, *keys: str) -> Any:
-    """Return a nested value, or None where any part of the way is missing.
-
-    >>> dig({"a": {"b": 1}}, "a", "b"), dig({"a": None}, "a", "b")
-    (1, None)
-    """
-    for key in keys:
-        if not isinstance(data, Mapping):
-            return None
-        data = data.get(key)
-    return data
+        return bool(self.result.scores) or self.result.similarity != Similarity()
 
 
 def read_facts(run_or_result: Any) -> RunFacts:
@@ -130,6 +102,7 @@ def read_facts(run_or_result: Any) -> RunFacts:
 def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
     """Build the part of a result that a run without one has left in its record and events."""
     preset = record.get("preset") or {}
+    settings = preset.get("settings") or {}
     steps = [event for event in events if event.get("type") == "step"]
     data: dict[str, Any] = {
         "run_id": record.get("run_id"),
@@ -137,13 +110,13 @@ def _so_far(record: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, A
         "mode": record.get("mode"),
         "preset": preset.get("name"),
         "settings": preset.get("settings"),
-        "seed": dig(preset, "settings", "seed"),
+        "seed": settings.get("seed"),
         "plan": record.get("plan"),
         "budget": record.get("budget"),
         "versions": record.get("versions"),
         "git_commit": record.get("git_commit"),
         "command": record.get("command"),
-        "model": {"name": dig(preset, "settings", "model")},
+        "model": {"name": settings.get("model")},
         "warnings": [e.get("message", "") for e in events if e.get("type") == "warning"],
         "timing": _phase_times(events),
     }
@@ -175,34 +148,3 @@ def _phase_times(events: list[dict[str, Any]]) -> dict[str, float]:
     """Return seconds by phase of rank 0, over all attempts."""
     times = {f"{name}_s": seconds for name, seconds in phase_seconds(events).items()}
     return times | ({"total_s": sum(times.values())} if times else {})
-
-
-# Invisible, or able to move what is read: control characters but tab and line feed, the marks that
-# turn the direction of writing, and halves of characters, which no stream can write.
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def shown(text: str) -> str:
-    """Return a text of unknown origin with what could act on a terminal or page made visible.
-
-    >>> shown("a\\x1b[31mred"), shown("caf\u00e9\\n"), shown("\\ud800")
-    ('a\\\\x1b[31mred', 'caf\u00e9\\n', '\\\\ud800')
-    """
-    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def known(value: Any) -> Any:
-    """Return a cell of a DataFrame, None where pandas holds a missing value."""
-    return None if value is None or value != value else value
-
-
-def score(value: float | None) -> str:
-    """Write a score with three decimals; an undefined one says so."""
-    return "undefined" if value is None else f"{value:.3f}"
-
-
-def interval(edges: Any) -> str:
-    """Write an interval as `0.931 to 0.962`, or nothing where there is none."""
-    if not edges or len(edges) != 2 or None in edges:
-        return ""
-    return f"{edges[0]:.3f} to {edges[1]:.3f}"

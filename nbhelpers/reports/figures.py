@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbhelpers.common.formatting import GIB
-from nbhelpers.presets.jobs import CLONES, JOBS, resolve
-from nbhelpers.reports.facts import RunFacts, dig
+from nbhelpers.common.formatting import GIB, MIB
+from nbhelpers.common.result_files import Lengths, Memory, PhaseMemory, Result, Split, Step
+from nbhelpers.metrics.registry import FINETUNE_SCORES, TITLES
+from nbhelpers.reports.facts import RunFacts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,57 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# ------------------------------------------------------------------------------------------------
-# A figure of predicted beside measured memory, by phase.
-
-
-PHASES_CAPTION = (
-    "Peak memory of each phase: predicted, where there is a prediction, beside measured."
-)
-HEIGHT = 0.38  # of a bar; two stand side by side
-
-
-def phases_figure(facts: RunFacts) -> Figure | None:
-    """Draw the peak of each phase, predicted beside measured."""
-
-    rows = [r for r in facts.get("memory", "phases") or [] if r.get("measured_bytes")]
-    if not rows:
-        return None
-    most = max(max(r["measured_bytes"], r.get("predicted_bytes") or 0) for r in rows)
-    unit, name = (GIB, "GiB") if most >= GIB else (2**20, "MiB")
-    figure, (axis,) = panels(1, height=1.4 + 0.35 * len(rows))
-    for at, row in enumerate(rows):
-        axis.barh(at + HEIGHT / 2, row["measured_bytes"] / unit, height=HEIGHT, color=GREY)
-        if row.get("predicted_bytes"):
-            size = row["predicted_bytes"] / unit
-            axis.barh(at - HEIGHT / 2, size, height=HEIGHT, color=BLUE)
-        if row.get("error_percent") is not None:
-            text = f" {row['error_percent']:+.1f} %"
-            axis.annotate(text, (row["measured_bytes"] / unit, at + HEIGHT / 2), va="center")
-    axis.set_yticks(range(len(rows)), [str(row.get("phase")) for row in rows])
-    axis.invert_yaxis()
-    axis.margins(x=0.12)
-    axis.set(xlabel=f"peak memory ({name})")
-    _legend(axis, {"predicted": BLUE, "measured": GREY}, BLACK)
-    return figure
-
-
-def _legend(axis: Any, colours: Mapping[str, str], edge: str) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
-    axis.legend(handles=handles, fontsize=7.5, loc="lower right", labelcolor=edge)
-
-
-# ------------------------------------------------------------------------------------------------
-# The figures of a report: drawn from the facts, for eyes that mix up red and green as well.
-#
 # Each maker returns a matplotlib figure, or None when the run holds nothing to draw. Figures are
 # built without pyplot, so that no backend and no global state is involved. Colours: Okabe and Ito.
-
-
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 YELLOW, SKY, BLACK = "#E69F00", "#56B4E9", "#222222"
+DASHES = ("-", "--", ":", "-.")
+FEW_POINTS = 12  # each of which is marked
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
 BASELINES = {
     "always_yes": "always yes",
@@ -77,47 +34,26 @@ BASELINES = {
 MARKS = {"always_yes": "s", "identifier_overlap": "^", "tfidf_mlp": "D"}
 MAX_POINTS = 2000
 BUDGET = "budget before the run"
-CAPTIONS = {
-    "loss": "Training loss per logged step, and F1 on valid while training.",
-    "memory": "Memory predicted for the largest batch of the data, by part, beside the measured "
-    "peak. Thin: the budget before the run, for the longest possible batch.",
-    "gpu": "GPU utilisation over the run.",
-    "memory_phases": PHASES_CAPTION,
+HEIGHT = 0.38  # of a bar; two stand side by side
+# A cause of memory keeps its colour and hatch in every figure; what is not named takes the rest.
+CAUSES: dict[str, tuple[str, str]] = {
+    "weights": (BLUE, ""),
+    "adapters": (SKY, ""),
+    "gradients": (ORANGE, ""),
+    "optimizer": (YELLOW, ""),
+    "activations": (GREEN, ""),
+    "logits and loss": (PURPLE, ""),
+    "loss": (PURPLE, ""),
+    "attention": (GREEN, "//"),
+    "workspace": (GREY, ""),
+    "workspaces": (GREY, ""),
+    "communication": (ORANGE, "//"),
+    "inputs": (SKY, "//"),
+    "temporaries": (YELLOW, "//"),
+    "cached casts": (BLUE, "//"),
+    "context": (GREY, "//"),
 }
-
-
-BUDGET_CAPTION = (
-    "The budget before the run by part, for the longest possible batch, beside the measured peak."
-)
-
-
-def caption(facts: RunFacts, name: str) -> str:
-    """Return what a figure shows, in words."""
-    own = _report_of(facts).captions()
-    if name in own:
-        return own[name]
-    return memory_caption(facts) if name == "memory" else CAPTIONS[name]
-
-
-def memory_caption(facts: RunFacts) -> str:
-    """Return what the figure of memory shows."""
-    if facts.predicted_lines:
-        return CAPTIONS["memory"]
-    return BUDGET_CAPTION if facts.budget else "The measured peak of memory."
-
-
-def save_plots(facts: RunFacts) -> dict[str, Path]:
-    """Draw what can be drawn into the run folder and return name → PNG file."""
-    return save_figures(
-        facts.run.path,
-        _report_of(facts).figures(facts)
-        | {"memory": memory_figure(facts), "gpu": gpu_figure(facts)}
-        | {"memory_phases": phases_figure(facts)},
-    )
-
-
-def _report_of(facts: RunFacts) -> ModuleType:
-    return resolve(JOBS.get(facts.job, CLONES).report)
+OTHERS = tuple((colour, hatch) for hatch in ("..", "xx") for colour in (BLUE, GREEN, PURPLE, SKY))
 
 
 def save_figures(folder: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
@@ -130,15 +66,27 @@ def save_figures(folder: Path, figures: Mapping[str, Figure | None]) -> dict[str
     return saved
 
 
-def panels(n: int, *, height: float = 3.4, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with n axes in rows of at most `columns`; `height` is that of a row."""
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100, facecolor="white", metadata={"Software": None})
+    return file.getvalue()
+
+
+def panels(
+    n: int, *, height: float = 3.4, columns: int = 2, ratios: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with n axes in rows of at most `columns`.
+
+    `height` is the mean one of a row, in inches; `ratios` are those of the rows' heights.
+    """
     from matplotlib.figure import Figure
 
     columns = min(n, columns)
     rows = -(-n // columns)
-    size = (4.2 * columns if n > 1 else 6.4, height * rows)
+    size = (4.2 * columns if columns > 1 else 6.4, height * rows)
     figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=ratios).flat)
     for axis in axes[n:]:
         axis.remove()
     for axis in axes[:n]:
@@ -148,29 +96,152 @@ def panels(n: int, *, height: float = 3.4, columns: int = 2) -> tuple[Figure, li
     return figure, axes[:n]
 
 
-def loss_figure(facts: RunFacts) -> Figure | None:
-    """Draw loss by optimizer step and, where there were evaluations, F1 on valid."""
-    history = [h for h in facts.get("training", "history") or [] if dig(h, "loss") is not None]
-    evals = [
-        (event["step"], f1)
-        for event in facts.get("training", "evals") or []
-        if (f1 := _eval_f1(event)) is not None and event.get("step", -1) >= 0
-    ]
-    if not history:
+Points = list[tuple[float, float]]
+
+
+def points(steps: Iterable[Step], name: str) -> Points:
+    """Return (step, value) of what each step holds, itself or among its scores."""
+    pairs = [(step.step, getattr(step, name, None), step.scores.get(name)) for step in steps]
+    pairs = [(at, score if value is None else value) for at, value, score in pairs]
+    return [(at, value) for at, value in pairs if at is not None and at >= 0 and value is not None]
+
+
+def line_figure(
+    axes_of: Iterable[tuple[str, Mapping[str, Points]]], *, tops: Mapping[str, float] | None = None
+) -> Figure | None:
+    """Draw values by optimizer step, one axis for each title, a line for each name.
+
+    Args:
+        axes_of: Titles of the axes and their lines; what holds no point is left out.
+        tops: The upper ends of axes, by title; others end where their values do.
+    """
+    drawn = [(title, {n: p for n, p in lines.items() if p}) for title, lines in axes_of]
+    drawn = [(title, lines) for title, lines in drawn if lines]
+    if not drawn:
         return None
-    figure, axes = panels(2 if evals else 1)
-    axes[0].plot([h.get("step") for h in history], [h["loss"] for h in history], color=BLUE)
-    axes[0].set(xlabel="optimizer step", ylabel="loss (mean cross-entropy per pair, nats)")
-    axes[0].set_ylim(bottom=0)
-    if evals:
-        axes[1].plot(*zip(*evals, strict=True), color=ORANGE, marker="o", markersize=4)
-        axes[1].set(xlabel="optimizer step", ylabel="F1 on valid (binary)", ylim=(0, 1.02))
+    figure, axes = panels(len(drawn), columns=3)
+    for axis, (title, lines) in zip(axes, drawn, strict=True):
+        for at, (name, line) in enumerate(lines.items()):
+            style = {"color": CYCLE[at % len(CYCLE)], "linestyle": DASHES[at // len(CYCLE) % 4]}
+            marker = "o" if len(line) <= FEW_POINTS else ""
+            axis.plot(*zip(*line, strict=True), label=plain(name), marker=marker, ms=4, **style)
+        axis.set(xlabel="optimizer step", ylabel=title)
+        axis.set_ylim(bottom=0, top=(tops or {}).get(title))
+        if len(lines) > 1:
+            axis.legend(fontsize=7.5, loc="best")
     return figure
 
 
-def _eval_f1(event: Any) -> float | None:
-    f1 = dig(event, "scores", "f1")
-    return f1 if f1 is not None else dig(event, "f1")
+class Bar(NamedTuple):
+    """A value with its interval in a figure."""
+
+    title: str
+    value: float
+    edges: Sequence[float | None] | None = None
+
+
+def interval_figure(
+    bars_of: Mapping[str, Sequence[Bar]], *, xlabel: str = "", limits: Any = None
+) -> Figure | None:
+    """Draw each value as a point with its interval, the first on top; one axis for each title."""
+    drawn = {title: bars for title, bars in bars_of.items() if bars}
+    if not drawn:
+        return None
+    most = max(map(len, drawn.values()))
+    figure, axes = panels(len(drawn), height=0.9 + 0.3 * most, columns=3)
+    for axis, (title, bars) in zip(axes, drawn.items(), strict=True):
+        for at, bar in enumerate(bars):
+            if bar.edges and None not in bar.edges:
+                axis.plot(bar.edges, [at, at], color=BLUE, linewidth=2, solid_capstyle="butt")
+            axis.plot([bar.value], [at], color=BLACK, marker="o", markersize=5)
+        axis.set_yticks(range(len(bars)), [plain(bar.title) for bar in bars], fontsize=8)
+        axis.set_ylim(len(bars) - 0.5, -0.5)
+        axis.set_title(title, fontsize=9)
+        axis.set(xlim=limits, xlabel=xlabel)
+    return figure
+
+
+def plain(text: str) -> str:
+    """Return a text that a figure shows as it is: `$` begins no formula, nothing is invisible."""
+    return "".join(c if c.isprintable() else "?" for c in text[:60]).replace("$", r"\$")
+
+
+def loss_figure(facts: RunFacts) -> Figure | None:
+    """Draw the loss of clone detection and, where there were evaluations, F1 on valid."""
+    training, f1 = facts.result.training, "F1 on valid (binary)"
+    loss = {"train": points(training.history, "loss")}
+    valid = {"valid": points(training.evals, "f1")}
+    axes_of = [("loss (mean cross-entropy per pair, nats)", loss), (f1, valid)]
+    return line_figure(axes_of if loss["train"] else [], tops={f1: 1.02})
+
+
+def finetune_loss(result: Result) -> Figure | None:
+    """Draw the loss on train and on valid."""
+    lines = {"train": result.training.history, "valid": result.training.evals}
+    losses = {name: points(steps, "loss") for name, steps in lines.items()}
+    return line_figure([("loss (nats per supervised token)", losses)])
+
+
+def finetune_scores(result: Result) -> Figure | None:
+    """Draw every score that is a share, with its interval; BLEU and chrF divided by 100."""
+    bars = []
+    for split, scores in result.scores.items():
+        for name in FINETUNE_SCORES.names(split):
+            value, top = scores.metrics.get(name), FINETUNE_SCORES.metric(name).maximum
+            if value is None or top is None:
+                continue
+            edges = [None if e is None else e / top for e in scores.intervals.get(name) or ()]
+            title = f"{TITLES.get(split, split)}: {TITLES.get(name, name)}"
+            bars.append(Bar(title, value / top, edges))
+    return interval_figure({"": bars}, xlabel="score", limits=(0, 1.02))
+
+
+def study_cost(runs: Mapping[str, tuple[float | None, ...]]) -> Figure | None:
+    """Draw predicted and measured peak bytes, and seconds, of each run by its name."""
+    runs = {name: values for name, values in runs.items() if any(values)}
+    if not runs:
+        return None
+    columns = zip(*runs.values(), strict=True)
+    predicted, measured, seconds = ([value or 0 for value in column] for column in columns)
+    unit, unit_name = size_unit(max(*predicted, *measured))
+    per, title = (60, "min") if max(seconds) >= 600 else (1, "s")
+    figure, (left, right) = panels(2, height=1.2 + 0.4 * len(runs))
+    for shift, name, colour, sizes in (
+        (-1, "predicted", BLUE, predicted),
+        (1, "measured", GREY, measured),
+    ):
+        at = [row + shift * HEIGHT / 2 for row in range(len(runs))]
+        left.barh(at, [s / unit for s in sizes], height=HEIGHT, color=colour, label=name)
+    left.set(xlabel=f"peak memory ({unit_name})")
+    left.legend(fontsize=7.5, loc="lower right")
+    right.barh(range(len(runs)), [s / per for s in seconds], color=ORANGE)
+    right.set(xlabel=f"time of the run ({title})")
+    for axis in (left, right):
+        axis.set_yticks(range(len(runs)), [plain(name) for name in runs], fontsize=8)
+        axis.set_ylim(len(runs) - 0.5, -0.5)
+    return figure
+
+
+def size_unit(largest_bytes: float) -> tuple[int, str]:
+    """Return the unit in which a figure shows sizes, and its name."""
+    return (GIB, "GiB") if largest_bytes >= GIB else (MIB, "MiB")
+
+
+def lengths_figure(lengths: Lengths) -> Figure | None:
+    """Draw the histogram of sample lengths against the length at which samples are cut."""
+    edges, counts = lengths.edges, lengths.counts
+    if not counts or len(edges) != len(counts) + 1 or None in edges or sorted(edges) != edges:
+        return None
+    figure, (axis,) = panels(1, height=2.8)
+    widths = [high - low for low, high in pairwise(edges)]
+    axis.bar(edges[:-1], counts, width=widths, align="edge", color=BLUE, edgecolor="white")
+    if lengths.seq_len is not None:
+        cut = "" if lengths.cut_share is None else f", {lengths.cut_share:.1%} cut"
+        label = f"seq_len {lengths.seq_len:g}{cut}"
+        axis.axvline(lengths.seq_len, color=BLACK, linestyle="--", linewidth=1, label=label)
+        axis.legend(fontsize=7.5, loc="upper right")
+    axis.set(xlabel="tokens (prompt and answer)", ylabel="train samples")
+    return figure
 
 
 def _predictions(facts: RunFacts) -> tuple[np.ndarray, np.ndarray] | None:
@@ -211,7 +282,7 @@ def curves_figure(facts: RunFacts) -> Figure | None:
     tp = np.cumsum(labels[order])[ends]
     called, positives = ends + 1, labels.sum()
     recall, false_rate = tp / positives, (called - tp) / (len(labels) - positives)
-    test = facts.get("scores", "test") or {}
+    test = facts.result.scores.get("test", Split())
     figure, (left, right) = panels(2, height=3.8)
     left.plot(*thinned(recall, tp / called), color=BLUE, label=_area("this model", test, "pr_auc"))
     left.axhline(positives / len(labels), color=GREY, linestyle=":", label="share of clones")
@@ -220,15 +291,15 @@ def curves_figure(facts: RunFacts) -> Figure | None:
     right.plot(*thinned(np.append(0, false_rate), np.append(0, recall)), color=BLUE, label=roc)
     right.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="chance")
     right.set(xlabel="false positive rate", ylabel="recall", xlim=(-0.02, 1.02), ylim=(0, 1.02))
-    _mark_floors(left, right, test, prior=positives / len(labels))
+    _mark_baselines(left, right, test, prior=positives / len(labels))
     for axis in (left, right):
         axis.legend(fontsize=7.5, loc="lower right" if axis is right else "lower left")
     return figure
 
 
-def _mark_floors(left: Axes, right: Axes, test: Mapping[str, Any], *, prior: float) -> None:
-    for colour, (name, values) in zip(CYCLE[1:], (test.get("floors") or {}).items(), strict=False):
-        precision, recall = dig(values, "precision"), dig(values, "recall")
+def _mark_baselines(left: Axes, right: Axes, test: Split, *, prior: float) -> None:
+    for colour, (name, values) in zip(CYCLE[1:], test.floors.items(), strict=False):
+        precision, recall = values.precision, values.recall
         if not precision or recall is None:
             continue
         false_rate = prior * recall * (1 - precision) / (precision * (1 - prior))
@@ -237,8 +308,8 @@ def _mark_floors(left: Axes, right: Axes, test: Mapping[str, Any], *, prior: flo
         right.plot([false_rate], [recall], label=BASELINES.get(name, name), **style)
 
 
-def _area(name: str, scores: Mapping[str, Any], metric: str) -> str:
-    value = dig(scores, "orders", "given", metric)
+def _area(name: str, scores: Split, metric: str) -> str:
+    value = scores.orders.get("given", {}).get(metric)
     title = "average precision" if metric == "pr_auc" else "area"
     return name if value is None else f"{name} ({title} {value:.3f})"
 
@@ -266,7 +337,7 @@ def scores_figure(facts: RunFacts) -> Figure | None:
     for value, name, colour, hatch in ((1, "clone", BLUE, ""), (0, "not a clone", ORANGE, "//")):
         style = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
         left.hist(p[labels == value], bins=bins, label=name, **style)
-    threshold = facts.get("threshold", "value")
+    threshold = facts.result.threshold.value
     if threshold is not None:
         left.axvline(threshold, color=BLACK, linestyle="--", linewidth=1, label="threshold")
     left.set(xlabel="probability of a clone", ylabel="test pairs", yscale="log")
@@ -284,54 +355,103 @@ def scores_figure(facts: RunFacts) -> Figure | None:
     return figure
 
 
+def memory_caption(facts: RunFacts) -> str:
+    """Return what the figure of memory shows."""
+    memory, text = facts.result.memory, "The measured peak of memory."
+    if memory.predicted_lines:
+        text = (
+            "Memory predicted for the largest batch of the data, by part, beside the measured "
+            "peak. Thin: the budget before the run, for the longest possible batch."
+        )
+    elif facts.budget.lines:
+        text = (
+            "The budget before the run by part, for the longest possible batch, beside the "
+            "measured peak."
+        )
+    return f"{text} Below: the peak of each phase." if memory.phases else text
+
+
 def memory_figure(facts: RunFacts) -> Figure | None:
-    """Draw the predicted parts as one bar, the budget as a thin one, the measured peaks as others.
+    """Draw the predicted parts beside the measured peaks; below, both by phase.
 
     Without a prediction for the data, the parts are those of the budget and are named so.
     """
-    predicted, budget = (
-        [line for line in lines or [] if (dig(line, "size_bytes") or 0) > 0]
-        for lines in (facts.predicted_lines, facts.budget.get("lines"))
-    )
-    parts, bars = predicted or budget, _measured_bars(facts)
+    memory, budget = facts.result.memory, facts.budget
+    predicted = [line for line in memory.predicted_lines if line.size_bytes]
+    parts = predicted or [line for line in budget.lines if line.size_bytes]
+    bars, phases = _measured_bars(memory), [p for p in memory.phases if p.measured_bytes]
     if not parts and not bars:
         return None
-    whole = facts.budget.get("total_bytes") if predicted else None
-    largest = max([sum(line["size_bytes"] for line in parts), whole or 0, *(v for _, v in bars)])
-    unit, name = (GIB, "GiB") if largest >= GIB else (2**20, "MiB")
-    figure, (axis,) = panels(1, height=1.6 + 0.4 * (len(bars) + bool(whole)))
-    _stack(axis, "predicted" if predicted else BUDGET, parts, unit=unit)
-    if whole:
-        axis.barh(BUDGET, whole / unit, height=0.25, color=SKY)
-    for title, value in bars:
-        axis.barh(title, value / unit, color=GREY)
-    capacity = facts.budget.get("capacity_bytes")
-    if capacity:
-        axis.axvline(capacity / unit, color=BLACK, linestyle="--", linewidth=1, label="capacity")
-    axis.invert_yaxis()
-    axis.set(xlabel=f"memory ({name})")
-    figure.legend(
-        *axis.get_legend_handles_labels(), fontsize=7.5, ncols=4, loc="outside lower left"
+    whole = budget.total_bytes if predicted else None
+    sizes = [sum(line.size_bytes for line in parts), whole or 0, *bars.values()]
+    unit, name = size_unit(max([*sizes, *(p.predicted_bytes or 0 for p in phases)]))
+    rows = 1 + len(bars) + bool(whole)
+    figure, axes = panels(
+        1 + bool(phases),
+        height=1.3 + 0.2 * (rows + len(phases)),
+        columns=1,
+        ratios=[rows + 1, len(phases) + 1] if phases else None,
     )
+    stack(axes[0], "predicted" if predicted else BUDGET, parts, unit, styles_of(parts))
+    if whole:
+        axes[0].barh(BUDGET, whole / unit, height=0.25, color=SKY)
+    for title, size in bars.items():
+        axes[0].barh(title, size / unit, color=GREY)
+    if budget.capacity_bytes:
+        style = {"color": BLACK, "linestyle": "--", "linewidth": 1, "label": "capacity"}
+        axes[0].axvline(budget.capacity_bytes / unit, **style)
+    axes[0].invert_yaxis()
+    handles = axes[0].get_legend_handles_labels()
+    if phases:
+        _draw_phases(axes[1], phases, unit)
+    axes[-1].set(xlabel=f"memory ({name})")
+    figure.legend(*handles, fontsize=7.5, ncols=4, loc="outside lower left")
     return figure
 
 
-def _stack(axis: Axes, title: str, lines: list[Mapping[str, Any]], *, unit: int) -> None:
+def styles_of(lines: Iterable[Any]) -> dict[str, tuple[str, str]]:
+    """Return colour and hatch of every cause that is drawn, in order of appearance."""
+    names = dict.fromkeys(line.name for line in lines if (line.size_bytes or 0) > 0)
+    odd = [name for name in names if name not in CAUSES]
+    rest = {name: OTHERS[at % len(OTHERS)] for at, name in enumerate(odd)}
+    return {name: CAUSES.get(name) or rest[name] for name in names}
+
+
+def stack(
+    axis: Axes, row: Any, lines: Iterable[Any], unit: int, styles: Mapping[str, tuple[str, str]]
+) -> float:
+    """Draw lines of a budget, each with name and bytes, as one bar; return where it ends."""
     start = 0.0
-    for at, line in enumerate(lines):
-        width = line["size_bytes"] / unit
-        style = {"color": CYCLE[at % len(CYCLE)], "hatch": ("", "//", "..")[at // len(CYCLE) % 3]}
-        axis.barh(title, width, left=start, label=line.get("name"), edgecolor="white", **style)
+    for line in lines:
+        if (line.size_bytes or 0) <= 0:
+            continue
+        (colour, hatch), width = styles[line.name], line.size_bytes / unit
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6}
+        axis.barh(row, width, left=start, height=0.62, label=line.name, **style)
         start += width
+    return start
 
 
-def _measured_bars(facts: RunFacts) -> list[tuple[str, float]]:
-    memory = facts.get("memory") or {}
-    ranks = [rank for rank in memory.get("per_rank") or [] if dig(rank, "peak_allocated_bytes")]
+def _draw_phases(axis: Axes, phases: Sequence[PhaseMemory], unit: int) -> None:
+    for at, phase in enumerate(phases):
+        measured = phase.measured_bytes / unit
+        axis.barh(at + HEIGHT / 2, measured, height=HEIGHT, color=GREY)
+        axis.barh(at - HEIGHT / 2, (phase.predicted_bytes or 0) / unit, height=HEIGHT, color=BLUE)
+        if phase.error_percent is not None:
+            text = f" {phase.error_percent:+.1f} %"
+            axis.annotate(text, (measured, at + HEIGHT / 2), va="center", fontsize=8)
+    axis.set_yticks(range(len(phases)), [str(phase.phase) for phase in phases])
+    axis.invert_yaxis()
+    axis.margins(x=0.12)
+    has_prediction = any(phase.predicted_bytes for phase in phases)
+    axis.set_title("peak of each phase" + (": predicted, measured" * has_prediction), fontsize=9)
+
+
+def _measured_bars(memory: Memory) -> dict[str, float]:
+    ranks = [rank for rank in memory.per_rank if rank.peak_allocated_bytes]
     if len(ranks) > 1:
-        return [(f"measured, rank {r.get('rank')}", r["peak_allocated_bytes"]) for r in ranks]
-    peak = memory.get("measured_bytes")
-    return [("measured", peak)] if peak else []
+        return {f"measured, rank {at}": r.peak_allocated_bytes for at, r in enumerate(ranks)}
+    return {"measured": memory.measured_bytes} if memory.measured_bytes else {}
 
 
 def gpu_figure(facts: RunFacts) -> Figure | None:
@@ -339,7 +459,7 @@ def gpu_figure(facts: RunFacts) -> Figure | None:
     series: dict[str, list[tuple[float, float]]] = {}
     for event in facts.of_type("gpu"):
         for gpu in event.get("gpus") or []:
-            busy = dig(gpu, "utilisation_percent")
+            busy = gpu.get("utilisation_percent")
             if busy is not None:
                 minutes = (event["t"] - facts.events[0]["t"]) / 60
                 series.setdefault(str(gpu.get("index", 0)), []).append((minutes, busy))

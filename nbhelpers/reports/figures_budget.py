@@ -6,24 +6,20 @@ text what its colours say. Colours: Okabe and Ito.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.memory import DOES_NOT_FIT, FITS, NO_GPU, TIGHT, MemoryBudget
-from nbhelpers.common.formatting import GIB
 from nbhelpers.reports.figures import (
     BLACK,
-    BLUE,
     CYCLE,
     GREEN,
     GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    YELLOW,
     panels,
+    size_unit,
+    stack,
+    styles_of,
 )
 
 if TYPE_CHECKING:
@@ -32,27 +28,7 @@ if TYPE_CHECKING:
 
     from nbhelpers.budget.search import BudgetGrid
 
-MIB = 2**20
 BAR_INCHES, MARGIN_INCHES = 0.55, 1.35
-# A cause keeps its colour and hatch in every figure; what is not named here takes the rest.
-CAUSES: dict[str, tuple[str, str]] = {
-    "weights": (BLUE, ""),
-    "adapters": (SKY, ""),
-    "gradients": (ORANGE, ""),
-    "optimizer": (YELLOW, ""),
-    "activations": (GREEN, ""),
-    "logits and loss": (PURPLE, ""),
-    "loss": (PURPLE, ""),
-    "attention": (GREEN, "//"),
-    "workspace": (GREY, ""),
-    "workspaces": (GREY, ""),
-    "communication": (ORANGE, "//"),
-    "inputs": (SKY, "//"),
-    "temporaries": (YELLOW, "//"),
-    "cached casts": (BLUE, "//"),
-    "context": (GREY, "//"),
-}
-OTHERS = tuple((colour, hatch) for hatch in ("..", "xx") for colour in (BLUE, GREEN, PURPLE, SKY))
 # Cells of a grid: light enough for black text, apart for every kind of colour vision.
 CELLS = {FITS: "#A6DDC8", TIGHT: "#F6D68A", DOES_NOT_FIT: "#EDA27A", NO_GPU: "#DDDDDD"}
 HATCHES = {TIGHT: "..", DOES_NOT_FIT: "//"}
@@ -74,50 +50,20 @@ def budget_bars(budgets: MemoryBudget | Mapping[str, MemoryBudget]) -> Figure | 
     if not any(budget.total_bytes for budget in named.values()):
         return None
     largest = max(max(b.total_bytes, b.capacity_bytes or 0) for b in named.values())
-    unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+    unit, name = size_unit(largest)
     figure, (axis,) = panels(1, height=MARGIN_INCHES + BAR_INCHES * len(named))
     figure.set_size_inches(8.2, MARGIN_INCHES + BAR_INCHES * len(named))
-    styles = _styles(named.values())
+    styles = styles_of(line for b in named.values() for line in (*b.lines, *b.held))
     for row, budget in enumerate(named.values()):
-        _stack(axis, row, budget, unit=unit, styles=styles)
+        end = stack(axis, row, (*budget.lines, *budget.held), unit, styles)
+        text = f"  {budget.total_bytes / unit:.1f}: {budget.verdict}"
+        axis.text(end, row, text, va="center", fontsize=8, color=BLACK)
         _card_line(axis, row, budget, unit=unit, first=row == 0)
     axis.set_yticks(range(len(named)), [_wrapped(label) for label in named])
     axis.set(xlabel=f"memory of one process ({name})", xlim=(0, 1.3 * largest / unit))
     axis.set_ylim(len(named) - 0.45, -0.55)
     _legend(figure, axis)
     return figure
-
-
-def _styles(budgets: Iterable[MemoryBudget]) -> dict[str, tuple[str, str]]:
-    """Colour and hatch of every cause that is drawn, in order of appearance."""
-    drawn = (line for b in budgets for line in (*b.lines, *b.held))
-    names = dict.fromkeys(line.name for line in drawn if line.size_bytes > 0)
-    odd = [name for name in names if name not in CAUSES]
-    rest = {name: OTHERS[at % len(OTHERS)] for at, name in enumerate(odd)}
-    return {name: CAUSES.get(name) or rest[name] for name in names}
-
-
-def _stack(
-    axis: Axes,
-    row: int,
-    budget: MemoryBudget,
-    *,
-    unit: int,
-    styles: Mapping[str, tuple[str, str]],
-) -> None:
-    start = 0.0
-    for line in (*budget.lines, *budget.held):
-        if line.size_bytes <= 0:
-            continue
-        colour, hatch = styles[line.name]
-        width = line.size_bytes / unit
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6}
-        axis.barh(row, width, left=start, height=0.62, label=line.name, **style)
-        start += width
-    size = f"{budget.total_bytes / unit:.1f}"
-    mark = {"interpolated": "~", "estimate": "estimate "}.get(budget.source, "")
-    text = f"  {mark}{size}: {budget.verdict}"
-    axis.text(start, row, text, va="center", fontsize=8, color=BLACK)
 
 
 def _card_line(axis: Axes, row: int, budget: MemoryBudget, *, unit: int, first: bool) -> None:
@@ -200,12 +146,11 @@ def calibration_plot(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
     if not whole:
         return None
     largest = max(row["measured_bytes"] for row in whole)
-    unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
-    points: dict[str, list[tuple[float, float]]] = {}  # by job and card: measured, predicted
-    for row in whole:
-        group = f"{row.get('job') or 'run'} on {row.get('gpu') or row.get('device') or 'unknown'}"
-        pair = (row["measured_bytes"] / unit, row["predicted_bytes"] / unit)
-        points.setdefault(group, []).append(pair)
+    unit, name = size_unit(largest)
+    points = [
+        (str(row.get("job") or "run"), row["measured_bytes"] / unit, row["predicted_bytes"] / unit)
+        for row in whole
+    ]
     figure, (left, right) = panels(2, height=3.2)
     for at, (group, pairs) in enumerate(sorted(points.items())):
         style = {"color": CYCLE[at % len(CYCLE)], "marker": "os^D"[at % 4], "linestyle": "none"}
@@ -251,10 +196,3 @@ def _few(value: float, _: int) -> str:
     """
     leading_digit = value / 10 ** math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:g}" if round(leading_digit, 6) in (2, 5) else ""
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=100, facecolor="white", metadata={"Software": None})
-    return file.getvalue()

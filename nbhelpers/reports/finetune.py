@@ -1,214 +1,456 @@
-"""The report of a fine-tuning: headline, verdicts and cautions, as text and as HTML."""
+"""The report of a fine-tuning: what it opens with, and its blocks."""
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.common.formatting import count, share, size
-from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES, written
-from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.reports.facts import RunFacts, dig, known, score
-from nbhelpers.reports.figures import caption
-from nbhelpers.reports.finetune_tables import (
-    MFU,
-    NAMED,
-    against_base,
+from nbhelpers.common.display import Cell
+from nbhelpers.common.formatting import count, interval, share, size, written
+from nbhelpers.common.result_files import Split
+from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES
+from nbhelpers.reports import figures, sections
+from nbhelpers.reports.against_base import (
+    FILE_NAME,
+    HEADLINE,
+    SPLITS,
+    by_verdict,
+    difference_rows,
     differences,
     evaluated,
     missing_base,
-    not_evaluated,
-    samples_section,
-    signed,
+    rows_by_split,
 )
-from nbhelpers.reports.page import figure, paragraph, section, table_of
-from nbhelpers.reports.sections import standing
+from nbhelpers.reports.blocks import (
+    VERBATIM,
+    Block,
+    Figure,
+    KeyFigure,
+    Section,
+    Summary,
+    Table,
+    Text,
+    texts,
+)
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+    from nbhelpers.reports.facts import RunFacts
 
-
-# ------------------------------------------------------------------------------------------------
-# The lines of a fine-tuning's report for a terminal, and the sentences on what it cost.
-
-
-def edges_of(metric: str, edges: Any) -> str:
-    """Write an interval with the decimals of its score, or nothing where there is none.
-
-    >>> edges_of("bleu", [12.04, 17.4]), edges_of("pass@1", None)
-    ('12.0 to 17.4', '')
-    """
-    if not edges:
-        return ""
-    low, high = (known(edge) for edge in edges)
-    return (
-        "" if low is None or high is None else f"{written(metric, low)} to {written(metric, high)}"
-    )
-
-
-def with_edges(metric: str, scores: Mapping[str, Any]) -> str:
-    """Write a score with its interval in brackets.
-
-    >>> with_edges("bleu", {"metrics": {"bleu": 15.0}, "intervals": {"bleu": [12, 17.5]}})
-    '15.0 (12.0 to 17.5)'
-    """
-    edges = edges_of(metric, dig(scores, "intervals", metric))
-    return written(metric, dig(scores, "metrics", metric)) + (f" ({edges})" if edges else "")
-
-
-def score_lines(facts: RunFacts, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return the table of scores as lines, and which splits were not evaluated."""
-    missing = not_evaluated(facts) if facts.is_complete or facts.status == "finished" else {}
-    lines = [""] if "scores" in tables or missing else []
-    if "scores" in tables:
-        table = tables["scores"]
-        for split in table["split"].unique():
-            rows = table[table["split"] == split].to_dict("records")
-            heading = f"{TITLES.get(split, split)}, {_samples(split, rows[0]['samples'])}"
-            lines.append(f"{heading:<30}{'score':<9}95 % interval over samples")
-            for row in rows:
-                name, value = row["metric"], known(row["value"])
-                interval_text = edges_of(name, [row["low"], row["high"]])
-                title = TITLES.get(name, name)
-                lines.append(f"  {title:<28}{written(name, value):<9}{interval_text}".rstrip())
-            lines.append("")
-    lines += [f"{TITLES.get(split, split)}: {why}." for split, why in missing.items()]
-    return lines
-
-
-def _samples(split: str, number: Any) -> str:
-    unit = "samples" if split == "test" else "problems"
-    return f"{count(known(number))} {unit}" if known(number) is not None else unit
-
-
-def cost_lines(facts: RunFacts) -> list[str]:
-    """Return the sentences on speed, energy and the GPU's memory after the run."""
-    return [
-        sentence
-        for sentence in (speed_said(facts), energy_said(facts), baseline_said(facts))
-        if sentence
-    ]
-
-
-def speed_said(facts: RunFacts) -> str:
-    """Return useful and raw speed of training, and MFU with its convention."""
-    speed = facts.get("throughput") or {}
-    useful, raw = speed.get("useful_tokens_per_s"), speed.get("padded_tokens_per_s")
-    if useful is None:
-        return ""
-    text = f"Speed: {count(useful)} useful tokens/s"
-    text += f" of {count(raw)} with padding" if raw is not None else ""
-    mfu = speed.get("mfu_4n")
-    text = f"{text}." if mfu is None else f"{text}; MFU {share(mfu)} {MFU}."
-    return text + (" Compiling is counted." if facts.get("model", "compiled") else "")
-
-
-def energy_said(facts: RunFacts) -> str:
-    """Return the energy of the GPU, where NVML told it."""
-    joules, watts = facts.get("energy", "joules"), facts.get("energy", "watts_mean")
-    if joules is None:
-        return ""
-    mean = f" at {watts:.0f} W on average" if watts is not None else ""
-    return f"Energy of training: {joules / 3600:.1f} Wh{mean}, by NVML."
-
-
-def baseline_said(facts: RunFacts) -> str:
-    """Return whether the GPU's memory came back to what it was before the run."""
-    before, after = (facts.get("gpu_baseline", f"{when}_bytes") for when in ("before", "after"))
-    if before is None or after is None:
-        return ""
-    more = f"{size(after - before)} more than" if after > before else "no more than"
-    return f"The GPU's memory in use after the run: {size(after)}, {more} before it."
-
-
-# ------------------------------------------------------------------------------------------------
-# What the report of a fine-tuning concludes: the headline, against the base model, the doubts.
-
-
-Tables = Mapping[str, "pd.DataFrame"]
 FEW_SAMPLES = 100
 BASELINE_BYTES = 50 * 2**20  # a GPU that holds this much more than before has something left over
 WELL_STOPPED = 0.8
 FEW_STEPS = 20  # optimizer steps
-COLUMNS_NOTE = re.compile(r"note: columns understood by another name: [\d,]+ \((.*)\)")
+NOT_EVALUATED = "not evaluated"
+RATES = {
+    "useful_tokens_per_s": ("useful tokens", "per s"),
+    "padded_tokens_per_s": ("raw tokens, padding included", "per s"),
+    "useful_share": ("useful tokens per raw token", "this run"),
+    "samples_per_s": ("samples", "per s"),
+    "samples_per_update": ("samples", "per optimizer step"),
+    "tokens_per_update": ("tokens", "per optimizer step"),
+    "mfu_4n": ("MFU", "of the GPU's peak, at 4N FLOPs per token, recomputation not counted"),
+}
+LOSS = "Training loss per logged step, and loss on valid while training; both per supervised token."
+INTERVALS = "Scores with their 95 % intervals over samples. BLEU and chrF are divided by 100."
+LENGTHS = "Tokens per train sample; what lies beyond the dashed line is cut."
 
 
-def headline(facts: RunFacts) -> str:
-    """Return the finding in three short sentences: scores, against the base, the main caveat."""
-    if not list(evaluated(facts)):
-        return f"{_unscored(facts)} {_caveat(facts)}".strip()
-    sentences = [_scores_said(facts), against_base(facts), _caveat(facts)]
-    return " ".join(sentence for sentence in sentences if sentence)
+def summary(facts: RunFacts) -> Summary:
+    """Return what the report opens with."""
+    scores = Figure("scores", INTERVALS, lambda: figures.finetune_scores(facts.result))
+    loss = Figure("loss", LOSS, lambda: figures.finetune_loss(facts.result))
+    has_scores = bool(list(evaluated(facts.result)))
+    return Summary(
+        title=sections.title(facts),
+        verdict=_verdict(facts) if has_scores else _unscored(facts),
+        alarms=sections.problems(facts),
+        caveat=_caveat(facts),
+        figures=sections.present(
+            _main_score(facts),
+            sections.memory_figure(facts),
+            sections.time_figure(facts),
+            sections.data_figure(facts, "samples"),
+        ),
+        picture=scores if has_scores else loss,
+        where=sections.where(facts),
+    )
 
 
-def _unscored(facts: RunFacts) -> str:
-    if facts.status != "finished":
-        return standing(facts)
-    training = facts.get("training") or {}
-    text = f"Not evaluated: no answers were generated {_setting_said(facts)}".rstrip()
-    if training.get("optimizer_steps"):
-        text += f"; trained for {count(training['optimizer_steps'])} optimizer steps"
-        text += f", loss {score(training.get('last_loss'))}"
-    return f"{text}."
+def blocks(facts: RunFacts) -> list[Block]:
+    """Return the sections of the report."""
+    loss = Figure("loss", LOSS, lambda: figures.finetune_loss(facts.result))
+    lengths = Figure("lengths", LENGTHS, lambda: figures.lengths_figure(facts.result.data.lengths))
+    return [
+        sections.targets(facts),
+        _scores(facts),
+        _against_base(facts),
+        *_failures(facts),
+        samples(facts.run.path / FILE_NAME),
+        sections.doubts(_doubts(facts)),
+        *_trained(facts),
+        *sections.cost(facts, RATES, loss),
+        _energy(facts),
+        *sections.origin(facts, [Table("data", _data_rows(facts)), lengths]),
+    ]
 
 
-def _setting_said(facts: RunFacts) -> str:
-    wanted = facts.get("settings", "evaluate")
-    return f"(evaluate={wanted})" if wanted else ""
+# ------------------------------------------------------------------------------------------------
+# The opening.
 
 
-def _scores_said(facts: RunFacts) -> str:
-    """Return syntax accuracy and BLEU on test, and pass@1 on each set of problems."""
-    clauses, scores_by_split = [], dict(evaluated(facts))
-    if test := scores_by_split.get("test"):
-        named = [name for name in ("syntax_accuracy", "bleu") if name in test["metrics"]]
-        text = ", ".join(f"{TITLES[name]} {with_edges(name, test)}" for name in named)
-        clauses.append(f"{text} on {count(test.get('n_samples'))} test samples")
-    for task in (name for name in TASKS if name in scores_by_split):
-        if "pass@1" in scores_by_split[task]["metrics"]:
-            clauses.append(
-                f"pass@1 {with_edges('pass@1', scores_by_split[task])} on {TITLES[task]}"
-            )
+def _name(split: str) -> str:
+    return TITLES.get(split, split)
+
+
+def _score(metric: str, scores: Split) -> Cell:
+    """Return a score with the decimals that it bears, and its interval."""
+    value, edges = scores.metrics.get(metric), scores.intervals.get(metric)
+    return sections.score_cell(FINETUNE_SCORES, metric, value, edges)
+
+
+def _known(metric: str, scores: Split) -> str:
+    return str(_score(metric, scores)) or ("not run" if metric == "pass@1" else "undefined")
+
+
+def _verdict(facts: RunFacts) -> str:
+    """Return the headline's scores on each split, and how they stand to the base model."""
+    clauses, by_split = [], dict(evaluated(facts.result))
+    if test := by_split.get("test"):
+        named = [name for name in ("syntax_accuracy", "bleu") if name in test.metrics]
+        text = ", ".join(f"{TITLES[name]} {_known(name, test)}" for name in named)
+        clauses.append(f"{text} on {count(test.n_samples)} test samples")
+    for task in (name for name in TASKS if "pass@1" in by_split.get(name, Split()).metrics):
+        clauses.append(f"pass@1 {_known('pass@1', by_split[task])} on {_name(task)}")
     whole = "; ".join(clauses)
-    if not any(task in scores_by_split for task in TASKS):
-        whole += "; pass@1 not evaluated"
+    compared = [each for each in differences(facts) if (each.split, each.metric) in HEADLINE]
+    if compared:
+        whole += f": against the base model {by_verdict(compared)}"
+    elif facts.adapter == "base":
+        whole += ": the base model as it is"
     return f"{whole[:1].upper()}{whole[1:]}."
 
 
+def _unscored(facts: RunFacts) -> str:
+    wanted = facts.result.settings.evaluate
+    because = f" (evaluate={wanted})" if wanted else ""
+    return sections.unscored(facts, f"no answers were generated{because}")
+
+
+def _main_score(facts: RunFacts) -> KeyFigure | None:
+    """Return pass@1 where problems were solved, else BLEU or what there is of test."""
+    by_split = dict(evaluated(facts.result))
+    order = [*((task, "pass@1") for task in TASKS), ("test", "bleu"), ("test", "syntax_accuracy")]
+    for split, metric in order:
+        scores = by_split.get(split)
+        if scores is None or scores.metrics.get(metric) is None:
+            continue
+        cell = _score(metric, scores)
+        title = f"{TITLES.get(metric, metric)} on {_name(split)}"
+        return KeyFigure(title, written(cell.value, cell.form), interval(cell.interval, cell.form))
+    return None
+
+
 def _caveat(facts: RunFacts) -> str:
-    """Return the one thing to hold against the scores first."""
     if facts.is_sample:
-        note = str(facts.get("data", "note") or "")
-        last = note.rstrip(".").rpartition(". ")[2]
-        return f"The data is a sample: {last[:1].lower()}{last[1:]}." if last else ""
-    return next(iter([*_random_start(facts), *_few_samples(facts)]), "")
+        return sections.sample_caveat(facts.result)
+    return next(iter([*sections.random_start(facts), *_few_samples(facts)]), "")
 
 
-def verdicts(facts: RunFacts) -> list[str]:
-    """Return one line per split on the base model's scores, or why there are none."""
-    lines, named_differences = [], [d for d in differences(facts) if (d.split, d.metric) in NAMED]
-    for split in dict.fromkeys(each.split for each in named_differences):
-        comparisons = [each.said() for each in named_differences if each.split == split]
-        lines.append(f"Against base on {TITLES.get(split, split)}: {'; '.join(comparisons)}.")
-    return lines or [text for text in (missing_base(facts),) if text]
+# ------------------------------------------------------------------------------------------------
+# Scores, the base model, and what became of the answers.
 
 
-def details(facts: RunFacts) -> str:
-    """Return what was trained, and how the answers were made."""
-    return " ".join(sentence for sentence in (_trained(facts), _decoded(facts)) if sentence)
+def _scores(facts: RunFacts) -> Section:
+    is_over = facts.is_complete or facts.status == "finished"
+    missing = _not_evaluated(facts) if is_over else {}
+    note = (
+        "In brackets 95 % intervals over samples: Wilson's for shares, resampling for the others. "
+        "BLEU and chrF go from 0 to 100, the others from 0 to 1, but for the mean number of new "
+        "tokens. Syntax accuracy: the share of generated answers that Python parses. BLEU: corpus "
+        "BLEU of whole generations, comparable only with an equal signature. Pass@1: the share of "
+        "problems whose one generated program passes its tests."
+    )
+    rows = sections.metric_rows(facts, FINETUNE_SCORES)
+    gaps = texts([f"{_name(split)}: {why}." for split, why in missing.items()])
+    return Section(
+        "Scores",
+        [
+            Table("scores", rows, spread=("split", "value")),
+            *gaps,
+            *texts([_decoded(facts)]),
+        ],
+        "scores",
+        note if rows else "",
+        is_open=True,
+    )
 
 
-def _trained(facts: RunFacts) -> str:
-    adapter = facts.get("adapter") or {}
-    trained, total = adapter.get("trainable_parameters"), adapter.get("total_parameters")
-    if adapter.get("method") == "base":
+def _not_evaluated(facts: RunFacts) -> dict[str, str]:
+    """Return, for each split without scores, why: by the run's settings, or what kept it."""
+    settings, reasons = facts.result.settings, {}
+    tasks = (facts.result.raw.get("settings") or {}).get("tasks")
+    for split in SPLITS:
+        if split in dict(evaluated(facts.result)):
+            continue
+        if split == "sample" and "sample" not in settings.tasks:
+            continue  # of the bundled sample alone: nobody misses it
+        is_text, why = split == "test", ""
+        if settings.evaluate == "none" or (settings.evaluate == "text" and not is_text):
+            why = f"evaluate={settings.evaluate}"
+        elif not is_text and tasks is not None and split not in tasks:
+            why = f"tasks={','.join(tasks) or 'none'}"
+        elif not is_text:
+            why = (facts.result.sandbox.refusal or "").rstrip(".")
+        reasons[split] = NOT_EVALUATED + (f" ({why})" if why else "")
+    return reasons
+
+
+def _decoded(facts: RunFacts) -> str:
+    for split, scores in evaluated(facts.result):
+        ways = {name: scores.decoding.get(name) for name in ("mode", "max_new_tokens")}
+        settings = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in ways.items() if v is not None)
+        stopped = scores.metrics.get("stopped")
+        parts = [f"decoding {settings}" if settings else ""]
+        parts += [f"{share(stopped)} of the answers ended by themselves"] if stopped else []
+        text = "; ".join(filter(None, parts))
+        return f"On {_name(split)}: {text}." if text else ""
+    return ""
+
+
+def _against_base(facts: RunFacts) -> Section:
+    rows = difference_rows(differences(facts), ours="this run", other="base")
+    note = (
+        "Both models on the same samples. Within noise: the 95 % interval of the difference (in "
+        "brackets) holds 0, or chance alone often reaches it."
+    )
+    why = missing_base(facts)
+    table = Table("base", rows)
+    return Section("Against the base model", [table, *texts([why])], "base", note if rows else "")
+
+
+def _failures(facts: RunFacts) -> list[Section]:
+    """Return how programs ended in the sandbox, and why answers do not parse."""
+    outcomes, errors = [], []
+    for split, scores in evaluated(facts.result):
+        name = Cell(split, label=_name(split))
+        for outcome, number in scores.outcomes.items():
+            row = {"split": name, "outcome": outcome, "programs": number}
+            outcomes += [row | {"share": _share(number, scores)}] if number else []
+        kinds = sorted(scores.syntax_errors.items(), key=lambda item: (-(item[1] or 0), item[0]))
+        for kind, number in kinds:
+            row = {"split": name, "syntax error": kind, "answers": number}
+            errors += [row | {"share": _share(number, scores)}] if number else []
+    return [
+        Section("Programs in the sandbox", [Table("outcomes", outcomes)], "outcomes"),
+        Section("Why Python does not parse an answer", [Table("syntax", errors)], "syntax"),
+    ]
+
+
+def _share(number: float | None, scores: Split) -> Cell:
+    return Cell(number / scores.n_samples if scores.n_samples and number else None, "share")
+
+
+# ------------------------------------------------------------------------------------------------
+# A few generations with what became of them. The file holds what a model wrote: any text at all.
+
+
+MOST_PER_SPLIT = 3
+MOST_JUDGED = 300  # generations of a split among which the shown ones are chosen
+SHOWN_PROMPT, SHOWN_TEXT = 700, 1500  # characters of a prompt's end, and of an answer's start
+
+Row = Mapping[str, Any]
+
+
+def samples(path: Path) -> Section:
+    """Return up to three generations of each split, of unlike kinds where there are several.
+
+    Within a kind the first of the file is taken, so that a report is the same each time.
+
+    Raises:
+        DataError: A line of the file is damaged; names it.
+    """
+    from nbhelpers.metrics.generation import codes
+    from nbhelpers.metrics.python_code import syntax_errors_of
+
+    shown, rows = [], rows_by_split(path)
+    for split in (name for name in SPLITS if name in rows):
+        judged = rows[split][:MOST_JUDGED]
+        kinds: dict[str, list[tuple[Row, str]]] = {}
+        errors = syntax_errors_of(codes([row["answer"] for row in judged]))
+        for row, error in zip(judged, errors, strict=True):
+            kinds.setdefault(_kind(row, error), []).append((row, _outcome(row, error)))
+        shown += [_sample(row, outcome) for row, outcome in _mixed(kinds)]
+    note = (
+        f"The first of each kind in {FILE_NAME}, not the best. A prompt is shown from its end, "
+        "a long text up to a limit."
+    )
+    return Section("Sample generations", shown, "samples", note, in_text=False)
+
+
+def _kind(row: Row, error: str | None) -> str:
+    """Return what became of it: of each kind one is shown. `error`: of its syntax, or None."""
+    from nbhelpers.metrics.generation import exact_match
+
+    if row.get("outcome"):
+        return row["outcome"]
+    if exact_match([row["answer"]], [row.get("reference")]) == 1:
+        return "exact match"
+    return "not the reference, but it parses" if error is None else "does not parse"
+
+
+def _outcome(row: Row, error: str | None) -> str:
+    """Return what became of it, in words."""
+    outcome, why = _kind(row, error), row.get("detail") if row.get("outcome") else error
+    outcome += f" ({why[:200]})" if why else ""
+    ends = {True: "ended by itself", False: "cut at the limit of new tokens"}
+    stopped = row.get("stopped")
+    return f"{outcome}; {ends[stopped]}" if stopped in ends else outcome
+
+
+def _mixed(kinds: Mapping[str, list[Any]]) -> list[Any]:
+    """Take one of each kind in turn until there are enough.
+
+    >>> _mixed({"passed": [1, 2, 3, 4], "failed": [5]})
+    [1, 5, 2]
+    """
+    rounds = [rows[at] for at in range(MOST_PER_SPLIT) for rows in kinds.values() if at < len(rows)]
+    return rounds[:MOST_PER_SPLIT]
+
+
+def _sample(row: Row, outcome: str) -> Section:
+    prompt, answer = row["prompt"], _start(row["answer"]) or "(nothing)"
+    prompt = prompt if len(prompt) <= SHOWN_PROMPT else f"… {prompt[-SHOWN_PROMPT:]}"
+    parts = {"prompt": prompt, "reference": _start(row.get("reference") or ""), "answer": answer}
+    pairs = ([sections.note(name), Text(text, VERBATIM)] for name, text in parts.items() if text)
+    title = f"{_name(row['split'])} {str(row.get('id'))[:80]}: {outcome}"
+    return Section(title, [block for pair in pairs for block in pair])
+
+
+def _start(text: str) -> str:
+    more = len(text) - SHOWN_TEXT
+    return text if more <= 0 else f"{text[:SHOWN_TEXT]} … ({more:,} more characters)"
+
+
+# ------------------------------------------------------------------------------------------------
+# What to hold against the scores.
+
+
+def _doubts(facts: RunFacts) -> list[str]:
+    note = facts.result.data.note
+    sentences = [str(note)] if facts.is_sample and note else []
+    sentences += sections.random_start(facts)
+    for doubts in (_few_samples, _few_steps, _cut_answers, _of_data, _of_run):
+        sentences += doubts(facts)
+    return sentences + [f"Warning: {warning}" for warning in facts.result.warnings]
+
+
+def _few_samples(facts: RunFacts) -> Iterator[str]:
+    for split, scores in evaluated(facts.result):
+        samples = scores.n_samples
+        if samples is not None and samples < FEW_SAMPLES:
+            unit = "samples" if split == "test" else "problems"
+            yield f"Only {count(samples)} {unit} of {_name(split)}: its intervals are rough."
+
+
+def _few_steps(facts: RunFacts) -> Iterator[str]:
+    steps = facts.result.training.optimizer_steps
+    if not facts.is_evaluation and 0 < (steps or 0) < FEW_STEPS:
+        unit = "optimizer step" if steps == 1 else "optimizer steps"
+        yield (
+            f"Only {count(steps)} {unit}: an adapter hardly learns in so few. More rows or more "
+            "epochs make more."
+        )
+
+
+def _cut_answers(facts: RunFacts) -> Iterator[str]:
+    for split, scores in evaluated(facts.result):
+        stopped = scores.metrics.get("stopped")
+        limit = scores.decoding.get("max_new_tokens") or facts.result.settings.max_new_tokens
+        if stopped is not None and stopped < WELL_STOPPED:
+            yield (
+                f"{_name(split)}: {share(1 - stopped)} of the answers were cut at "
+                f"{written(limit, 'count') or 'the limit of'} new tokens, before the model ended "
+                "them."
+            )
+
+
+def _of_data(facts: RunFacts) -> Iterator[str]:
+    data, duplicates = facts.result.data, facts.result.data.problems.duplicates
+    train = data.splits.get("train")
+    if train is not None and train.cut and train.samples:
+        length = count(facts.result.settings.seq_len)
+        yield (
+            f"{share(train.cut / train.samples)} of the train samples are longer than {length} "
+            "tokens and cut."
+        )
+    if duplicates.train_rows_like_any and not duplicates.removed:
+        rows = count(duplicates.train_rows_like_any)
+        yield f"{rows} train rows equal or nearly equal a row of valid or test, and are used."
+    yield from (f"Of the data: {str(note).removeprefix('note: ')}." for note in data.problems.notes)
+
+
+def _of_run(facts: RunFacts) -> Iterator[str]:
+    skipped, warning = facts.result.training.skipped_steps, facts.result.sandbox.warning
+    before, after = _in_use(facts)
+    if skipped:
+        yield f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."
+    if before is not None and after is not None and after - before >= BASELINE_BYTES:
+        yield f"After the run the GPU held {size(after - before)} more than before it."
+    if facts.adapter != "base" and facts.result.model.quantised and differences(facts):
+        yield (
+            "Trained and evaluated on the base in 4 bits, and compared with the base as it is: a "
+            "difference is that of adapter and quantisation together."
+        )
+    if warning:
+        yield f"Generated programs ran in a sandbox. {warning}"
+
+
+# ------------------------------------------------------------------------------------------------
+# What was trained and how, what it took, and on which data.
+
+
+def _trained(facts: RunFacts) -> list[Section]:
+    parity = (
+        "Parity: a batch under the chosen attention beside its samples one by one under eager "
+        "attention, before training."
+    )
+    decoding = (
+        "Scores are comparable only where the samples, the decoding and the signatures are equal."
+    )
+    example = Section(
+        "What is supervised",
+        [_example(facts)],
+        "example",
+        "Marked: what the loss counts.",
+        in_text=False,
+    )
+    return [
+        Section(
+            "How answers were made and scored",
+            [Table("decoding", list(_decoding_rows(facts)))],
+            "decoding",
+            decoding,
+            in_text=False,
+        ),
+        Section(
+            "Adapter",
+            [*texts([_trained_share(facts)]), Table("adapter", _adapter_rows(facts))],
+            "adapter",
+        ),
+        Section("Model", [Table("model", _model_rows(facts))], "model", parity, in_text=False),
+        example,
+    ]
+
+
+def _trained_share(facts: RunFacts) -> str:
+    adapter = facts.result.adapter
+    trained, total = adapter.trainable_parameters, adapter.total_parameters
+    if adapter.method == "base":
         return "Nothing was trained: this is the model as it is."
     if facts.is_evaluation:
-        return f"Scored: {facts.get('checkpoint')} (adapter {facts.adapter}); nothing was trained."
+        checkpoint = facts.result.checkpoint
+        return f"Scored: {checkpoint} (adapter {facts.adapter}); nothing was trained."
     if trained is None:
         return ""
     text = f"Adapter {facts.adapter}: trains {count(trained)}"
@@ -217,318 +459,100 @@ def _trained(facts: RunFacts) -> str:
     return f"{text} of {count(total)} parameters, its own included ({100 * trained / total:.2f} %)."
 
 
-def _decoded(facts: RunFacts) -> str:
-    for split, scores in evaluated(facts):
-        ways = {name: dig(scores, "decoding", name) for name in ("mode", "max_new_tokens")}
-        settings = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in ways.items() if v is not None)
-        stopped = dig(scores, "metrics", "stopped")
-        parts = [f"decoding {settings}" if settings else ""]
-        parts += (
-            [f"{share(stopped)} of the answers ended by themselves"] if stopped is not None else []
-        )
-        text = "; ".join(part for part in parts if part)
-        where = TITLES.get(split, split)
-        return f"On {where}: {text}." if text else ""
-    return ""
+def _decoding_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
+    for split, scores in evaluated(facts.result):
+        ways = {"samples": scores.n_samples}
+        ways |= {name.replace("_", " "): value for name, value in scores.decoding.items()}
+        ways["tokenizer of BLEU"] = scores.tokenizer
+        ways |= {f"signature of {_name(name)}": text for name, text in scores.signatures.items()}
+        for what, value in ways.items():
+            if value is not None:
+                name = Cell(split, label=_name(split))
+                yield {"split": name, "what": what, "value": _plain(value)}
 
 
-def glossary(facts: RunFacts) -> list[str]:
-    """Return one line for each term that the head of the report uses."""
-    scores_by_split, lines = dict(evaluated(facts)), []
-    if "test" in scores_by_split:
-        lines.append(
-            "Syntax accuracy: the share of generated answers that Python parses. BLEU: corpus BLEU "
-            "from 0 to 100 of whole generations, comparable only with an equal signature."
-        )
-    if any(task in scores_by_split for task in TASKS):
-        lines.append("Pass@1: the share of problems whose one generated program passes its tests.")
-    if differences(facts):
-        lines.append(
-            "Against base: both models on the same samples. Within noise: the 95 % interval of the "
-            "difference (in brackets) holds 0, or chance alone often reaches it."
-        )
-    return lines
+def _plain(value: Any) -> str:
+    """Write a fact that is compared, not computed with: floats in three digits.
+
+    >>> _plain(0.00123456), _plain(1024), _plain(True)
+    ('0.00123', '1,024', 'yes')
+    """
+    return f"{value:.3g}" if isinstance(value, float) else written(value)
 
 
-def cautions(facts: RunFacts) -> list[str]:
-    """Return what a reader should hold against the scores, the sample's own note first."""
-    note = facts.get("data", "note")
-    sentences = [str(note)] if facts.is_sample and note else []
-    for doubts in DOUBTS:
-        sentences += doubts(facts)
-    return sentences + [f"Warning: {warning}" for warning in facts.get("warnings") or []]
+def _adapter_rows(facts: RunFacts) -> list[dict[str, str]]:
+    adapter = facts.result.adapter
+    trained, total = adapter.trainable_parameters, adapter.total_parameters
+    rows = {
+        "adapter": facts.adapter,
+        "method": adapter.method,
+        "rank": adapter.r,
+        "alpha": None if adapter.alpha is None else f"{adapter.alpha:g}",
+        "layers": ", ".join(adapter.target_modules),
+        "trainable parameters": trained,
+        "parameters, adapter included": total,
+        "share trained": f"{100 * trained / total:.2f} %" if trained and total else None,
+    }
+    is_known = adapter.method is not None or trained is not None
+    return [{"what": k, "value": written(v)} for k, v in rows.items() if v and is_known]
 
 
-def _random_start(facts: RunFacts) -> list[str]:
-    is_embedded = facts.get("settings", "model") in FINETUNE.models.embedded
-    if not facts.get("model", "random_weights") or is_embedded:
-        return []
-    return ["The model started from random weights, not from pretrained ones."]
-
-
-def _few_samples(facts: RunFacts) -> Iterator[str]:
-    for split, scores in evaluated(facts):
-        samples = scores.get("n_samples")
-        if samples is not None and samples < FEW_SAMPLES:
-            unit = "samples" if split == "test" else "problems"
-            name = TITLES.get(split, split)
-            yield f"Only {count(samples)} {unit} of {name}: its intervals are rough."
-
-
-def _cut_answers(facts: RunFacts) -> Iterator[str]:
-    for split, scores in evaluated(facts):
-        stopped = dig(scores, "metrics", "stopped")
-        if stopped is not None and stopped < WELL_STOPPED:
-            yield (
-                f"{TITLES.get(split, split)}: {share(1 - stopped)} of the answers were cut at "
-                f"{_limit(facts, scores)} new tokens, before the model ended them."
-            )
-
-
-def _limit(facts: RunFacts, scores: Mapping[str, Any]) -> str:
-    limit = dig(scores, "decoding", "max_new_tokens") or facts.get("settings", "max_new_tokens")
-    return count(limit) if limit is not None else "the limit of"
-
-
-def _cut_samples(facts: RunFacts) -> list[str]:
-    samples, cut = (facts.get("data", "splits", "train", key) for key in ("samples", "cut"))
-    if not cut or not samples:
-        return []
-    length = count(facts.get("settings", "seq_len"))
-    return [f"{share(cut / samples)} of the train samples are longer than {length} tokens and cut."]
-
-
-def _few_steps(facts: RunFacts) -> list[str]:
-    steps = facts.get("training", "optimizer_steps")
-    if facts.is_evaluation or not 0 < (steps or 0) < FEW_STEPS:
-        return []
-    steps_text = f"Only {count(steps)} optimizer step" + ("" if steps == 1 else "s")
+def _model_rows(facts: RunFacts) -> list[dict[str, str]]:
+    model = facts.result.model
+    rows: dict[str, Any] = {
+        name: getattr(model, name) for name in ("attention", "loss", "compiled")
+    }
+    rows |= dict(_flat(model.parity, "parity"))
     return [
-        f"{steps_text}: an adapter hardly learns in so few. More rows or more epochs make more."
+        {"what": name.replace("_", " "), "value": _plain(value)}
+        for name, value in rows.items()
+        if value is not None
     ]
 
 
-def _columns(facts: RunFacts) -> list[str]:
-    """Tell which columns were read as what, where their names left a choice."""
-    notes = facts.get("data", "problems", "notes") or []
-    matches = [COLUMNS_NOTE.fullmatch(str(note)) for note in notes]
-    return [f"Columns read by another name: {match[1]}." for match in matches if match]
-
-
-def _skipped(facts: RunFacts) -> list[str]:
-    skipped = facts.get("training", "skipped_steps")
-    if not skipped:
-        return []
-    return [f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."]
-
-
-def _left_over(facts: RunFacts) -> list[str]:
-    before, after = (facts.get("gpu_baseline", f"{when}_bytes") for when in ("before", "after"))
-    if before is None or after is None or after - before < BASELINE_BYTES:
-        return []
-    return [f"After the run the GPU held {size(after - before)} more than before it."]
-
-
-def _like_held_out(facts: RunFacts) -> list[str]:
-    duplicates = facts.get("data", "problems", "duplicates")
-    like, removed = dig(duplicates, "train_rows_like_any"), dig(duplicates, "removed")
-    if not like or removed:
-        return []
-    return [f"{count(like)} train rows equal or nearly equal a row of valid or test, and are used."]
-
-
-def _quantised(facts: RunFacts) -> list[str]:
-    """QLoRA answers on its base in 4 bits, and `base` on the base as it is."""
-    if facts.adapter == "base" or not facts.get("model", "quantised") or not differences(facts):
-        return []
-    return [
-        "Trained and evaluated on the base in 4 bits, and compared with the base as it is: a "
-        "difference is that of adapter and quantisation together."
-    ]
-
-
-def _sandbox(facts: RunFacts) -> list[str]:
-    warning = facts.get("sandbox", "warning")
-    return [f"Generated programs ran in a sandbox. {warning}"] if warning else []
-
-
-DOUBTS = (
-    _random_start,
-    _few_samples,
-    _few_steps,
-    _columns,
-    _cut_answers,
-    _cut_samples,
-    _like_held_out,
-    _skipped,
-)
-DOUBTS += (_left_over, _quantised, _sandbox)
-
-# The parts of a report that stand in modules of their own, under the names that every job has.
-
-
-def alarms(facts: RunFacts) -> list[str]:
-    """Return what a reader must not miss: nothing of this job."""
-    return []
-
-
-def tables() -> dict[str, Callable[[RunFacts], pd.DataFrame]]:
-    """Return what makes each table, by its name."""
-    from nbhelpers.reports.finetune_tables import makers
-
-    return makers()
-
-
-def sections(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
-    """Return the HTML below the head of the page."""
-    from nbhelpers.reports.html import cost, origin
-
-    parts = (middle, cost, origin)
-    return "".join(part(facts, tables, plots) for part in parts)
-
-
-def figures(facts: RunFacts) -> dict[str, Figure | None]:
-    """Draw the figures, by their names."""
-    from nbhelpers.reports.figures_jobs import finetune_figures as drawn
-
-    return drawn(facts)
-
-
-def captions() -> dict[str, str]:
-    """Return what the figures show, where it is not what those of other jobs show."""
-    from nbhelpers.reports.figures_jobs import CAPTIONS
-
-    return CAPTIONS
-
-
-# ------------------------------------------------------------------------------------------------
-# The middle of a fine-tuning's page: scores, samples, doubts and what was trained, as HTML.
+def _flat(values: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}: {key}")
+        else:
+            yield f"{name}: {key}", value
 
 
 SHOWN_PARTS, SHOWN_PART = 40, 1500  # of the coloured example: parts, and characters of each
 
 
-def middle(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
-    """Return the sections between the head and the cost of a run."""
-    return _scores(facts, tables, plots) + _trust(facts, tables) + _trained_facts(facts, tables)
-
-
-def _scores(facts: RunFacts, tables: Tables, plots: Mapping[str, Path]) -> str:
-    is_over = facts.is_complete or facts.status == "finished"
-    missing = not_evaluated(facts) if is_over else {}
-    gaps = "".join(
-        paragraph(f"{TITLES.get(split, split)}: {why}.") for split, why in missing.items()
-    )
-    note = (
-        "Intervals: 95 %, over samples; Wilson's for shares, resampling for the others. BLEU and "
-        "chrF go from 0 to 100, the others from 0 to 1, but for the mean number of new tokens."
-    )
-    return (
-        section("Targets", table_of(_target_cells(tables.get("targets"))))
-        + section("Scores", table_of(_score_cells(tables.get("scores"))) + gaps, note)
-        + figure(plots, "scores", caption(facts, "scores"))
-        + section("Against the base model", table_of(difference_cells(tables.get("base"))))
-        + section("Programs in the sandbox", table_of(_named(tables.get("outcomes"))))
-        + section("Why Python does not parse an answer", table_of(_named(tables.get("syntax"))))
-        + samples_section(facts)
-    )
-
-
-def _trust(facts: RunFacts, tables: Tables) -> str:
-    note = (
-        "Scores are comparable only where the samples, the decoding and the signatures are equal."
-    )
-    return section(
-        "What to hold against these scores", "".join(paragraph(text) for text in cautions(facts))
-    ) + section(
-        "How answers were made and scored",
-        table_of(_named(tables.get("decoding")), classes="long"),
-        note,
-    )
-
-
-def _trained_facts(facts: RunFacts, tables: Tables) -> str:
-    parity = (
-        "Parity: a batch under the chosen attention beside its samples one by one under eager "
-        "attention, before training."
-    )
-    paragraphs = "".join(paragraph(text) for text in (energy_said(facts), baseline_said(facts)))
-    return (
-        section("Adapter", table_of(tables.get("adapter"), classes="long"))
-        + section("Model", table_of(tables.get("model"), classes="long"), parity)
-        + section("What is supervised", _example(facts), "Marked: what the loss counts.")
-        + section("Energy, and memory after the run", paragraphs)
-    )
-
-
-def _score_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Put the splits side by side: one row per metric, `value (low to high)` per split."""
-    import pandas as pd
-
-    if table is None:
-        return None
-    cells: dict[str, dict[str, str]] = {}
-    heads = []
-    for row in table.to_dict("records"):
-        metric, samples = row["metric"], known(row["samples"])
-        edges = edges_of(metric, [row["low"], row["high"]])
-        cell = written(metric, known(row["value"])) + (f" ({edges})" if edges else "")
-        split = TITLES.get(row["split"], row["split"])
-        head = split if samples is None else f"{split} (n = {count(samples)})"
-        cells.setdefault(metric, {})[head] = cell
-        heads += [head] if head not in heads else []
-    order = [metric.name for metric in FINETUNE_SCORES.metrics if metric.name in cells]
-    rows = [{"metric": TITLES.get(metric, metric)} | cells[metric] for metric in order]
-    return pd.DataFrame(rows, columns=["metric", *heads]).fillna("")
-
-
-def _target_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Write values by their metric; a score that was not made is no number."""
-    import pandas as pd
-
-    if table is None:
-        return None
-    rows = []
-    for row in table.to_dict("records"):
-        metric, value = row["metric"], known(row["value"])
-        cell = (row["note"] or "undefined") if value is None else written(metric, value)
-        cells = {"metric": metric, "at least": f"{row['target']:g}", "value": cell}
-        rows.append(cells | {"passed": bool(row["passed"])})
-    return pd.DataFrame(rows)
-
-
-def difference_cells(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Write a table of differences: both scores, and the difference with its interval."""
-    import pandas as pd
-
-    if table is None or not len(table):
-        return None
-    rows = []
-    for row in table.to_dict("records"):
-        metric, split = row.pop("metric"), row.pop("split")
-        edges = [known(row.pop("low")), known(row.pop("high"))]
-        cells = {"score": f"{TITLES.get(metric, metric)}, {TITLES.get(split, split)}"}
-        for name, value in row.items():
-            is_number = isinstance(value, int | float)
-            cells[name] = written(metric, known(value)) if is_number else value
-        cells["difference"] = signed(metric, known(row.get("difference")))
-        if None not in edges:
-            cells["difference"] += f" ({signed(metric, edges[0])} to {signed(metric, edges[1])})"
-        rows.append(cells)
-    return pd.DataFrame(rows)
-
-
-def _named(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Call splits by their names."""
-    return None if table is None else table.assign(split=table["split"].replace(TITLES))
-
-
-def _example(facts: RunFacts) -> str:
+def _example(facts: RunFacts) -> Text:
     """Return one sample as text, the supervised parts marked."""
-    parts = facts.get("data", "example") or []
-    pieces = []
-    for part in parts[:SHOWN_PARTS]:
-        text, is_supervised = part
-        text = html.escape(text[:SHOWN_PART])
-        pieces.append(f"<mark>{text}</mark>" if is_supervised else text)
-    return f"<pre class='long'>{''.join(pieces)}</pre>" if pieces else ""
+    text, marks = "", []
+    for part, is_supervised in facts.result.data.example[:SHOWN_PARTS]:
+        start, text = len(text), text + part[:SHOWN_PART]
+        marks += [(start, len(text))] if is_supervised else []
+    return Text(text, VERBATIM, marks)
+
+
+def _in_use(facts: RunFacts) -> tuple[float | None, float | None]:
+    baseline = facts.result.gpu_baseline
+    return baseline.get("before_bytes"), baseline.get("after_bytes")
+
+
+def _energy(facts: RunFacts) -> Section:
+    energy, (before, after) = facts.result.energy, _in_use(facts)
+    joules = energy.get("joules")
+    row = {
+        "energy (Wh)": Cell(None if joules is None else joules / 3600, ".1f"),
+        "mean power (W)": Cell(energy.get("watts_mean"), ".0f"),
+        "gpu_before_bytes": Cell(before, "size"),
+        "gpu_after_bytes": Cell(after, "size"),
+    }
+    heads = {"gpu_before_bytes": "GPU before the run", "gpu_after_bytes": "GPU after it"}
+    rows = [row] if any(cell.value is not None for cell in row.values()) else []
+    return Section("Energy by NVML, and memory in use", [Table("energy", rows, heads)], "energy")
+
+
+def _data_rows(facts: RunFacts) -> list[dict[str, Any]]:
+    """Return samples, tokens, cut and dropped samples of each split, and bad rows of each file."""
+    names = ("samples", "tokens", "supervised_tokens", "cut", "dropped")
+    lost = facts.result.data.problems.rows_dropped
+    files = lost if isinstance(lost, Mapping) else {}
+    bad = [{"split": f"bad rows of {file}", "dropped": number} for file, number in files.items()]
+    return [*sections.split_rows(facts, names), *bad]

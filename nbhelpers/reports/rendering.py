@@ -5,27 +5,57 @@ from __future__ import annotations
 import base64
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbhelpers.common.display import visible
+from nbhelpers.errors import ConfigError
 from nbhelpers.reports.blocks import (
     VERBATIM,
     Block,
+    Figure,
     Section,
     Summary,
     Table,
     Text,
     filled,
+    walk,
 )
+from nbhelpers.reports.figures import save_figures
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jinja2 import Template
 
 WIDTH = 100
 UNBROKEN = "\u00a0"
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run found: `tables` to compute with, `text` for a terminal, `path` of the page."""
+
+    run_id: str
+    status: str
+    path: Path
+    text: str = field(repr=False)
+    tables: dict[str, pd.DataFrame] = field(repr=False)
+    plots: dict[str, Path] = field(repr=False)
+    html: str = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Return one line: which run, how it stands, where the page is."""
+        return f"Report({self.run_id}, {self.status}: {self.path})"
+
+    def __str__(self) -> str:
+        """Return the text for a terminal."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 @cache
@@ -90,17 +120,62 @@ def wrapped(sentences: Sequence[str], width: int = WIDTH) -> list[str]:
 def _lines(block: Block) -> Iterator[str]:
     if isinstance(block, Section):
         inside = [list(_lines(b)) for b in block.blocks] if block.in_text else []
-        has_table = False
         if any(inside):
             yield from ["", f"## {block.title}"]
+        previous = None
         for inner, lines in zip(block.blocks, inside, strict=False):
-            if has_table and lines and not isinstance(inner, Section):
+            if previous and lines and Table in (type(previous), type(inner)):
                 yield ""
             yield from lines
-            has_table = bool(lines) and (has_table or isinstance(inner, Table))
+            previous = inner if lines else previous
     elif isinstance(block, Table):
         yield from block.shown.text(WIDTH).splitlines()
     elif isinstance(block, Text) and block.kind == VERBATIM:
         yield from block.text.splitlines()
     elif isinstance(block, Text):
         yield from wrapped([block.text])
+
+
+def frames(blocks: Sequence[Block]) -> dict[str, pd.DataFrame]:
+    """Return the tables of a report by their codes, to compute with."""
+    tables = [block for block in walk(blocks) if isinstance(block, Table) and block.rows]
+    return {table.code: table.frame() for table in tables}
+
+
+def write_report(
+    folder: Path,
+    path: Path,
+    summary: Summary,
+    blocks: Sequence[Block],
+    *,
+    run_id: str,
+    status: str,
+) -> Report:
+    """Write the page and its figures into a folder and return the report.
+
+    Raises:
+        ConfigError: The folder cannot be written to.
+    """
+    pictures = [b for b in [summary.picture, *walk(blocks)] if isinstance(b, Figure)]
+    drawn = {picture.name: picture.draw() for picture in pictures}
+    try:
+        plots = save_figures(folder, drawn)
+        images = {name: plot.read_bytes() for name, plot in plots.items()}
+        document = as_html(summary, blocks, images, page_title=f"Report of {run_id}")
+        draft = path.with_name(f".{path.name}.partial")
+        draft.write_text(document, encoding="utf-8", errors="replace")
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"The report cannot be written to {folder}: {error.strerror or error}.",
+            fix="make the folder writable, or copy it to a place of your own",
+        ) from error
+    return Report(
+        run_id=run_id,
+        status=status,
+        path=path,
+        text=as_text(summary, blocks, str(path)),
+        tables=frames(blocks),
+        plots=plots,
+        html=as_html(summary, blocks, images),
+    )

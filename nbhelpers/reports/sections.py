@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.budget.time import TimeBudget, compare_time
 from nbhelpers.common.display import Cell
 from nbhelpers.common.formatting import count, duration, share, signed, size, written
-from nbhelpers.common.result_files import Problems, Split, SplitData
+from nbhelpers.common.result_files import DataFlow, Problems, Result, Split, SplitData
 from nbhelpers.metrics.registry import Scores
 from nbhelpers.presets.jobs import CLONES, JOBS, JobSpec
 from nbhelpers.presets.targets import target_rows
@@ -25,7 +25,7 @@ from nbhelpers.reports.blocks import (
     Text,
     texts,
 )
-from nbhelpers.reports.facts import RunFacts
+from nbhelpers.reports.facts import SAMPLE, RunFacts
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -108,12 +108,12 @@ def problems(facts: RunFacts) -> list[str]:
     return lines
 
 
-def sample_caveat(facts: RunFacts) -> str:
+def sample_caveat(result: Result) -> str:
     """Return what the note of a bundled sample says last; nothing for other data."""
-    last = str(facts.result.data.note or "").rstrip(".").rpartition(". ")[2]
-    return (
-        f"The data is a sample: {last[:1].lower()}{last[1:]}." if facts.is_sample and last else ""
-    )
+    last = str(result.data.note or "").rstrip(".").rpartition(". ")[2]
+    if SAMPLE not in (result.data.source, result.settings.data) or not last:
+        return ""
+    return f"The data is a sample: {last[:1].lower()}{last[1:]}."
 
 
 def random_start(facts: RunFacts) -> list[str]:
@@ -195,19 +195,22 @@ def cost(facts: RunFacts, rates: Mapping[str, tuple[str, str]], *loss: Figure) -
 
 def memory(facts: RunFacts) -> Section:
     """Return the prediction beside the measurement: allocated, reserved, and by phase."""
-    lines = facts.predicted_lines or facts.budget.get("lines") or []
-    parts = [{k: line.get(k) for k in ("name", "size_bytes", "note")} for line in lines]
+    lines = facts.result.memory.predicted_lines or facts.budget.lines
+    parts = [
+        {"name": line.name, "size_bytes": Cell(line.size_bytes, "size"), "note": line.note}
+        for line in lines
+    ]
+    caption = figures.memory_caption(facts)
     return Section(
         "Memory",
         [
             Table("memory", list(memory_rows(facts)), {"what": ""}),
             *texts(memory_notes(facts)),
-            _memory_picture(facts),
-            Figure("memory_phases", figures.PHASES_CAPTION, lambda: figures.phases_figure(facts)),
+            Figure("memory", caption, lambda: figures.memory_figure(facts)),
             Section(
                 "The prediction by part, and what else was held",
                 [
-                    Table("memory_lines", [row | _sized(row, "size_bytes") for row in parts]),
+                    Table("memory_lines", parts),
                     Table("memory_left_over", left_over_rows(facts)),
                     Table("memory_alive", alive_rows(facts), {"total_bytes": "together"}),
                 ],
@@ -216,10 +219,6 @@ def memory(facts: RunFacts) -> Section:
         ],
         "memory",
     )
-
-
-def _sized(row: Mapping[str, Any], *names: str) -> dict[str, Cell]:
-    return {name: Cell(row.get(name), "size") for name in names}
 
 
 def memory_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
@@ -247,11 +246,12 @@ def memory_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
     process = max((rank.rss_bytes or 0 for rank in ranks), default=0)
     if process:
         yield {"what": "process (RSS)", "measured_bytes": Cell(process, "size")}
-    if facts.budget.get("total_bytes"):
+    budget = facts.budget
+    if budget.total_bytes:
         title = "budget before the run, longest possible batch"
-        yield {"what": title, "predicted_bytes": Cell(facts.budget["total_bytes"], "size")}
-    if facts.budget.get("capacity_bytes"):
-        capacity = Cell(facts.budget["capacity_bytes"], "size")
+        yield {"what": title, "predicted_bytes": Cell(budget.total_bytes, "size")}
+    if budget.capacity_bytes:
+        capacity = Cell(budget.capacity_bytes, "size")
         yield {"what": "capacity of the card", "measured_bytes": capacity}
 
 
@@ -305,10 +305,6 @@ def _basis(facts: RunFacts) -> str:
     return SIMULATION if facts.result.memory.source == SIMULATION else ESTIMATE
 
 
-def _memory_picture(facts: RunFacts) -> Figure:
-    return Figure("memory", figures.memory_caption(facts), lambda: figures.memory_figure(facts))
-
-
 def left_over_rows(facts: RunFacts) -> list[dict[str, Any]]:
     """Return what the card held beside the tensors of the run."""
     held = facts.result.memory.left_over
@@ -334,7 +330,7 @@ def alive_rows(facts: RunFacts) -> list[dict[str, Any]]:
 
 def predicted_time(facts: RunFacts) -> TimeBudget | None:
     """Return the prediction that was saved when the run was launched; None without one."""
-    return None if facts.is_evaluation else TimeBudget.from_record(facts.record)
+    return None if facts.is_evaluation else TimeBudget.from_record(facts.saved.raw)
 
 
 def _compared_time(facts: RunFacts) -> list[dict[str, Any]]:
@@ -443,10 +439,12 @@ def metric_rows(facts: RunFacts, scores: Scores) -> list[dict[str, Any]]:
     rows = []
     for split in scores.splits:
         values = facts.result.scores.get(split, Split())
+        samples = "" if values.n_samples is None else f" (n = {count(values.n_samples)})"
+        head = Cell(split, label=scores.splits[split] + samples)
         for name in (name for name in scores.names(split) if name in values.metrics):
             cell = score_cell(scores, name, values.metrics[name], values.intervals.get(name))
             metric = Cell(name, label=scores.title(name))
-            rows.append({"split": split, "metric": metric, "value": cell})
+            rows.append({"split": head, "metric": metric, "value": cell})
     return rows
 
 
@@ -467,7 +465,7 @@ def targets(facts: RunFacts) -> Section:
             "passed": passed[row["passed"]],
             "note": row["note"] or ("undefined" if row["value"] is None else ""),
         }
-        for row in (target_rows(facts.data) if facts.is_complete else ())
+        for row in (target_rows(facts.result.raw) if facts.is_complete else ())
         if row["target"] is not None
     ]
     return Section("Targets", [Table("targets", rows, {"passed": ""})], "targets")
@@ -514,7 +512,7 @@ def split_rows(facts: RunFacts, names: Sequence[str]) -> list[dict[str, Any]]:
 
 def settings_rows(facts: RunFacts) -> list[dict[str, Any]]:
     """Return the settings in which this run differs from the base preset, and why."""
-    preset, settings = facts.saved.preset, facts.data.get("settings") or {}
+    preset, settings = facts.saved.preset, facts.result.raw.get("settings") or {}
     return [
         {
             "setting": name,
@@ -571,7 +569,7 @@ def _of_others(job: str) -> set[str]:
 def _data_flow(facts: RunFacts) -> str:
     """Say how the data flow was read, and of how many functions there is none."""
     flow = facts.result.model.data_flow
-    if not facts.get("model", "data_flow"):
+    if flow == DataFlow():
         return ""
     if not flow.data_flow_length:
         return "off; code split at the leaves of its syntax tree"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.time import TimeBudget
-from nbhelpers.common.display import Table
+from nbhelpers.common.display import Cell, Table
 from nbhelpers.common.formatting import duration
 from nbhelpers.common.json_models import read_lines
 from nbhelpers.common.result_files import Generation
 from nbhelpers.errors import ConfigError, NbhelpersError
-from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES, written
+from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES
 from nbhelpers.runs.gpu_baseline import BaselineCheck
 from nbhelpers.runs.run import Run, RunResult
 from nbhelpers.runs.study_plan import FINISHED, REFUSED, PlannedRun, Study
@@ -170,6 +170,22 @@ METRICS = tuple(
 SHOWN = (("test", "syntax_accuracy"), ("test", "bleu"), ("test", "exact_match"))
 SHOWN += tuple((task, "pass@1") for task in TASKS)
 
+# What is shown of a run, in this order: scores first, as a notebook's page is narrow.
+HEADS = {
+    **{"run": "adapter", "seed": "seed", "status": "status", "trainable_parameters": "trainable"},
+    **{f"{split}.{name}": FINETUNE_SCORES.title_of(split, name) for split, name in SHOWN},
+    **{"time_s": "time", "predicted_time": "predicted time"},
+    **{"peak_measured_bytes": "peak memory", "peak_predicted_bytes": "predicted"},
+    **{"useful_tokens_per_s": "useful tokens/s", "train_loss": "train loss"},
+    **{"valid_loss": "valid loss", "energy_wh": "energy Wh", "rank": "rank", "alpha": "alpha"},
+    **{"gpu_after": "GPU after it"},
+}
+FORMS = {
+    **{"seed": "d", "trainable_parameters": "count", "time_s": "duration"},
+    **{"peak_measured_bytes": "size", "peak_predicted_bytes": "size"},
+    **{"useful_tokens_per_s": "count", "train_loss": ".4f", "valid_loss": ".4f"},
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow:
@@ -272,6 +288,23 @@ class StudyRow:
             "gpu_is_back": self.baseline.is_back if self.baseline else None,
         }
 
+    def cells(self) -> dict[str, Cell]:
+        """Return what is shown of it, by the names of `HEADS`."""
+        facts, s, joules = self.facts(), self.settings, self.number("energy", "joules")
+        cells = {name: Cell(facts[name], form) for name, form in FORMS.items()}
+        cells["status"] = Cell("" if self.status == "finished" else self.status)
+        cells["energy_wh"] = Cell(None if joules is None else joules / 3600, ".1f")
+        is_timed = facts["time_s"] is not None and self.predicted is not None
+        cells["predicted_time"] = Cell(self.predicted.words() if is_timed else "")
+        cells["gpu_after"] = Cell(self.baseline.words() if self.baseline else "")
+        for split, metric in SHOWN:
+            name, form = f"{split}.{metric}", f".{FINETUNE_SCORES.metric(metric).decimals}f"
+            cells[name] = Cell(facts.get(name), form, self.interval(split, metric))
+        cells["run"] = Cell(self.name)
+        cells["rank"] = Cell("" if s.method == "base" else str(s.lora_r))
+        cells["alpha"] = Cell("" if s.method == "base" else f"{s.alpha:g}")
+        return cells
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StudyResult:
@@ -364,13 +397,13 @@ class StudyResult:
         names = dict.fromkeys(name for row in rows for name in row)
         return pd.DataFrame(rows, columns=list(names))
 
-    def cells(self) -> list[dict[str, str]]:
-        """Return the rows as people read them; columns that no run fills are left out."""
-        rows = [dict(_cells(row)) for row in self.rows]
-        empty = {name for name in rows[0] if not any(row[name] for row in rows)}
+    def cells(self) -> list[dict[str, Cell]]:
+        """Return the rows as people read them; columns that tell nothing are left out."""
+        rows = [row.cells() for row in self.rows]
         if len({row.settings.seed for row in self.rows}) == 1:
-            empty.add("seed")
-        return [{name: t for name, t in row.items() if name not in empty} for row in rows]
+            rows = [{name: c for name, c in row.items() if name != "seed"} for row in rows]
+        full = [name for name in HEADS if any(str(row[name]) for row in rows if name in row)]
+        return [{name: row[name] for name in full} for row in rows]
 
     def compare(
         self, metric: str = "syntax_accuracy", *, baseline: str | None = None
@@ -389,53 +422,18 @@ class StudyResult:
         failed = f", {len(self.failures)} without a result" if self.failures else ""
         return f"StudyResult({self.study.id}: {count}{failed})"
 
+    def shown(self, title: str = "") -> Table:
+        """Return the runs as one table, with failures, verdicts and notes below."""
+        rows = self.cells()
+        heads = [HEADS[name] for name in rows[0]]
+        notes = [*self.failure_lines(), *self.verdicts(), *self.notes()]
+        return Table(heads, [list(row.values()) for row in rows], title, notes)
+
     def __str__(self) -> str:
-        return self._table().text()
+        return self.shown().text()
 
     def _repr_html_(self) -> str:
-        # Scores first: a notebook's page is narrow, and an interval has a line of its own.
-        rows = self.cells()
-        scores = [name for name in rows[0] if any("[" in row[name] for row in rows)]
-        first = [name for name in ("adapter", "seed", "status") if name in rows[0]]
-        heads = list(dict.fromkeys([*first, *scores, *rows[0]]))
-        return self._table(heads, title=f"{self!r}").html().replace(" [", "<br>[")
-
-    def _table(self, heads: list[str] | None = None, *, title: str = "") -> Table:
-        rows = self.cells()
-        heads = heads or list(rows[0])
-        notes = [*self.failure_lines(), *self.verdicts(), *self.notes()]
-        return Table(heads, [[row[name] for name in heads] for row in rows], title, notes)
-
-
-def _cells(row: StudyRow) -> Iterator[tuple[str, str]]:
-    facts, s = row.facts(), row.settings
-    yield "adapter", row.name
-    yield "rank", "" if s.method == "base" else str(s.lora_r)
-    yield "alpha", "" if s.method == "base" else f"{s.alpha:g}"
-    yield "seed", str(s.seed)
-    yield "status", "" if row.status == "finished" else row.status
-    yield "trainable", _text(facts["trainable_parameters"], "{:,.0f}")
-    taken = facts["time_s"]
-    yield "time", "" if taken is None else duration(taken)
-    yield "predicted time", row.predicted.words() if taken is not None and row.predicted else ""
-    yield "energy Wh", _text(facts["energy_joules"], "{:.1f}", 1 / 3600)
-    yield "peak GiB", _text(facts["peak_measured_bytes"], "{:.2f}", 1 / GIB)
-    yield "predicted GiB", _text(facts["peak_predicted_bytes"], "{:.2f}", 1 / GIB)
-    yield "useful tokens/s", _text(facts["useful_tokens_per_s"], "{:,.0f}")
-    yield "train loss", _text(facts["train_loss"], "{:.4f}")
-    yield "valid loss", _text(facts["valid_loss"], "{:.4f}")
-    for split, metric in SHOWN:
-        title = TITLES[metric] if split == "test" else f"{TITLES[split]} {metric}"
-        value, edges = facts.get(f"{split}.{metric}"), row.interval(split, metric)
-        text = "" if value is None else written(metric, value)
-        if text and edges:
-            text += f" [{written(metric, edges[0])}, {written(metric, edges[1])}]"
-        yield title, text
-    yield "GPU after it", row.baseline.words() if row.baseline else ""
-
-
-def _text(value: float | None, number_format: str, factor: float = 1.0) -> str:
-    return "" if value is None else number_format.format(value * factor)
+        return self.shown(repr(self)).html()
 
 
 def _first_line(text: str) -> str:
