@@ -87,6 +87,23 @@ def test_the_largest_first_and_second_micro_batch_are_found_wherever_they_are():
     alone = largest_micro_batches(task, task.batches, world_size=2, per_device=2)
     assert [sorted(costs[row] for row in rows) for rows in alone] == [[2, 9]]  # what rank 0 has
     assert largest_micro_batches(task, [], world_size=1, per_device=2) == []
+    how = {"world_size": 1, "per_device": 2, "size_of": lambda extent: -extent.tokens}
+    assert largest_micro_batches(task, task.batches, **how)[0].tolist() == [2, 0]
+
+
+def test_of_micro_batches_as_long_the_one_that_learns_more_is_taken(tmp_path):
+    """Logits of a supervised token take about as much as its activations."""
+    from nbhelpers.jobs import finetune
+
+    context = context_for("finetune", tmp_path, **SETTINGS["finetune"])
+    inputs, asked = finetune.build_data(context), []
+    table = inputs.tables["train"]
+    table.ids[:] = [np.zeros(30, dtype=np.int64) for _ in table.ids]
+    table.prompt_lengths[:] = 20
+    table.prompt_lengths[7] = 2
+    context = replace(context, settings=context.settings.model_copy(update={"epochs": 2}))
+    finetune.forecast(context, inputs, lambda shapes, **_: asked.append(shapes))
+    assert [30, 2] in asked[0]["samples"]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from nbhelpers.budget.formulas import COMPILE_PAYS_TOKENS
+from nbhelpers.budget.formulas import COMPILE_PAYS_TOKENS, CausalExtent, finetune_ledger
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data.coding_tasks import CodingTask, load_tasks
 from nbhelpers.data.instructions import InstructionData, load_instructions
@@ -168,11 +169,13 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
     if s.compile_layers == "auto" and kernel == "flex" and has_triton():
         is_compiled = int(task.costs.sum()) * s.epochs >= COMPILE_PAYS_TOKENS
         needs_room = not is_compiled
-    parts = largest_rows(context, task)
+    size_of = partial(_training_bytes, context, shape, kernel, is_compiled)
+    parts = largest_rows(context, task, size_of=size_of)
     shapes, budget = batch_shapes(context, inputs, task, parts), None
     if needs_room:
         # Of all steps: a resumed run computes as it did before.
-        whole = batch_shapes(context, inputs, task, largest_rows(context, task, of_whole_run=True))
+        longest = largest_rows(context, task, of_whole_run=True, size_of=size_of)
+        whole = batch_shapes(context, inputs, task, longest)
         plain = simulate(whole, compile_layers="off")
         room = ROOM_SHARE * context.hardware.gpu.memory_total_bytes
         is_compiled = plain is None or plain.total_bytes > room
@@ -180,6 +183,25 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
     if budget is None and parts:
         budget = simulate(shapes, compile_layers="on" if is_compiled else "off")
     return Forecast(budget=budget, is_compiled=is_compiled)
+
+
+def _training_bytes(
+    context: RunContext, shape: Any, kernel: str, is_compiled: bool, extent: CausalExtent
+) -> int:
+    """Return the bytes of a micro-batch by formulas: a supervised token's logits count too."""
+    nothing = CausalExtent(tokens=0, squares=0, supervised=0)
+    lines = finetune_ledger(
+        context.settings,
+        context.plan,
+        shape,
+        precision=context.precision,
+        kernel=kernel,
+        is_compiled=is_compiled,
+        extent=extent,
+        scoring=nothing,
+        prompts=nothing,
+    )
+    return sum(line.size_bytes for line in lines)
 
 
 def batch_shapes(

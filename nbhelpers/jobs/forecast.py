@@ -140,15 +140,28 @@ def _state(context: RunContext) -> TrainState:
     return TrainState()
 
 
+def tokens_of(extent: Any) -> tuple[int, int]:
+    """Return what a micro-batch's memory grows with: its tokens, then attention's squares."""
+    return extent.tokens, extent.squares
+
+
 def largest_micro_batches(
-    task: Task, batches: Iterable[np.ndarray], *, world_size: int, per_device: int
+    task: Task,
+    batches: Iterable[np.ndarray],
+    *,
+    world_size: int,
+    per_device: int,
+    size_of: Callable[[Any], Any] = tokens_of,
 ) -> list[np.ndarray]:
     """Return the rows of rank 0's largest first micro-batch, and of its largest second one.
 
     A second one meets the gradients of the first, and a third is no larger: the longest come first.
     Where no step has a second one there is none; without steps the list is empty.
+
+    Args:
+        size_of: Given an extent of the task, returns what is compared.
     """
-    largest: dict[int, tuple[tuple[int, int], np.ndarray]] = {}
+    largest: dict[int, tuple[Any, np.ndarray]] = {}
     for batch_rows in batches:
         parts = micro_batches(
             batch_rows, task.costs, rank=0, world_size=world_size, per_device=per_device
@@ -156,15 +169,18 @@ def largest_micro_batches(
         for place, rows in enumerate(parts[:2]):
             if not len(rows):
                 continue
-            extent = task.extent(rows)
-            size = extent.tokens, extent.squares
+            size = size_of(task.extent(rows))
             if place not in largest or size > largest[place][0]:
                 largest[place] = size, rows
     return [largest[place][1] for place in sorted(largest)]
 
 
 def largest_rows(
-    context: RunContext, task: Task, *, of_whole_run: bool = False
+    context: RunContext,
+    task: Task,
+    *,
+    of_whole_run: bool = False,
+    size_of: Callable[[Any], Any] = tokens_of,
 ) -> list[np.ndarray]:
     """Return the rows of the largest micro-batches that are still to come, or of the whole run."""
     plan, start = context.plan, TrainState()
@@ -177,6 +193,7 @@ def largest_rows(
         steps,
         world_size=plan.world_size,
         per_device=plan.per_device_train_batch_size,
+        size_of=size_of,
     )
 
 
@@ -213,7 +230,7 @@ def largest_extent(context: RunContext, task: Task, steps: Iterable[np.ndarray])
         )
         if len(rows)
     ]
-    return max(extents, key=lambda extent: (extent.tokens, extent.squares), default=None)
+    return max(extents, key=tokens_of, default=None)
 
 
 def estimate(lines: tuple[MemoryLine, ...]) -> MemoryBudget:
