@@ -203,11 +203,12 @@ def test_other_gpus_are_estimates(study: StudyResult, tmp_path: Path) -> None:
         path = folder / row.run.id / "run.json"
         record = json.loads(path.read_text())
         record["hardware"] = {"gpus": [{"key": "t4", "name": "Tesla T4"}]}
-        record["plan"] |= {"use_gpu": True}
         record["preset"] = row.planned.preset.to_dict()
         path.write_text(json.dumps(record))
         path = path.with_name("result.json")
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"precision": "fp16"}))
+        data = json.loads(path.read_text()) | {"precision": "fp16"}
+        data["plan"] |= {"use_gpu": True}
+        path.write_text(json.dumps(data))
     page = seen(report_study(open_study(study.path.name, folder), show=False))
     assert "On other GPUs (predicted)" in page and "h100" in page
     assert "measured on another card, scaled" in words(page)
