@@ -352,6 +352,18 @@ REFUSED = {
         "parser.add_argument('--local_rank', default=-1)\nget = lambda: parser.parse_args()\n",
         "leaves no place behind it",
     ),
+    "a parser of its own statement": (
+        script("args = [p.parse_args() for p in [parser]][0]"),
+        "leaves no place behind it",
+    ),
+    "a parser of its own condition": (
+        script("if (p := parser) and (args := p.parse_args()):\n    pass"),
+        "leaves no place behind it",
+    ),
+    "a required option": (
+        script().replace("default=-1", "required=True"),
+        "option is required=True (line 25)",
+    ),
     "in an unnamed tuple of classes": (
         "class A:\n    local_rank: int = -1\nfound = parser.parse_args_into_dataclasses()\n",
         "leaves no place behind it",

@@ -104,7 +104,7 @@ def legacy_launcher(
         return
     from nbhelpers.legacy import write_launcher
 
-    path = write_launcher(write, launcher.name, launcher.text, force=force)
+    path = write_launcher(write, launcher, force=force)
     typer.echo(f"{path}: {launcher.plan.words()}")
 
 

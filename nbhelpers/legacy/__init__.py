@@ -11,10 +11,10 @@ from nbhelpers.legacy.launcher import (
     passed_options,
     recipe_of,
     script_facts,
+    write_launcher,
 )
 from nbhelpers.legacy.patch import patch_script
 from nbhelpers.legacy.result import ScriptPatch, patch_text
-from nbhelpers.legacy.write import write_launcher
 
 __all__ = [
     "RECIPES",

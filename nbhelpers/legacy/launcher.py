@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbhelpers.common.files import is_file
+from nbhelpers.common.files import absence, is_file, kind_of
 from nbhelpers.errors import ConfigError
 from nbhelpers.legacy.faults import never_saved
 from nbhelpers.legacy.patch import patch_script
@@ -105,14 +107,13 @@ def script_facts(path: Path) -> ScriptFacts | None:
     """Return what a script shows; None where it is not at hand or does not parse."""
     if not is_file(path):
         return None
+    patch = None
     try:
         script = read_script(path)
     except ConfigError:
         return None
-    try:
+    with contextlib.suppress(ConfigError):
         patch = patch_script(path)
-    except ConfigError:
-        patch = None
     seen = [fault for fault in patch.faults if fault.lines] if patch else []
     options = {
         part.value.lstrip("-").replace("-", "_")
@@ -188,83 +189,111 @@ def make_launcher(
     """
     recipe = recipe_of(model)
     for name, path in (("script", script), ("output-dir", output_dir), ("data-dir", data_dir)):
-        _check_path(name, str(path))
+        if not str(path).isprintable() or str(path).startswith("-"):
+            raise ConfigError(
+                f"--{name} {str(path)!r} cannot stand in a launcher.",
+                fix="name a path without line breaks, control characters and a leading dash",
+            )
     plan = split_for(recipe, num_gpus, per_gpu_batch, global_batch)
-    header = _header(model, recipe, plan, gpu_name, script, facts, presets)
-    body = _body(recipe, plan, script, output_dir, data_dir)
-    return Launcher(name=recipe.file, text="\n".join([*header, "", *body, ""]), plan=plan)
-
-
-def _check_path(name: str, text: str) -> None:
-    """A path that a line of bash can hold; quotes and blanks are no problem."""
-    if not text.isprintable() or text.startswith("-"):
-        raise ConfigError(
-            f"--{name} {text!r} cannot stand in a launcher.",
-            fix="name a path without line breaks, control characters and a leading dash",
-        )
-
-
-def _body(
-    recipe: Recipe, plan: BatchPlan, script: Path, output_dir: Path, data_dir: Path
-) -> list[str]:
-    """The commands of the launcher."""
-    world = plan.world_size
-    lines = [
-        "set -euo pipefail  # a failure of the training ends the launcher, in spite of tee",
+    quoted = shlex.quote(str(script))
+    cards = f"{num_gpus} GPU{'s' * (num_gpus > 1)}" + (f" ({gpu_name})" if gpu_name else "")
+    header = [
+        f"{recipe.title} on BigCloneBench with the legacy script, for {cards}:",
+        f"{plan.words()}.",
+        "Written by nbhelpers legacy-launcher. Start it in the folder that the paths below start "
+        "from.",
         "",
-        f"SCRIPT={shlex.quote(str(script))}",
-        f"DATA_DIR={shlex.quote(str(data_dir))}",
-        f"OUTPUT_DIR={shlex.quote(str(output_dir))}",
-        f'LOG="$OUTPUT_DIR/{recipe.log}"',
-        f"NUM_GPUS={world}",
-        f"PER_GPU_BATCH={plan.per_device_train_batch_size}",
-        f"ACCUMULATION_STEPS={plan.gradient_accumulation_steps}  # {plan.formula()}",
+        _readiness(quoted, facts),
         "",
+        "The script computes in fp32: --mixed_precision is for accelerate, which it does not use.",
+        *_saving(plan, facts),
+        "",
+        "What stays wrong, whatever the launcher does:",
+        *(f"- {fault}" for fault in (facts.faults if facts else _USUAL_FAULTS)),
+        "",
+        f"Without these: {train_command(model, presets)}",
     ]
-    if world == 1:
-        lines += [
-            "# One process without a rank takes every GPU it sees (DataParallel): show it one.",
-            'VISIBLE="${CUDA_VISIBLE_DEVICES-0}"',
-            'export CUDA_VISIBLE_DEVICES="${VISIBLE%%,*}"',
-            "",
-        ]
-    return [*lines, 'mkdir -p -- "$OUTPUT_DIR"', "", *_command(recipe, world)]
+    text = _LAUNCHER.format(
+        header="\n".join(f"# {line}".rstrip() for line in header),
+        script=quoted,
+        data_dir=shlex.quote(str(data_dir)),
+        output_dir=shlex.quote(str(output_dir)),
+        log=recipe.log,
+        plan=plan,
+        formula=plan.formula(),
+        one_gpu=_ONE_GPU if num_gpus == 1 else "",
+        command=_command(recipe, num_gpus),
+    )
+    return Launcher(name=recipe.file, text=text, plan=plan)
 
 
-def _command(recipe: Recipe, world: int) -> list[str]:
-    parts = [
-        "accelerate launch",
-        *(["--multi_gpu"] if world > 1 else []),
-        '--num_processes "$NUM_GPUS"',
-        "--num_machines 1",
-        "--mixed_precision no",
-        "--dynamo_backend no",
-        '"$SCRIPT"',
-        '--output_dir="$OUTPUT_DIR"',
-        f"--model_type={recipe.model_type}",
-        *(f"--{name}={recipe.hub_id}" for name in _NAMES),
-        "--do_train",
-        "--do_test",
-        *(f'--{name}="$DATA_DIR/{file}.txt"' for name, file in _FILES.items()),
-        *(f"--{name} {value}" for name, value in recipe.lengths.items()),
-        '--train_batch_size "$PER_GPU_BATCH"',
-        '--gradient_accumulation_steps "$ACCUMULATION_STEPS"',
-        "--eval_batch_size 32",
-        f"--epoch {EPOCHS}",
-        "--learning_rate 5e-5",
-        "--max_grad_norm 1.0",
-        "--evaluate_during_training",
-        f"--save_steps {SAVE_STEPS}",
-        "--save_total_limit 2",
-        "--overwrite_output_dir",
-        "--seed 3",
-        '2>&1 | tee -- "$LOG"',
-    ]
-    return [" \\\n    ".join(parts)]
+_LAUNCHER = """\
+#!/usr/bin/env bash
+{header}
+
+set -euo pipefail  # a failure of the training ends the launcher, in spite of tee
+
+SCRIPT={script}
+DATA_DIR={data_dir}
+OUTPUT_DIR={output_dir}
+LOG="$OUTPUT_DIR/{log}"
+NUM_GPUS={plan.world_size}
+PER_GPU_BATCH={plan.per_device_train_batch_size}
+ACCUMULATION_STEPS={plan.gradient_accumulation_steps}  # {formula}
+
+{one_gpu}mkdir -p -- "$OUTPUT_DIR"
+
+{command}
+"""
+_ONE_GPU = """\
+# One process without a rank takes every GPU it sees (DataParallel): show it one.
+VISIBLE="${CUDA_VISIBLE_DEVICES-0}"
+export CUDA_VISIBLE_DEVICES="${VISIBLE%%,*}"
+
+"""
+_COMMAND = """\
+accelerate launch{multi_gpu}
+--num_processes "$NUM_GPUS"
+--num_machines 1
+--mixed_precision no
+--dynamo_backend no
+"$SCRIPT"
+--output_dir="$OUTPUT_DIR"
+--model_type={recipe.model_type}
+--config_name={recipe.hub_id}
+--model_name_or_path={recipe.hub_id}
+--tokenizer_name={recipe.hub_id}
+--do_train
+--do_test
+--train_data_file="$DATA_DIR/train.txt"
+--eval_data_file="$DATA_DIR/valid.txt"
+--test_data_file="$DATA_DIR/test.txt"
+{lengths}
+--train_batch_size "$PER_GPU_BATCH"
+--gradient_accumulation_steps "$ACCUMULATION_STEPS"
+--eval_batch_size 32
+--epoch {epochs}
+--learning_rate 5e-5
+--max_grad_norm 1.0
+--evaluate_during_training
+--save_steps {save_steps}
+--save_total_limit 2
+--overwrite_output_dir
+--seed 3
+2>&1 | tee -- "$LOG"
+"""
 
 
-_NAMES = ("config_name", "model_name_or_path", "tokenizer_name")
-_FILES = {"train_data_file": "train", "eval_data_file": "valid", "test_data_file": "test"}
+def _command(recipe: Recipe, num_gpus: int) -> str:
+    """The start of the script, an option a line."""
+    text = _COMMAND.format(
+        multi_gpu="\n--multi_gpu" if num_gpus > 1 else "",
+        recipe=recipe,
+        lengths="\n".join(f"--{name} {value}" for name, value in recipe.lengths.items()),
+        epochs=EPOCHS,
+        save_steps=SAVE_STEPS,
+    )
+    return " \\\n    ".join(text.splitlines())
 
 
 def passed_options(recipe: Recipe) -> list[str]:
@@ -273,8 +302,7 @@ def passed_options(recipe: Recipe) -> list[str]:
     >>> "data_flow_length" in passed_options(RECIPES["graphcodebert"])
     True
     """
-    words = " ".join(_command(recipe, 1)).split('"$SCRIPT"')[1].split()
-    return [word[2:].split("=")[0] for word in words if word.startswith("--") and len(word) > 2]
+    return re.findall(r" --(\w+)", _command(recipe, 1).partition('"$SCRIPT"')[2])
 
 
 def batches_until_saved(plan: BatchPlan, pairs: int = SAMPLE_PAIRS) -> tuple[int, int]:
@@ -291,37 +319,6 @@ def batches_until_saved(plan: BatchPlan, pairs: int = SAMPLE_PAIRS) -> tuple[int
     return batches, batches // plan.gradient_accumulation_steps * EPOCHS
 
 
-def _header(
-    model: str,
-    recipe: Recipe,
-    plan: BatchPlan,
-    gpu_name: str,
-    script: Path,
-    facts: ScriptFacts | None,
-    presets: tuple[str, ...],
-) -> list[str]:
-    cards = f"{plan.world_size} GPU{'s' * (plan.world_size > 1)}"
-    name = f" ({gpu_name})" if gpu_name.isprintable() and gpu_name else ""
-    quoted = shlex.quote(str(script))
-    lines = [
-        f"{recipe.title} on BigCloneBench with the legacy script, for {cards}{name}:",
-        f"{plan.words()}.",
-        "Written by nbhelpers legacy-launcher. Start it in the folder that the paths below start "
-        "from.",
-        "",
-        *_readiness(quoted, facts),
-        "",
-        "The script computes in fp32: --mixed_precision is for accelerate, which it does not use.",
-        *_saving(plan, facts),
-        "",
-        "What stays wrong, whatever the launcher does:",
-        *(f"- {fault}" for fault in (facts.faults if facts else _USUAL_FAULTS)),
-        "",
-        f"Without these: {train_command(model, presets)}",
-    ]
-    return ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in lines)]
-
-
 _USUAL_FAULTS = (
     "several GPUs: test predictions are sharded and out of order, so predictions.txt is no score",
     "several GPUs: rank 0 evaluates its own share only, through DDP, while the others wait",
@@ -330,15 +327,14 @@ _USUAL_FAULTS = (
 )
 
 
-def _readiness(quoted: str, facts: ScriptFacts | None) -> list[str]:
+def _readiness(quoted: str, facts: ScriptFacts | None) -> str:
     """Whether the script has the two repairs."""
-    if facts is None:
-        return [f"Before the first start: nbhelpers patch-legacy {quoted} --write"]
-    if facts.is_refused:
-        return ["patch-legacy refuses this script, so several GPUs will not work with it."]
-    if facts.is_patched:
-        return [f"{quoted} has the two repairs of patch-legacy."]
-    return [f"NOT PATCHED YET. Before the first start: nbhelpers patch-legacy {quoted} --write"]
+    if facts and facts.is_refused:
+        return "patch-legacy refuses this script, so several GPUs will not work with it."
+    if facts and facts.is_patched:
+        return f"{quoted} has the two repairs of patch-legacy."
+    start = "NOT PATCHED YET. Before" if facts else "Before"
+    return f"{start} the first start: nbhelpers patch-legacy {quoted} --write"
 
 
 def _saving(plan: BatchPlan, facts: ScriptFacts | None) -> list[str]:
@@ -358,3 +354,27 @@ def _saving(plan: BatchPlan, facts: ScriptFacts | None) -> list[str]:
     else:
         outcome = f"saved at step {saves_at} of {highest}."
     return [f"{setting}.", f"Then, with {SAMPLE_PAIRS:,} pairs and {EPOCHS} epochs, {outcome}"]
+
+
+def write_launcher(path: Path, launcher: Launcher, *, force: bool) -> Path:
+    """Write an executable launcher and return its path; in a folder it takes its usual name.
+
+    Raises:
+        ConfigError: Something is there already (without `force`), or it cannot be written.
+    """
+    path = path / launcher.name if path.is_dir() else path
+    if kind_of(path) not in ("", "file"):
+        raise ConfigError(f"{path} {absence(path)}.", fix="name a file")
+    try:
+        if force:  # a new file, because bash may be reading the old one
+            path.unlink(missing_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(launcher.text)
+        path.chmod(path.stat().st_mode | 0o111)
+    except FileExistsError as error:
+        text = f"{path} exists already. Nothing was written."
+        raise ConfigError(text, fix="name another file, or add --force to replace it") from error
+    except OSError as error:
+        text = f"{path} cannot be written ({error.strerror or error})."
+        raise ConfigError(text, fix="check the folder and its permissions") from error
+    return path

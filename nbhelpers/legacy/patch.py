@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
+import os
 import re
+import shutil
 import tokenize
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nbhelpers.common.files import expanded
+from nbhelpers.common.files import expanded, kind_of
 from nbhelpers.errors import ConfigError
 from nbhelpers.legacy.faults import Guard, Guards, find_faults, find_guards, replacements
 from nbhelpers.legacy.ranks import (
@@ -37,7 +40,6 @@ from nbhelpers.legacy.source import (
     last_name,
     read_script,
 )
-from nbhelpers.legacy.write import replace_script, resolve_target
 
 # ------------------------------------------------------------------------------------------------
 # Both repairs as edits, which take the indentation and the line ends of their neighbours.
@@ -257,13 +259,13 @@ def patch_script(path: str | Path, *, write: bool = False) -> ScriptPatch:
 
     Args:
         path: The Python file; a link is followed, its target is what changes.
-        write: Replace the file in one step, with a backup of the old one beside it.
+        write: Change the file, with a backup of the old one beside it.
 
     Raises:
         ConfigError: The script cannot be repaired, with the reason; nothing was changed.
     """
     path = expanded(path)
-    target = resolve_target(path)
+    target = path.resolve() if kind_of(path) and path.is_symlink() else path
     try:
         return _patched(path, target, write=write)
     except RecursionError as error:
@@ -280,8 +282,9 @@ def _patched(path: Path, target: Path, *, write: bool) -> ScriptPatch:
     _check(target, before, original=True)
     if plan.edits:
         _check(target, after, original=False)
-    backup = replace_script(target, before, after) if write and plan.edits else None
+    backup = _replaced(target, after) if write and plan.edits else None
     shown = _plan(read_script(target, after), path) if backup else plan
+    notes = [f"{path} is a link: the file behind it is meant, {target}"] if target != path else []
     return ScriptPatch(
         path=path,
         target=target,
@@ -289,7 +292,7 @@ def _patched(path: Path, target: Path, *, write: bool) -> ScriptPatch:
         reads_rank=tuple(plan.reads_rank),
         saves=tuple(plan.saves),
         kept=tuple(plan.guards.kept),
-        notes=(*plan.notes, *_file_notes(path, target)),
+        notes=(*plan.notes, *notes),
         diff=_diff(script, text, path.name) if plan.edits else "",
         backup=backup,
         faults=tuple(find_faults(shown.script, shown.guards)),
@@ -448,13 +451,21 @@ def _check(path: Path, content: bytes, *, original: bool) -> None:
         )
 
 
-def _file_notes(path: Path, target: Path) -> list[str]:
-    notes = []
-    if target != path:
-        notes.append(f"{path} is a link: the file behind it is meant, {target}")
-    if target.stat().st_nlink > 1:
-        notes.append("the file has other names (hard links); they keep the text as it was")
-    return notes
+def _replaced(path: Path, content: bytes) -> Path:
+    """Write a script anew behind its backup, whose path this is: run.py.bak, run.py.bak2."""
+    names = (f"{path.name}.bak{number if number > 1 else ''}" for number in itertools.count(1))
+    backup = next(file for file in map(path.with_name, names) if not os.path.lexists(file))
+    try:
+        with path.open("r+b") as file:
+            shutil.copy2(path, backup)
+            file.write(content)
+            file.truncate()
+    except OSError as error:
+        state = f"Compare it with {backup}." if os.path.lexists(backup) else "Nothing was changed."
+        text = f"{path} cannot be written ({error.strerror or error}). {state}"
+        fix = "check the permissions of the file and its folder, and the free space"
+        raise ConfigError(text, fix=fix) from error
+    return backup
 
 
 def _diff(script: Script, text: str, name: str) -> str:
