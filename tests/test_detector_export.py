@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from detector_folder import STEP, make_detector, make_run
+from trained_on_disk import write_adapter_files
 
 from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 from nbhelpers.use import model
 from nbhelpers.use.facts import detector_facts
-from nbhelpers.use.trained import Trained, find_detector, is_detector
+from nbhelpers.use.trained import find_any, find_detector
 
 pytestmark = pytest.mark.slow
 CODES = ["def f(x):\n    return x\n", "", "int main() { return 0; }\n" * 20]
@@ -51,7 +52,7 @@ def test_the_folder_works_without_its_run(run: Path, out: Path, tmp_path: Path) 
     for one, other in zip(scores(run / "checkpoints" / STEP), scores(alone), strict=True):
         np.testing.assert_array_equal(one, other)
     found = find_detector(alone)
-    assert found.kind == "export" and found.run is None and is_detector(alone)
+    assert found.kind == "export" and found.run is None and find_any(alone) == found
     told = json.loads((alone / "detector.json").read_text())
     result = json.loads((run / "result.json").read_text())
     assert told["operating_point"] == result["operating_point"] and told["calibration"] is None
@@ -91,15 +92,12 @@ def test_what_does_not_agree_is_not_left_behind(
 
     from nbhelpers.jobs import export as exporting
 
-    copy = exporting._copy_detector
-
-    def spoilt(trained: Any, part: Path, result: Any) -> None:
-        copy(trained, part, result)
+    def spoil(part: Path) -> None:
         state = load_file(part / "model.safetensors")
         state["classifier.out_proj.bias"] += 1e-4
         save_file(state, part / "model.safetensors")
 
-    monkeypatch.setattr(exporting, "_copy_detector", spoilt)
+    monkeypatch.setattr(exporting, "scrub", spoil)
     with pytest.raises(RequirementMissed, match=r"largest difference of a logit is 0\.0001"):
         export(run, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
@@ -191,14 +189,11 @@ def test_the_shell_exports_a_detector_by_its_job(
 def test_a_graph_needs_a_detector_and_the_packages(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = Trained(
-        **{"name": "r4", "kind": "adapter", "run": None, "settings": None, "template": "none"},
-        adapter=tmp_path,
-    )
+    adapter = write_adapter_files(tmp_path / "adapter", base_model_name_or_path="a/b")
     with pytest.raises(ConfigError, match="onnx is for detectors"):
-        model.require_exportable(adapter, onnx=True)
+        model.export(adapter, tmp_path / "x", onnx=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs onnx, onnxscript, onnxruntime") as error:
         export(run, tmp_path / "x", onnx=True)
     assert "pip install onnx onnxscript onnxruntime" in error.value.fix
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [adapter]

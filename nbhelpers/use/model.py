@@ -19,10 +19,8 @@ from nbhelpers.use.model_process import Held, ModelProcess, require_device, star
 from nbhelpers.use.results import facts_table
 from nbhelpers.use.trained import (
     Trained,
-    TrainedDetector,
-    find_detector,
+    find_any,
     find_trained,
-    is_detector,
     path_of,
     place_for,
     require_adapter,
@@ -375,11 +373,9 @@ def export(
         DataError: The checkpoint is damaged.
         RequirementMissed: A detector's folder does not agree with the trained model.
     """
-    trained: Trained | TrainedDetector
-    if is_detector(path_of(run), run_dir):
-        trained = find_detector(path_of(run), run_dir)
-    else:
-        trained = require_exportable(find_trained(path_of(run), run_dir), onnx=onnx)
+    trained = find_any(path_of(run), run_dir)
+    if isinstance(trained, Trained):
+        require_exportable(trained, onnx=onnx)
     target = place_for(out, trained)
     if push_to is not None and not is_hub_id(push_to):
         raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
@@ -398,8 +394,8 @@ def export(
     return ExportResult(path=target, files=files, url=reply["url"], agreement=agreement)
 
 
-def require_exportable(trained: Trained, *, onnx: bool) -> Trained:
-    """Return something trained that has an adapter to export.
+def require_exportable(trained: Trained, *, onnx: bool) -> None:
+    """Stop where there is no adapter to export.
 
     Raises:
         ConfigError: It has none, or a graph is asked for.
@@ -408,7 +404,6 @@ def require_exportable(trained: Trained, *, onnx: bool) -> Trained:
     if onnx:
         text = f"onnx is for detectors; {trained.name} is an adapter of a language model."
         raise ConfigError(text, fix="leave onnx out (in a shell: --onnx)")
-    return trained
 
 
 def _token(trained: Trained) -> str | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nbhelpers.common.files import expanded, is_file, is_folder, kind_of
 from nbhelpers.common.json_models import read_raw
@@ -28,14 +27,15 @@ from nbhelpers.presets.schema import FinetuneSettings
 from nbhelpers.runs.run import RESULT_NAME, open_run
 
 # ------------------------------------------------------------------------------------------------
-# What a path to something trained means: a run, a checkpoint, an adapter's folder, a merged model.
-#
-# Told from JSON files alone, so that a notebook learns what is missing before any model is loaded.
+# Something that can be loaded: an adapter or model of the job finetune, or a detector.
 
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PICKLED_WEIGHTS = "adapter_model.bin"
 FACTS_NAME = "nbhelpers.json"  # what an exported or merged folder tells about itself
+FACTS_FILE = "detector.json"  # a folder that holds it can be loaded by `jobs.load.load_detector`
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+DETECTOR_FILES = (FACTS_FILE, "config.json", "model.safetensors")
 RAW = "none"  # no template: prompts are passed on as they are
 UNKNOWN_TEMPLATE = (
     "no template is known for this folder: prompts are passed on as they are; name one with "
@@ -73,22 +73,45 @@ class ModelSettings(BaseModel):
     adapter = FinetuneSettings.adapter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """Something that can be loaded, and how.
+class Loadable(BaseModel):
+    """What is known of something trained before it is loaded; travels to its process as JSON.
 
-    `kind`: run, checkpoint, adapter, merged or base (a run of method=base); `adapter`: the folder
-    of the adapter; `run`: the run's folder, where one is known; `template`: its name, or `none`.
+    `run`: the run's folder, where one is known.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     name: str
     kind: str
-    adapter: Path | None
     run: Path | None
-    settings: FinetuneSettings | ModelSettings
+
+    @property
+    def sources(self) -> dict[str, Path]:
+        """Folders that are read, and must stay as they are."""
+        return {"the run's folder of checkpoints": self.run / "checkpoints"} if self.run else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, for the pipe to the process that loads it."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls.model_validate(data)
+
+
+class Trained(Loadable):
+    """An adapter on its base, a merged model, or a base alone.
+
+    `kind`: run, checkpoint, adapter, merged or base (a run of method=base); `adapter`: the folder
+    of the adapter; `template`: its name, or `none`.
+    """
+
+    job: Literal["finetune"] = "finetune"
+    adapter: Path | None
+    settings: Annotated[FinetuneSettings | ModelSettings, Field(union_mode="left_to_right")]
     template: str
     notes: tuple[str, ...] = ()
-    job: ClassVar[str] = "finetune"
 
     @property
     def title(self) -> str:
@@ -98,27 +121,46 @@ class Trained:
             return Path(model).name if self.kind == "merged" else f"{model}, no adapter"
         return f"{self.settings.adapter} on {model}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values, for the pipe to the process that loads it."""
-        return {
-            "job": self.job,
-            "name": self.name,
-            "kind": self.kind,
-            "adapter": None if self.adapter is None else str(self.adapter),
-            "run": None if self.run is None else str(self.run),
-            "settings": self.settings.model_dump(mode="json"),
-            "template": self.template,
-            "notes": list(self.notes),
-        }
+    @property
+    def sources(self) -> dict[str, Path]:
+        """Folders that are read, and must stay as they are."""
+        sources = super().sources
+        if self.adapter is not None:
+            sources["the adapter that is read"] = self.adapter
+        if is_folder(self.settings.model):
+            sources["the base model"] = expanded(self.settings.model)
+        return sources
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Trained:
-        """The inverse of `to_dict`."""
-        paths = {key: Path(data[key]) if data[key] else None for key in ("adapter", "run")}
-        kind = FinetuneSettings if data["run"] else ModelSettings
-        settings = kind.model_validate(data["settings"])
-        known = {"name": data["name"], "kind": data["kind"], "template": data["template"]}
-        return cls(**known, **paths, settings=settings, notes=tuple(data["notes"]))
+
+class TrainedDetector(Loadable):
+    """A folder that holds a detector; `kind`: run, checkpoint or export."""
+
+    job: Literal["detector"] = "detector"
+    folder: Path
+
+    @property
+    def scored(self) -> Path | None:
+        """The run whose result is of these weights: it scores its best checkpoint alone."""
+        if self.run is None:
+            return None
+        index = CheckpointIndex.read(self.run / "checkpoints" / "index.json")
+        best = index.best if index else None
+        return self.run if best in (None, self.folder.name) else None
+
+    @property
+    def sources(self) -> dict[str, Path]:
+        """Folders that are read, and must stay as they are."""
+        return super().sources | {"the detector that is read": self.folder}
+
+
+_EITHER: TypeAdapter[Trained | TrainedDetector] = TypeAdapter(
+    Annotated[Trained | TrainedDetector, Field(discriminator="job")]
+)
+
+
+def from_dict(data: Mapping[str, Any]) -> Trained | TrainedDetector:
+    """Return what `to_dict` of either made."""
+    return _EITHER.validate_python(data)
 
 
 def path_of(run: Any) -> Any:
@@ -156,112 +198,98 @@ def require_adapter(trained: Trained, wanted: str) -> Path:
     )
 
 
-def find_trained(
-    path: str | Path,
-    run_dir: str | Path = "runs",
-    *,
-    base: str | None = None,
-    template: str | None = None,
-) -> Trained:
-    """Say what a run's id or a folder holds.
+# ------------------------------------------------------------------------------------------------
+# What a path means: a run stands for the best of its checkpoints.
+#
+# Told from JSON files alone, so that a notebook learns what is missing before any model is loaded.
 
-    Args:
-        base: The base model of a foreign adapter, where its configuration does not name one.
-        template: How prompts are dressed, where the folder does not say.
+
+class Place(NamedTuple):
+    """A run, a checkpoint of one, or a folder of neither (its `record` and `run` are None)."""
+
+    kind: Literal["run", "checkpoint", "folder"]
+    path: Path
+    run: Path | None
+    record: Record | None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages and files."""
+        inside = f"{self.run.name}/" if self.run and self.kind == "checkpoint" else ""
+        return f"{inside}{self.path.name}"
+
+    def holds(self, *names: str) -> bool:
+        """Whether it is a folder of no run and has one of these files."""
+        return self.run is None and any(is_file(self.path / name) for name in names)
+
+    def require_job(self, job: str, makes: str) -> None:
+        """Stop on a run of another job.
+
+        Raises:
+            ConfigError: It is one.
+        """
+        if self.record is not None and self.record.job != job:
+            text = f"{self.name} is a run of the job {self.record.job}, which {makes}."
+            raise ConfigError(text, fix=f"name a run of the job {job}")
+
+    def weights(self, names: tuple[str, ...]) -> Path:
+        """Return the folder with the weights.
+
+        Raises:
+            ConfigError: A run that has no checkpoint yet.
+            DataError: One of these files is missing.
+        """
+        folder = _best_checkpoint(self.path) if self.kind == "run" else self.path
+        missing = [name for name in names if not is_file(folder / name)]
+        if not missing:
+            return folder
+        fix = "copy the whole folder again, or name another checkpoint"
+        if missing == [ADAPTER_WEIGHTS] and is_file(folder / PICKLED_WEIGHTS):
+            fix = (
+                f"save it again with peft as safetensors: {PICKLED_WEIGHTS} is pickled and not read"
+            )
+        raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
+
+    def unknown(self, wanted: str, fix: str) -> DataError:
+        """The error where it is a folder of something else."""
+        names = sorted(entry.name for entry in self.path.iterdir())
+        listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+        text = f"{self.path} is no run (run.json){wanted}; it holds {listed or 'nothing'}."
+        return DataError(text, fix=f"name a run's folder, one of its checkpoints, or {fix}")
+
+
+def _place(path: str | Path, run_dir: str | Path) -> Place:
+    """Say what a run's id or a folder is.
 
     Raises:
-        ConfigError: There is no such run or folder, or it is of another job or has no base.
-        DataError: A file is missing; names it.
-    """
-    place, run = _located(path, run_dir)
-    if run is not None:
-        return _of_run(run, template)
-    if is_file(place / ADAPTER_CONFIG) or is_file(place / ADAPTER_WEIGHTS):
-        return _of_adapter(place.resolve(), base, template)
-    if is_file(place / "config.json"):
-        return _of_merged(place.resolve(), template)
-    try:
-        names = sorted(entry.name for entry in place.iterdir())
-    except OSError as error:
-        text = f"{place} cannot be read: {error.strerror}."
-        raise DataError(text, fix=f"chmod -R u+rX {place}") from error
-    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    raise DataError(
-        f"{place} is no run (run.json), no adapter ({ADAPTER_CONFIG}) and no model (config.json); "
-        f"it holds {listed or 'nothing'}.",
-        fix="name a run's folder, one of its checkpoints, or a folder of an adapter or model",
-    )
-
-
-def _located(path: str | Path, run_dir: str | Path) -> tuple[Path, Path | None]:
-    """Return the folder that a path names, and the run's where it is the id or folder of one.
-
-    Raises:
-        ConfigError: There is neither such a run nor such a folder.
+        ConfigError: There is neither such a run nor such a folder, or the run only scored weights.
+        DataError: Its run.json is damaged; names the field.
     """
     place, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
     is_run = any(is_file(folder / "run.json") for folder in (root / place, place))
-    return place, open_run(place, root).path if is_run or not is_folder(place) else None
+    if is_run or not is_folder(place):
+        run = open_run(place, root).path
+        return Place("run", run, run, _training_record(run))
+    folder = place.resolve()
+    run = folder.parent.parent
+    if folder.parent.name == "checkpoints" and is_file(run / "run.json"):
+        return Place("checkpoint", folder, run, _training_record(run))
+    return Place("folder", folder, None, None)
 
 
-def _of_run(folder: Path, template: str | None) -> Trained:
-    settings = run_settings(folder)
-    if settings.method == "base":
-        kind, adapter = "base", None
-    else:
-        kind, adapter = "run", _require_weights(best_checkpoint(folder))
-    return Trained(
-        name=folder.name,
-        kind=kind,
-        adapter=adapter,
-        run=folder,
-        settings=settings,
-        template=template or _run_template(folder, settings),
-    )
-
-
-def run_settings(folder: Path) -> FinetuneSettings:
-    """The settings of a fine-tuning run.
-
-    Raises:
-        ConfigError: It is a run of another job, or scores weights of another run.
-        DataError: Its run.json is damaged; names the field.
-    """
-    record = training_record(folder)
-    if record.job != "finetune":
-        raise ConfigError(
-            f"{folder.name} is a run of the job {record.job}, which makes no adapter.",
-            fix="name a run of the job finetune",
-        )
-    settings = Preset.from_dict(record.raw.get("preset") or {}).settings
-    assert isinstance(settings, FinetuneSettings)
-    return settings
-
-
-def training_record(folder: Path) -> Record:
-    """The run.json of a run that trained.
-
-    Raises:
-        ConfigError: There is none, or the run scores weights of another run.
-        DataError: It is damaged; names the field.
-    """
-    record = Record.read(folder / "run.json")
+def _training_record(run: Path) -> Record:
+    record = Record.read(run / "run.json")
     if record is None:
         fix = "launch it again with fresh=True, or name another run"
-        raise ConfigError(f"There is no {folder / 'run.json'}.", fix=fix)
+        raise ConfigError(f"There is no {run / 'run.json'}.", fix=fix)
     if record.mode == "evaluate":
-        text = f"{folder.name} only scored weights of another run: {record.checkpoint}."
+        text = f"{run.name} only scored weights of another run: {record.checkpoint}."
         raise ConfigError(text, fix="name the run that trained them")
     return record
 
 
-def best_checkpoint(run: Path) -> Path:
-    """The best checkpoint of a run, else its last.
-
-    Raises:
-        ConfigError: It has none yet.
-        DataError: Its index or its run.json is damaged; names the field.
-    """
+def _best_checkpoint(run: Path) -> Path:
+    """The best checkpoint of a run, else its last."""
     folder = run / "checkpoints"
     index = CheckpointIndex.read(folder / "index.json")
     for name in (index.best, index.last) if index else ():
@@ -271,14 +299,83 @@ def best_checkpoint(run: Path) -> Path:
     raise ConfigError(f"{run.name} has no checkpoint yet.", fix=f"train it: {command}")
 
 
-def _require_weights(folder: Path) -> Path:
-    missing = [n for n in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if not is_file(folder / n)]
-    if not missing:
-        return folder
-    fix = "copy the whole folder again, or name another checkpoint"
-    if missing == [ADAPTER_WEIGHTS] and is_file(folder / PICKLED_WEIGHTS):
-        fix = f"save it again with peft as safetensors: {PICKLED_WEIGHTS} is pickled and not read"
-    raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
+def find_any(path: str | Path, run_dir: str | Path = "runs") -> Trained | TrainedDetector:
+    """Say what a run's id or a folder holds, of whichever job.
+
+    Raises:
+        ConfigError: There is no such run or folder, or its job makes neither.
+        DataError: A file is missing or damaged; names it.
+    """
+    place = _place(path, run_dir)
+    if place.holds(FACTS_FILE) or (place.record and place.record.job == "detector"):
+        return _detector_of(place)
+    return _trained_of(place)
+
+
+def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDetector:
+    """Say which detector a run's id or a folder holds.
+
+    Raises:
+        ConfigError: There is no such run or folder, or it is of another job or has no checkpoint.
+        DataError: A file is missing or damaged; names it.
+    """
+    return _detector_of(_place(path, run_dir))
+
+
+def find_trained(
+    path: str | Path,
+    run_dir: str | Path = "runs",
+    *,
+    base: str | None = None,
+    template: str | None = None,
+) -> Trained:
+    """Say which adapter or model a run's id or a folder holds.
+
+    Args:
+        base: The base model of a foreign adapter, where its configuration does not name one.
+        template: How prompts are dressed, where the folder does not say.
+
+    Raises:
+        ConfigError: There is no such run or folder, or it is of another job or has no base.
+        DataError: A file is missing; names it.
+    """
+    return _trained_of(_place(path, run_dir), base=base, template=template)
+
+
+def _detector_of(place: Place) -> TrainedDetector:
+    place.require_job("detector", "trains no detector")
+    if place.run is None and not place.holds(FACTS_FILE):
+        raise place.unknown(f" and no detector ({FACTS_FILE})", "an exported folder")
+    folder = place.weights(DETECTOR_FILES)
+    DetectorFile.read(folder / FACTS_FILE)
+    kind = "export" if place.kind == "folder" else place.kind
+    return TrainedDetector(name=place.name, kind=kind, folder=folder, run=place.run)
+
+
+def _trained_of(place: Place, *, base: str | None = None, template: str | None = None) -> Trained:
+    place.require_job("finetune", "makes no adapter")
+    if place.record is not None:
+        return _of_run(place, place.record, template)
+    if place.holds(*ADAPTER_FILES):
+        return _of_adapter(place, base, template)
+    if place.holds("config.json"):
+        return _of_merged(place, template)
+    wanted = f", no adapter ({ADAPTER_CONFIG}) and no model (config.json)"
+    raise place.unknown(wanted, "a folder of an adapter or model")
+
+
+def _of_run(place: Place, record: Record, template: str | None) -> Trained:
+    settings = Preset.from_dict(record.raw.get("preset") or {}).settings
+    assert isinstance(settings, FinetuneSettings) and place.run is not None
+    is_base = place.kind == "run" and settings.method == "base"
+    return Trained(
+        name=place.name,
+        kind="base" if is_base else place.kind,
+        adapter=None if is_base else place.weights(ADAPTER_FILES),
+        run=place.run,
+        settings=settings,
+        template=template or _run_template(place.run, settings),
+    )
 
 
 def _run_template(folder: Path, settings: FinetuneSettings) -> str:
@@ -288,38 +385,22 @@ def _run_template(folder: Path, settings: FinetuneSettings) -> str:
     return recorded if recorded in (*TEMPLATES, RAW) else settings.template
 
 
-def _of_adapter(folder: Path, base: str | None, template: str | None) -> Trained:
-    _require_weights(folder)
-    home = folder.parent.parent
-    if folder.parent.name == "checkpoints" and is_file(home / "run.json"):
-        settings = run_settings(home)
-        used = template or _run_template(home, settings)
-        name = f"{home.name}/{folder.name}"
-        facts = {"kind": "checkpoint", "run": home, "settings": settings, "template": used}
-        return Trained(name=name, adapter=folder, **facts)
+def _of_adapter(place: Place, base: str | None, template: str | None) -> Trained:
+    folder = place.weights(ADAPTER_FILES)
     config = AdapterConfig.read(folder / ADAPTER_CONFIG) or AdapterConfig()
-    exported = ExportFile.read(folder / FACTS_NAME) or ExportFile()
-    used = template or _known_template(exported)
-    return Trained(
-        name=folder.name,
-        kind="adapter",
-        adapter=folder,
-        run=None,
-        settings=_adapter_settings(folder, config, exported, base),
-        template=str(used),
-        notes=(UNKNOWN_TEMPLATE,) if used == RAW else (),
-    )
-
-
-def _adapter_settings(
-    folder: Path, config: AdapterConfig, exported: ExportFile, base: str | None
-) -> ModelSettings:
     if config.peft_type != "LORA":
         raise ConfigError(
             f"{folder} holds an adapter of the kind {config.peft_type}, not LORA.",
             fix="only LoRA adapters are loaded here",
         )
-    values = _lora_settings(config) | exported.settings
+    exported = ExportFile.read(folder / FACTS_NAME) or ExportFile()
+    values = {
+        "model_revision": config.revision,
+        "lora_r": config.r or 1,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout or 0.0,
+        "lora_target_modules": sorted(config.target_modules) or ["all-linear"],
+    } | exported.settings
     named = base or values.get("model") or config.base_model_name_or_path
     if not named:
         raise ConfigError(
@@ -329,160 +410,40 @@ def _adapter_settings(
     if base is not None:
         values["model_revision"] = None
     values["model"] = FINETUNE.models.aliases.get(named, named)
-    return _settings(values, folder)
+    return _foreign("adapter", folder, values, template or exported.template, adapter=folder)
 
 
-def _lora_settings(config: AdapterConfig) -> dict[str, Any]:
-    """What adapter_config.json says in our words."""
-    return {
-        "model_revision": config.revision,
-        "lora_r": config.r or 1,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": config.lora_dropout or 0.0,
-        "lora_target_modules": sorted(config.target_modules) or ["all-linear"],
-    }
-
-
-def _settings(values: dict[str, Any], folder: Path) -> ModelSettings:
-    try:
-        return ModelSettings.model_validate(values)
-    except ValidationError as error:
-        names = ", ".join(sorted({str(fault["loc"][0]) for fault in error.errors()}))
-        text = f"The JSON files in {folder} hold values that are not valid: {names}."
-        raise DataError(text, fix="copy the folder again, or remove nbhelpers.json") from error
-
-
-def _known_template(facts: ExportFile) -> str:
-    return facts.template if facts.template in (*TEMPLATES, RAW) else RAW
-
-
-def _of_merged(folder: Path, template: str | None) -> Trained:
+def _of_merged(place: Place, template: str | None) -> Trained:
+    folder = place.path
     if not any(folder.glob("*.safetensors")):
         fix = "copy the whole folder again" if not any(folder.glob("*.bin")) else "save it anew"
         raise DataError(f"{folder} has config.json, but no weights in safetensors.", fix=fix)
     exported = ExportFile.read(folder / FACTS_NAME) or ExportFile()
-    values = dict(exported.settings)
-    values |= {"method": "base", "model": str(folder), "model_revision": None}
+    values = exported.settings | {"method": "base", "model": str(folder), "model_revision": None}
     values |= {"random_weights": False, "pretrain_steps": 0}
-    used = template or _known_template(exported)
+    return _foreign("merged", folder, values, template or exported.template, adapter=None)
+
+
+def _foreign(
+    kind: str, folder: Path, values: dict[str, Any], template: str | None, *, adapter: Path | None
+) -> Trained:
+    """What no run here made, with the settings that its own files tell."""
+    try:
+        settings = ModelSettings.model_validate(values)
+    except ValidationError as error:
+        names = ", ".join(sorted({str(fault["loc"][0]) for fault in error.errors()}))
+        text = f"The JSON files in {folder} hold values that are not valid: {names}."
+        raise DataError(text, fix="copy the folder again, or remove nbhelpers.json") from error
+    known = template if template in (*TEMPLATES, RAW) else RAW
     return Trained(
         name=folder.name,
-        kind="merged",
-        adapter=None,
+        kind=kind,
+        adapter=adapter,
         run=None,
-        settings=_settings(values, folder),
-        template=str(used),
-        notes=(UNKNOWN_TEMPLATE,) if used == RAW else (),
+        settings=settings,
+        template=known,
+        notes=(UNKNOWN_TEMPLATE,) if known == RAW else (),
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# What a path to a trained detector means: a run, a checkpoint, or an exported folder.
-#
-# Told from JSON files alone, before any model is loaded. A folder with `detector.json` can be
-# loaded by `jobs.load.load_detector`; a run stands for the best of its checkpoints.
-
-
-FACTS_FILE = "detector.json"
-# `nbhelpers.json` beside them marks a folder as an export of ours.
-NEEDED = (FACTS_FILE, "config.json", "model.safetensors")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedDetector:
-    """A folder that holds a detector, and the run that made it, where that is known.
-
-    `kind`: run, checkpoint or export.
-    """
-
-    name: str
-    kind: str
-    folder: Path
-    run: Path | None
-    job: ClassVar[str] = "detector"
-
-    @property
-    def scored(self) -> Path | None:
-        """The run whose result is of these weights: it scores its best checkpoint alone."""
-        if self.run is None:
-            return None
-        index = CheckpointIndex.read(self.run / "checkpoints" / "index.json")
-        best = index.best if index else None
-        return self.run if best in (None, self.folder.name) else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values, for the pipe to the process that loads it."""
-        run = None if self.run is None else str(self.run)
-        facts = {"job": self.job, "name": self.name, "kind": self.kind}
-        return facts | {"folder": str(self.folder), "run": run}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TrainedDetector:
-        """The inverse of `to_dict`."""
-        run = Path(data["run"]) if data["run"] else None
-        return cls(name=data["name"], kind=data["kind"], folder=Path(data["folder"]), run=run)
-
-
-def from_dict(data: Mapping[str, Any]) -> Trained | TrainedDetector:
-    """Return what `to_dict` of either made."""
-    kinds = {kind.job: kind for kind in (Trained, TrainedDetector)}
-    return kinds[data["job"]].from_dict(data)
-
-
-def is_detector(path: str | Path, run_dir: str | Path = "runs") -> bool:
-    """Whether a run's id or a folder is of the job `detector`; False where there is nothing."""
-    place, root = expanded(path, "the run"), expanded(run_dir, "run_dir")
-    for folder in (root / place, place):
-        if is_file(folder / "run.json"):
-            record = Record.read(folder / "run.json")
-            return record is not None and record.job == TrainedDetector.job
-    return is_file(place / FACTS_FILE)
-
-
-def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDetector:
-    """Say what a run's id or a folder holds.
-
-    Raises:
-        ConfigError: There is no such run or folder, or it is of another job or has no checkpoint.
-        DataError: A file is missing or damaged; names it.
-    """
-    place, run = _located(path, run_dir)
-    if run is not None:
-        return _detector_of_run(run)
-    folder = place.resolve()
-    if not is_file(folder / FACTS_FILE):
-        raise DataError(
-            f"{place} is no run (run.json) and no detector ({FACTS_FILE}).",
-            fix="name a run of the job detector, one of its checkpoints, or an exported folder",
-        )
-    run = folder.parent.parent
-    is_checkpoint = folder.parent.name == "checkpoints" and is_file(run / "run.json")
-    return TrainedDetector(
-        name=f"{run.name}/{folder.name}" if is_checkpoint else folder.name,
-        kind="checkpoint" if is_checkpoint else "export",
-        folder=_require_files(folder),
-        run=run if is_checkpoint else None,
-    )
-
-
-def _detector_of_run(folder: Path) -> TrainedDetector:
-    record = training_record(folder)
-    if record.job != TrainedDetector.job:
-        raise ConfigError(
-            f"{folder.name} is a run of the job {record.job}, which trains no detector.",
-            fix="name a run of the job detector",
-        )
-    best = _require_files(best_checkpoint(folder))
-    return TrainedDetector(name=folder.name, kind="run", folder=best, run=folder)
-
-
-def _require_files(folder: Path) -> Path:
-    missing = [name for name in NEEDED if not is_file(folder / name)]
-    if missing:
-        fix = "copy the whole folder again, or name another checkpoint"
-        raise DataError(f"{folder} lacks {' and '.join(missing)}.", fix=fix)
-    DetectorFile.read(folder / FACTS_FILE)
-    return folder
 
 
 # ------------------------------------------------------------------------------------------------
@@ -494,7 +455,7 @@ def _require_files(folder: Path) -> Path:
 LONGEST_NAME = 200  # bytes; file systems take 255, and a draft adds its own ending
 
 
-def place_for(out: str | Path, trained: Trained | TrainedDetector) -> Path:
+def place_for(out: str | Path, trained: Loadable) -> Path:
     """Return the whole path of a folder to write, links resolved.
 
     Raises:
@@ -512,25 +473,12 @@ def place_for(out: str | Path, trained: Trained | TrainedDetector) -> Path:
     if kind_of(path) not in ("", "folder"):
         raise ConfigError(f"{path} exists, and is no folder.", fix="name another folder")
     _require_writable(path)
-    for what, folder in _sources(trained).items():
+    for what, source in trained.sources.items():
+        folder = source.resolve()
         if path == folder or path in folder.parents or folder in path.parents:
             how = "is" if path == folder else "holds" if path in folder.parents else "lies in"
             raise ConfigError(f"{path} {how} {what}.", fix="name a folder outside of it")
     return path
-
-
-def _sources(trained: Trained | TrainedDetector) -> dict[str, Path]:
-    """Folders that are read, and must stay as they are."""
-    sources: dict[str, Path] = {}
-    if isinstance(trained, TrainedDetector):
-        sources["the detector that is read"] = trained.folder.resolve()
-    elif trained.adapter is not None:
-        sources["the adapter that is read"] = trained.adapter.resolve()
-    if isinstance(trained, Trained) and is_folder(trained.settings.model):
-        sources["the base model"] = expanded(trained.settings.model).resolve()
-    if trained.run is not None:
-        sources["the run's folder of checkpoints"] = trained.run.resolve() / "checkpoints"
-    return sources
 
 
 def _require_writable(path: Path) -> None:
