@@ -1,159 +1,17 @@
-"""Promise: hostile input of a fine-tuning is told with its place, and overwrites nothing."""
+"""Promise: odd settings, adapters and seeds of a fine-tuning are told before anything is run."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nbhelpers.data.instructions import InstructionData, load_instructions
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
 from nbhelpers.presets.adapters import parse_adapters, parse_seeds, parse_variants
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.runs.study_plan import Study, plan_study
-
-ANSWER = "def add_numbers(a, b):\n    return a + b\n"
-
-
-def rows(count: int = 12, **more: Any) -> list[dict[str, Any]]:
-    return [
-        {"instruction": f"Task {at}: {'x' * at}", "output": f"value_{at} = {at}\n", **more}
-        for at in range(count)
-    ]
-
-
-def read(
-    path: Path, found: Iterable[dict[str, Any]] | str | bytes, **options: Any
-) -> InstructionData:
-    """Write rows, or a file as it is, and load them."""
-    if isinstance(found, str | bytes):
-        data = found if isinstance(found, bytes) else found.encode("utf-8", "surrogatepass")
-    else:
-        data = "".join(json.dumps(row) + "\n" for row in found).encode()
-    path.write_bytes(data)
-    return load_instructions(str(path), **{"valid_samples": 2, "eval_samples": 2} | options)
-
-
-# Rows
-
-
-def test_two_columns_of_one_name_are_not_chosen_between(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'output' and 'Output' are two columns of one name"):
-        read(tmp_path / "rows.jsonl", rows(Output="another"))
-
-
-@pytest.mark.parametrize(
-    ("name", "what"), [("a\ud800", "surrogate"), ("a\x1b[2J", "control"), ("a" * 2000, "2,00")]
-)
-def test_an_id_that_no_file_can_show_is_told(tmp_path: Path, name: str, what: str) -> None:
-    bad = [row | {"id": f"{name}{at}"} for at, row in enumerate(rows())]
-    with pytest.raises(DataError, match=what) as error:
-        read(tmp_path / "rows.jsonl", bad)
-    assert str(error.value).encode()
-
-
-def test_a_question_that_holds_its_answer_is_counted_in_every_form(tmp_path: Path) -> None:
-    asked = f"Repeat this: {ANSWER.replace('    ', chr(9))}"  # blanks do not hide it
-    forms = [
-        {"instruction": asked, "output": ANSWER},
-        {"instruction": "Repeat this.", "input": asked, "output": ANSWER},
-        {"messages": [{"role": "user", "content": asked}, {"role": "gpt", "content": ANSWER}]},
-    ]
-    for form in forms:
-        name = "messages" if "messages" in form else "instruction"
-        made = []
-        for at in range(12):
-            text = json.dumps(form).replace("Repeat", f"{at} Repeat")
-            made.append(json.loads(text))
-        assert read(tmp_path / f"{name}.jsonl", made).problems["counts"]["answer_in_question"] == 12
-
-
-def test_prompts_of_which_some_hold_their_answers_are_counted(tmp_path: Path) -> None:
-    made = [
-        {"prompt": f"{at} {ANSWER if at % 3 == 0 else ''}", "completion": ANSWER}
-        for at in range(12)
-    ]
-    found = read(tmp_path / "rows.jsonl", made)
-    assert found.problems["counts"]["answer_in_question"] == 4
-    with pytest.raises(DataError, match="hold their own answers"):
-        read(tmp_path / "rows.jsonl", [row | {"prompt": row["prompt"] + ANSWER} for row in made])
-
-
-def test_a_turn_that_calls_a_tool_is_not_read_as_its_text(tmp_path: Path) -> None:
-    call = {"role": "assistant", "content": "I look it up.", "tool_calls": [{"id": "1"}]}
-    chats = [{"messages": [{"role": "user", "content": f"q{at}"}, call]} for at in range(9)]
-    with pytest.raises(DataError, match="turn 2 of messages calls a tool"):
-        read(tmp_path / "rows.jsonl", chats)
-
-
-def test_rows_of_too_few_questions_are_told_as_such(tmp_path: Path) -> None:
-    same = [{"instruction": "Same.", "output": f"x = {at}"} for at in range(30)]
-    with pytest.raises(DataError, match="30 training rows ask 1 question") as error:
-        read(tmp_path / "rows.jsonl", same)
-    assert "eval_samples=2" not in error.value.fix
-    three = [{"instruction": f"Q{at % 3}", "output": f"x = {at}"} for at in range(30)]
-    with pytest.raises(DataError, match="ask 3 questions") as error:
-        read(tmp_path / "rows.jsonl", three)
-    assert "valid_samples=10 and eval_samples=10" in error.value.fix or (
-        "eval_samples=10 and valid_samples=10" in error.value.fix
-    )
-    fits = read(tmp_path / "rows.jsonl", three, valid_samples=10, eval_samples=10)
-    assert [len(part) for part in fits.splits.values()] == [10, 10, 10]
-
-
-def test_blank_lines_above_a_header_do_not_hide_the_separator(tmp_path: Path) -> None:
-    text = "\n \ninstruction;output\n" + "".join(f"ask {at}, please;x = {at}\n" for at in range(9))
-    found = read(tmp_path / "rows.csv", text)
-    assert found.problems["counts"]["blank_line"] == 2
-    assert all("please" in sample.prompt for sample in found.splits["train"])
-
-
-# Templates
-
-
-class Tokenizer:
-    """Only what the template `chat` asks."""
-
-    chat_template, bos_token = "there is one", None
-
-    def __init__(self, answer: Callable[[list[dict[str, str]]], str]) -> None:
-        self.answer = answer
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        return self.answer(messages)
-
-
-def fails(error: Exception) -> Callable[[Any], str]:
-    def answer(_: Any) -> str:
-        raise error
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ZeroDivisionError("by zero"), OverflowError("too big"), AttributeError("x"), MemoryError()],
-)
-def test_whatever_a_chat_template_raises_is_told_by_its_row(
-    tmp_path: Path, error: Exception
-) -> None:
-    with pytest.raises(DataError, match=r"rows\.jsonl:\d+: The model's chat template refuses"):
-        read(tmp_path / "rows.jsonl", rows(), template="chat", tokenizer=Tokenizer(fails(error)))
-
-
-def test_a_chat_template_that_loses_the_question_is_refused(tmp_path: Path) -> None:
-    lost = Tokenizer(lambda messages: "<user><model>")
-    with pytest.raises(DataError, match="leaves out the last turn"):
-        read(tmp_path / "rows.jsonl", rows(), template="chat", tokenizer=lost)
-    trimmed = Tokenizer(lambda messages: "<user>" + " ".join(messages[-1]["content"].split()))
-    assert read(tmp_path / "rows.jsonl", rows(), template="chat", tokenizer=trimmed)
-
-
-# Settings, adapters, seeds
 
 
 @pytest.mark.parametrize("seeds", ["²", "9" * 5000, 3.5, float("nan"), b"3", {3: 4}, object()])

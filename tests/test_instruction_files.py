@@ -1,7 +1,12 @@
-"""Promise: rows load from every file format and form of columns; what is bad is told by place."""
+"""Promise: rows load from every file format and form of columns; what is bad is told by place.
+
+So is what a model's chat template cannot do with them.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import pytest
 
 from nbhelpers.data import instruction_rows
 from nbhelpers.data.findings import KINDS
+from nbhelpers.errors import DataError
 from tests.instruction_rows import FORMS, ROWS, WRITERS, lines, load, told, write
 
 
@@ -113,6 +119,14 @@ BAD_TURNS = [
     (["a"], "bad_turns", "turn 1 of messages is str"),
     ([{"role": "user", "content": 3}], "not_text", "turn 1 of messages"),
     (
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "I look it up.", "tool_calls": [{"id": "1"}]},
+        ],
+        "bad_turns",
+        "turn 2 of messages calls a tool",
+    ),
+    (
         [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
         "empty_answer",
         "turn 2 of messages is empty",
@@ -153,6 +167,14 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
         "could each be the row",
     ),
     "mixed.jsonl": (lines([*ROWS, FORMS["messages"](ROWS[0])]), "chat at mixed.jsonl:41"),
+    "names.jsonl": (
+        lines([{**row, "Output": "another"} for row in ROWS]),
+        "'output' and 'Output' are two columns of one name",
+    ),
+    **{
+        f"{what}.jsonl": (lines([{**r, "id": f"{name}{n}"} for n, r in enumerate(ROWS)]), what)
+        for name, what in (("a\ud800", "surrogate"), ("a\x1b[2J", "control"), ("a" * 2000, "2,00"))
+    },
     "first.csv": ("a,b\nc,d\n", "the columns are a, b"),
 }
 
@@ -163,7 +185,7 @@ def test_a_file_that_cannot_be_read_is_told_even_when_rows_may_be_dropped(
 ) -> None:
     data, detail = BAD_FILES[name]
     message = told(write(tmp_path / name, data), on_bad_rows="drop")
-    assert detail in message and name in message and "Fix: " in message
+    assert detail in message and name in message and "Fix: " in message and message.encode()
 
 
 def test_ids_are_the_data_sets_own_or_places_and_stand_once(tmp_path: Path) -> None:
@@ -196,3 +218,79 @@ def test_columns_that_nobody_knows_are_told_once_in_words(tmp_path: Path) -> Non
     message = told(write(tmp_path / "a.jsonl", lines([{"foo": "a", "bar": "b"}] * 12)))
     assert message.count("the columns are foo, bar") == message.count("test_list") == 1
     assert "unknown_columns" not in message and "a.jsonl: 12 rows read" in message
+
+
+ANSWER = "def add_numbers(a, b):\n    return a + b\n"
+ASKED = f"Repeat this: {ANSWER.replace('    ', chr(9))}"  # blanks do not hide it
+HOLDING = [
+    {"instruction": ASKED, "output": ANSWER},
+    {"instruction": "Repeat this.", "input": ASKED, "output": ANSWER},
+    {"messages": [{"role": "user", "content": ASKED}, {"role": "gpt", "content": ANSWER}]},
+]
+
+
+@pytest.mark.parametrize("form", HOLDING, ids=["instruction", "input", "messages"])
+def test_a_question_that_holds_its_answer_is_counted(tmp_path: Path, form: dict[str, Any]) -> None:
+    rows = [json.loads(json.dumps(form).replace("Repeat", f"{n} Repeat")) for n in range(40)]
+    found = load(write(tmp_path / "a.jsonl", lines(rows)))
+    assert found.problems["counts"]["answer_in_question"] == 40
+
+
+def test_rows_of_too_few_questions_are_told_as_such(tmp_path: Path) -> None:
+    def asking(count: int) -> Path:
+        rows = [{"instruction": f"Q{n % count}", "output": f"x = {n}"} for n in range(30)]
+        return write(tmp_path / f"{count}.jsonl", lines(rows))
+
+    assert "30 training rows ask 1 question" in told(asking(1))
+    message = told(asking(3))
+    assert "ask 3 questions" in message
+    assert "eval_samples=10" in message and "valid_samples=10" in message
+    fits = load(asking(3), valid_samples=10, eval_samples=10)
+    assert [len(part) for part in fits.splits.values()] == [10, 10, 10]
+
+
+def test_blank_lines_above_a_header_do_not_hide_the_separator(tmp_path: Path) -> None:
+    text = "".join(f"ask {n}, please;x = {n}\n" for n in range(30))
+    found = load(write(tmp_path / "a.csv", f"\n \ninstruction;output\n{text}"))
+    assert found.problems["counts"]["blank_line"] == 2
+    assert all("please" in sample.prompt for sample in found.splits["train"])
+
+
+class Tokenizer:
+    """Only what the template `chat` asks."""
+
+    chat_template, bos_token = "there is one", None
+
+    def __init__(self, answer: Callable[[list[dict[str, str]]], str]) -> None:
+        self.answer = answer
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return self.answer(messages)
+
+
+def fails(error: Exception) -> Callable[[Any], str]:
+    def answer(_: Any) -> str:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ZeroDivisionError("by zero"), OverflowError("too big"), AttributeError("x"), MemoryError()],
+)
+def test_whatever_a_chat_template_raises_is_told_by_its_row(
+    tmp_path: Path, error: Exception
+) -> None:
+    path = write(tmp_path / "rows.jsonl", lines(ROWS))
+    with pytest.raises(DataError, match=r"rows\.jsonl:\d+: The model's chat template refuses"):
+        load(path, template="chat", tokenizer=Tokenizer(fails(error)))
+
+
+def test_a_chat_template_that_loses_the_question_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", lines(ROWS))
+    lost = Tokenizer(lambda messages: "<user><model>")
+    with pytest.raises(DataError, match="leaves out the last turn"):
+        load(path, template="chat", tokenizer=lost)
+    trimmed = Tokenizer(lambda messages: "<user>" + " ".join(messages[-1]["content"].split()))
+    assert load(path, template="chat", tokenizer=trimmed)

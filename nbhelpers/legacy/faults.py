@@ -45,6 +45,7 @@ _HARMLESS = {"print", "info", "warning", "debug", "log", "error", "exit"}
 _OTHER_DUTY = {"load", "cache", "setup", "init", "loader", "loaders", "sampler", "dataset"}
 _MAIN = {"main", "master", "first"}
 _BEYOND = "its logic is beyond this tool; let rank 0 pass by hand"
+_OTHER_FORM = "in this form it is beyond this tool; see to rank 0 by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +77,20 @@ class Kept:
 class Guards:
     """What the second repair finds: to be opened, open already, left alone."""
 
+    judge: Judge
     closed: list[Guard] = field(default_factory=list)
     opened: list[Guard] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     free_evaluations: list[int] = field(default_factory=list)  # lines: every process does it
     free_saves: list[int] = field(default_factory=list)
-    aliases: dict[str, ast.expr] = field(default_factory=dict)
 
 
 def find_guards(script: Script, names: RankNames) -> Guards:
     """Return the conditions of a script that concern the second repair."""
-    guards = Guards(aliases=_aliases(script, names))
-    judge = Judge(names, guards.aliases)
+    judge = Judge(names, _aliases(script, names))
+    guards = Guards(judge)
     closed: list[Guard] = []
-    for guard in _guards(script, names, guards.aliases):
+    for guard in _guards(script, judge):
         is_shut = judge.is_closed_to_single if guard.is_closing else judge.is_single_only
         if not _is_for_saving(script, guard):
             if is_shut(guard.test) and not guard.is_closing:
@@ -104,11 +105,8 @@ def find_guards(script: Script, names: RankNames) -> Guards:
         else:
             guards.closed.append(guard)
     guards.closed += _providers(script, guards.closed, closed)
-    guards.free_evaluations, guards.free_saves = _free_actions(script, names, guards.aliases)
-    guards.kept = sorted(
-        dict.fromkeys([*guards.kept, *_other_forms(script, names, guards.aliases)]),
-        key=lambda each: each.line,
-    )
+    _look_at_actions(script, guards)
+    guards.kept = sorted(dict.fromkeys(guards.kept), key=lambda each: each.line)
     return guards
 
 
@@ -131,12 +129,9 @@ def _stores(*nodes: ast.AST) -> Iterator[ast.Name]:
     return (n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-def _guards(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> Iterator[Guard]:
+def _guards(script: Script, judge: Judge) -> Iterator[Guard]:
     """Every condition on the rank, with what hangs on it."""
-
-    def asks(test: ast.AST) -> bool:
-        return names.occurs(test) or any(last_name(n) in aliases for n in ast.walk(test))
-
+    asks = judge.asks
     for node in script.nodes:
         if isinstance(node, ast.If) and asks(node.test):
             yield Guard(node, node.test, tuple(node.body), tuple(node.orelse))
@@ -149,7 +144,7 @@ def _guards(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> I
         elif isinstance(node, ast.Assign | ast.keyword | ast.Return):
             is_condition = isinstance(node.value, ast.BoolOp | ast.Compare | ast.UnaryOp)
             target = _target(script, node)
-            is_alias = isinstance(node, ast.Assign) and target in aliases
+            is_alias = isinstance(node, ast.Assign) and target in judge.aliases
             if is_condition and target and not is_alias and asks(node.value):
                 yield Guard(node, node.value, (), target=target)
 
@@ -285,21 +280,36 @@ def _providers(script: Script, opened: list[Guard], closed: list[Guard]) -> list
     return providers
 
 
-def _free_actions(
-    script: Script, names: RankNames, aliases: dict[str, ast.expr]
-) -> tuple[list[int], list[int]]:
-    """The lines of evaluations and of saves in training that no condition on a rank guards."""
-    evaluations, saves, hidden = set(), set(), _other_names(script, names, aliases)
+def _look_at_actions(script: Script, guards: Guards) -> None:
+    """Add what decides over the evaluations and saves besides the guards that are read.
+
+    Conditions in forms that are not opened, such as `match` and `while`, are kept; actions in the
+    training that no condition on a rank guards are noted as free.
+    """
+    judge, hidden = guards.judge, _other_names(script, guards.judge)
+    known = {*judge.aliases, *hidden}
     for call in script.calls:
         is_saving = last_name(call) in ("save", "save_pretrained")
-        if is_saving or is_evaluation(call):
-            tests = [test for _, test in _tests_above(script, call)]
-            is_free = not any(_asks_rank(test, names, aliases, hidden) for test in tests)
-            above = script.ancestors(call)
-            functions = [node for node in above if isinstance(node, ast.FunctionDef)]
-            if is_free and is_training(*functions):
-                (saves if is_saving else evaluations).add(call.lineno)
-    return sorted(evaluations), sorted(saves)
+        if not is_saving and not is_evaluation(call):
+            continue
+        above = script.ancestors(call)
+        is_free = is_training(*(node for node in above if isinstance(node, ast.FunctionDef)))
+        for node, test in _tests_above(script, call):
+            named = {last_name(each) for each in ast.walk(test)}
+            is_read = isinstance(node, ast.If | ast.IfExp) or _is_read_boolean(script, node)
+            if named & hidden or (not is_read and judge.names.occurs(test)):
+                guards.kept.append(Kept(test.lineno, _OTHER_FORM))
+            if judge.names.occurs(test) or named & known or any(map(_is_of_rank, ast.walk(test))):
+                is_free = False
+        if is_free:
+            (guards.free_saves if is_saving else guards.free_evaluations).append(call.lineno)
+    guards.free_saves = sorted(set(guards.free_saves))
+    guards.free_evaluations = sorted(set(guards.free_evaluations))
+
+
+def _is_of_rank(node: ast.AST) -> bool:
+    """Whether a name tells processes apart, by whatever rank."""
+    return "rank" in words(last_name(node)) or is_main_process(node)
 
 
 def _tests_above(script: Script, call: ast.Call) -> Iterator[tuple[ast.AST, ast.expr]]:
@@ -318,21 +328,6 @@ def _tests_above(script: Script, call: ast.Call) -> Iterator[tuple[ast.AST, ast.
         inner = node
 
 
-def _other_forms(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> Iterator[Kept]:
-    """Conditions in forms that are not opened, such as `match` and `while`, over an evaluation."""
-    hidden = _other_names(script, names, aliases)
-    for call in script.calls:
-        if not is_evaluation(call) and last_name(call) not in ("save", "save_pretrained"):
-            continue
-        for node, test in _tests_above(script, call):
-            is_read = isinstance(node, ast.If | ast.IfExp) or _is_read_boolean(script, node)
-            is_hidden = any(last_name(each) in hidden for each in ast.walk(test))
-            if is_hidden or (not is_read and names.occurs(test)):
-                yield Kept(
-                    test.lineno, "in this form it is beyond this tool; see to rank 0 by hand"
-                )
-
-
 def _is_read_boolean(script: Script, node: ast.AST) -> bool:
     """Whether `… and …` stands where `_guards` looks: a statement, a value, part of a test."""
     if not isinstance(node, ast.BoolOp):
@@ -347,8 +342,9 @@ def _is_read_boolean(script: Script, node: ast.AST) -> bool:
     )
 
 
-def _other_names(script: Script, names: RankNames, aliases: dict[str, ast.expr]) -> set[str]:
+def _other_names(script: Script, judge: Judge) -> set[str]:
     """What hides the rank: `r = args.local_rank`, a function that returns a condition on it."""
+    names = judge.names
     hidden = set()
     for node in script.nodes:
         value = getattr(node, "value", None)
@@ -358,20 +354,7 @@ def _other_names(script: Script, names: RankNames, aliases: dict[str, ast.expr])
                 hidden.add(node.targets[0].id)
         elif isinstance(node, ast.Return) and is_asking and names.occurs(value):
             hidden.add(_scope_name(script, node))
-    return hidden - {"", *names.names, *aliases}
-
-
-def _asks_rank(
-    test: ast.expr, names: RankNames, aliases: dict[str, ast.expr], hidden: set[str]
-) -> bool:
-    """Whether a condition tells processes apart, by whatever rank."""
-    return names.occurs(test) or any(
-        last_name(node) in aliases
-        or last_name(node) in hidden
-        or "rank" in words(last_name(node))
-        or is_main_process(node)
-        for node in ast.walk(test)
-    )
+    return hidden - {"", *names.names, *judge.aliases}
 
 
 def replacements(guard: Guard, judge: Judge) -> list[tuple[ast.expr, bool]]:
@@ -520,29 +503,28 @@ def _unbound_results(script: Script, _: Guards) -> Iterator[int]:
                 continue
             block = next((n for n in script.ancestors(node) if isinstance(n, ast.If)), None)
             target = getattr(node.targets[0], "id", "")
-            named = [n for n in nodes if isinstance(n, ast.Name) and n.id == target]
-            if block is None or sum(isinstance(n.ctx, ast.Store) for n in named) > 1:
-                continue
-            uses = [n for n in named if isinstance(script.parents[n], ast.Subscript)]
-            outside = [use for use in uses if block not in script.ancestors(use)]
-            yield from (line for line in _lines(outside) if line > node.lineno)
+            if block and [n.id for n in _stores(*nodes)].count(target) == 1:
+                for use in nodes:
+                    is_use = isinstance(use, ast.Name) and use.id == target
+                    is_asked = is_use and isinstance(script.parents[use], ast.Subscript)
+                    if is_asked and use.lineno > node.lineno and block not in script.ancestors(use):
+                        yield use.lineno
 
 
 @_fault("a best score of 0 saves nothing", "the first score must exceed 0 to be saved")
 def _best_from_zero(script: Script, _: Guards) -> Iterator[int]:
     for function in filter(is_training, _functions(script)):
-        nodes = list(ast.walk(function))
         asked = {
             last_name(part)
-            for node in nodes
+            for node in ast.walk(function)
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Gt)
             for part in node.comparators
+            if "best" in words(last_name(part))
         }
-        for node in nodes:
-            if isinstance(node, ast.Assign) and getattr(node.value, "value", None) == 0:
-                named = {last_name(target) for target in node.targets} & asked
-                if any("best" in words(each) for each in named):
-                    yield node.lineno
+        for node in ast.walk(function):
+            is_zero = isinstance(node, ast.Assign) and getattr(node.value, "value", None) == 0
+            if is_zero and asked.intersection(map(last_name, node.targets)):
+                yield node.lineno
 
 
 @_fault(
@@ -613,23 +595,20 @@ def never_saved(script: Script, _: Guards | None = None) -> Iterator[int]:
     """Yield the lines of an interval in batches that is met by a counter of optimizer steps."""
     for function in _functions(script):
         nodes = list(ast.walk(function))
-        taken = {
+        intervals = {
             last_name(target): node.lineno
             for node in nodes
             if isinstance(node, ast.Assign) and _counts_batches(node.value)
             for target in node.targets
+            if last_name(target) in _INTERVALS
         }
-        blocks = set(_accumulation_tests(function))
+        inside = [n for block in _accumulation_tests(function) for n in ast.walk(block)]
         for node in nodes:
-            interval = _modulo(node)
-            if interval in taken and interval in _INTERVALS:
-                grows = [
-                    n
-                    for n in nodes
-                    if isinstance(n, ast.AugAssign) and last_name(n.target) == last_name(node.left)
-                    if blocks & set(script.ancestors(n))
-                ]
-                yield from (taken[interval], node.lineno, *_lines(grows)) if grows else ()
+            if _modulo(node) in intervals:
+                counter = last_name(node.left)
+                sums = [n for n in inside if isinstance(n, ast.AugAssign)]
+                lines = _lines(n for n in sums if last_name(n.target) == counter)
+                yield from (intervals[_modulo(node)], node.lineno, *lines) if lines else ()
 
 
 def _counts_batches(node: ast.expr) -> bool:

@@ -347,7 +347,7 @@ def _plan_reading(plan: _Plan) -> None:
 def _plan_saving(plan: _Plan) -> None:
     """The second repair: to be made, there already, or not needed."""
     script, guards = plan.script, plan.guards
-    plan.edits += open_edits(script, guards.closed, Judge(plan.names, guards.aliases))
+    plan.edits += open_edits(script, guards.closed, guards.judge)
     for guard in sorted(guards.closed, key=lambda each: each.line):
         plan.saves.append(
             f"line {guard.line}: to be opened for rank 0: `{_first_line(script, guard.test)}`"

@@ -86,6 +86,11 @@ class Judge:
     _unknowns: dict[str, bool] = field(default_factory=dict)
     _is_hidden: bool = False  # an unknown part holds the rank
 
+    def asks(self, test: ast.AST) -> bool:
+        """Whether a condition asks the rank, or a name that stands for a condition on it."""
+        named = {last_name(node) for node in ast.walk(test)}
+        return self.names.occurs(test) or not named.isdisjoint(self.aliases)
+
     def table(self, test: ast.expr) -> list[tuple[bool, bool, bool]]:
         """Return the condition at ranks -1, 0 and 1, a row per case of what else it asks.
 

@@ -230,8 +230,8 @@ FINETUNE_RULES = (
     ),
     Rule(
         "lora_target_modules",
-        lambda s: next((name for name in s.lora_target_modules if not _is_layer(name)), None),
-        "lora_target_modules holds {0!r:.60}, which is no layer's name",
+        lambda s: next((repr(n)[:60] for n in s.lora_target_modules if not _is_layer(n)), None),
+        "lora_target_modules holds {0}, which is no layer's name",
         "write the last part of a name, such as q_proj; patterns are not read",
     ),
 )
