@@ -147,10 +147,11 @@ def calibration_plot(rows: Iterable[Mapping[str, Any]]) -> Figure | None:
         return None
     largest = max(row["measured_bytes"] for row in whole)
     unit, name = size_unit(largest)
-    points = [
-        (str(row.get("job") or "run"), row["measured_bytes"] / unit, row["predicted_bytes"] / unit)
-        for row in whole
-    ]
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in whole:
+        group = " on ".join(str(row[key]) for key in ("job", "gpu") if row.get(key)) or "run"
+        pair = row["measured_bytes"] / unit, row["predicted_bytes"] / unit
+        points.setdefault(group, []).append(pair)
     figure, (left, right) = panels(2, height=3.2)
     for at, (group, pairs) in enumerate(sorted(points.items())):
         style = {"color": CYCLE[at % len(CYCLE)], "marker": "os^D"[at % 4], "linestyle": "none"}
