@@ -189,14 +189,14 @@ def _stopped(run: Run) -> Stopped:
 def _failure(run: Run) -> NbhelpersError:
     """The error that came first: a named one, else a killed rank, else any, else the exit code."""
     ended, errors = run.exit_event() or {}, run.final_events("error")
-    named = [event for event in errors if type(_rebuild(event)) is not JobFailed]
+    named = [event for event in errors if type(named_error(event)) is not JobFailed]
     number = None if ended.get("escalated") else ended.get("signal")
     if named:
-        return _rebuild(named[0], run)
+        return named_error(named[0], run)
     if number:
         return _killed(run, ended, number)
     if errors:
-        return _rebuild(errors[0], run)
+        return named_error(errors[0], run)
     code, rank = ended.get("returncode"), ended.get("rank") or 0
     return JobFailed(
         f"The worker of {run.id} ended with exit code {code} and wrote neither result nor error.",
@@ -205,7 +205,14 @@ def _failure(run: Run) -> NbhelpersError:
     )
 
 
-def _rebuild(event: Event, run: Run | None = None) -> NbhelpersError:
+def error_fields(error: NbhelpersError) -> dict[str, str]:
+    """Return an error as JSON keeps it; `named_error` reads it."""
+    kind = type(error).__name__
+    return {"kind": kind, "message": error.message, "fix": error.fix, "details": error.details}
+
+
+def named_error(event: Event, run: Run | None = None) -> NbhelpersError:
+    """Return the error that was written, with the end of the log of its rank where `run` is."""
     parts, rank = [str(event.get("details") or "")], int(event.get("rank", 0))
     if run is not None and event.get("kind") in _SPEAK_FOR_THEMSELVES:
         parts.append(f"Log: {run.log_path(rank)}")

@@ -96,9 +96,7 @@ def launch(
         LaunchError: The folder cannot be used, or the worker cannot be started.
     """
     path = _checked_checkpoint(job_mode, checkpoint)
-    if hardware.is_planned:
-        fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
-        raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
+    require_detected(hardware)
     if plan.num_nodes > 1:
         raise HardwareError(
             f"The plan is for {plan.num_nodes} nodes, and this machine is one.",
@@ -305,6 +303,17 @@ def _owner(pid: int | None) -> tuple[int, str] | None:
         fix = f"Unset {OWNER_PID_VARIABLE}, or give the pid of a living process."
         raise LaunchError(f"The owner (process {pid}) is gone.", fix=fix)
     return pid, started
+
+
+def require_detected(hardware: Hardware) -> None:
+    """Refuse planned hardware.
+
+    Raises:
+        HardwareError: The hardware is a plan.
+    """
+    if hardware.is_planned:
+        fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
+        raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
 
 
 def require_gpu(preset: Preset, plan: BatchPlan, hardware: Hardware) -> None:

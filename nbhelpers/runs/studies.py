@@ -23,9 +23,8 @@ from nbhelpers.errors import (
     LaunchError,
     NbhelpersError,
     Stopped,
-    from_kind,
 )
-from nbhelpers.runs.following import follow, outcome
+from nbhelpers.runs.following import error_fields, follow, named_error, outcome
 from nbhelpers.runs.gpu_baseline import (
     PATIENCE_S,
     BaselineCheck,
@@ -39,6 +38,7 @@ from nbhelpers.runs.starting import (
     is_fresh_by_default,
     launch,
     needs_start,
+    require_detected,
     require_gpu,
     tell_runner,
 )
@@ -161,7 +161,7 @@ class StudyFolder:
             elif status in ("stopped", "failed", "dead"):
                 error = _ended(run)
             elif status == "new" and noted.get("error"):  # it could not start
-                status, error = "failed", error_from(noted["error"])
+                status, error = "failed", named_error(noted["error"])
         except DataError as damage:  # the other runs of the study are shown all the same
             status, error = "failed", damage
         return StudyRow(
@@ -180,45 +180,6 @@ def launch_facts(run: Run) -> dict[str, str | None]:
     """Return what tells a run from a later one of the same configuration."""
     created = (run.record or {}).get("created_at")
     return {"launch_id": run.process.get("launch_id"), "created_at": created}
-
-
-def open_folder(path_or_id: str | Path, run_dir: str | Path) -> StudyFolder:
-    """Find the folder of a study by its path, its id, or the beginning of its id.
-
-    Raises:
-        ConfigError: There is no such study, or its file cannot be read.
-    """
-    path, root = expanded(path_or_id, "the study"), expanded(run_dir, "run_dir")
-    for folder in (root / path, path):
-        if is_file(folder / FILE_NAME):
-            return StudyFolder.opened(folder.absolute())
-    begun = [folder for folder in study_folders(root) if folder.name.startswith(str(path_or_id))]
-    if len(begun) == 1 and str(path_or_id).startswith(PREFIX):
-        return StudyFolder.opened(begun[0])
-    known = ", ".join(folder.name for folder in study_folders(root)[:3]) or "none"
-    fix = f"the newest here: {known}; for another folder of runs set run_dir"
-    raise ConfigError(f"No study {str(path_or_id)!r} in {root.absolute()}.", fix=fix)
-
-
-def study_folders(run_dir: str | Path) -> list[Path]:
-    """Return the folders of the studies in a folder of runs, newest first."""
-    dated_folders = []
-    for file in expanded(run_dir, "run_dir").absolute().glob(f"*/{FILE_NAME}"):
-        with contextlib.suppress(OSError):  # deleted meanwhile
-            dated_folders.append((file.stat().st_mtime, file.parent))
-    return [folder for _, folder in sorted(dated_folders, reverse=True)]
-
-
-def error_facts(error: NbhelpersError) -> dict[str, str]:
-    """Return an error as JSON keeps it."""
-    kind = type(error).__name__
-    return {"kind": kind, "message": error.message, "fix": error.fix, "details": error.details}
-
-
-def error_from(facts: dict[str, Any]) -> NbhelpersError:
-    """Rebuild what `error_facts` wrote."""
-    words = {name: str(facts.get(name) or "") for name in ("kind", "message", "fix", "details")}
-    return from_kind(words.pop("kind"), words.pop("message"), **words)
 
 
 def _ended(run: Run) -> NbhelpersError | None:
@@ -285,9 +246,7 @@ def run_study(
     if on_failure not in ("go_on", "stop"):
         fix = 'write "go_on" or "stop"'
         raise ConfigError(f"on_failure={on_failure!r} is unknown.", fix=fix)
-    if hardware.is_planned:
-        fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
-        raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
+    require_detected(hardware)
     require_gpu_for(study, hardware, run_dir=run_dir, fresh=fresh)
     root = expanded(run_dir, "run_dir").absolute()
     folder = StudyFolder(root / study.id, study)
@@ -335,12 +294,26 @@ def open_study(path_or_id: str | Path, run_dir: str | Path = "runs") -> StudyRes
         ConfigError: There is no such study.
         DataError: Its file is damaged; names the field.
     """
-    return open_folder(path_or_id, run_dir).result()
+    path, root = expanded(path_or_id, "the study"), expanded(run_dir, "run_dir")
+    for folder in (root / path, path):
+        if is_file(folder / FILE_NAME):
+            return StudyFolder.opened(folder.absolute()).result()
+    folders = list_studies(root)
+    begun = [folder for folder in folders if folder.name.startswith(str(path_or_id))]
+    if len(begun) == 1 and str(path_or_id).startswith(PREFIX):
+        return StudyFolder.opened(begun[0]).result()
+    known = ", ".join(folder.name for folder in folders[:3]) or "none"
+    fix = f"the newest here: {known}; for another folder of runs set run_dir"
+    raise ConfigError(f"No study {str(path_or_id)!r} in {root.absolute()}.", fix=fix)
 
 
 def list_studies(run_dir: str | Path = "runs") -> list[Path]:
     """Return the folders of the studies in a folder of runs, newest first."""
-    return study_folders(run_dir)
+    dated_folders = []
+    for file in expanded(run_dir, "run_dir").absolute().glob(f"*/{FILE_NAME}"):
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            dated_folders.append((file.stat().st_mtime, file.parent))
+    return [folder for _, folder in sorted(dated_folders, reverse=True)]
 
 
 @dataclass
@@ -388,7 +361,7 @@ class _Driver:
         check = self.check(row) if works else None
         with self.folder.lock():
             facts: dict[str, Any] = {"status": self.folder.run_of(row).status}
-            facts |= {"error": None if error is None else error_facts(error)}
+            facts |= {"error": None if error is None else error_fields(error)}
             if works:
                 facts |= {"ended_at": time.time()}
                 facts |= {"baseline": check.to_dict() if check else None}
@@ -426,7 +399,15 @@ class _Driver:
     def _launch(self, row: PlannedRun, status: str) -> bool:
         """Launch under the study's lock; the memory in use before it is the baseline."""
         before, used = self.folder.run_of(row).process.get("launch_id"), self._memory(row, status)
-        run = self._quietly_launch(row)
+        with contextlib.nullcontext() if self.show else contextlib.redirect_stdout(io.StringIO()):
+            run = launch(
+                row.preset,
+                row.plan,
+                row.budget,
+                hardware=self.hardware,
+                run_dir=self.folder.path.parent,
+                fresh=self.fresh,
+            )
         if run.id != row.run_id:
             fix = "plan the study again with plan_study: it takes the data as they are now"
             raise ConfigError("The data changed after the study was planned.", fix=fix)
@@ -440,18 +421,6 @@ class _Driver:
             facts = {"status": "running", "started_at": time.time(), "before_bytes": used}
             self.folder.note(row, **facts, error=None, baseline=None)
         return is_new or status == "running"
-
-    def _quietly_launch(self, row: PlannedRun) -> Run:
-        out = contextlib.nullcontext() if self.show else contextlib.redirect_stdout(io.StringIO())
-        with out:
-            return launch(
-                row.preset,
-                row.plan,
-                row.budget,
-                hardware=self.hardware,
-                run_dir=self.folder.path.parent,
-                fresh=self.fresh,
-            )
 
     def _memory(self, row: PlannedRun, status: str) -> dict[str, int]:
         """Memory in use before a run; of one that works already, the baseline of who started it."""

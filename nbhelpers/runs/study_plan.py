@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.plan import BatchPlan, plan_batch
 from nbhelpers.presets.adapters import (
     LARGEST_RANK,
-    VARIED,
     Variant,
     parse_seeds,
     parse_variants,
@@ -51,10 +50,6 @@ def saved_time(data: Mapping[str, Any]) -> TimeBudget:
     return TimeBudget.from_dict(plain)
 
 
-# ------------------------------------------------------------------------------------------------
-# The plan of a study: runs that differ only in their adapter (and seed), before any is started.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """One run of a study before it starts; its name is its adapter, and the seed among several."""
@@ -67,35 +62,28 @@ class PlannedRun:
     budget: MemoryBudget
     time: TimeBudget
 
+    @property
+    def is_base(self) -> bool:
+        """Whether it is the model without an adapter."""
+        return self.preset.settings.method == "base"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
-        return {
-            "name": self.name,
-            "adapter": self.adapter,
-            "run_id": self.run_id,
-            "preset": self.preset.to_dict(),
-            "plan": self.plan.to_dict(),
-            "budget": self.budget.to_dict(),
-            "time": self.time.to_dict(),
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {n: v if isinstance(v, str) else v.to_dict() for n, v in values.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PlannedRun:
         """Rebuild what `to_dict` wrote."""
-        return cls(
-            name=data["name"],
-            adapter=data["adapter"],
-            run_id=data["run_id"],
-            preset=Preset.from_dict(data["preset"]),
-            plan=BatchPlan.from_dict(data["plan"]),
-            budget=MemoryBudget.from_dict(data["budget"]),
-            time=saved_time(data["time"]),
-        )
+        readers = {"preset": Preset.from_dict, "plan": BatchPlan.from_dict, "time": saved_time}
+        readers |= {"budget": MemoryBudget.from_dict}
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: readers.get(name, str)(data[name]) for name in names})
 
     def cells(self) -> tuple[str, ...]:
         """Return adapter, method, rank, alpha, seed, memory and time, as text."""
         s = self.preset.settings
-        rank, alpha = ("-", "-") if s.method == "base" else (str(s.lora_r), f"{s.alpha:g}")
+        rank, alpha = ("-", "-") if self.is_base else (str(s.lora_r), f"{s.alpha:g}")
         memory = self.budget.verdict
         if self.budget.total_bytes:
             memory = f"{self.budget.need()}: {memory}"
@@ -122,6 +110,11 @@ class Study:
         return total_time(row.time for row in self.rows if row.time.basis not in WORDS)
 
     @property
+    def trained(self) -> tuple[PlannedRun, ...]:
+        """The runs that train an adapter."""
+        return tuple(row for row in self.rows if not row.is_base)
+
+    @property
     def refused(self) -> tuple[PlannedRun, ...]:
         """The runs that are predicted not to fit, so that they will not start."""
         return tuple(row for row in self.rows if row.time.basis == REFUSED)
@@ -142,8 +135,7 @@ class Study:
     @property
     def is_hopeless(self) -> bool:
         """Whether runs that train were planned, and none of them fits."""
-        trained = [row for row in self.rows if row.preset.settings.method != "base"]
-        return bool(trained) and all(row in self.refused for row in trained)
+        return bool(self.trained) and all(row in self.refused for row in self.trained)
 
     def require_fit(self) -> None:
         """Stop where no adapter fits.
@@ -153,9 +145,8 @@ class Study:
         """
         if not self.is_hopeless:
             return
-        trained = [row for row in self.refused if row.preset.settings.method != "base"]
-        needs = [f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB" for row in trained]
-        largest = max(trained, key=lambda row: row.budget.total_bytes).budget
+        needs = [f"{row.name} {row.budget.total_bytes / 2**30:.1f} GiB" for row in self.trained]
+        largest = max(self.trained, key=lambda row: row.budget.total_bytes).budget
         has, advice = (largest.capacity_bytes or 0) / 2**30, largest.advice
         raise BudgetError(
             f"No adapter of the study fits (predicted: {', '.join(needs)}); the GPU has {has:.1f} "
@@ -191,8 +182,7 @@ class Study:
         An adapter given as a mapping has settings of its own, which only Python takes.
         """
         first, seeds = self.rows[0].preset, {row.preset.settings.seed for row in self.rows}
-        trained = [row for row in self.rows if row.preset.settings.method != "base"]
-        for row in trained:
+        for row in self.trained:
             s, like = row.preset.settings, first.settings
             ratio = s.alpha / s.lora_r == like.alpha / like.lora_r
             is_plain = ratio and s.lora_target_modules == like.lora_target_modules
@@ -310,7 +300,6 @@ def _planned_rows(
     stamp = folder_stamp(first.data, first.model, None)  # as `launch` makes it
     speeds, rows, ids, same = read_rows(run_dir), [], {}, {}
     for name, adapter, preset in named:
-        _require_same_experiment(named[0][-1], preset)
         settings = preset.settings.model_dump(mode="json")
         ident = run_id(preset.job, settings, mode="train", stamp=stamp)
         if name in ids.values():
@@ -338,10 +327,3 @@ def _trains(s: FinetuneSettings) -> tuple[Any, ...]:
     if s.method == "base":
         return "base", s.seed
     return s.method, s.lora_r, s.alpha, frozenset(s.lora_target_modules), s.seed
-
-
-def _require_same_experiment(first: Preset, other: Preset) -> None:
-    """Data order and tokens follow from the settings: only the adapter and the seed may differ."""
-    one, two = first.settings.model_dump(), other.settings.model_dump()
-    odd = [name for name in one if one[name] != two[name] and name not in VARIED]
-    assert not odd, f"runs of a study differ in {odd}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from nbhelpers.common.display import Cell, Table
 from nbhelpers.common.formatting import duration
 from nbhelpers.common.json_models import read_lines
 from nbhelpers.common.result_files import Generation
-from nbhelpers.errors import ConfigError, NbhelpersError
+from nbhelpers.errors import ConfigError, JobFailed, NbhelpersError, from_kind
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES
 from nbhelpers.runs.gpu_baseline import BaselineCheck
 from nbhelpers.runs.run import Run, RunResult
@@ -24,146 +24,9 @@ if TYPE_CHECKING:
     from nbhelpers.presets.schema import FinetuneSettings
 
 
-# ------------------------------------------------------------------------------------------------
-# Comparisons inside a study: on the same samples, over seeds, and in one sentence each.
-
-
 GENERATIONS = "generations.jsonl"
 REFERENCE = "r16"  # what the other adapters are compared with, where it is one of them
 HEADLINE = tuple(f"{split}.{name}" for split, name in FINETUNE_SCORES.headline)
-
-
-def compare_study(
-    study_result: StudyResult, metric: str = "syntax_accuracy", *, baseline: str | None = None
-) -> dict[str, Any]:
-    """Compare the adapters of a study with one of them, on the same samples.
-
-    Args:
-        study_result: The study; its finished runs are compared.
-        metric: Such as `bleu` (of the test split), `pass@1` (of the first set of problems that was
-            run) or `mbpp.pass@1`.
-        baseline: An adapter; None: `base`, else the first one.
-
-    Returns:
-        What `compare.compare_runs` returns, or with several seeds `compare_over_seeds`; and
-        the `split` that was compared.
-
-    Raises:
-        ConfigError: The metric or the baseline is none of the study's, or nothing was generated.
-        DataError: A run's generations cannot be compared.
-    """
-    from nbhelpers.metrics.compare import compare_over_seeds, compare_runs
-
-    split, name = _split_of(study_result, metric)
-    rows = [row for row in study_result.finished if _has_scores(row, split)]
-    by_adapter: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for row in rows:
-        answers = _answers(row.run.path / GENERATIONS, split)
-        if answers:
-            by_adapter.setdefault(row.planned.adapter, {})[row.settings.seed] = answers
-    if not by_adapter:
-        text = f"No run of {study_result.study.id} has answers of the split {split}."
-        raise ConfigError(text, fix="run the study with evaluate=text or all")
-    settings = rows[0].settings
-    baseline = baseline or ("base" if "base" in by_adapter else next(iter(by_adapter)))
-    options = {"metric": name, "baseline": baseline, "seed": settings.seed}
-    options |= {"resamples": settings.bootstrap_samples}
-    if max(len(of) for of in by_adapter.values()) > 1:
-        fixed = {row.planned.adapter for row in rows if row.settings.method == "base"}
-        scores_by_adapter: dict[str, dict[int, Any]] = {}
-        for row in rows:
-            scores = row.result.scores[split]
-            scores_by_adapter.setdefault(row.planned.adapter, {})[row.settings.seed] = scores
-        return {"split": split} | compare_over_seeds(
-            by_adapter, fixed=fixed, scored=scores_by_adapter, **options
-        )
-    one = {adapter: next(iter(of.values())) for adapter, of in by_adapter.items()}
-    scored = {row.planned.adapter: row.result.scores[split] for row in rows}
-    return {"split": split} | compare_runs(one, scored=scored, **options)
-
-
-def verdicts(study_result: StudyResult, metrics: Iterable[str] = HEADLINE) -> list[str]:
-    """Return a sentence for each pair that matters: all against base, then the adapters.
-
-    The words account for all comparisons of one metric with one baseline (Holm); the intervals are
-    of 95 % each. A metric that no run has is left out.
-    """
-    sentences = []
-    for metric in metrics:
-        split, _, name = metric.rpartition(".")
-        rows = [row for row in study_result.finished if _metric(row, split, name) is not None]
-        names = list(dict.fromkeys(row.planned.adapter for row in rows))
-        trained = [n for n in names if n in {r.planned.adapter for r in rows if _is_trained(r)}]
-        bases = [n for n in names if n not in trained][:1]
-        if len(trained) > 1:
-            bases.append(REFERENCE if REFERENCE in trained else trained[0])
-        for baseline in bases if len(names) > 1 else ():
-            sentences += _sentences(study_result, metric, baseline, trained)
-    return sentences
-
-
-def _sentences(
-    study_result: StudyResult, metric: str, baseline: str, trained: list[str]
-) -> Iterator[str]:
-    split, _, name = metric.rpartition(".")
-    title = TITLES.get(name, name) if split == "test" else f"{TITLES[split]} {name}"
-    try:
-        against = compare_study(study_result, metric, baseline=baseline)["against"]
-    except NbhelpersError as error:
-        yield f"{title}, against {baseline}: not compared ({error.message})"
-        return
-    for adapter, comparison in against.items():
-        if adapter in trained:
-            words = f"{adapter} against {baseline}: {comparison['verdict_holm']}"
-            yield f"{title}, {words}{_difference(comparison, name)}"
-
-
-def _difference(comparison: dict[str, Any], metric: str) -> str:
-    if comparison["difference"] is None:
-        return f" ({comparison['reason']})" if comparison.get("reason") else ""
-    number_format = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
-    text = number_format.format(comparison["difference"])
-    if edges := comparison["interval"]:
-        text += f" [{number_format.format(edges[0])}, {number_format.format(edges[1])}]"
-    return f" ({text})"
-
-
-def _answers(path: Path, split: str) -> list[dict[str, Any]]:
-    """Return the generations of one split; none where there is no file."""
-    return [row for row in read_lines(Generation, path) if row["split"] == split]
-
-
-def _split_of(study_result: StudyResult, metric: str) -> tuple[str, str]:
-    """The split and the bare name that a metric means in this study."""
-    split, _, name = metric.rpartition(".")
-    if not split and name == "pass@1":
-        has = [t for t in TASKS if any(_has_scores(row, t) for row in study_result.finished)]
-        split = has[0] if has else TASKS[0]
-    split = split or "test"
-    if split not in ("test", *TASKS):
-        named = ", ".join(f"{task}.{name}" for task in TASKS)
-        fix = f"write {name} (of the test split), or one of: {named}"
-        raise ConfigError(f"There is no split `{split}` in a study.", fix=fix)
-    return split, name
-
-
-def _has_scores(row: StudyRow, split: str) -> bool:
-    return row.result is not None and split in row.result.scores
-
-
-def _metric(row: StudyRow, split: str, name: str) -> float | None:
-    return row.number("scores", split, "metrics", name)
-
-
-def _is_trained(row: StudyRow) -> bool:
-    return row.settings.method != "base"
-
-
-# ------------------------------------------------------------------------------------------------
-# What a study found: its runs side by side, compared with intervals, and its verdicts.
-
-
-GIB = 2**30
 METRICS = tuple(
     (split, name) for split in FINETUNE_SCORES.splits for name in FINETUNE_SCORES.names(split)
 )
@@ -233,6 +96,14 @@ class StudyRow:
             value = (value or {}).get(name)
         return value
 
+    def has_scores(self, split: str) -> bool:
+        """Whether it was evaluated on this split."""
+        return self.result is not None and split in self.result.scores
+
+    def metric(self, split: str, name: str) -> float | None:
+        """Return a metric of a split, or None."""
+        return self.number("scores", split, "metrics", name)
+
     def interval(self, split: str, metric: str) -> tuple[float, float] | None:
         """Return the edges of a metric's interval over samples, or None."""
         scores = self.result.scores.get(split) if self.result is not None else None
@@ -250,7 +121,7 @@ class StudyRow:
     def facts(self) -> dict[str, Any]:
         """Return everything that is compared, as numbers with their units in the names."""
         s, time = self.settings, self.predicted
-        is_base = s.method == "base"
+        is_base = self.planned.is_base
         columns = {
             "run": self.name,
             "adapter": self.planned.adapter,
@@ -276,7 +147,7 @@ class StudyRow:
             "valid_loss": self.valid_loss(),
         }
         for split, metric in METRICS:
-            value = self.number("scores", split, "metrics", metric)
+            value = self.metric(split, metric)
             if value is None:
                 continue
             low, high = self.interval(split, metric) or (None, None)
@@ -301,8 +172,8 @@ class StudyRow:
             name, form = f"{split}.{metric}", f".{FINETUNE_SCORES.metric(metric).decimals}f"
             cells[name] = Cell(facts.get(name), form, self.interval(split, metric))
         cells["run"] = Cell(self.name)
-        cells["rank"] = Cell("" if s.method == "base" else str(s.lora_r))
-        cells["alpha"] = Cell("" if s.method == "base" else f"{s.alpha:g}")
+        cells["rank"] = Cell("" if self.planned.is_base else str(s.lora_r))
+        cells["alpha"] = Cell("" if self.planned.is_base else f"{s.alpha:g}")
         return cells
 
 
@@ -338,7 +209,7 @@ class StudyResult:
         """
         if not self.finished:
             self.require_complete()
-        trained = [row for row in self.finished if row.settings.method != "base"]
+        trained = [row for row in self.finished if not row.planned.is_base]
         known = [row for row in trained if row.valid_loss() is not None]
         return min(known, key=StudyRow.valid_loss) if known else (trained or self.finished)[0]
 
@@ -353,8 +224,6 @@ class StudyResult:
         Raises:
             NbhelpersError: Of the class of the first failure; its details name all of them.
         """
-        from nbhelpers.errors import JobFailed, from_kind
-
         if self.is_complete:
             return self
         count = f"{len(self.finished)} of {len(self.rows)} runs of {self.study.id} are finished"
@@ -371,10 +240,9 @@ class StudyResult:
 
     def failure_lines(self) -> list[str]:
         """Name each failed run with its error, one line each."""
-        return [
-            f"{row.name}: {type(row.error).__name__}: {_first_line(row.error.message)}"
-            for row in self.failures
-        ]
+        errors = ((row.name, row.error) for row in self.failures)
+        heads = ((name, error, error.message.partition("\n")[0]) for name, error in errors)
+        return [f"{name}: {type(error).__name__}: {text}" for name, error, text in heads]
 
     def notes(self) -> list[str]:
         """Say what the figures leave out, and which runs are not the study's own any more."""
@@ -408,14 +276,95 @@ class StudyResult:
     def compare(
         self, metric: str = "syntax_accuracy", *, baseline: str | None = None
     ) -> dict[str, Any]:
-        """Compare the adapters on the same samples, and over seeds; see `compare_study`."""
+        """Compare the adapters of the finished runs with one of them, on the same samples.
 
-        return compare_study(self, metric, baseline=baseline)
+        Args:
+            metric: Such as `bleu` (of the test split), `pass@1` (of the first set of problems that
+                was run) or `mbpp.pass@1`.
+            baseline: An adapter; None: `base`, else the first one.
+
+        Returns:
+            What `compare.compare_runs` returns, or with several seeds `compare_over_seeds`; and
+            the `split` that was compared.
+
+        Raises:
+            ConfigError: The metric or the baseline is none of the study's, or nothing was
+                generated.
+            DataError: A run's generations cannot be compared.
+        """
+        from nbhelpers.metrics.compare import compare_over_seeds, compare_runs
+
+        split, name = self._split_of(metric)
+        rows = [row for row in self.finished if row.has_scores(split)]
+        answers: dict[str, dict[int, list[dict[str, Any]]]] = {}  # by adapter and seed
+        scores: dict[str, dict[int, Any]] = {}
+        for row in rows:
+            adapter, seed = row.planned.adapter, row.settings.seed
+            scores.setdefault(adapter, {})[seed] = row.result.scores[split]
+            lines = read_lines(Generation, row.run.path / GENERATIONS)
+            if of_split := [line for line in lines if line["split"] == split]:
+                answers.setdefault(adapter, {})[seed] = of_split
+        if not answers:
+            text = f"No run of {self.study.id} has answers of the split {split}."
+            raise ConfigError(text, fix="run the study with evaluate=text or all")
+        settings = rows[0].settings
+        baseline = baseline or ("base" if "base" in answers else next(iter(answers)))
+        options = {"metric": name, "baseline": baseline, "seed": settings.seed}
+        options |= {"resamples": settings.bootstrap_samples}
+        if max(len(of_seed) for of_seed in answers.values()) > 1:
+            fixed = {row.planned.adapter for row in rows if row.planned.is_base}
+            compared = compare_over_seeds(answers, fixed=fixed, scored=scores, **options)
+        else:
+            one = {adapter: next(iter(of_seed.values())) for adapter, of_seed in answers.items()}
+            scored = {adapter: list(of_seed.values())[-1] for adapter, of_seed in scores.items()}
+            compared = compare_runs(one, scored=scored, **options)
+        return {"split": split} | compared
+
+    def _split_of(self, metric: str) -> tuple[str, str]:
+        """The split and the bare name that a metric means in this study."""
+        split, _, name = metric.rpartition(".")
+        if not split and name == "pass@1":
+            has = [t for t in TASKS if any(row.has_scores(t) for row in self.finished)]
+            split = has[0] if has else TASKS[0]
+        split = split or "test"
+        if split not in ("test", *TASKS):
+            named = ", ".join(f"{task}.{name}" for task in TASKS)
+            fix = f"write {name} (of the test split), or one of: {named}"
+            raise ConfigError(f"There is no split `{split}` in a study.", fix=fix)
+        return split, name
 
     def verdicts(self, *metrics: str) -> list[str]:
-        """Return a sentence for each pair that matters; of no metric: syntax accuracy, pass@1."""
+        """Return a sentence for each pair that matters: all against base, then the adapters.
 
-        return verdicts(self, metrics or HEADLINE)
+        The words account for all comparisons of one metric with one baseline (Holm); the intervals
+        are of 95 % each. A metric that no run has is left out; of no metric: syntax accuracy and
+        pass@1.
+        """
+        sentences = []
+        for metric in metrics or HEADLINE:
+            split, _, name = metric.rpartition(".")
+            rows = [r.planned for r in self.finished if r.metric(split, name) is not None]
+            names = dict.fromkeys(row.adapter for row in rows)
+            trained = list(dict.fromkeys(row.adapter for row in rows if not row.is_base))
+            bases = [adapter for adapter in names if adapter not in trained][:1]
+            if len(trained) > 1:
+                bases.append(REFERENCE if REFERENCE in trained else trained[0])
+            for baseline in bases if len(names) > 1 else ():
+                sentences += self._sentences(metric, baseline, trained)
+        return sentences
+
+    def _sentences(self, metric: str, baseline: str, trained: list[str]) -> Iterator[str]:
+        split, _, name = metric.rpartition(".")
+        title = TITLES.get(name, name) if split == "test" else f"{TITLES[split]} {name}"
+        try:
+            against = self.compare(metric, baseline=baseline)["against"]
+        except NbhelpersError as error:
+            yield f"{title}, against {baseline}: not compared ({error.message})"
+            return
+        for adapter, comparison in against.items():
+            if adapter in trained:
+                words = f"{adapter} against {baseline}: {comparison['verdict_holm']}"
+                yield f"{title}, {words}{_difference(comparison, name)}"
 
     def __repr__(self) -> str:
         count = f"{len(self.finished)} of {len(self.rows)} runs finished"
@@ -436,5 +385,11 @@ class StudyResult:
         return self.shown(repr(self)).html()
 
 
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+def _difference(comparison: dict[str, Any], metric: str) -> str:
+    if comparison["difference"] is None:
+        return f" ({comparison['reason']})" if comparison.get("reason") else ""
+    number_format = f"{{:+.{FINETUNE_SCORES.metric(metric).decimals}f}}"
+    text = number_format.format(comparison["difference"])
+    if edges := comparison["interval"]:
+        text += f" [{number_format.format(edges[0])}, {number_format.format(edges[1])}]"
+    return f" ({text})"
