@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nbhelpers.common import processes
-from nbhelpers.runs.run import Run
+from nbhelpers.runs.run import Run, end_leftovers, list_runs
 from nbhelpers.runs.starting import launch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +66,17 @@ def launch_fake(run_dir: Path, *, seed: int = 0, world_size: int = 1, **options:
     preset = Preset({"model": "smoke", "data": "smoke", "seed": seed})
     options = {"hardware": Hardware(), "budget": None} | options
     return launch(preset, Plan(world_size), run_dir=run_dir, **options)
+
+
+def folder_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> Iterator[Path]:
+    """A folder for runs of a fake worker; whatever still runs at the end is killed."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    yield (runs := tmp_path / "runs")
+    for run in list_runs(runs) if runs.is_dir() else ():
+        end_leftovers(run)
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:

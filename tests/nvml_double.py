@@ -46,6 +46,25 @@ class FakeGpu:
     fails: dict[str, str] = field(default_factory=dict)
 
 
+T4 = {"name": "Tesla T4", "capability": (7, 5), "total": 15360 * MIB, "free": 15000 * MIB}
+ADA = {
+    "name": "NVIDIA RTX 6000 Ada Generation",
+    "capability": (8, 9),
+    "total": 49140 * MIB,
+    "free": 48000 * MIB,
+}
+
+
+def a_slice(uuid: str = "MIG-1", **more: Any) -> FakeGpu:
+    facts = {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "uuid": uuid, "capability": (8, 0)}
+    return FakeGpu(**facts | {"total": 4864 * MIB, "free": 4864 * MIB} | more)
+
+
+def an_a100(mig: list[FakeGpu | None], **more: Any) -> FakeGpu:
+    facts = {"name": "NVIDIA A100-SXM4-40GB", "uuid": "GPU-a100", "capability": (8, 0)}
+    return FakeGpu(**facts | {"total": 40960 * MIB, "free": 40960 * MIB, "mig": mig} | more)
+
+
 class FakeNvml(ModuleType):
     """`pynvml` with the calls that nbhelpers makes; MIG handles are `FakeGpu`s too."""
 

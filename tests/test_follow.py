@@ -9,7 +9,7 @@ from typing import Any
 
 import fake_launch
 import pytest
-from fake_launch import launch_fake, wait_for, wait_for_event
+from fake_launch import folder_of_runs, launch_fake, wait_for, wait_for_event
 
 from nbhelpers.common import processes
 from nbhelpers.errors import (
@@ -23,19 +23,12 @@ from nbhelpers.errors import (
 )
 from nbhelpers.runs.events import EventWriter
 from nbhelpers.runs.following import follow, outcome
-from nbhelpers.runs.run import Run, end_leftovers, list_runs, write_json
+from nbhelpers.runs.run import Run, list_runs, write_json
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for runs of the fake worker; whatever still runs at the end is killed."""
-    for name, value in fake_launch.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    for name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED"):
-        monkeypatch.delenv(name, raising=False)
-    yield tmp_path / "runs"
-    for run in list_runs(tmp_path / "runs") if (tmp_path / "runs").is_dir() else ():
-        end_leftovers(run)
+    yield from folder_of_runs(tmp_path, monkeypatch, fake_launch.ENVIRONMENT)
 
 
 def follow_quickly(run: Run, **options: Any) -> tuple[Any, str]:

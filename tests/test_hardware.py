@@ -10,35 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from nvml_double import ERRORS, MIB, FakeGpu, FakeNvml
+from nvml_double import ADA, ERRORS, MIB, T4, FakeGpu, FakeNvml, a_slice, an_a100
 
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import gpus, machine
 from nbhelpers.hardware.detection import Hardware, detect_hardware, plan_hardware, utilisation
 from nbhelpers.hardware.gpus import Gpu
-
-T4 = {"name": "Tesla T4", "capability": (7, 5), "total": 15360 * MIB, "free": 15000 * MIB}
-ADA = {
-    "name": "NVIDIA RTX 6000 Ada Generation",
-    "capability": (8, 9),
-    "total": 49140 * MIB,
-    "free": 48000 * MIB,
-}
-
-
-def a_slice(uuid: str = "MIG-5555-aa", gib: int = 5) -> FakeGpu:
-    return FakeGpu(
-        name="NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        uuid=uuid,
-        total=gib * 2**30,
-        free=gib * 2**30,
-        capability=(8, 0),
-    )
-
-
-def an_a100(mig: list[FakeGpu | None] | None = None, **more: object) -> FakeGpu:
-    facts = {"name": "NVIDIA A100-SXM4-40GB", "capability": (8, 0), "uuid": "GPU-a100"}
-    return FakeGpu(**facts | {"total": 40960 * MIB, "free": 40900 * MIB, "mig": mig} | more)
 
 
 @pytest.fixture(autouse=True)
@@ -335,7 +312,7 @@ def test_the_representation_is_one_line_and_the_table_escapes(driver) -> None:
 def test_utilisation_reads_by_index_and_by_uuid_and_leaves_out_what_is_gone(driver) -> None:
     limits = {"nvmlDeviceGetPowerUsage": "NotSupported"}
     driver(FakeGpu(**T4, fails=limits), an_a100([a_slice()]))
-    first, mig = utilisation([0, "MIG-5555-aa", 9, "MIG-none"])
+    first, mig = utilisation([0, "MIG-1", 9, "MIG-none"])
     used = 360 * MIB
     assert first == {
         "index": 0,
@@ -343,7 +320,7 @@ def test_utilisation_reads_by_index_and_by_uuid_and_leaves_out_what_is_gone(driv
         "memory_used_bytes": used,
         "power_w": None,
     }
-    assert (mig["index"], mig["power_w"], mig["memory_used_bytes"]) == ("MIG-5555-aa", 70.5, 0)
+    assert (mig["index"], mig["power_w"], mig["memory_used_bytes"]) == ("MIG-1", 70.5, 0)
 
 
 def test_detection_loads_no_heavy_module() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import fake_launch
 import pytest
-from fake_launch import Hardware, launch_fake, survivors, wait_for, wait_for_event
+from fake_launch import Hardware, folder_of_runs, launch_fake, survivors, wait_for, wait_for_event
 
 import nbhelpers as nb
 from nbhelpers.common import processes
@@ -22,21 +22,14 @@ from nbhelpers.errors import BudgetError, ConfigError, DataError, HardwareError,
 from nbhelpers.hardware.detection import Hardware as RealHardware
 from nbhelpers.hardware.machine import find_owner
 from nbhelpers.runs import starting
-from nbhelpers.runs.run import Run, end_leftovers, list_runs, open_run
+from nbhelpers.runs.run import Run, list_runs, open_run
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for runs of the fake worker; whatever still runs at the end is killed."""
-    for name, value in fake_launch.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    for name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED"):
-        monkeypatch.delenv(name, raising=False)
-    yield tmp_path / "runs"
-    for run in list_runs(tmp_path / "runs") if (tmp_path / "runs").is_dir() else ():
-        end_leftovers(run)
+    yield from folder_of_runs(tmp_path, monkeypatch, fake_launch.ENVIRONMENT)
 
 
 @pytest.fixture

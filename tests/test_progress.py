@@ -53,13 +53,20 @@ def test_a_line_holds_loss_speed_and_every_gpu() -> None:
     )
 
 
-def test_other_ranks_do_not_disturb_the_line() -> None:
-    progress = trained(step(1, 1, loss=0.5), step(1, 90, loss=9.0) | {"rank": 1})
-    assert progress.done == 1 and progress.loss == 0.5
-
-
-def test_a_loss_that_is_not_a_number_is_left_out() -> None:
-    assert "loss" not in trained(step(1, 1, loss=None)).line()
+@pytest.mark.parametrize(
+    ("events", "words", "absent"),
+    [
+        ([step(1, 1, loss=0.5), step(1, 90, loss=9.0) | {"rank": 1}], "1/100 (1%) · loss 0.5", "9"),
+        ([step(1, 1, loss=None)], "step 1/100", "loss"),
+        ([step(1, 9, loss=1.0, skipped_steps=2)], "2 skipped", "ETA"),
+        ([step(1, 9, loss=1.0, skipped_steps=0)], "loss 1.0", "skipped"),
+        ([step(1, 1), step(1.2, 30)], "30/100", "ETA"),  # a count that has just begun
+        ([step(1, 1), step(3, 30)], "ETA", "loss"),
+    ],
+)
+def test_a_line_tells_what_rank_0_knows(events: list, words: str, absent: str) -> None:
+    line = trained(*events).line()
+    assert words in line and absent not in line
 
 
 def test_a_new_phase_begins_its_own_count() -> None:
@@ -97,16 +104,6 @@ def test_the_loss_on_valid_stays_while_training_goes_on(event: dict[str, Any]) -
     valid = {"t": 2.0, "type": "eval", "rank": 0, "step": 30, "split": "valid"} | event
     line = trained(step(1, 30, loss=0.7), valid, step(3, 31, loss=0.69), job="finetune").line()
     assert "loss 0.6900 · valid loss 0.8100 (step 30)" in line and "F1" not in line
-
-
-def test_a_count_that_has_just_begun_has_no_time_left() -> None:
-    assert "ETA" not in trained(step(1, 1), step(1.2, 30)).line()
-    assert "ETA" in trained(step(1, 1), step(3, 30)).line()
-
-
-def test_skipped_updates_are_told() -> None:
-    assert "2 skipped" in trained(step(1, 9, loss=1.0, skipped_steps=2)).line()
-    assert "skipped" not in trained(step(1, 9, loss=1.0, skipped_steps=0)).line()
 
 
 def test_following_tells_progress_in_the_units_of_the_runs_job(tmp_path: Path) -> None:

@@ -94,13 +94,16 @@ def test_a_folder_without_a_launch_is_new_or_finished(tmp_path: Path) -> None:
     assert make_run(tmp_path / "b", result=True).status == "finished"
 
 
-def test_a_living_supervisor_means_running(tmp_path: Path) -> None:
-    assert make_run(tmp_path, process=living(), events=("error",)).status == "running"
-
-
-def test_a_recycled_pid_is_not_the_supervisor(tmp_path: Path) -> None:
-    run = make_run(tmp_path, process=living() | {"start_time": "17"})
-    assert run.status == "dead"
+@pytest.mark.parametrize(
+    ("process", "status"),
+    [
+        ({}, "running"),
+        ({"start_time": "17"}, "dead"),  # another process has its pid
+        ({"boot_id": "an earlier boot"}, "dead"),
+    ],
+)
+def test_the_supervisor_itself_must_live(tmp_path: Path, process: dict, status: str) -> None:
+    assert make_run(tmp_path, process=living() | process, events=("step",)).status == status
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -113,11 +116,6 @@ def test_a_zombie_is_not_alive() -> None:
         time.sleep(0.01)
     assert not processes.is_alive(child.pid, started)  # ended, and not yet waited for
     child.wait()
-
-
-def test_after_a_reboot_the_run_is_dead(tmp_path: Path) -> None:
-    run = make_run(tmp_path, process=living() | {"boot_id": "an earlier boot"})
-    assert run.status == "dead"
 
 
 @pytest.mark.parametrize("key", ["host", "pid_namespace"])

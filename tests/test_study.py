@@ -29,6 +29,7 @@ from nbhelpers.reports.study import OTHERS, other_gpus
 from nbhelpers.runs.run import Run, write_json
 from nbhelpers.runs.studies import StudyFolder, open_study
 from nbhelpers.runs.study_plan import FINISHED, Study, plan_study, saved_time
+from nbhelpers.runs.study_results import StudyResult
 
 ALL = ["base", "r8", "r16", "r32", "qlora-r16"]
 
@@ -206,9 +207,7 @@ def test_a_study_shows_the_prediction_that_the_report_of_a_run_shows(tmp_path: P
         run = finished_run(tmp_path, row, no_gpu())
         at_launch = predict_time(row.preset, row.plan, no_gpu(), rows=shipped_rows(), examples=7)
         write_json(run.record_path, (run.record or {}) | {"time": at_launch.to_dict()})
-    folder = StudyFolder(tmp_path / study.id, study)
-    folder.begin()
-    r8 = open_study(study.id, tmp_path).rows[1]
+    r8 = begun(tmp_path, study).rows[1]
     assert (
         r8.predicted is not None
         and r8.predicted.words() == predicted_time(read_facts(r8.run)).words()
@@ -250,6 +249,12 @@ def finished_run(run_dir: Path, row: Any, hardware: Any, **changes: Any) -> Run:
     return run
 
 
+def begun(run_dir: Path, study: Study) -> StudyResult:
+    """Write the folder of a study, and return what its runs found."""
+    StudyFolder(run_dir / study.id, study).begin()
+    return open_study(study.id, run_dir)
+
+
 def test_earlier_runs_tell_the_time_and_finished_ones_take_none(tmp_path: Path) -> None:
     first = planned("r8", tmp_path)
     assert first.rows[1].time.basis == SCALED
@@ -282,9 +287,7 @@ def test_a_run_that_was_finished_before_has_no_prediction_and_pretraining_is_no_
     study = planned("r8", tmp_path)
     assert study.rows[0].time.basis == "finished"
     finished_run(tmp_path, study.rows[1], no_gpu())
-    folder = StudyFolder(tmp_path / study.id, study)
-    folder.begin()
-    found = open_study(study.id, tmp_path)
+    found = begun(tmp_path, study)
     base, r8 = found.cells()
     assert (str(base["time_s"]), str(base["predicted_time"])) == ("31 s", "")
     assert str(r8["predicted_time"]) == study.rows[1].time.words() and str(r8["time_s"]) == "10 s"
@@ -330,21 +333,19 @@ def test_seeds_are_compared_with_base_standing_for_each(tmp_path: Path) -> None:
     for row in study.rows:
         run = finished_run(tmp_path, row, no_gpu())
         answers_of(run, row.preset.settings.model_dump())
-    folder = StudyFolder(tmp_path / study.id, study)
-    folder.begin()
-    found = open_study(study.id, tmp_path)
+    found = begun(tmp_path, study)
     assert len(found.finished) == 7 and "seed" in found.cells()[0]
     against = found.compare()["against"]
     assert against["r8"]["n_seeds"] == 3 and against["r8"]["difference"] == pytest.approx(14 / 32)
     assert against["r8"]["interval"][0] > 0
-    with pytest.raises(ConfigError, match="no metric 'blue'"):
-        found.compare("blue")
-    with pytest.raises(ConfigError, match="baseline 'r4' is none"):
-        found.compare(baseline="r4")
-    with pytest.raises(ConfigError, match="no split `valid`"):
-        found.compare("valid.bleu")
-    with pytest.raises(ConfigError, match="has answers of the split humaneval"):
-        found.compare("pass@1")
+    for metric, baseline, message in (
+        ("blue", None, "no metric 'blue'"),
+        ("syntax_accuracy", "r4", "baseline 'r4' is none"),
+        ("valid.bleu", None, "no split `valid`"),
+        ("pass@1", None, "has answers of the split humaneval"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            found.compare(metric, baseline=baseline)
 
 
 def spent(low_s: float | None, expected_s: float | None, high_s: float | None) -> TimeBudget:
@@ -369,9 +370,7 @@ def test_other_gpus_are_predicted_from_the_runs_own_speed(tmp_path: Path) -> Non
     study = planned("r8", tmp_path, hardware, changes=GEMMA)
     for row in study.rows:
         finished_run(tmp_path, row, hardware)
-    folder = StudyFolder(tmp_path / study.id, study)
-    folder.begin()
-    rows = other_gpus(folder.result())
+    rows = other_gpus(begun(tmp_path, study))
     assert rows[0]["GPU"] == "a100-80gb" and {row["GPU"] for row in rows} == {*OTHERS}
     cells = {row["GPU"]: row for row in rows}
     assert "measured on this card" in cells["a100-80gb"]["time (predicted)"]
@@ -385,6 +384,4 @@ def test_a_cpu_run_tells_nothing_about_gpus(tmp_path: Path) -> None:
     study = planned("r8", tmp_path)
     for row in study.rows:
         finished_run(tmp_path, row, no_gpu())
-    folder = StudyFolder(tmp_path / study.id, study)
-    folder.begin()
-    assert other_gpus(folder.result()) == []
+    assert other_gpus(begun(tmp_path, study)) == []

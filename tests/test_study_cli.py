@@ -10,12 +10,12 @@ from typing import Any
 
 import fake_study
 import pytest
-from fake_launch import wait_for_event
+from fake_launch import folder_of_runs, wait_for_event
 from fake_study import make_preset, no_gpu
 
 from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, OutOfMemory, Stopped
-from nbhelpers.runs.run import end_leftovers, list_runs
+from nbhelpers.runs.run import list_runs
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +23,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of runs; the preset and the hardware are those of the tests."""
-    for name, value in fake_study.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    for name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED"):
-        monkeypatch.delenv(name, raising=False)
 
     def load(job: str, name: str, *, hardware: Any, overrides: dict[str, Any]) -> Any:
         assert (job, name) == ("finetune", "smoke")
@@ -34,9 +30,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     monkeypatch.setattr("nbhelpers.presets.loading.load_preset", load)
     monkeypatch.setattr("nbhelpers.hardware.detection.detect_hardware", no_gpu)
-    yield tmp_path / "runs"
-    for run in list_runs(tmp_path / "runs") if (tmp_path / "runs").is_dir() else ():
-        end_leftovers(run)
+    yield from folder_of_runs(tmp_path, monkeypatch, fake_study.ENVIRONMENT)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import fake_study
 import pytest
-from fake_launch import wait_for, wait_for_event
+from fake_launch import folder_of_runs, wait_for, wait_for_event
 from fake_study import make_preset, no_gpu, run_quickly
 from nvml_double import MIB, FakeGpu, FakeNvml
 
@@ -31,7 +31,7 @@ from nbhelpers.errors import (
 )
 from nbhelpers.hardware.detection import detect_hardware, plan_hardware
 from nbhelpers.runs import studies
-from nbhelpers.runs.run import Run, end_leftovers, list_runs, write_json
+from nbhelpers.runs.run import Run, list_runs, write_json
 from nbhelpers.runs.starting import launch
 from nbhelpers.runs.studies import list_studies, open_study, run_study
 from nbhelpers.runs.study_plan import plan_study
@@ -41,14 +41,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for runs of the fake worker; whatever still runs at the end is killed."""
-    for name, value in fake_study.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    for name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED"):
-        monkeypatch.delenv(name, raising=False)
-    yield tmp_path / "runs"
-    for run in list_runs(tmp_path / "runs") if (tmp_path / "runs").is_dir() else ():
-        end_leftovers(run)
+    yield from folder_of_runs(tmp_path, monkeypatch, fake_study.ENVIRONMENT)
 
 
 def plan(runs: Path, adapters: Any = "r8,r16", **options: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from nvml_double import MIB, FakeGpu, FakeNvml
+from nvml_double import ADA, MIB, FakeGpu, FakeNvml, a_slice, an_a100
 
 from nbhelpers.hardware.detection import Hardware, detect_hardware, select_visible
 from nbhelpers.hardware.gpus import Gpu
@@ -120,16 +120,6 @@ def test_mig_mode_without_an_instance_tells_how_to_make_one() -> None:
 # --- through detect_hardware ----------------------------------------------------------------------
 
 
-def a_slice(uuid: str = "MIG-1", **more: object) -> FakeGpu:
-    facts = {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "uuid": uuid, "capability": (8, 0)}
-    return FakeGpu(**facts | {"total": 4864 * MIB, "free": 4864 * MIB} | more)
-
-
-def an_a100(mig: list[FakeGpu | None], **more: object) -> FakeGpu:
-    facts = {"name": "NVIDIA A100-SXM4-40GB", "uuid": "GPU-a100", "capability": (8, 0)}
-    return FakeGpu(**facts | {"total": 40960 * MIB, "free": 40960 * MIB, "mig": mig} | more)
-
-
 def detect(monkeypatch: pytest.MonkeyPatch, *fakes: FakeGpu, **variables: str) -> Hardware:
     for name in [name for name in os.environ if name.startswith(("CUDA_", "COLAB_", "KAGGLE_"))]:
         monkeypatch.delenv(name)
@@ -186,13 +176,7 @@ def test_hidden_gpus_are_a_reason_that_names_the_variable(monkeypatch, setting: 
 
 
 def test_unlike_gpus_are_noted_and_the_weakest_decides(monkeypatch) -> None:
-    ada = FakeGpu(
-        name="NVIDIA RTX 6000 Ada Generation",
-        capability=(8, 9),
-        total=49140 * MIB,
-        free=49140 * MIB,
-        uuid="GPU-2",
-    )
+    ada = FakeGpu(**ADA, uuid="GPU-2")
     hardware = detect(monkeypatch, ada, FakeGpu())
     assert [gpu.key for gpu in hardware.gpus] == ["rtx6000ada", "t4"]
     assert (hardware.gpu.key, hardware.precision, hardware.is_uniform) == ("t4", "fp16", False)
