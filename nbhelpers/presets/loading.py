@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -444,17 +444,14 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     varied = (ADAPTERS,) if JOBS[job].has_adapters else ()
     problems += unknown_names(job, places, also=(*PARAMETERS, *varied))
     if varied and ADAPTERS in values:
-        problems += _variant_problems(values[ADAPTERS])
+        problems += _refusal(parse_variants, values[ADAPTERS])
     for key in PARAMETERS:
         if not isinstance(values.get(key, ""), str):
             text = f"`{key}` must be a text; it is {values[key]!r}"
             problems.append(Problem("parameters", text, f'write {key} = "…"'))
     name = values.get("preset", "auto")
     if isinstance(name, str) and name != "auto":
-        try:
-            _find(job, name)
-        except ConfigError as error:
-            problems.append(Problem("parameters", error.message.rstrip("."), error.fix))
+        problems += _refusal(_find, job, name)
     overrides = {key: value for key, value in values.items() if key in known}
     wrong = type_problems(job, overrides, places)
     problems += [problem for problem in wrong if problem.where == "parameters"]
@@ -463,9 +460,10 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     return name, overrides
 
 
-def _variant_problems(adapters: Any) -> list[Problem]:
+def _refusal(check: Callable[..., object], *values: Any) -> list[Problem]:
+    """Return what a check of parameters refuses, as a problem among others."""
     try:
-        parse_variants(adapters)
+        check(*values)
     except ConfigError as error:
         return [Problem("parameters", error.message.rstrip("."), error.fix)]
     return []

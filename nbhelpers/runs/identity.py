@@ -79,17 +79,12 @@ def _files(place: str | None) -> list[tuple[str, Path]]:
 
 def _edges(path: Path) -> bytes:
     """Both ends of a file; nothing of one that may not be read: the run itself will name it."""
-    with contextlib.suppress(PermissionError):
-        return _read_edges(path)
-    return b""
-
-
-def _read_edges(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with contextlib.suppress(PermissionError), path.open("rb") as file:
         head = file.read(_EDGE_BYTES)
         size = path.stat().st_size
         file.seek(max(size - _EDGE_BYTES, len(head)))
         return hashlib.sha256(head + file.read(_EDGE_BYTES)).digest()
+    return b""
 
 
 def versions() -> dict[str, str]:

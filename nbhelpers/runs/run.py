@@ -481,13 +481,18 @@ def list_runs(run_dir: str | Path = "runs") -> RunTable:
     if kind in ("file", "other"):
         fix = "set run_dir to the folder that holds the run folders (in a shell: --run-dir)"
         raise ConfigError(f"{root} is no folder of runs.", fix=fix)
+    return RunTable(root, tuple(Run(folder) for folder in folders_with("run.json", root)))
+
+
+def folders_with(name: str, root: Path) -> list[Path]:
+    """Return the folders below `root` that hold a file of this name, newest first."""
     dated_folders: list[tuple[float, Path]] = []
-    for file in root.glob("*/run.json"):
+    for file in root.glob(f"*/{name}"):
         with contextlib.suppress(OSError):  # deleted meanwhile
             if is_file(file):
                 dated_folders.append((file.stat().st_mtime, file.parent))
-    newest = sorted(dated_folders, key=lambda each: each[0], reverse=True)
-    return RunTable(root, tuple(Run(folder) for _, folder in newest))
+    newest = sorted(dated_folders, key=lambda dated: dated[0], reverse=True)
+    return [folder for _, folder in newest]
 
 
 def open_run(path_or_id: str | Path, run_dir: str | Path = "runs") -> Run:

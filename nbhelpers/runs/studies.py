@@ -32,7 +32,7 @@ from nbhelpers.runs.gpu_baseline import (
     gpus_of,
     memory_in_use,
 )
-from nbhelpers.runs.run import Run
+from nbhelpers.runs.run import Run, folders_with
 from nbhelpers.runs.starting import (
     explained,
     is_fresh_by_default,
@@ -309,11 +309,7 @@ def open_study(path_or_id: str | Path, run_dir: str | Path = "runs") -> StudyRes
 
 def list_studies(run_dir: str | Path = "runs") -> list[Path]:
     """Return the folders of the studies in a folder of runs, newest first."""
-    dated_folders = []
-    for file in expanded(run_dir, "run_dir").absolute().glob(f"*/{FILE_NAME}"):
-        with contextlib.suppress(OSError):  # deleted meanwhile
-            dated_folders.append((file.stat().st_mtime, file.parent))
-    return [folder for _, folder in sorted(dated_folders, reverse=True)]
+    return folders_with(FILE_NAME, expanded(run_dir, "run_dir").absolute())
 
 
 @dataclass
