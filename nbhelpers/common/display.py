@@ -110,7 +110,7 @@ class Table:
         if self._is_right[at]:
             return _RIGHT
         longest = max((len(str(cell(row[at]))) for row in self.rows), default=0)
-        return _LEFT + (";white-space:nowrap" if longest <= UNBROKEN else "")
+        return _LEFT + (";white-space:nowrap" if longest <= UNBROKEN else ";min-width:14rem")
 
     @property
     def _is_right(self) -> list[bool]:
