@@ -81,14 +81,15 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """Return aligned columns; `width`: the longest line, for which text is wrapped.
 
-        Columns that still do not fit stand below the others, each part with the first column.
+        Columns that still do not fit stand below the others, each part with the columns that tell
+        its rows apart, and without rows that have nothing in it.
         """
         texts = [list(self.heads)] if any(self.heads) else []
         texts += [[str(cell(value)) for value in row] for row in self.rows]
         widths = _widths(texts, self._is_right, width)
         parts = [
             line
-            for columns in _parts(widths, width)
+            for columns in _parts(widths, width, _keys(texts))
             for line in _aligned(texts, columns, widths, self._is_right)
         ]
         return "\n".join([*filter(None, [self.title]), *parts, *self.notes])
@@ -143,13 +144,21 @@ def _widths(texts: list[list[str]], is_right: list[bool], width: int | None) -> 
     return shrunk
 
 
-def _parts(widths: list[int], width: int | None) -> list[list[int]]:
-    """Return the columns that stand side by side, the first one in each part."""
-    parts, used = [[0]], widths[0]
-    for at, own in enumerate(widths[1:], 1):
-        if width and used + 2 + own > width and len(parts[-1]) > 1:
-            parts.append([0])
-            used = widths[0]
+def _keys(texts: list[list[str]]) -> int:
+    """Return how many of the first columns tell the rows apart; one where three do not."""
+    counts = range(1, min(4, len(texts[0])))
+    return next((n for n in counts if len({*map(tuple, (r[:n] for r in texts))}) == len(texts)), 1)
+
+
+def _parts(widths: list[int], width: int | None, keys: int) -> list[list[int]]:
+    """Return the columns that stand side by side, the first `keys` in each part."""
+    first = list(range(keys))
+    start = sum(widths[:keys]) + 2 * (keys - 1)
+    parts, used = [list(first)], start
+    for at, own in enumerate(widths[keys:], keys):
+        if width and used + 2 + own > width and len(parts[-1]) > keys:
+            parts.append(list(first))
+            used = start
         parts[-1].append(at)
         used += 2 + own
     return parts
@@ -158,8 +167,11 @@ def _parts(widths: list[int], width: int | None) -> list[list[int]]:
 def _aligned(
     texts: list[list[str]], columns: list[int], widths: list[int], is_right: list[bool]
 ) -> list[str]:
-    lines = []
+    lines, keys = [], _keys(texts)
     for row in texts:
+        is_below = len(columns) > keys and columns[keys] > keys
+        if is_below and not any(row[at] for at in columns[keys:]):
+            continue
         wrapped = [textwrap.wrap(row[at], max(widths[at], 1)) or [""] for at in columns]
         for line in range(max(map(len, wrapped))):
             cells = [
