@@ -49,7 +49,9 @@ for name in json.loads(sys.argv[1]):
 def test_a_model_that_needs_no_hub_asks_none(
     changes: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbhelpers.use.hub._ask", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(
+        "huggingface_hub.get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked")
+    )
     found = check_access(load_preset("finetune", "smoke", overrides=changes))
     assert why in found.why and found.model in repr(found) and "no token" in found._repr_html_()
 
@@ -63,12 +65,16 @@ def test_a_local_folder_needs_no_token(tmp_path: Path) -> None:
 def test_a_token_of_the_platform_reaches_the_runs_and_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[Any] = []
+    requests: list[tuple[str, str]] = []
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setattr("nbhelpers.use.hub.find_token", lambda: "hf_secret")
-    monkeypatch.setattr("nbhelpers.use.hub._ask", lambda *told: asked.append(told))
+    monkeypatch.setattr(
+        "huggingface_hub.get_hf_file_metadata",
+        lambda url, *, token, timeout: requests.append((url, token)),
+    )
     found = check_access(load_preset("finetune", "t4"))
-    assert asked == [("google/gemma-2-2b", None, "hf_secret")]
+    ((url, token),) = requests
+    assert url.endswith("/google/gemma-2-2b/resolve/main/config.json") and token == "hf_secret"
     assert os.environ["HF_TOKEN"] == "hf_secret"
     assert "with your token" in found.why and "hf_secret" not in repr(found) + found._repr_html_()
 

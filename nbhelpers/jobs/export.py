@@ -7,7 +7,6 @@ in it is pickled, and no path of this machine stands in it. A further kind of fo
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from nbhelpers.jobs.public import (
     without_paths,
 )
 from nbhelpers.runs.run import RESULT_NAME
-from nbhelpers.use.facts import CALIBRATION
+from nbhelpers.use.facts import CALIBRATION, file_sha256
 from nbhelpers.use.trained import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -146,7 +145,7 @@ def require_place(out: Path, name: str, *, kind: str) -> None:
             fix="name another folder, or empty this one",
         )
     card, written = out / CARD, facts.get("card_sha256")
-    if written and card.is_file() and sha256(card) != written:
+    if written and card.is_file() and file_sha256(card) != written:
         raise ConfigError(
             f"{card} was changed since it was written, and would be lost.",
             fix="name another folder, or move the card away first",
@@ -196,17 +195,11 @@ def sign(part: Path, kind: str, **facts: Any) -> list[str]:
     """Write `nbhelpers.json`, what a folder tells about itself; return the names of its files."""
     sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
     sizes.pop(FACTS_NAME, None)
-    card = sha256(part / CARD)
+    card = file_sha256(part / CARD)
     write_json(
         part / FACTS_NAME, {"schema": 1, "kind": kind, **facts, "files": sizes, "card_sha256": card}
     )
     return sorted([*sizes, FACTS_NAME])
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy(source: Path, part: Path, *patterns: str) -> None:

@@ -25,11 +25,12 @@ from nbhelpers.jobs.agreement import (
     prepare,
 )
 from nbhelpers.jobs.cards import CARD, adapter_card
-from nbhelpers.jobs.export import draft, require_ours, sha256, sign
+from nbhelpers.jobs.export import draft, require_ours, sign
 from nbhelpers.jobs.generate import continuations, dressed, end_tokens, pad_token
 from nbhelpers.jobs.load import Loaded, choose_device, choose_precision, load_trained
 from nbhelpers.jobs.public import public_settings, scrub
 from nbhelpers.runs.run import RESULT_NAME
+from nbhelpers.use.facts import file_sha256
 from nbhelpers.use.trained import ADAPTER_WEIGHTS, FACTS_NAME, Trained, require_adapter
 
 # Lowest top-1 agreement and highest mean KL (nats) of a merge, by the precision of its weights.
@@ -61,7 +62,7 @@ def merge_adapter(
     adapter = require_adapter(trained, "merge")
     where = choose_device(device)
     precision = choose_precision(trained.settings, where)
-    asked = {"adapter": sha256(adapter / ADAPTER_WEIGHTS), "precision": precision}
+    asked = {"adapter": file_sha256(adapter / ADAPTER_WEIGHTS), "precision": precision}
     if earlier := _earlier(out, asked):
         return earlier | {"reused": True}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

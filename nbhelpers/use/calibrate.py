@@ -37,8 +37,12 @@ class Humans:
     source: str
     files: tuple[CodeFile, ...]
     n_files: int
-    n_duplicates: int
     skipped: tuple[Skipped, ...]
+
+    @property
+    def n_duplicates(self) -> int:
+        """Copies and near copies of another, which were left out."""
+        return self.n_files - len(self.files)
 
 
 def read_humans(source: Any, form: str) -> Humans:
@@ -56,24 +60,16 @@ def read_humans(source: Any, form: str) -> Humans:
     """
     place = expanded(source, "humans")
     skipped: list[Skipped] = []
-    if kind_of(place) == "folder" or (kind_of(place) == "file" and not _is_rows(place)):
+    kind, is_table = kind_of(place), place.suffix.lower() in ENDINGS
+    if kind == "folder" or (kind == "file" and not is_table):
         entries, skipped = find_files(place)
         humans = [entry for entry in entries if _is_human(entry, skipped)]
         files = [file for chunk in chunks(humans, skipped) for file in chunk]
     else:
         files = _rows(str(source), skipped)
-    distinct = _distinct(files, form)
-    return Humans(
-        source=shown(str(source)),
-        files=tuple(distinct),
-        n_files=len(files),
-        n_duplicates=len(files) - len(distinct),
-        skipped=tuple(skipped),
-    )
-
-
-def _is_rows(place: Path) -> bool:
-    return place.suffix.lower() in ENDINGS
+    distinct = tuple(_distinct(files, form))
+    name, n_files = shown(str(source)), len(files)
+    return Humans(source=name, files=distinct, n_files=n_files, skipped=tuple(skipped))
 
 
 def _is_human(entry: Entry, skipped: list[Skipped]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -35,8 +35,8 @@ def find_token(environment: Mapping[str, str] | None = None) -> str | None:
         ConfigError: It holds characters that no token has.
     """
     environment = os.environ if environment is None else environment
-    secrets = {"colab": _colab, "kaggle": _kaggle}.get(detect_platform(environment), _nothing)
-    token = _asked(secrets) or next((environment[n] for n in NAMES if environment.get(n)), "")
+    token = _platform_secret(detect_platform(environment))
+    token = token or next((environment[name] for name in NAMES if environment.get(name)), "")
     token = token.strip()
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise ConfigError(
@@ -45,27 +45,19 @@ def find_token(environment: Mapping[str, str] | None = None) -> str | None:
     return token or None
 
 
-def _asked(source: Callable[[], str | None]) -> str | None:
+def _platform_secret(platform: str) -> str | None:
     """Ask a platform's secrets; they fail in many ways (no access, no such name, no answer)."""
     try:
-        return source()
+        if platform == "colab":
+            from google.colab import userdata
+
+            return userdata.get("HF_TOKEN")
+        if platform == "kaggle":
+            from kaggle_secrets import UserSecretsClient
+
+            return UserSecretsClient().get_secret("HF_TOKEN")
     except Exception:  # the environment is asked next; without a token the hub's answer tells
         return None
-
-
-def _colab() -> str | None:
-    from google.colab import userdata
-
-    return userdata.get("HF_TOKEN")
-
-
-def _kaggle() -> str | None:
-    from kaggle_secrets import UserSecretsClient
-
-    return UserSecretsClient().get_secret("HF_TOKEN")
-
-
-def _nothing() -> str | None:
     return None
 
 

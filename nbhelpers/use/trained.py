@@ -252,7 +252,11 @@ class Place(NamedTuple):
 
     def unknown(self, wanted: str, fix: str) -> DataError:
         """The error where it is a folder of something else."""
-        names = sorted(entry.name for entry in self.path.iterdir())
+        try:
+            names = sorted(entry.name for entry in self.path.iterdir())
+        except OSError as error:
+            text = f"{self.path} cannot be read: {error.strerror}."
+            return DataError(text, fix=f"chmod -R u+rX {self.path}")
         listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
         text = f"{self.path} is no run (run.json){wanted}; it holds {listed or 'nothing'}."
         return DataError(text, fix=f"name a run's folder, one of its checkpoints, or {fix}")

@@ -22,7 +22,6 @@ _AGAIN = "fetch or copy the file again"
 _HEADS = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "run: git lfs pull"),
     (b"<", "is a web page, not weights", _AGAIN),
-    (b"\x1f\x8b", "is compressed by gzip", "unpack it: gunzip FILE"),
 )
 _LEGACY_PICKLES = 4  # of a file from before torch 1.6: magic number, version, platform, object
 
