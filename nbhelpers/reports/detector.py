@@ -188,8 +188,7 @@ def _difference(values: Sequence[float | None] | None) -> Cell:
     """
     if not values or values[0] is None:
         return Cell()
-    value = values[0] if abs(values[0]) >= 0.0005 else 0.0
-    return Cell(values[0], "+.3f" if value else ".3f", values[1:])
+    return Cell(values[0], "+.3f" if abs(values[0]) >= 0.0005 else "z.3f", values[1:])
 
 
 def _percent(value: float | None) -> str:
