@@ -42,7 +42,7 @@ def test_every_field_of_a_preset_is_used_by_code(job: str):
 
 
 def test_targets_are_read_by_the_report():
-    text = (PACKAGE / "reports" / "tables.py").read_text(encoding="utf-8")
+    text = (PACKAGE / "reports" / "sections.py").read_text(encoding="utf-8")
     assert '"targets"' in text
 
 
