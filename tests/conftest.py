@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,10 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 for _name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED", "NBHELPERS_ROOT"):
     os.environ.pop(_name, None)
+
+# In a shell's background SIGINT is ignored, and all that a test starts would ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Budgets that this user simulated before are no part of any test.
 _BUDGETS = tempfile.TemporaryDirectory(prefix="nbhelpers-budgets-")

@@ -309,8 +309,6 @@ def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Where the tests run in a shell's background, SIGINT is ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "waiting"
