@@ -22,10 +22,10 @@ OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-unit test-gpu check budgets format notebooks repo clean
+.PHONY: help setup demo smoke test test-unit test-gpu test-pythons check release budgets format notebooks repo clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv (PYTHON=python3.12, TORCH_INDEX=<PyTorch's CPU index> if you like)
 
@@ -50,6 +50,12 @@ test-unit: setup ## the quick ones of them, in about a minute
 test-gpu: setup ## the tests that need a GPU
 	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)
 
+# Each in an environment of its own: .venv-3.11 and so on.
+PYTHONS ?= python3.11 python3.12 python3.13
+test-pythons: ## every test on each Python (PYTHONS="python3.12" chooses)
+	@for python in $(PYTHONS); do \
+	  $(MAKE) test PYTHON=$$python VENV=.venv-$${python##*python} || exit $$?; done
+
 check: setup ## lint, format, import layers, notebook anatomy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -61,6 +67,9 @@ check: setup ## lint, format, import layers, notebook anatomy
 
 budgets: setup ## simulate every preset on every card anew (ARGS="--job clones --workers 8 --seconds 600")
 	@$(QUIET) $(BIN)/python tools/budget_tables.py build $(ARGS)
+
+release: setup ## tag this version, build its wheel and run the demo from it (ARGS=--dry-run tags nothing)
+	@$(BIN)/python tools/release.py $(ARGS)
 
 format: setup ## let ruff mend style
 	@$(BIN)/ruff check --fix .

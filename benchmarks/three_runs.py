@@ -55,6 +55,10 @@ def configurations(data: Path, out: Path) -> dict[str, tuple[str, dict[str, Any]
         "detector-compiled": ("detector", DETECTOR | programs | {"compile_layers": "on"}),
         "finetune": ("finetune", FINETUNE | rows),
         "finetune-compiled": ("finetune", FINETUNE | rows | {"compile_layers": "on"}),
+        "finetune-compiled-checkpointed": (
+            "finetune",
+            FINETUNE | rows | {"compile_layers": "on", "gradient_checkpointing": True},
+        ),
         "qlora": ("finetune", FINETUNE | rows | {"method": "qlora", "compile_layers": "off"}),
     }
 

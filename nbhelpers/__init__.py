@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nbhelpers.common.lazy import exports
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "detect_hardware": "hardware.detection",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import nbhelpers
-from tools import lint_size, make_venv
+from nbhelpers.cli.app import app
+from tools import lint_size, make_venv, release
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -162,3 +165,30 @@ def test_no_file_of_the_checkout_is_above_the_limit(tmp_path: Path) -> None:
         p for f in folders for p in (ROOT / f).rglob("*") if p.is_file() and p.suffix != ".pyc"
     ]
     assert lint_size.main([str(path) for path in files]) == 0
+
+
+def test_what_notebooks_import_is_read_from_all_of_them_and_a_missing_section_blocks(
+    tmp_path: Path,
+) -> None:
+    statements = release.notebook_imports(ROOT / "notebooks")
+    assert "import nbhelpers as nb" in statements
+    assert all(line.startswith(("from nbhelpers", "import nbhelpers")) for line in statements)
+    exec("\n".join(statements), {})
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    package = ("nbhelpers/__init__.py", "nbhelpers/notebook/environment.py")
+    for name in ("CHANGELOG.md", "README.md", "QUICK_START.md", "pyproject.toml", *package):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    changes = (tmp_path / "CHANGELOG.md").read_text()
+    version = nbhelpers.__version__
+    (tmp_path / "CHANGELOG.md").write_text(changes.replace(f"## [{version}]", "## [other]"))
+    found = " ".join(release.blockers(tmp_path, is_dry=False))
+    assert f"no section [{version}]" in found
+    assert "no owner" in found
+    assert "not committed" in found
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"nbhelpers {nbhelpers.__version__}\n")

@@ -32,7 +32,10 @@ def read_home(root: Path) -> tuple[str, str, str]:
 
 def carriers(root: Path) -> list[Path]:
     """Files that carry the address as text."""
-    named = [root / name for name in ("README.md", "QUICK_START.md", "docs/ci-example.yml")]
+    named = [
+        root / name
+        for name in ("README.md", "QUICK_START.md", "pyproject.toml", "docs/ci-example.yml")
+    ]
     return [path for path in named if path.is_file()] + sorted(root.glob("notebooks/*.ipynb"))
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from nbhelpers import __version__
 from nbhelpers.cli.budget import budget, calibration
 from nbhelpers.cli.flow import (
     evaluate,
@@ -89,9 +90,18 @@ def _of_the_system(error: OSError) -> NbhelpersError:
     )
 
 
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"nbhelpers {__version__}")
+        raise typer.Exit()
+
+
 @app.callback()
 def _common(
     debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show it.")
+    ] = False,
 ) -> None:
     """Options of every command."""
 
