@@ -60,11 +60,14 @@ def _parts(job: str, **changes: Any) -> dict[str, Any]:
     return {"preset": preset, "plan": nb.plan_batch(preset, hardware), "hardware": hardware}
 
 
-def start(job: str, folder: Path, *, fresh: bool = False, **changes: Any) -> Run:
+def start(
+    job: str, folder: Path, *, fresh: bool = False, resume: bool | None = None, **changes: Any
+) -> Run:
     """Launch the smallest run with these overrides."""
     parts = _parts(job, **changes)
     budget = nb.predict_memory(*parts.values())
-    return nb.launch(**parts, budget=budget, run_dir=folder, fresh=fresh, owner_pid=os.getpid())
+    options = {"run_dir": folder, "fresh": fresh, "resume": resume, "owner_pid": os.getpid()}
+    return nb.launch(**parts, budget=budget, **options)
 
 
 def prepare(

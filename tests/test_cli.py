@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +214,20 @@ def test_what_the_system_refuses_ends_a_command_without_a_traceback(
     assert "JobFailed: /no/place: Permission denied" in error and "Fix:" in error
 
 
-def test_a_stream_that_lacks_a_character_shows_a_question_mark() -> None:
-    env = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "nbhelpers", "--help"]
-    done = subprocess.run(command, capture_output=True, env=env)
-    assert done.returncode == 0 and b"hardware ? preset" in done.stdout
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # what the C locale has
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["presets"], ["plan", "clones", "--preset", "t5"]]
+)
+def test_a_stream_that_lacks_a_character_shows_a_question_mark(
+    monkeypatch: pytest.MonkeyPatch, errors: str, arguments: list[str]
+) -> None:
+    streams = [TextIOWrapper(BytesIO(), encoding="ascii", errors=errors) for _ in range(2)]
+    monkeypatch.setattr("sys.stdout", streams[0])
+    monkeypatch.setattr("sys.stderr", streams[1])
+    code = _run(monkeypatch, *arguments)
+    text = b"".join(stream.buffer.getvalue() for stream in streams if not stream.flush())
+    assert code == (2 if "t5" in arguments else 0) and text.isascii() and len(text) > 100
+    assert "--help" not in arguments or b"hardware ? preset" in text
 
 
 def test_debug_shows_the_error_itself(

@@ -32,7 +32,7 @@ from nbhelpers.runs.studies import open_study
 pytestmark = pytest.mark.slow
 
 MARK = "<b>junk"
-JUNK = [MARK, 3, float("nan"), [], {}, [1], {"a": 1}, True, None, 10**400]
+JUNK = [MARK, 3, float("nan"), [], {}, [1], {"a": 1}, True, None, 10**400, "\ud800"]
 # By job: what writes a run folder, and the every which place of its files is damaged.
 WRITERS = {
     "clones": lambda folder: (write_run(folder), 3),

@@ -444,6 +444,27 @@ def test_a_notebook_without_a_python_kernel_is_refused(tmp_path: Path, spec: Any
     assert "no Python kernel" in refused(path).message
 
 
+@pytest.mark.parametrize(
+    ("named", "asked", "words"),
+    [
+        ("python3", "", ""),
+        ("conda-env-me-py", "", f"`conda-env-me-py` is not here: it runs in {sys.executable}"),
+        ("conda-env-me-py", "python3", ""),
+        ("python3", "conda-env-me-py", "There is no kernel `conda-env-me-py` here"),
+    ],
+)
+def test_a_kernel_that_is_not_here_gives_way_to_this_python_or_is_refused(
+    tmp_path: Path, named: str, asked: str, words: str
+) -> None:
+    path = notebook(tmp_path, kernelspec=KERNEL | {"name": named})
+    if words.startswith("There is no"):
+        assert words in (error := refused(path, kernel=asked)).message and error.exit_code == 2
+        assert "python3" in error.fix
+    else:
+        checked = check_notebook(path, {}, kernel=asked)
+        assert words in checked.kernel_note and bool(words) == bool(checked.kernel_note)
+
+
 @pytest.mark.parametrize("about", ["x", {"job": None}], ids=repr)
 def test_odd_metadata_of_ours_means_no_job(tmp_path: Path, about: Any) -> None:
     assert check_notebook(notebook(tmp_path, nbhelpers=about), {}).job is None

@@ -210,6 +210,51 @@ def test_a_terminated_supervisor_stops_the_run_cleanly(runs: Path, mode) -> None
     assert run.exit_event()["reason"] == "launcher signalled"
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "is_sibling"),
+    [
+        ({"per_device_train_batch_size": 8}, {"per_device_train_batch_size": 4}, True),
+        ({"num_gpus": 1}, {"num_gpus": 2, "gradient_checkpointing": True}, True),
+        ({"learning_rate": 1e-4}, {"learning_rate": 2e-4}, False),
+        ({"num_gpus": 1, "seq_len": 64}, {"num_gpus": 2, "seq_len": 32}, False),
+    ],
+)
+@pytest.mark.parametrize("way", ["named", "resume", "headless", "fresh", "own checkpoint"])
+def test_a_dead_run_with_another_split_is_named_and_goes_on(
+    runs: Path, monkeypatch, capsys, there: dict, here: dict, is_sibling: bool, way: str
+) -> None:
+    monkeypatch.setattr(starting, "_start", lambda run, _: None)
+
+    def begun(settings: dict[str, Any], **options: Any) -> Run:
+        preset = fake_launch.Preset({"model": "smoke", "data": "smoke", "seed": 0, **settings})
+        options |= {"budget": None, "hardware": Hardware(), "run_dir": runs}
+        return starting.launch(preset, fake_launch.Plan(), **options)
+
+    def save(run: Run, step: int) -> None:
+        (folder := run.checkpoints_path / f"step-{step:08d}").mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+
+    dead = begun(there)
+    save(dead, 120)
+    (dead.path / "process.json").write_text('{"pid": 1, "launch_id": "x", "host": "elsewhere"}')
+    os.utime(dead.process_path, (0, 0))
+    assert dead.status == "dead"
+    if way == "own checkpoint":
+        save(Run(runs / begun(here).id), 300)
+    capsys.readouterr()
+    monkeypatch.setenv("NBHELPERS_FRESH", "0" if way == "headless" else "")
+    run = begun(here, fresh=way == "fresh", resume=True if way == "resume" else None)
+    text = capsys.readouterr().out
+    names_it = is_sibling and way not in ("fresh", "own checkpoint")
+    assert (f"{dead.id} (dead after step 120) is the same experiment" in text) is names_it
+    goes_on = names_it and way in ("resume", "headless")
+    assert (starting.newest_step(run) == 120) is goes_on
+    assert ("continues" in run.record) is goes_on
+    if names_it:
+        assert all(f"{name} {there.get(name)} -> {value}" in text for name, value in here.items())
+        assert ("not bit-equal" if goes_on else "--resume") in text
+
+
 def test_fresh_keeps_the_old_run_aside(runs: Path, capsys) -> None:
     run = launch_fake(runs)
     assert until_over(run) == "finished"

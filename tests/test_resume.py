@@ -59,6 +59,21 @@ def test_a_stopped_run_is_resumed_and_a_finished_one_is_found_again(tmp_path: Pa
     assert finished.status == "finished" and finished.path == run.path
 
 
+def test_a_run_goes_on_with_another_split_as_the_same_experiment(tmp_path: Path) -> None:
+    """A stopped run is continued with half the micro-batch; only rounding parts it from a whole."""
+    changes = {"max_train_samples": 400, "dropout": 0.0, "save_total_limit": 200}
+    run = start("clones", tmp_path, **changes)
+    wait_for_step(run, 5)
+    assert run.stop(timeout_s=300) == "stopped"
+    other = start("clones", tmp_path, resume=True, per_device_train_batch_size=4, **changes)
+    ended = finish(other)
+    assert other.id != run.id and ended["training"]["resumed_from"] >= 5
+    assert any(f"those of {run.id}" in text for text in ended["warnings"])
+    whole = finish(start("clones", tmp_path / "whole", **changes))
+    curves = [[line["loss"] for line in one["training"]["history"]] for one in (ended, whole)]
+    assert len(curves[0]) == 100 and curves[0] == pytest.approx(curves[1], rel=2e-3)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run of the clone job."""

@@ -9,7 +9,7 @@ import sys
 import traceback
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -67,9 +67,8 @@ def main() -> None:
     """Run the command line; `--debug` anywhere shows the traceback of an error."""
     debug = DEBUG in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != DEBUG]
-    for stream in (sys.stdout, sys.stderr):  # where a character is lacking, `?` instead of an error
-        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        show_any_character(stream)
     try:
         app()
     except (NbhelpersError, OSError) as error:
@@ -79,6 +78,37 @@ def main() -> None:
         else:
             warn(error_text(known))
         sys.exit(known.exit_code)
+    except SystemExit as end:
+        if end.code == 2 and (line := _setting_as_option(sys.argv[1:])):
+            warn(f"Fix: {line}")
+        raise
+
+
+def _setting_as_option(words: list[str]) -> str:
+    """What to write for a setting, ours or another library's, that was typed as an option."""
+    from nbhelpers.presets.jobs import JOBS
+    from nbhelpers.presets.parameters import parse_value, settings_line
+
+    command = typer.main.get_command(app).commands.get(words[0]) if words else None
+    options = [option for param in getattr(command, "params", ()) for option in param.opts]
+    if "--override" not in options:
+        return ""
+    job = next((word for word in words if word in JOBS), "finetune")
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        option, equals, text = word.partition("=")
+        if option.startswith("--") and option not in options:
+            value = text if equals else "true" if after.startswith("--") else after
+            name = option[2:].replace("-", "_")
+            flag = "-o" if command.name != "run" else "-p"
+            return settings_line(job, name, parse_value(value), flag)
+    return ""
+
+
+def show_any_character(stream: TextIO) -> None:
+    """Let a stream write `?` for a character that its encoding lacks, instead of an error."""
+    if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        is_whole = stream.errors != "strict" and stream.encoding.lower() in ("utf-8", "utf8")
+        stream.reconfigure(errors=stream.errors if is_whole else "replace")
 
 
 def _of_the_system(error: OSError) -> NbhelpersError:

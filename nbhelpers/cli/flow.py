@@ -22,6 +22,7 @@ from nbhelpers.cli.options import (
     Overrides,
     PresetName,
     Price,
+    Resume,
     RunDir,
     RunName,
     hardware_of,
@@ -47,6 +48,7 @@ def train(
     num_gpus: NumGpus = None,
     run_dir: RunDir = RUNS,
     fresh: Annotated[bool, typer.Option(help="Start anew; default: re-attach or resume.")] = False,
+    resume: Resume = False,
     detach: Annotated[bool, typer.Option(help="Return at once; the run goes on.")] = False,
 ) -> None:
     """Train and evaluate; Ctrl-C stops watching, `nbhelpers stop RUN` stops the run."""
@@ -55,6 +57,7 @@ def train(
     number = [] if num_gpus is None else [f"num_gpus={num_gpus}"]
     asked = prepare(job, preset, [*(override or []), *number])
     options = {"hardware": asked.hardware, "run_dir": run_dir, "fresh": fresh}
+    options["resume"] = resume or None
     run = launch(asked.preset, asked.plan, asked.budget, **options)
     if not detach:
         return watch(run)
@@ -123,6 +126,7 @@ def study(
     gpu: GpuKey = None,
     run_dir: RunDir = RUNS,
     fresh: Annotated[bool, typer.Option(help="Start all runs anew; default: go on.")] = False,
+    resume: Resume = False,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Show the plan, then end; --gpu needs it.")
     ] = False,
@@ -155,6 +159,7 @@ def study(
         return
     on_failure = "stop" if stop_on_failure else "go_on"
     options = {"run_dir": run_dir, "fresh": fresh, "on_failure": on_failure}
+    options["resume"] = resume or None
     result = run_study(planned, hardware=hardware, report=report, **options)
     if result.finished:
         typer.echo(f"\n{report_study(result, show=False)}".rstrip())
@@ -299,6 +304,9 @@ def run_notebook(
     require: Annotated[
         list[str] | None, typer.Option(help="A condition such as 'f1>=0.9'; repeatable.")
     ] = None,
+    kernel: Annotated[
+        str, typer.Option(help="An installed Jupyter kernel; default: this Python.")
+    ] = "",
 ) -> None:
     """Run a notebook headless with checked parameters; exit codes say how it ended."""
     from nbhelpers.notebook import headless
@@ -313,10 +321,10 @@ def run_notebook(
         )
     values = parse_assignments(parameter or [], "-p")
     parse_requirements(require or ())  # what no job can meet is refused before a notebook is read
-    checked = headless.check_notebook(notebook, values)
+    checked = headless.check_notebook(notebook, values, kernel=kernel)
     conditions = parse_requirements(require or (), checked.job)
     saved = output or headless.default_output(checked.path, checked.root)
-    options = {"output": saved, "fresh": not resume, "timeout_s": timeout}
+    options = {"output": saved, "fresh": not resume, "timeout_s": timeout, "kernel": kernel}
     started = time.time()
     try:
         result = headless.run_notebook(notebook, values, stream=sys.stdout, **options)
@@ -350,13 +358,17 @@ def export_launcher(
         list[str] | None, typer.Option(help="Another option of sbatch; repeatable.")
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Start anew; default: resume.")] = False,
+    resume: Resume = False,
 ) -> None:
     """Prepare a run on several nodes: print the line for each, or write a SLURM script.
 
     The folder of runs must be one that every node sees. Not tried on real nodes.
     """
-    from nbhelpers.runs.launcher import prepare_nodes
+    from nbhelpers.runs.launcher import prepare_nodes, require_sbatch
 
+    named = {"partition": partition, "time": time, "account": account}
+    options = [f"--{name}={value}" for name, value in named.items() if value]
+    require_sbatch(options := [*options, *(sbatch or ())])
     launcher = prepare_nodes(
         job,
         preset,
@@ -366,13 +378,12 @@ def export_launcher(
         overrides=overrides_of(job, override),
         run_dir=run_dir,
         fresh=fresh,
+        resume=resume,
         main_address=main_address,
         port=port,
         command=shlex.join(["nbhelpers", *sys.argv[1:]]),
     )
-    named = {"partition": partition, "time": time, "account": account}
-    options = [f"--{name}={value}" for name, value in named.items() if value]
-    _show_launcher(launcher, slurm, [*options, *(sbatch or ())])
+    _show_launcher(launcher, slurm, options)
 
 
 def _show_launcher(launcher: NodeLauncher, slurm: Path | None, options: list[str]) -> None:

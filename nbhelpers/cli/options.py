@@ -86,6 +86,10 @@ Price = Annotated[
     float | None, typer.Option("--price", callback=_above_zero, help="Of the machine, per hour.")
 ]
 Currency = Annotated[str, typer.Option(help="What the price is in, as you write it.")]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on from a run that died with another split of the batch."),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 RUNS = Path("runs")

@@ -41,7 +41,11 @@ def audit(
 ) -> None:
     """Say whether data can train a detector; exit code 5 when they cannot."""
     from nbhelpers.reports.audits import audit as look
+    from nbhelpers.use.results import checked_output
 
+    for path, ending in ((json, ".json"), (html, ".html")):
+        if path is not None:
+            checked_output(path, [ending])
     result = look(
         data,
         revision=revision or None,

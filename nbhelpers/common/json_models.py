@@ -7,6 +7,7 @@ or was not measured; so does NaN.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -24,6 +25,9 @@ from pydantic_core import PydanticCustomError
 
 from nbhelpers.common.files import fault, is_number, write_json
 from nbhelpers.errors import DataError
+
+MOST_DIGITS = 300  # of a whole number; more would be no float
+_ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def _number(value: Any) -> Any:
@@ -55,6 +59,25 @@ class Part(BaseModel):
             return {}
         is_mapping = isinstance(data, dict)
         return {k: v for k, v in data.items() if v is not None} if is_mapping else data
+
+
+def _parsed(text: bytes) -> Any:
+    """Return what JSON holds; NaN is None.
+
+    Raises:
+        ValueError: It is none, a number is longer than any that a run writes, or a text holds half
+            a character, which nothing can print.
+    """
+    data = json.loads(text, parse_constant=lambda _: None, parse_int=_whole)
+    if _ESCAPED_HALF.search(text):
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _scalar(value: Any) -> float | str:
@@ -98,7 +121,7 @@ class JsonFile(Part):
             DataError: It is damaged; names the field.
         """
         try:
-            data = json.loads(Path(path).read_bytes(), parse_constant=lambda _: None)
+            data = _parsed(Path(path).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -136,7 +159,7 @@ def read_lines(kind: type[Part], path: str | Path) -> Iterator[dict[str, Any]]:
             for line in file:
                 number += 1
                 if line.strip():
-                    row = json.loads(line, parse_constant=lambda _: None)
+                    row = _parsed(line)
                     kind.model_validate(row)
                     yield row
     except (FileNotFoundError, NotADirectoryError):

@@ -216,6 +216,11 @@ def _resume(
     model.to(context.accelerator.device)  # the optimizer's state follows its parameters' device
     optimizer.load_state_dict(optimizer_state)
     context.emit("resumed", step=values["train"]["step"], checkpoint=path.name)
+    if origin := context.facts.get("continues"):
+        context.warn(
+            f"Steps up to {origin['step']} are those of {origin['run_id']} ({origin['changes']}): "
+            "the same experiment, but not bit-equal to a run of one split."
+        )
     return TrainState.from_dict(values["train"]), values
 
 

@@ -304,7 +304,7 @@ def _out_of_memory(run: Run, text: str) -> OutOfMemory:
     size = plan["per_device_train_batch_size"]
     fix = (
         f"set per_device_train_batch_size={size // 2}: accumulation doubles, the global batch of "
-        f"{plan['global_batch_size']} stays"
+        f"{plan['global_batch_size']} stays; --resume (resume=True) goes on from a checkpoint"
         if size > 1
         else "set gradient_checkpointing=true or a shorter seq_len"
     )

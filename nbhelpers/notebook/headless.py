@@ -63,20 +63,28 @@ class SignalWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedNotebook:
-    """A notebook that can be run, the project's folder, and parameters under its own names."""
+    """A notebook that can be run, the project's folder, and parameters under its own names.
+
+    `kernel` is the installed one that was asked for, or "": this very Python. `kernel_note` says
+    that the notebook names another one, which is not here.
+    """
 
     path: Path
     root: Path
     job: str | None
     parameters: dict[str, Any]
+    kernel: str = ""
+    kernel_note: str = ""
 
 
-def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> CheckedNotebook:
+def check_notebook(
+    notebook: str | Path, parameters: Mapping[str, Any], *, kernel: str = ""
+) -> CheckedNotebook:
     """Check a notebook and its parameters.
 
     Raises:
-        ConfigError: No such notebook, not of Python, no `parameters` cell, unknown names, values
-            that cannot be stored or are out of range.
+        ConfigError: No such notebook or kernel, not of Python, no `parameters` cell, unknown names,
+            values that cannot be stored or are out of range.
     """
     import papermill
 
@@ -100,10 +108,34 @@ def check_notebook(notebook: str | Path, parameters: Mapping[str, Any]) -> Check
     job = about.get("job") if isinstance(about, dict) else None
     if job:
         values = with_more(job, values, declared)
-    require_known(values, declared, path.name)
+    require_known(values, declared, path.name, job=job or None, values=values)
     if job:
         check_values(job, _defaults(cell, declared, notebook) | values)
-    return CheckedNotebook(path=path, root=project_root(path), job=job or None, parameters=values)
+    return CheckedNotebook(
+        path=path,
+        root=project_root(path),
+        job=job or None,
+        parameters=values,
+        kernel=kernel,
+        kernel_note=_kernel_note(kernel, spec["name"]),
+    )
+
+
+def _kernel_note(asked: str, named: str) -> str:
+    """Say which kernel a notebook gets where the one that it names is not here.
+
+    Raises:
+        ConfigError: The one that was asked for is not here.
+    """
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    installed = KernelSpecManager().find_kernel_specs()
+    if asked and asked not in installed:
+        fix = f"leave --kernel out for this Python; installed: {', '.join(sorted(installed))}"
+        raise ConfigError(f"There is no kernel `{asked}` here.", fix=fix)
+    if asked or named in installed:
+        return ""
+    return f"The notebook's kernel `{named}` is not here: it runs in {sys.executable}.\n"
 
 
 def escaped(path: Path) -> str:
@@ -239,6 +271,7 @@ def run_notebook(
     timeout_s: float | None = None,
     require: Sequence[str] = (),
     stream: TextIO | None = None,
+    kernel: str = "",
 ) -> RunResult | StudyResult | None:
     """Run a notebook from top to bottom and return the result of the run that it started.
 
@@ -250,6 +283,7 @@ def run_notebook(
         timeout_s: Limit for the whole run; None: no limit.
         require: Conditions on the scores, such as `f1>=0.9`.
         stream: Receives what the cells print, as they print it.
+        kernel: An installed Jupyter kernel; "": this very Python, whatever the notebook names.
 
     Returns:
         The result, that of the study where the notebook runs one, or None when it starts no run.
@@ -259,7 +293,7 @@ def run_notebook(
         RequirementMissed: The run finished below a required score.
         NbhelpersError: What a cell raised, as its own class; `Killed` for a time limit.
     """
-    checked = check_notebook(notebook, parameters or {})
+    checked = check_notebook(notebook, parameters or {}, kernel=kernel)
     conditions = parse_requirements(require, checked.job)
     if timeout_s is not None and not timeout_s > 0:
         raise ConfigError(
@@ -267,6 +301,7 @@ def run_notebook(
             fix="give seconds above 0, or leave --timeout out for no limit",
         )
     saved, launched = prepare_output(output, checked.path, checked.root)
+    (stream or sys.stdout).write(checked.kernel_note)
     play = _Play(notebook=checked, saved=saved, launched=launched, stream=stream)
     try:
         with (
@@ -335,7 +370,10 @@ class _Play:
                 progress_bar=False,
                 stdout_file=self.stream,
                 stderr_file=self.stream,
-                kernel_manager_class=_kernel_manager(self.kernels),
+                kernel_name=self.notebook.kernel or "python3",
+                kernel_manager_class=_kernel_manager(
+                    self.kernels, is_this_python=not self.notebook.kernel
+                ),
             )
         except BaseException as error:
             self.error = error
@@ -349,23 +387,28 @@ def _execute(play: _Play, *, watch: SignalWatch, timeout_s: float | None) -> Non
     ended: NbhelpersError | None = None
     while thread.is_alive():
         thread.join(0.1)
-        if watch.received:
-            ended = Stopped(
-                f"{watch.received} stopped the notebook; its run was stopped with it.",
-                fix="the same command with --resume continues it",
-            )
-        elif timeout_s is not None and time.monotonic() - started > timeout_s:
-            ended = Killed(
-                f"The time limit of {timeout_s:g} s is over; the run was stopped.",
-                fix="allow more with --timeout; --resume continues the run",
-            )
-        if ended:
+        name = watch.received
+        if name or (timeout_s is not None and time.monotonic() - started > timeout_s):
             _end(play, thread, watch)
+            ended = _ended(play.runs(), name, timeout_s or 0.0)
             break
     error = ended or typed_error(play.error)
     if error:
         _mark_unfinished(play.saved, error)
         raise error from play.error
+
+
+def _ended(runs: list[Run], signal_name: str | None, timeout_s: float) -> NbhelpersError:
+    """The error of a notebook that a signal or the clock ended; what became of its run."""
+    is_finished = bool(runs) and runs[-1].status == "finished"
+    what = "its run had finished" if is_finished else "its run was stopped with it"
+    go_on = f"its result stands: nbhelpers report {runs[-1].path}" if is_finished else ""
+    if signal_name:
+        fix = go_on or "the same command with --resume continues it"
+        return Stopped(f"{signal_name} stopped the notebook; {what}.", fix=fix)
+    fix = go_on or "--resume continues the run"
+    text = f"The time limit of {timeout_s:g} s is over; {what}."
+    return Killed(text, fix=f"allow more with --timeout; {fix}")
 
 
 def _end(play: _Play, thread: threading.Thread, watch: SignalWatch) -> None:
@@ -430,7 +473,7 @@ def _mark_unfinished(saved: Path, error: NbhelpersError) -> None:
     nbformat.write(content, saved)
 
 
-def _kernel_manager(started: list[Any]) -> type:
+def _kernel_manager(started: list[Any], *, is_this_python: bool) -> type:
     """A kernel manager that starts this very Python, whatever kernel specs are installed."""
     from jupyter_client.manager import AsyncKernelManager
 
@@ -447,7 +490,7 @@ def _kernel_manager(started: list[Any]) -> type:
         @property
         def kernel_spec(self) -> Any:
             spec = super().kernel_spec
-            if spec is not None:
+            if spec is not None and is_this_python:
                 spec.argv = command
             return spec
 

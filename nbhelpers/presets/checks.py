@@ -9,12 +9,14 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.files import absence, expanded, is_file, is_folder, kind_of
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets.catalog import SAMPLES
+from nbhelpers.presets.foreign import answer
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.rules import broken_rules
 
@@ -70,15 +72,36 @@ def settings_class(job: str) -> type[Settings]:
 
 
 def unknown_names(
-    job: str, names: Mapping[str, str], *, also: tuple[str, ...] = ()
+    job: str,
+    names: Mapping[str, str],
+    *,
+    also: tuple[str, ...] = (),
+    values: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Problem]:
-    """Return a problem for every name (with its place) that is no setting of the job."""
+    """Return a problem for every name (with its place) that is no setting of the job.
+
+    Args:
+        also: Further names that are known.
+        values: What was given under these names, and other settings.
+    """
     known = (*settings_class(job).model_fields, *also)
     return [
-        Problem(where, f"there is no setting `{name}`", did_you_mean(name, known))
+        Problem(
+            where,
+            f"there is no setting `{name}`",
+            other_name(job, name, values, as_yaml=".yaml" in where) or did_you_mean(name, known),
+        )
         for name, where in names.items()
         if name not in known
     ]
+
+
+def other_name(job: str, name: str, values: Mapping[str, Any], *, as_yaml: bool = False) -> str:
+    """Return what to write for a name of another library or job; "" where nobody has it."""
+    if text := answer(job, name, values.get(name), values, as_yaml=as_yaml):
+        return text
+    owner = next((other for other in JOBS if name in JOBS[other].settings.model_fields), None)
+    return f"leave it out: it is a setting of {owner}, and {job} has none like it" if owner else ""
 
 
 def respelt(
@@ -110,7 +133,9 @@ def respelt(
 def type_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
     """Return a problem for every value of a wrong type or out of range, and every missing field."""
     errors = type_errors(job, values)
-    return [_explain(name, items, places.get(name, "the preset")) for name, items in errors.items()]
+    return [
+        _explain(job, name, items, places.get(name, "the preset")) for name, items in errors.items()
+    ]
 
 
 def cross_problems(job: str, values: Mapping[str, Any], places: Mapping[str, str]) -> list[Problem]:
@@ -156,7 +181,7 @@ _BOUNDS = {"greater_than": "more than {gt}", "greater_than_equal": "{ge} or more
 _BOUNDS |= {"less_than": "less than {lt}", "less_than_equal": "{le} or less"}
 
 
-def _explain(name: str, errors: list[Any], where: str) -> Problem:
+def _explain(job: str, name: str, errors: list[Any], where: str) -> Problem:
     """Put pydantic's errors about one field into one sentence with its fix."""
     first = errors[0]
     if first["type"] == "missing":
@@ -164,10 +189,23 @@ def _explain(name: str, errors: list[Any], where: str) -> Problem:
         return Problem(where, f"`{name}` is missing", fix)
     words = [_filled(_WANTED.get(error["type"], error["msg"]), error) for error in errors]
     wanted, value = " or ".join(dict.fromkeys(words)), first["input"]
-    is_mapping = name in ("priors", "targets") and len(first["loc"]) > 1
-    label = f"{name}.{first['loc'][1]}" if is_mapping else name
+    part = first["loc"][1] if len(first["loc"]) > 1 else None
+    is_part = name in ("priors", "targets") or isinstance(part, int)  # else it names the union
+    label = name if part is None or not is_part else f"{name}.{part}"
+    label = f"{name}[{part}]" if isinstance(part, int) else label
     text = f"`{label}` must be {wanted}; it is {_described(value)}"
-    return Problem(where, text, _value_fix(label, value, wanted, {e["type"]: e for e in errors}))
+    by_type = {error["type"]: error for error in errors}
+    number = _number(value) if {"int_type", "float_type"} & by_type.keys() else None
+    if number is not None and label == name:
+        whole = "int_type" in by_type and number.is_integer()
+        number = int(number) if whole else number
+        if further := type_errors(job, {name: number}).get(name):  # without quotes it is too large
+            return Problem(where, text, _explain(job, name, further, where).fix)
+        return Problem(where, text, f"write it without quotes: {yaml_number(number)}")
+    fix = _value_fix(
+        label, value, wanted, by_type, lambda items: type_errors(job, {name: items}).get(name, [])
+    )
+    return Problem(where, text, fix)
 
 
 def _filled(text: str, error: Any) -> str:
@@ -185,31 +223,35 @@ def _described(value: object) -> str:
     return "null (nothing)" if value is None else f"{kind} {shortened(repr(value))}"
 
 
-def _value_fix(label: str, value: object, wanted: str, errors: Mapping[str, Any]) -> str:
+def _value_fix(
+    label: str,
+    value: object,
+    wanted: str,
+    errors: Mapping[str, Any],
+    errors_of: Callable[[list[Any]], list[Any]],
+) -> str:
     if isinstance(value, bool) and "string_type" in errors:
         return f'quote it, `{label}: "no"`: YAML 1.1 reads no, off, on and yes as truth values'
     if isinstance(value, bool) and "literal_error" in errors:
         text = f"write `{label}` as {wanted}"
         return f"{text} (YAML 1.1 reads no, off, on and yes without quotes as truth values)"
-    if isinstance(value, str) and {"int_type", "float_type"} & errors.keys():
-        number = _number(value)
-        if number is not None:
-            whole = "int_type" in errors and number.is_integer()
-            return f"write it without quotes: {yaml_number(int(number) if whole else number)}"
     if len(errors) == 1:
         (kind, error), *_ = errors.items()
         if kind in _BOUNDS:
             return f"set {label} to {_filled(_BOUNDS[kind], error)}"
-        if kind == "list_type" and isinstance(value, str | int | float):  # as the shell takes it
+        if kind == "list_type":  # as the shell takes it
             parts = [part.strip(" '\"") for part in str(value).strip("[]").split(",")]
-            listed = json.dumps(parts if isinstance(value, str) else [value])
-            return f"write `{label}` as {wanted}: {label}={listed}"
+            items = parts if isinstance(value, str) else [value]
+            if not (further := errors_of(items)):
+                return f"write `{label}` as {wanted}: {label}={json.dumps(items)}"
+            item = _filled(_WANTED.get(further[0]["type"], "of the right type"), further[0])
+            return f"write `{label}` as {wanted}, each item {item}"
     return f"write `{label}` as {wanted}"
 
 
-def _number(text: str) -> float | None:
+def _number(text: object) -> float | None:
     try:
-        number = float(text)
+        number = float(text) if isinstance(text, str) else float("inf")
     except ValueError:
         return None
     return number if abs(number) < float("inf") else None

@@ -19,6 +19,7 @@ from nbhelpers.presets.checks import (
     SPELLINGS,
     Problem,
     check_precision,
+    other_name,
     raise_problems,
     resolve_model,
     respelt,
@@ -126,6 +127,8 @@ def parse_file(job: str, path: Path) -> PresetFile:
     for key, value in list(data.items()):
         if key not in _KEYS:
             at = "write it under `settings:`" if key in known else did_you_mean(key, _KEYS)
+            if theirs := other_name(job, key, data, as_yaml=True):
+                at = f"{theirs}, under `settings:`" if theirs.startswith("write ") else theirs
             at = "write `extends: base`" if key == "preset" else at
             file.problem((key,), f"there is no key `{key}` in a preset", at)
         elif type(value) is not _KEYS[key] and value is not None:
@@ -183,7 +186,7 @@ def _check_model(job: str, file: PresetFile, model: str) -> None:
         text = f"`models.{model}` cannot choose another model"
         file.problem((*keys, "model"), text, "write `model:` under `settings:`")
     places = layer.places()
-    file.problems += unknown_names(job, places)
+    file.problems += unknown_names(job, places, values={**file.settings, **layer.values})
     wrong = type_problems(job, {k: v for k, v in layer.values.items() if k in known}, places)
     file.problems += [problem for problem in wrong if problem.where in places.values()]
     for name in layer.values:
@@ -442,7 +445,7 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     values, problems = respelt(values, lambda _: "parameters")
     places = dict.fromkeys(values, "parameters")
     varied = (ADAPTERS,) if JOBS[job].has_adapters else ()
-    problems += unknown_names(job, places, also=(*PARAMETERS, *varied))
+    problems += unknown_names(job, places, also=(*PARAMETERS, *varied), values=values)
     if varied and ADAPTERS in values:
         problems += _refusal(parse_variants, values[ADAPTERS])
     for key in PARAMETERS:

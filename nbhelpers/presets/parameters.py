@@ -8,15 +8,24 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import functools
 import json
 import math
 import re
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, get_origin
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from nbhelpers.common.files import expanded
 from nbhelpers.errors import ConfigError
-from nbhelpers.presets.checks import SPELLINGS, raise_problems, respelt, settings_class
+from nbhelpers.presets.checks import (
+    SPELLINGS,
+    other_name,
+    raise_problems,
+    respelt,
+    settings_class,
+)
+from nbhelpers.presets.jobs import JOBS
 
 if TYPE_CHECKING:
     from nbhelpers.presets.preset import Preset
@@ -66,8 +75,16 @@ def parse_assignments(pairs: Iterable[str], option: str) -> dict[str, Any]:
             )
         if name in values:
             raise ConfigError(f"{option} {name} is given twice.", fix=KEEP_ONE)
-        values[name] = parse_value(text)
+        is_word = text.strip().lower() == "none" and name in _named_none()
+        values[name] = "none" if is_word else parse_value(text)
     return values
+
+
+@functools.cache
+def _named_none() -> frozenset[str]:
+    """Settings that have a value called none: a bare `none` means it, not "as in the preset"."""
+    fields = (item for job in JOBS.values() for item in job.settings.model_fields.items())
+    return frozenset(name for name, field in fields if "none" in get_args(field.annotation))
 
 
 def parse_overrides(job: str, pairs: Iterable[str]) -> dict[str, Any]:
@@ -88,8 +105,17 @@ def parse_overrides(job: str, pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
+def require_known(
+    names: Iterable[str],
+    known: Iterable[str],
+    where: str,
+    *,
+    job: str | None = None,
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Stop on names that `where` does not have, with the nearest name that it has.
+
+    Another library's name of a setting of `job` is answered with ours and its value.
 
     Raises:
         ConfigError: With all unknown names at once.
@@ -98,7 +124,9 @@ def require_known(names: Iterable[str], known: Iterable[str], where: str) -> Non
     problems, fixes = [], []
     for name in sorted(set(names) - set(known)):
         problems.append(f"`{name}` is not a parameter of {where}")
-        if near := difflib.get_close_matches(name, known, n=1):
+        if job and (line := other_name(job, name, values)):
+            fixes.append(f"for `{name}` {line}")
+        elif near := difflib.get_close_matches(name, known, n=1):
             fixes.append(f"write `{near[0]}` for `{name}`")
     if problems:
         fixes.append(f"the parameters are: {', '.join(known)}")
@@ -237,7 +265,8 @@ def check_parameters(
             fields = settings_class(job).model_fields
             others |= {name for name in assigned if _is_more(name, fields, declared)}
         values |= {name: namespace.get(name) for name in others}
-        require_known(assigned - others, declared, "this notebook")
+        typed = {name: namespace.get(name) for name in assigned}
+        require_known(assigned - others, declared, "this notebook", job=job, values=typed)
         if injected[-1] < max(i for i, source in enumerate(cells) if _declares(source)):
             raise ConfigError(
                 "Values were injected before the defaults, so the defaults are in force.",
@@ -271,6 +300,20 @@ def _assigned(source: str) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return names
+
+
+def settings_line(job: str, name: str, value: Any, option: str) -> str:
+    """Return what to write in a shell for a setting of a job or another library's name for one.
+
+    >>> settings_line("finetune", "num_train_epochs", 3, "-o")
+    'write -o epochs=3'
+    """
+    if name in settings_class(job).model_fields:
+        return f"write {option} {name}={_typed(value)}"
+    line = other_name(job, name, {name: value})
+    if not line.startswith("write "):
+        return line
+    return line.replace("write ", f"write {option} ").replace(" and ", f" {option} ")
 
 
 def override_words(preset: Preset, *, leave_out: Container[str] = ()) -> list[str]:

@@ -192,7 +192,8 @@ def build_preset(draft: Draft, *, origin: Any, problems: Iterable[Problem] = ())
         ConfigError: Lists all problems, those handed in and those found here.
     """
     job, places, known = origin.job, draft.places, settings_class(origin.job).model_fields
-    odd = unknown_names(job, {name: places.get(name, "the preset") for name in draft.values})
+    where = {name: places.get(name, "the preset") for name in draft.values}
+    odd = unknown_names(job, where, values=draft.values)
     draft.values = {name: value for name, value in draft.values.items() if name in known}
     wrong = type_problems(job, draft.values, places)
     notes = [*origin.notes, *_derive(job, draft)]

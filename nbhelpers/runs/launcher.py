@@ -24,7 +24,14 @@ from nbhelpers.common.processes import MODULE_VARIABLE, WORKER_MODULE, node_envi
 from nbhelpers.errors import ConfigError, LaunchError
 from nbhelpers.hardware.detection import MOST_GPUS, Hardware, detect_hardware, plan_hardware
 from nbhelpers.runs.run import Run
-from nbhelpers.runs.starting import explained, require_room, reuse, run_record, write_record
+from nbhelpers.runs.starting import (
+    explained,
+    go_on,
+    require_room,
+    reuse,
+    run_record,
+    write_record,
+)
 
 if TYPE_CHECKING:
     from nbhelpers.budget.memory import MemoryBudget
@@ -38,6 +45,7 @@ STOP_BEFORE_END_S = 120  # time for one step and one checkpoint before SLURM's t
 NOT_TRIED = "not run on real nodes"
 WRITTEN_BY = "written by nbhelpers export-launcher"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.%\w]*")
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE")
 _SCRIPT = Template("""\
 #!/bin/bash
 $options
@@ -161,9 +169,7 @@ class NodeLauncher:
         if set("\"'\\\n") & set(path):
             text = f"The run folder {path!r} cannot stand in a SLURM script."
             raise ConfigError(text, fix="set --run-dir to a path without quotes and backslashes")
-        for option in options:
-            if not option.startswith("--") or not option.isprintable():
-                raise ConfigError(f"{option!r} is no option of sbatch.", fix="write --name=value")
+        require_sbatch(options)
         gpus = self.processes_per_node if self.use_gpu else 0
         head = [f"--job-name={self.run.id}", f"--nodes={self.num_nodes}", "--ntasks-per-node=1"]
         if gpus and not any(option.startswith("--g") for option in options):
@@ -208,6 +214,21 @@ class NodeLauncher:
             raise ConfigError(text, fix="name a file in a folder that you may write to") from error
 
 
+def require_sbatch(options: Sequence[str]) -> None:
+    """Stop on what sbatch would refuse.
+
+    Raises:
+        ConfigError: It is no option of sbatch, or its time limit is none.
+    """
+    for option in options:
+        if not option.startswith("--") or not option.isprintable():
+            raise ConfigError(f"{option!r} is no option of sbatch.", fix="write --name=value")
+        name, _, value = option.partition("=")
+        if name == "--time" and not _TIME.fullmatch(value):
+            fix = "write minutes, hours:minutes:seconds or days-hours, such as --time 04:00:00"
+            raise ConfigError(f"{value!r} is no time limit of SLURM.", fix=fix)
+
+
 def _flags(options: Mapping[str, Any]) -> list[str]:
     return [str(word) for option in options.items() for word in option]
 
@@ -222,6 +243,7 @@ def prepare_nodes(
     overrides: Mapping[str, Any] | None = None,
     run_dir: str | Path = "runs",
     fresh: bool = False,
+    resume: bool = False,
     main_address: str = "",
     port: int | None = None,
     command: str | None = None,
@@ -237,6 +259,7 @@ def prepare_nodes(
         overrides: Settings to change.
         run_dir: Where run folders lie, on a file system that all nodes share.
         fresh: Set an earlier run of this configuration aside, and start anew.
+        resume: Go on from a run that ended early and differs in how its batch was split only.
         main_address: A name or address of node 0; default: this machine's name.
         port: Of node 0; default: 29500 in the lines, made from the job's number in a SLURM script.
         command: The shell command that does the same, for the report.
@@ -268,7 +291,7 @@ def prepare_nodes(
         port=port,
     )
     require_room(budget, hardware, force=False)
-    _write_folder(launcher, record | {"command": command or ""}, fresh=fresh)
+    _write_folder(launcher, record | {"command": command or ""}, fresh=fresh, resume=resume)
     return launcher
 
 
@@ -343,7 +366,9 @@ def _repeated(hardware: Hardware, count: int) -> Hardware:
     return replace(hardware, gpus=gpus)
 
 
-def _write_folder(launcher: NodeLauncher, record: dict[str, Any], *, fresh: bool) -> None:
+def _write_folder(
+    launcher: NodeLauncher, record: dict[str, Any], *, fresh: bool, resume: bool
+) -> None:
     run, root = launcher.run, launcher.run.path.parent
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -353,7 +378,8 @@ def _write_folder(launcher: NodeLauncher, record: dict[str, Any], *, fresh: bool
                 raise LaunchError(f"{run.id} is running.", fix=fix)
             if reuse(run, fresh=fresh):
                 return
-            write_record(run, record)
+            facts = {} if fresh else go_on(run, record, resume=resume)
+            write_record(run, record | facts)
             if launcher.use_gpu:
                 config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU"}
                 config |= {"mixed_precision": launcher.mixed_precision, "use_cpu": False}

@@ -460,7 +460,9 @@ def _sound_row(run: Run) -> dict[str, str]:
     record, status = run.record or {}, run.status
     scores = run.result().headline_scores if status == "finished" else {}
     preset, errors = record.get("preset") or {}, run.final_events("error")
-    row = {"run": run.id, "status": status, "preset": preset.get("name") or ""}
+    mode = record.get("mode")
+    name = [preset.get("name") or "", *([mode] if mode in ("evaluate", "probe") else [])]
+    row = {"run": run.id, "status": status, "preset": ", ".join(name)}
     row |= {"changed": changed(preset)}
     row["score"] = " ".join(next(iter(scores.items()), ())).removeprefix("test ")
     if status == "failed" and errors:

@@ -31,6 +31,7 @@ from nbhelpers.presets.parameters import override_words
 from nbhelpers.presets.schema import Settings
 from nbhelpers.runs.identity import folder_stamp, git_commit, run_id, versions
 from nbhelpers.runs.run import Run, end_leftovers
+from nbhelpers.runs.siblings import find_sibling, newest_step, take_checkpoints
 from nbhelpers.runs.supervise import LOG_START_VARIABLE, OWNER_VARIABLE
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def launch(
     hardware: Hardware,
     run_dir: str | Path = "runs",
     fresh: bool = False,
+    resume: bool | None = None,
     job_mode: str = "train",
     checkpoint: str | Path | None = None,
     command: str | None = None,
@@ -81,6 +83,8 @@ def launch(
         hardware: The GPUs of this machine, as detected.
         run_dir: Where run folders lie; a mounted drive will do.
         fresh: Set an earlier run of this configuration aside as `<id>~1` and start anew.
+        resume: Go on from a run that ended early and differs in how its global batch was split
+            only; by default it is named, and `nbhelpers run --resume` goes on from it.
         job_mode: "train"; "probe" for a few steps of it; or "evaluate" with a checkpoint.
         checkpoint: The checkpoint to evaluate.
         command: The shell command that does the same, for the report.
@@ -123,6 +127,8 @@ def launch(
                 require_room(budget, hardware, force=force)
             if not reuse(run, fresh=fresh):
                 require_room(budget, hardware, force=force)
+                if job_mode == "train" and not fresh:
+                    record |= go_on(run, record, resume=resume)
                 write_record(run, record)
                 _start(run, _owner(owner_pid))
     tell_runner(run.path)
@@ -224,6 +230,36 @@ def reuse(run: Run, *, fresh: bool) -> bool:
     if status != "new":
         _say(f"{run.id} ({status}) starts again, from its last checkpoint if it has one.")
     return False
+
+
+def go_on(run: Run, record: dict[str, Any], *, resume: bool | None) -> dict[str, Any]:
+    """Give a run the checkpoints of one that differs in its split only, or name that one.
+
+    Returns:
+        What `run.json` holds of it.
+    """
+    earlier = (run.record or {}).get("continues")
+    facts = {"continues": earlier} if earlier else {}
+    sibling = find_sibling(run, record)
+    if sibling is None:
+        return facts
+    other, changes = sibling
+    step, own = newest_step(other), newest_step(run)
+    what = f"{other.id} ({other.status} after step {step}) is the same experiment: {changes}"
+    if resume is None:
+        resume = os.environ.get(FRESH_VARIABLE) == "0"
+    if not resume:
+        _say(
+            f"{what}. {run.id} starts from step {own} all the same; to go on from step {step}, "
+            "stop it and launch with --resume, or in Python launch(..., resume=True)."
+        )
+        return facts
+    take_checkpoints(other, run)
+    _say(
+        f"{what}. {run.id} goes on from its step {step}, with the same rows in every step; sums "
+        "are made in another order, so the result is near, not bit-equal."
+    )
+    return {"continues": {"run_id": other.id, "step": step, "changes": changes}}
 
 
 def _set_aside(run: Run) -> Path:

@@ -216,6 +216,7 @@ def run_study(
     hardware: Hardware,
     run_dir: str | Path = "runs",
     fresh: bool = False,
+    resume: bool | None = None,
     show: bool = True,
     on_failure: Literal["go_on", "stop"] = "go_on",
     report: Callable[..., object] | None = None,
@@ -232,6 +233,7 @@ def run_study(
         hardware: This machine's.
         run_dir: The folder of runs; the study's own folder is made beside theirs.
         fresh: Set earlier runs of the study aside and start all of them anew.
+        resume: Go on from runs that differ in how their batch was split only; see `launch`.
         show: Show progress; False: write nothing.
         on_failure: After a run that fails: go on with the next one, or stop.
         report: Writes the page of a run that has ended, as `nb.report` does; None: no pages.
@@ -257,7 +259,13 @@ def run_study(
         fix = f"Stop it first: nbhelpers stop {shlex.quote(str(folder.run_of(busy).path))}"
         raise LaunchError(f"{busy.name} is running, so the study cannot start anew.", fix=fix)
     driver = _Driver(
-        folder, hardware, fresh=fresh, show=show, patience_s=baseline_wait_s, write_page=report
+        folder,
+        hardware,
+        fresh=fresh,
+        resume=resume,
+        show=show,
+        patience_s=baseline_wait_s,
+        write_page=report,
     )
     try:
         driver.work(on_failure)
@@ -319,6 +327,7 @@ class _Driver:
     folder: StudyFolder
     hardware: Hardware
     fresh: bool
+    resume: bool | None
     show: bool
     patience_s: float
     write_page: Callable[..., object] | None
@@ -403,6 +412,7 @@ class _Driver:
                 hardware=self.hardware,
                 run_dir=self.folder.path.parent,
                 fresh=self.fresh,
+                resume=self.resume,
             )
         if run.id != row.run_id:
             fix = "plan the study again with plan_study: it takes the data as they are now"

@@ -135,16 +135,17 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note: st
     """Return rows as CSV under the names of their columns, safe to open in a spreadsheet.
 
     Args:
-        note: Stands above, as a comment.
+        note: Stands in a last column of every row, under `note`.
 
     >>> csv_text([{"file": "=cmd()", "score": -1.5}], ("file", "score"))
     "file,score\\r\\n'=cmd(),-1.5\\r\\n"
     """
     table = io.StringIO()
     writer = csv.writer(table)
-    writer.writerow(columns)
-    writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
-    return (f"# {note}\r\n" if note else "") + table.getvalue()
+    last = [note] if note else []
+    writer.writerow([*columns, *(["note"] if note else [])])
+    writer.writerows([*(_csv_cell(row.get(name)) for name in columns), *last] for row in rows)
+    return table.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:

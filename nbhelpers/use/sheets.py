@@ -159,7 +159,7 @@ class Batch(Shown):
     def csv(self) -> str:
         """Return the rows as CSV; a text that a spreadsheet would run begins with an apostrophe.
 
-        Of a model that learnt the bundled sample, the first line is a comment that says so.
+        Of a model that learnt the bundled sample, a last column says so.
         """
         rows = [row.to_dict() for row in self.rows]
         for row in rows:
