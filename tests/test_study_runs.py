@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from nbhelpers.errors import (
 )
 from nbhelpers.hardware.detection import detect_hardware, plan_hardware
 from nbhelpers.runs import studies
-from nbhelpers.runs.run import Run, list_runs, write_json
+from nbhelpers.runs.run import Run, list_runs
 from nbhelpers.runs.starting import launch
 from nbhelpers.runs.studies import list_studies, open_study, run_study
 from nbhelpers.runs.study_plan import plan_study
@@ -111,25 +110,6 @@ def test_a_study_is_found_again_by_its_folder_or_id(runs: Path, capsys) -> None:
     with pytest.raises(DataError, match=r"study\.json: is no JSON"):
         open_study(path)
     assert run_quickly(study, runs, show=False).is_complete
-
-
-def test_a_study_keeps_the_figures_of_its_own_runs(runs: Path) -> None:
-    first = run_quickly(plan(runs, "r8"), runs, show=False)
-    path = first.rows[0].run.result_path
-    write_json(path, json.loads(path.read_text()) | {"timing": {"total_s": 77.0}})
-    other = run_quickly(plan(runs, "r16"), runs, fresh=True, show=False)  # another base run
-    found, base = open_study(first.path), other.rows[0].run
-    assert found.rows[0].run.id == f"{base.id}~1" and found.rows[0].time_s == 77
-    assert found.rows[1].run.id == first.rows[1].run.id and found.notes() == []
-    assert open_study(other.path).rows[0].run.path == base.path
-    shutil.rmtree(found.rows[0].run.path)
-    write_json(base.record_path, base.record | {"created_at": "2031-02-03T04:05:06+00:00"})
-    found = open_study(first.path)
-    assert found.rows[0].time_s == 10
-    assert "base: its run of " in str(found) and "replaced by one of 2031-02-03" in str(found)
-    assert "replaced by one of 2031-02-03" in found._repr_html_()
-    again = run_quickly(first.study, runs, show=False)  # run again, it takes what is there
-    assert again.notes() == [] and again.rows[0].run.path == base.path
 
 
 def test_each_run_gets_its_page_and_one_that_cannot_be_written_stops_nothing(

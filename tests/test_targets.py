@@ -11,7 +11,7 @@ import pytest
 from nbhelpers.errors import ConfigError, RequirementMissed
 from nbhelpers.presets.checks import cross_problems
 from nbhelpers.presets.jobs import JOBS
-from nbhelpers.presets.targets import available, check_targets, lookup, target_rows
+from nbhelpers.presets.targets import available, lookup, target_rows
 from nbhelpers.runs.thresholds import parse_requirement
 
 
@@ -137,10 +137,11 @@ def test_what_a_run_did_not_measure_is_no_zero() -> None:
 
 
 def test_targets_are_checked_on_the_unrounded_value() -> None:
-    split = {"orders": {"given": {"f1": 0.89999, "roc_auc": None}}}
-    rows = check_targets({"f1": 0.9, "roc_auc": 0.5, "test.f1": 0.89999}, split)
+    scores = {"test": {"orders": {"given": {"f1": 0.89999, "roc_auc": None}}}}
+    targets = {"f1": 0.9, "roc_auc": 0.5, "test.f1": 0.89999}
+    rows = target_rows({"job": "clones", "scores": scores, "settings": {"targets": targets}})
     assert [row["passed"] for row in rows] == [False, False, True]
-    assert rows[0] == {"metric": "f1", "target": 0.9, "value": 0.89999, "passed": False}
+    assert (rows[0]["metric"], rows[0]["value"]) == ("f1", 0.89999)
 
 
 def test_an_error_rate_is_bounded_from_above_and_what_is_missing_has_a_note() -> None:

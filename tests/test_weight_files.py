@@ -89,17 +89,10 @@ def test_a_pickled_object_is_refused_by_its_name_and_its_code_does_not_run(
     target = tmp_path / "written"
     form = {"_use_new_zipfile_serialization": is_zip}
     path = save(tmp_path / "model.bin", {"model": STATE, "note": Leaves(target)}, **form)
-    for read in (require_weights, weights_file, read_state_dict):
-        with pytest.raises(DataError, match=r"pickled object \(.*touch\), not only tensors"):
-            read(path)
-    assert not target.exists()
-
-
-def test_a_whole_module_is_refused_with_the_way_to_save_it(tmp_path: Path) -> None:
-    path = save(tmp_path / "model.bin", torch.nn.Linear(2, 2))
-    with pytest.raises(DataError, match=r"torch\.nn\.modules\.linear\.Linear") as caught:
-        require_weights(path)
+    with pytest.raises(DataError, match=r"pickled object \(.*touch\), not only tensors") as caught:
+        read_state_dict(path)
     assert "model.state_dict()" in caught.value.fix
+    assert not target.exists()
 
 
 @pytest.mark.parametrize(
@@ -149,9 +142,9 @@ def test_a_state_dict_loads_bare_or_beside_other_things_without_its_prefix(
 
 
 def test_a_bad_checkpoint_stops_before_anything_is_started(tmp_path: Path) -> None:
-    save(tmp_path / "model.bin", torch.nn.Linear(2, 2))
+    (tmp_path / "model.bin").write_bytes(b"<!DOCTYPE html>")
     options = {"preset": "smoke", "overrides": {}, "run_dir": tmp_path / "runs", "fresh": False}
-    with pytest.raises(DataError, match="pickled object"):
+    with pytest.raises(DataError, match="web page"):
         start_evaluation("clones", "", tmp_path, **options)
     assert not (tmp_path / "runs").exists()
 

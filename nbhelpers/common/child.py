@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from nbhelpers.common.processes import SUPERVISOR_VARIABLE, start_time, worker_environment
@@ -72,7 +71,18 @@ class Inbox:
                 return reply
 
 
-class Child:
+class Closing(contextlib.AbstractContextManager):
+    """What is closed at the end of a `with`."""
+
+    def close(self) -> None:
+        """End it; harmless when it has ended."""
+        raise NotImplementedError
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Child(Closing):
     """The process: started at once, ended by `close`, by a kill, or with this process."""
 
     def __init__(self, *, use_gpu: bool, module: str | None = None) -> None:
@@ -203,17 +213,6 @@ class Child:
     def close(self) -> None:
         """End it and wait until it is gone; harmless when it is."""
         self._end()
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _end(process: subprocess.Popen, requests: int, owner: int) -> None:

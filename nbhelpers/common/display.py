@@ -110,6 +110,8 @@ class Table:
     def _style(self, at: int) -> str:
         if self._is_right[at]:
             return _RIGHT
+        if any("\n" in str(cell(row[at])) for row in self.rows):  # text as it was written
+            return _LEFT + ";white-space:pre-wrap;vertical-align:top"
         longest = max((len(str(cell(row[at]))) for row in self.rows), default=0)
         return _LEFT + (";white-space:nowrap" if longest <= UNBROKEN else ";min-width:14rem")
 

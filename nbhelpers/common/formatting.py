@@ -31,17 +31,6 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def clock(seconds: float) -> str:
-    """Write seconds as `m:ss` or `h:mm:ss`, for a narrow column.
-
-    >>> clock(948), clock(7265)
-    ('15:48', '2:01:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def size(size_bytes: float | None, *, least_gib: float = 1.0) -> str:
     """Write measured bytes as GiB with two decimals, fewer than `least_gib` as MiB.
 

@@ -735,8 +735,6 @@ class StudyBaseline(Part):
 class NotedRun(Part):
     """How a run of a study stands."""
 
-    launch_id: Text = None
-    created_at: Text = None
     error: NotedError | None = None
     baseline: NotedBaseline | None = None
 
@@ -805,20 +803,6 @@ class DetectorFile(JsonFile):
     run_id: Text = None
     operating_point: OperatingPoint = OperatingPoint()
     calibration: dict[str, Any] = {}
-
-
-class CalibrationFile(JsonFile):
-    """`calibration.json`: a threshold that was fixed on known-human code."""
-
-    FIX: ClassVar[str] = "write it again: nbhelpers calibrate"
-
-    threshold_logit: Number = None
-    n: Number = None
-    exceed: Number = None
-    target_fpr: Number = None
-    promised_fpr: Number = None
-    created: Text = None
-    source: Text = None
 
 
 class AdapterConfig(JsonFile):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.common.files import read_json, write_json
+from nbhelpers.common.files import is_file, read_json, write_json
 from nbhelpers.common.hub_errors import explain_push, network_errors
 from nbhelpers.common.json_models import read_raw
-from nbhelpers.common.result_files import CalibrationFile, DetectorFile, ExportFile, Record, Result
+from nbhelpers.common.result_files import DetectorFile, ExportFile, Record, Result
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs import agreement
@@ -32,6 +32,7 @@ from nbhelpers.jobs.public import (
     without_paths,
 )
 from nbhelpers.runs.run import RESULT_NAME
+from nbhelpers.use.calibrate import load_calibration
 from nbhelpers.use.facts import CALIBRATION, file_sha256
 from nbhelpers.use.trained import (
     ADAPTER_CONFIG,
@@ -317,9 +318,9 @@ def _require_plain_names(path: Path) -> None:
 def _copy_calibration(trained: TrainedDetector, part: Path) -> dict[str, Any] | None:
     """Write the calibration of a run beside its model, where there is one; return it."""
     home = trained.scored or trained.folder
-    calibration = read_raw(CalibrationFile, home / CALIBRATION)
-    if not calibration:
+    if not is_file(home / CALIBRATION):
         return None
+    calibration = load_calibration(home / CALIBRATION).to_dict()
     if not is_public(calibration.get("source")):
         calibration["source"] = "known-human code of the one who exported this"
     write_json(part / CALIBRATION, without_paths(calibration))

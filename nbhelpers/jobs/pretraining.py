@@ -120,40 +120,29 @@ def recalling_encoder(
         )
     rows = np.asarray(rows)
 
+    def make() -> Any:
+        torch.manual_seed(seed)
+        encoder = _new_smoke_encoder(config).train()
+        words = rare_words(table, rows, config.vocab_size)
+
+        def losses() -> Iterator[Tensor]:
+            for picked in _batches_of_rows(table.lengths[rows], np.random.default_rng(seed)):
+                width = int(table.lengths[rows[picked]].max())
+                bucket = table.bucket(rows[picked], width)
+                yield _recall_loss(encoder, bucket, torch.from_numpy(words[picked]))
+
+        how = {"steps": steps, "peak": LEARNING_RATE, "warmup": WARMUP_STEPS}
+        for done, _ in enumerate(pretrain(encoder.parameters(), losses(), **how), 1):
+            report(done, steps)
+        return encoder.eval()
+
     def new() -> Any:
         build, options = encoder_class(config)
         return build(config, **options)
 
     hyperparameters = [RECALL_RECIPE, BATCH, LEARNING_RATE, WARMUP_STEPS, ROWS_SORTED]
     facts = json.dumps([*hyperparameters, table.seq_len, steps, seed, torch.__version__])
-    make = partial(_recalling, config, table, rows, steps=steps, seed=seed, report=report)
     return _cached("smoke", [config.to_json_string(), facts], table, rows, make, new)
-
-
-def _recalling(
-    config: Any,
-    table: TokenTable | GraphTable,
-    rows: np.ndarray,
-    *,
-    steps: int,
-    seed: int,
-    report: Callable[[int, int], None],
-) -> Any:
-    torch.manual_seed(seed)
-    encoder = _new_smoke_encoder(config).train()
-    words = rare_words(table, rows, config.vocab_size)
-    batches = _batches_of_rows(table.lengths[rows], np.random.default_rng(seed))
-
-    def losses() -> Iterator[Tensor]:
-        for picked in batches:
-            width = int(table.lengths[rows[picked]].max())
-            bucket = table.bucket(rows[picked], width)
-            yield _recall_loss(encoder, bucket, torch.from_numpy(words[picked]))
-
-    how = {"steps": steps, "peak": LEARNING_RATE, "warmup": WARMUP_STEPS}
-    for done, _ in enumerate(pretrain(encoder.parameters(), losses(), **how), 1):
-        report(done, steps)
-    return encoder.eval()
 
 
 def _new_smoke_encoder(config: Any) -> Any:
@@ -253,50 +242,36 @@ def masked_encoder(
     """
     device = accelerator.device
     facts = [MASKED_RECIPE, steps, seed, table.seq_len, device.type, torch.__version__]
-    how = {"steps": steps, "seed": seed, "accelerator": accelerator, "report": report}
-    make = partial(_masked, config, table, rows, tell=tell, **how)
-    key, new = [config.to_json_string(), json.dumps(facts)], partial(new_encoder, config)
-    return _cached("detector", key, table, rows, make, new)
 
+    def make() -> Any:
+        encoder = new_encoder(config).to(device)
+        torch.manual_seed(seed)
+        encoder.train()
+        head = MaskedHead(config.hidden_size).to(device)
 
-def _masked(
-    config: Any,
-    table: TokenTable,
-    rows: np.ndarray,
-    *,
-    steps: int,
-    seed: int,
-    accelerator: Any,
-    report: Callable[[int, int], None],
-    tell: Callable[[int, float], None],
-) -> Any:
-    device = accelerator.device
-    encoder = new_encoder(config).to(device)
-    torch.manual_seed(seed)
-    encoder.train()
-    head = MaskedHead(config.hidden_size).to(device)
-    batches = _batches_of_tokens(table.lengths[rows], BATCH_TOKENS[device.type], seed)
+        def losses() -> Iterator[Tensor]:
+            for picked in _batches_of_tokens(table.lengths[rows], BATCH_TOKENS[device.type], seed):
+                part = rows[picked]
+                bucket = table.bucket(part, int(table.lengths[part].max()))
+                bucket = bucket.to(lambda tensor: tensor.to(device, non_blocking=True))
+                with accelerator.autocast():
+                    loss = _masked_loss(encoder, head, bucket)
+                yield loss
 
-    def losses() -> Iterator[Tensor]:
-        for picked in batches:
-            part = rows[picked]
-            bucket = table.bucket(part, int(table.lengths[part].max()))
-            bucket = bucket.to(lambda tensor: tensor.to(device, non_blocking=True))
-            with accelerator.autocast():
-                loss = _masked_loss(encoder, head, bucket)
-            yield loss
+        how = {"steps": steps, "peak": LARGE if config.hidden_size >= 512 else SMALL}
+        how |= {"warmup": max(1, int(WARMUP_SHARE * steps)), "betas": (0.9, 0.98)}
+        parameters = [*encoder.parameters(), *head.parameters()]
+        for done, loss in enumerate(pretrain(parameters, losses(), **how), 1):
+            report(done, steps)
+            if done in (1, steps):
+                tell(done, float(loss))
+        if device.type == "cuda":
+            encoder.to("cpu")
+            torch.cuda.reset_peak_memory_stats(device)  # this is no part of loading the model
+        return encoder.eval()
 
-    how = {"steps": steps, "peak": LARGE if config.hidden_size >= 512 else SMALL}
-    how |= {"warmup": max(1, int(WARMUP_SHARE * steps)), "betas": (0.9, 0.98)}
-    parameters = [*encoder.parameters(), *head.parameters()]
-    for done, loss in enumerate(pretrain(parameters, losses(), **how), 1):
-        report(done, steps)
-        if done in (1, steps):
-            tell(done, float(loss))
-    if device.type == "cuda":
-        encoder.to("cpu")
-        torch.cuda.reset_peak_memory_stats(device)  # what this took is no part of loading the model
-    return encoder.eval()
+    key = [config.to_json_string(), json.dumps(facts)]
+    return _cached("detector", key, table, rows, make, partial(new_encoder, config))
 
 
 class MaskedHead(torch.nn.Module):

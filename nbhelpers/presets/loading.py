@@ -127,7 +127,7 @@ def parse_file(job: str, path: Path) -> PresetFile:
     for key, value in list(data.items()):
         if key not in _KEYS:
             at = "write it under `settings:`" if key in known else did_you_mean(key, _KEYS)
-            if theirs := other_name(job, key, data, as_yaml=True):
+            if key not in known and (theirs := other_name(job, key, data, as_yaml=True)):
                 at = f"{theirs}, under `settings:`" if theirs.startswith("write ") else theirs
             at = "write `extends: base`" if key == "preset" else at
             file.problem((key,), f"there is no key `{key}` in a preset", at)

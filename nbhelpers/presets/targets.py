@@ -68,17 +68,3 @@ def target_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         row |= {"passed": target is not None and scores.is_reached(metric, value, target)}
         rows.append(row | {"note": "" if metric in measured else missing})
     return rows
-
-
-def check_targets(targets: Mapping[str, float], data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return per target its measured value and whether it was reached, see `Scores.is_reached`.
-
-    Raises:
-        ConfigError: A target names a score that does not exist.
-    """
-    rows, scores = [], scores_of(data)
-    for metric, target in targets.items():
-        value = lookup(data, metric)
-        passed = scores.is_reached(metric, value, target)
-        rows.append({"metric": metric, "target": target, "value": value, "passed": passed})
-    return rows

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from nbhelpers.budget.speeds import read_rows, row_of
 from nbhelpers.budget.time import TimeBudget, predict_time
-from nbhelpers.common.display import left
 from nbhelpers.common.formatting import size
 from nbhelpers.errors import JobFailed
 from nbhelpers.runs.following import follow
@@ -66,7 +65,7 @@ class ProbeResult:
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(text.strip())}</li>" for text in self.lines())
-        return left(f"<ul>{items}</ul>")
+        return f"<ul>{items}</ul>"
 
 
 def probe(

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from nbhelpers.common.display import left
+from nbhelpers.common.display import Table
 from nbhelpers.common.formatting import duration
 from nbhelpers.hardware.machine import is_notebook
 from nbhelpers.presets.jobs import CLONES, JOBS
@@ -262,9 +262,8 @@ class NotebookView:
             '<div style="width:24em;max-width:100%;height:.7em;border:1px solid #888;">'
             f'<div style="width:{share:.1f}%;height:100%;background:#3b7ddd"></div></div>'
         )
-        cells = "".join(f"<td>{html.escape(part)}</td>" for part in progress.parts())
-        phase = html.escape(progress.phase)
-        self._body = left(f"{bar}<table><tr><th>{phase}</th>{cells}</tr></table>")
+        cells = (progress.phase, *progress.parts())
+        self._body = bar + Table([""] * len(cells), [cells]).html()
         self._update()
 
     def note(self, text: str) -> None:

@@ -7,7 +7,7 @@ import html
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,16 +117,6 @@ class RunResult:
         rows = [("run", self.run_id), ("folder", str(self.path)), *self.headline_scores.items()]
         rows += [] if total_s is None else [("total time", duration(total_s))]
         return Table(("", ""), rows).html()
-
-
-def sound_results(folders: Iterable[Path]) -> Iterator[RunResult]:
-    """Yield the results of runs; a run without one, or with a damaged one, is left out."""
-    for folder in folders:
-        try:
-            result = RunResult.from_path(folder)
-        except (JobFailed, DataError):
-            continue
-        yield result
 
 
 # ------------------------------------------------------------------------------------------------

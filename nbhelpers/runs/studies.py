@@ -121,25 +121,6 @@ class StudyFolder:
         """Return the run of a row, in the folder of runs around the study's own."""
         return Run(self.path.parent / row.run_id)
 
-    def kept(self, row: PlannedRun) -> tuple[Run, str]:
-        """Return the run that the study used, also where it was set aside since, and a note.
-
-        Another program may start the same configuration anew: the study keeps the figures of its
-        own run. The note says where that run is gone.
-        """
-        run, noted = self.run_of(row), self.noted(row)
-        places = [run, *(Run(path) for path in sorted(run.path.parent.glob(f"{run.id}~*")))]
-        for name in ("launch_id", "created_at"):  # the second outlives a launch that went on
-            noted_value = noted.get(name)
-            for place in places if noted_value else ():
-                if launch_facts(place)[name] == noted_value:
-                    return place, ""
-        now = launch_facts(run)["created_at"]
-        if not noted.get("created_at") or not now:
-            return run, ""
-        text = f"{row.name}: its run of {noted['created_at']} was replaced by one of {now}, and the"
-        return run, f"{text} figures are those of the later one."
-
     def running(self) -> PlannedRun | None:
         """Return the first row whose run works now, or None."""
         return next((row for row in self.study.rows if self.run_of(row).is_running), None)
@@ -150,11 +131,10 @@ class StudyFolder:
         return StudyResult(study=self.study, path=self.path, rows=rows)
 
     def _row(self, row: PlannedRun) -> StudyRow:
-        run, replaced, noted = self.run_of(row), "", self.noted(row)
+        run, noted = self.run_of(row), self.noted(row)
         baseline = noted.get("baseline")
         status, result, error = "failed", None, None
         try:
-            run, replaced = self.kept(row)
             status = run.status
             if status == "finished":
                 result = run.result()
@@ -172,14 +152,7 @@ class StudyFolder:
             result=result,
             error=error,
             baseline=BaselineCheck.from_dict(baseline) if baseline else None,
-            replaced=replaced,
         )
-
-
-def launch_facts(run: Run) -> dict[str, str | None]:
-    """Return what tells a run from a later one of the same configuration."""
-    created = (run.record or {}).get("created_at")
-    return {"launch_id": run.process.get("launch_id"), "created_at": created}
 
 
 def _ended(run: Run) -> NbhelpersError | None:
@@ -418,7 +391,6 @@ class _Driver:
             fix = "plan the study again with plan_study: it takes the data as they are now"
             raise ConfigError("The data changed after the study was planned.", fix=fix)
         is_new = run.process.get("launch_id") != before
-        self.folder.note(row, **launch_facts(run))
         if is_new:
             if not self.baseline and used:
                 self.baseline = used

@@ -55,7 +55,6 @@ class StudyRow:
     """One run of a study as its folder tells it now; `error`: why it ended without a result.
 
     `baseline`: whether the GPU was free again after it; None without a GPU, or where nobody looked.
-    `replaced` says so where another run took the place of the study's own.
     """
 
     name: str
@@ -65,7 +64,6 @@ class StudyRow:
     result: RunResult | None
     error: NbhelpersError | None
     baseline: BaselineCheck | None = None
-    replaced: str = ""
 
     @property
     def time_s(self) -> float | None:
@@ -245,16 +243,11 @@ class StudyResult:
         return [f"{name}: {type(error).__name__}: {text}" for name, error, text in heads]
 
     def notes(self) -> list[str]:
-        """Say what the figures leave out, and which runs are not the study's own any more."""
+        """Say what the figures leave out."""
         taken = ((row.name, row.number("timing", "pretrain_s")) for row in self.finished)
-        pretraining = ", ".join(
-            f"{duration(seconds)} in {name}" for name, seconds in taken if seconds
-        )
-        texts = [row.replaced for row in self.rows if row.replaced]
-        if pretraining:
-            text = "Times leave out the pre-training of the smoke model, done once for all runs"
-            texts.insert(0, f"{text} ({pretraining}).")
-        return texts
+        parts = ", ".join(f"{duration(seconds)} in {name}" for name, seconds in taken if seconds)
+        text = "Times leave out the pre-training of the smoke model, done once for all runs"
+        return [f"{text} ({parts})."] if parts else []
 
     @property
     def table(self) -> pd.DataFrame:

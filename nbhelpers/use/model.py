@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.common.child import Report
+from nbhelpers.common.display import Table
 from nbhelpers.common.files import is_folder, is_number
 from nbhelpers.common.formatting import size
 from nbhelpers.errors import ConfigError
@@ -55,17 +56,8 @@ class Comparison:
         return "\n\n".join(blocks)
 
     def _repr_html_(self) -> str:
-        def cell(text: str) -> str:
-            pre = "white-space:pre-wrap;background:none;text-align:left"
-            text = f"<pre style='{pre}'>{html.escape(text)}</pre>"
-            return f"<td style='text-align:left;vertical-align:top'>{text}</td>"
-
-        rows = zip(self.prompts, self.base, self.tuned, strict=True)
-        body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-        heads = (("prompt", 24), ("base", 38), ("tuned", 38))
-        head = "".join(f"<th style='width:{width}%'>{name}</th>" for name, width in heads)
-        table = "<table style='width:100%;table-layout:fixed'>"
-        return f"<p>{html.escape(repr(self))}</p>{table}<tr>{head}</tr>{body}</table>"
+        rows = [*zip(self.prompts, self.base, self.tuned, strict=True)]
+        return Table(("prompt", "base", "tuned"), rows, title=repr(self)).html()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from nbhelpers.common.child import Child
+from nbhelpers.common.child import Child, Closing
 from nbhelpers.errors import ConfigError
 from nbhelpers.use.trained import Trained, TrainedDetector
 
@@ -96,7 +95,7 @@ class ModelProcess:
             self.child.close()
 
 
-class Held:
+class Held(Closing):
     """What has a model in a process: a context that closes it at its end."""
 
     process: ModelProcess
@@ -109,14 +108,3 @@ class Held:
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self.process.is_closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -1,15 +1,13 @@
 """Weights that other scripts saved: which file is meant, and is it one; told without torch.
 
-Nothing is unpickled here: a pickle's opcodes are read, which runs none of its code.
+Whether a pickle holds only tensors, torch says when it is read (`weights_only`).
 """
 
 from __future__ import annotations
 
-import pickletools
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from nbhelpers.common.files import is_file, is_folder
 from nbhelpers.errors import DataError
@@ -17,13 +15,12 @@ from nbhelpers.errors import DataError
 SUFFIXES = (".bin", ".pt", ".pth", ".safetensors")
 BEST = "checkpoint-best-f1"  # where CodeXGLUE's and GraphCodeBERT's scripts keep their best model
 _BESIDE = ("optimizer", "scheduler", "scaler", "training_args", "rng_state")
-_SAVE = "save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded"
+SAVE = "save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded"
 _AGAIN = "fetch or copy the file again"
 _HEADS = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "run: git lfs pull"),
     (b"<", "is a web page, not weights", _AGAIN),
 )
-_LEGACY_PICKLES = 4  # of a file from before torch 1.6: magic number, version, platform, object
 
 
 def weights_file(place: Path) -> Path:
@@ -76,22 +73,21 @@ def _may_be_weights(path: Path) -> bool:
 
 
 def require_weights(path: Path) -> None:
-    """Stop where a file is visibly no plain state dict; what only torch can see is left to torch.
+    """Stop where a file is visibly no weights; what only torch can see is left to torch.
 
     Raises:
-        DataError: It is empty, cut short, something else, or holds pickled objects.
+        DataError: It is empty, cut short or something else.
     """
     try:
         with path.open("rb") as file:
-            fault, fix = _fault(path, file)
+            fault, fix = _fault(path, file.read(64))
     except OSError as error:
         fault, fix = f"cannot be read: {error.strerror or error}", "make it readable"
     if fault:
         raise DataError(f"{path} {fault}.", fix=fix)
 
 
-def _fault(path: Path, file: IO[bytes]) -> tuple[str, str]:
-    head = file.read(64)
+def _fault(path: Path, head: bytes) -> tuple[str, str]:
     if not head:
         return "is empty", _AGAIN
     for start, what, fix in _HEADS:
@@ -99,47 +95,8 @@ def _fault(path: Path, file: IO[bytes]) -> tuple[str, str]:
             return what, fix
     if path.suffix == ".safetensors":
         return "", ""
-    file.seek(0)
     if head.startswith(b"PK\x03\x04"):
-        return _zip_fault(file)
+        return ("", "") if zipfile.is_zipfile(path) else ("is cut short or damaged", _AGAIN)
     if head.startswith(b"\x80"):
-        return _foreign_fault(_globals(file, _LEGACY_PICKLES))
-    return f"was not written by torch.save (it begins with {head[:12]!r})", _SAVE
-
-
-def _zip_fault(file: IO[bytes]) -> tuple[str, str]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
-            if not names:
-                return "is a zip archive, but not one that torch.save writes", _SAVE
-            with archive.open(names[0]) as inner:
-                return _foreign_fault(_globals(inner, 1))
-    except (zipfile.BadZipFile, EOFError):
-        return "is cut short or damaged", _AGAIN
-
-
-def _foreign_fault(names: list[str]) -> tuple[str, str]:
-    foreign = [name for name in names if not _is_of_tensors(name)]
-    if not foreign:
         return "", ""
-    what = f"holds a pickled object ({foreign[0]}), not only tensors"
-    return f"is no plain state dict: it {what}", _SAVE
-
-
-def _is_of_tensors(name: str) -> bool:
-    is_torch = name.startswith("torch.") and not name.startswith("torch.nn.")
-    return is_torch or name == "collections.OrderedDict"
-
-
-def _globals(file: IO[bytes], pickles: int) -> list[str]:
-    """Names of what the pickles would import, in order; up to where they can be read."""
-    names: list[str] = []
-    try:
-        for _ in range(pickles):
-            for opcode, argument, _ in pickletools.genops(file):
-                if opcode.name == "GLOBAL":
-                    names.append(str(argument).replace(" ", "."))
-    except (ValueError, EOFError):  # damaged, or a form that torch does not write
-        return names
-    return names
+    return f"was not written by torch.save (it begins with {head[:12]!r})", SAVE

@@ -6,6 +6,7 @@ to safetensors in the cache.
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from uuid import uuid4
 from nbhelpers.common.files import cache_dir
 from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.use.weight_files import require_weights
+from nbhelpers.use.weight_files import SAVE, require_weights
 
 REQUEST_TIMEOUT_S = 10.0
 SMALL_FILES = ["*.json", "*.txt", "*.model"]
@@ -139,10 +140,10 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     except Exception as error:
         # torch's own advice on a refused file is to load it with its code; it is not passed on
         reason = "" if "weights_only" in str(error) else f": {_reason(error)}"
-        raise DataError(
-            f"{path} could not be read as a plain state dict{reason}.",
-            fix="save it as `torch.save(model.state_dict(), path)`; pickled objects are not loaded",
-        ) from error
+        if foreign := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            reason = f": it holds a pickled object ({foreign[1]}), not only tensors"
+        text = f"{path} could not be read as a plain state dict{reason}."
+        raise DataError(text, fix=SAVE) from error
     for name in ("model", "state_dict", "model_state_dict"):  # saved beside other things
         if isinstance(state, dict) and isinstance(state.get(name), dict):
             state = state[name]
@@ -150,7 +151,7 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     if not named or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise DataError(
             f"{path} holds something else than named tensors.",
-            fix="save it as `torch.save(model.state_dict(), path)`",
+            fix=SAVE,
         )
     return _bare_names(state)
 
