@@ -141,7 +141,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
         ("good", "own/missing", "does not exist, or your token may not", "check owner/name"),
         ("bad", "own/gated", "refuses your token (HTTP 401)", "renew HF_TOKEN"),
         ("offline", "own/missing", "offline mode is on", "unset HF_HUB_OFFLINE"),
-        ("down", "own/missing", "the hub cannot be reached", "give a local folder as model="),
+        ("down", "own/missing", "the hub cannot be reached", "name a local folder instead"),
     ],
 )
 def test_the_kernel_and_the_worker_tell_the_same_cause(

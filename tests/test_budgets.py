@@ -161,7 +161,7 @@ def test_another_version_is_labelled_and_the_right_one_is_preferred(
     simulate_budget(*run)
     here = VERSIONS | {"torch": "2.13.0+cpu", "transformers": "5.24.0"}
     monkeypatch.setattr(store, "installed_versions", lambda: here)
-    label = "made with torch 2.11, transformers 5.17; here 2.13, 5.24"
+    label = "simulated with torch 2.11, transformers 5.17; your 2.13, 5.24 may need more or less"
     assert predict_memory(*run).notes[0] == label
     assert not predict.is_exact(predict_memory(*run), "clones")
     monkeypatch.setattr(
@@ -173,7 +173,7 @@ def test_another_version_is_labelled_and_the_right_one_is_preferred(
 
 def test_without_the_libraries_the_label_says_so() -> None:
     note = version_note("clones", {"torch": "2.11.0"}, {})
-    assert note == "made with torch 2.11; here none of them is installed"
+    assert note == "simulated with torch 2.11; none of them is installed here"
     assert version_note("clones", VERSIONS, VERSIONS | {"peft": "9"}) == ""  # clones use no peft
     assert {"torch", "transformers"} <= installed_versions().keys()
 

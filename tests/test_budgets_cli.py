@@ -128,7 +128,9 @@ def test_a_budget_of_other_versions_is_shown_labelled_with_the_option_that_makes
     capsys.readouterr()
     assert run(monkeypatch, *SEED) == BudgetError.exit_code
     out, err = capsys.readouterr()
-    assert "made with torch 2.11; here 2.13" in out and "add --exact" in err
+    assert (
+        "simulated with torch 2.11; your 2.13 may need more or less" in out and "add --exact" in err
+    )
     anew = lambda p, plan, h, **_: replace(synthetic(p, plan), versions=here)  # noqa: E731
     monkeypatch.setattr(predict, "simulated", anew)
     run(monkeypatch, *SEED, "--exact")

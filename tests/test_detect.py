@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import shutil
@@ -177,7 +178,8 @@ def test_a_model_of_the_bundled_sample_calls_nothing_and_every_output_says_what_
     told = json.loads((run / "result.json").read_text())
     told["data"]["note"] = SAMPLE_NOTE
     (run / "result.json").write_text(json.dumps(told))
-    toy = Detector(detector_facts(find_detector(run)), detector.scorer)
+    toy = copy.copy(detector)
+    toy.facts = detector_facts(find_detector(run))
     assert SAMPLE_NOTE in toy.calibrate(humans, target_fpr=0.05, progress=False).text()
     batch, pairs = toy.detect(humans, progress=False), toy.similar(humans, progress=False)
     assert {row.verdict.call for row in batch.rows} == {None}
@@ -266,7 +268,8 @@ def test_what_cannot_be_scored_is_an_error_with_its_reason(
 
 def test_another_objective_is_refused(tmp_path: Path, detector: Detector) -> None:
     folder = write_run(tmp_path / "detector-b", objective="similar")
-    other = Detector(detector_facts(find_detector(folder)), detector.scorer)
+    other = copy.copy(detector)
+    other.facts = detector_facts(find_detector(folder))
     with pytest.raises(ConfigError, match="objective=similar: it cannot score code"):
         other.score_code(program(1))
     (folder / "checkpoints" / "step-00000008" / "detector.json").write_text('{"format": 1}')
@@ -296,7 +299,7 @@ def test_a_lost_process_is_started_again_and_a_closed_detector_says_so(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr(model_process, "MODULE", "fake_detector")
     found = load_detector(run, device="cpu")
-    found.process.child.kill()
+    found.child.kill()
     assert found.score_code(program(1), language="python", edits=False).logit == 1.0
     found.close()
     with pytest.raises(ConfigError, match="is closed"):

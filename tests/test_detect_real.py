@@ -19,8 +19,8 @@ import json, sys
 from nbhelpers.use.detector import load_detector
 codes, run, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 with load_detector(run, device="cpu", batch_size=2) as detector:
-    scored = detector.scorer._asked(codes)
-    vectors = detector.scorer.vectors(codes).tolist()
+    scored = detector._asked(codes)
+    vectors = detector._vectors(codes).tolist()
     batch = detector.detect(folder, evidence=folder + "/sheets", progress=False)
     sheet = detector.score_code(codes[0] * 3, language="python")
 assert "torch" not in sys.modules and "transformers" not in sys.modules

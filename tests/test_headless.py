@@ -430,11 +430,6 @@ def test_a_time_limit_that_leaves_no_time_is_refused(tmp_path: Path, timeout: An
     assert "leaves no time" in refused(notebook(tmp_path), timeout_s=timeout).message
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}], ids=["object", "set"])
-def test_a_value_that_a_notebook_cannot_hold_is_refused(tmp_path: Path, value: Any) -> None:
-    assert "cannot be stored" in refused(notebook(tmp_path), {"epochs": value}).message
-
-
 @pytest.mark.parametrize("spec", [None, {}, {"name": "ir", "language": "R"}], ids=repr)
 def test_a_notebook_without_a_python_kernel_is_refused(tmp_path: Path, spec: Any) -> None:
     path = notebook(tmp_path)

@@ -114,7 +114,7 @@ def test_wrong_arguments_are_named_before_the_model_is_asked(model: LoadedModel)
 
 
 def test_an_interrupt_stops_a_long_answer_and_the_model_goes_on(model: LoadedModel) -> None:
-    child = model.process.child
+    child = model.child
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     began = time.monotonic()
@@ -122,19 +122,17 @@ def test_an_interrupt_stops_a_long_answer_and_the_model_goes_on(model: LoadedMod
         model.ask(["Go on."] * 300, temperature=5.0, seed=3, max_new_tokens=3900)
     timer.join()
     assert time.monotonic() - began < 5
-    assert (
-        model.ask("Add.") and model.process.child is child and child is not None and child.is_alive
-    )
+    assert model.ask("Add.") and model.child is child and child is not None and child.is_alive
     with pytest.raises(Killed, match=r"timeout_s=0\.5"):
         model.ask(["Go on."] * 300, temperature=5.0, seed=3, timeout_s=0.5, max_new_tokens=3900)
-    assert model.ask("Add.") and model.process.child is child
+    assert model.ask("Add.") and model.child is child
 
 
 def test_a_killed_process_is_told_and_loaded_anew_at_the_next_question(model: LoadedModel) -> None:
     before = model.ask("Add.")
-    assert model.process.child is not None
-    os.kill(model.process.child.process.pid, signal.SIGSTOP)
-    killer = threading.Timer(0.3, model.process.child.process.kill)
+    assert model.child is not None
+    os.kill(model.child.process.pid, signal.SIGSTOP)
+    killer = threading.Timer(0.3, model.child.process.kill)
     killer.start()
     with pytest.raises(Killed, match=r"ended during `ask`: it was killed") as error:
         model.ask("Add.")
@@ -145,8 +143,8 @@ def test_a_killed_process_is_told_and_loaded_anew_at_the_next_question(model: Lo
 
 def test_a_closed_model_leaves_no_process(run: Path) -> None:
     with load(run, device="cpu", adapter=False) as found:
-        assert found.process.child is not None
-        pid = found.process.child.process.pid
+        assert found.child is not None
+        pid = found.child.process.pid
         with pytest.raises(ConfigError, match="adapter=False: there is nothing to compare"):
             found.compare("x")
         assert "adapter left out" in repr(found)

@@ -168,7 +168,7 @@ def version_note(
 
     >>> version_note("clones", {"torch": "2.11.0", "transformers": "5.17.0"},
     ...              {"torch": "2.13.0", "transformers": "5.24.1"})
-    'made with torch 2.11, transformers 5.17; here 2.13, 5.24'
+    'simulated with torch 2.11, transformers 5.17; your 2.13, 5.24 may need more or less'
     """
     here = installed_versions() if here is None else here
     odd = [n for n in JOBS[job].libraries if public(versions.get(n)) != public(here.get(n))]
@@ -177,8 +177,9 @@ def version_note(
     pairs = [_told(versions.get(name), here.get(name)) for name in odd]
     made_with = ", ".join(f"{name} {old}" for name, (old, _) in zip(odd, pairs, strict=True))
     if not any(here.get(name) for name in odd):
-        return f"made with {made_with}; here none of them is installed"
-    return f"made with {made_with}; here {', '.join(new for _, new in pairs)}"
+        return f"simulated with {made_with}; none of them is installed here"
+    yours = ", ".join(new for _, new in pairs)
+    return f"simulated with {made_with}; your {yours} may need more or less"
 
 
 def _told(budget_version: str | None, here: str | None) -> tuple[str, str]:

@@ -212,11 +212,12 @@ def start_evaluation(
     from nbhelpers.presets.loading import load_preset
     from nbhelpers.runs.run import open_run
     from nbhelpers.runs.starting import launch
+    from nbhelpers.use.trained import require_checkpoint
 
     hardware = hardware_of(None)
     if checkpoint is None:
         trained = open_run(run, run_dir)
-        _require_checkpoint(trained)
+        require_checkpoint(trained.path)
         chosen, weights = _preset_of(trained, job).override(**overrides), trained.path
     else:
         weights = _existing(checkpoint)
@@ -239,25 +240,6 @@ def _preset_of(run: Run, job: str) -> Preset:
             fix=f"write: nbhelpers evaluate {preset.job} --run {run.id}",
         )
     return preset
-
-
-def _require_checkpoint(run: Run) -> None:
-    """Stop before the launch where the run has nothing to score."""
-    if any(run.checkpoints_path.glob("*/manifest.json")):
-        return
-    record, status = run.record or {}, run.status
-    command = record.get("command") or "the same command again"
-    settings = (record.get("preset") or {}).get("settings") or {}
-    if settings.get("method") == "base":
-        text = "has no adapter: method=base scores the model as it is"
-        fix = f"read its scores: nbhelpers report {run.id}"
-    elif record.get("mode") == "evaluate":
-        text, fix = "only scored others' weights", "name the run that trained them"
-    elif status == "running":
-        text, fix = "has no checkpoint yet", f"follow it: nbhelpers follow {run.id}"
-    else:
-        text, fix = "has no checkpoint", f"train it: {command}"
-    raise ConfigError(f"{run.id} is {status} and {text}.", fix=fix)
 
 
 def _require_foreign(weights: Path, overrides: Mapping[str, Any]) -> None:

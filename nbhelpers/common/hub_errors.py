@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     @property
     def local(self) -> str:
         """The advice to do without the hub."""
-        return f"give a local folder as {'data' if self.kind == 'data set' else 'model'}=..."
+        return f"name a local {'file or folder' if self.kind == 'data set' else 'folder'} instead"
 
 
 def explain_refusal(asked: Asked, error: Exception) -> Refusal:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import html
-import json
 import os
 import re
 import signal
@@ -84,7 +83,7 @@ def check_notebook(
 
     Raises:
         ConfigError: No such notebook or kernel, not of Python, no `parameters` cell, unknown names,
-            values that cannot be stored or are out of range.
+            or values out of range.
     """
     import papermill
 
@@ -101,7 +100,6 @@ def check_notebook(
             f"{notebook} names no Python kernel in its metadata (kernelspec: {spec}).",
             fix="open it in Jupyter, choose a Python 3 kernel and save it",
         )
-    _require_storable(parameters)
     declared = papermill.inspect_notebook(escaped(path))
     values = as_declared(parameters, declared)
     about = content.metadata.get("nbhelpers")
@@ -166,22 +164,6 @@ def _parameters_cell(content: Any, notebook: str | Path) -> Any:
             fix="tag the cell with the defaults, and no other",
         )
     return tagged[0]
-
-
-def _require_storable(parameters: Mapping[str, Any]) -> None:
-    """Refuse values that the saved notebook could not hold.
-
-    Raises:
-        ConfigError: A value that is no JSON.
-    """
-    for name, value in parameters.items():
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"The value of `{name}` cannot be stored in a notebook: {error}.",
-                fix="give a plain text, number, truth value, list or mapping",
-            ) from error
 
 
 def _defaults(cell: Any, declared: Mapping[str, Any], notebook: str | Path) -> dict[str, Any]:

@@ -33,7 +33,9 @@ _SAME = {
     "max_grad_norm": "gradient_clipping clip_grad gradient_clip_val",
     "adam_epsilon": "adam_eps",
     "warmup_ratio": "warmup_proportion",
-    "model": "model_name_or_path model_name base_model model_id pretrained_model_name_or_path",
+    "model": "model_name_or_path model_name base_model model_id pretrained_model_name_or_path "
+    "base_model_name_or_path",
+    "gradient_checkpointing": "activation_checkpointing",
     "model_revision": "revision",
     "data": "dataset dataset_name dataset_id dataset_path data_path data_dir train_file "
     "train_data_file",
@@ -43,7 +45,7 @@ _INSTEAD = {
     "leave it out: `run_dir` says where runs are kept (in a shell: --run-dir FOLDER)": "output_dir "
     "logging_dir save_dir",
     "leave it out; after the run: nbhelpers export RUN FOLDER --push-to OWNER/NAME": "push_to_hub "
-    "hub_model_id hub_strategy hub_private_repo",
+    "hub_model_id",
     "leave it out: launching the same settings again goes on from the last checkpoint": ""
     "resume_from_checkpoint",
     "leave it out: --fresh, or launch(..., fresh=True), starts anew": "overwrite_output_dir",
@@ -56,9 +58,9 @@ _INSTEAD = {
     "leave it out: LoRA adapts the layers of lora_target_modules, without biases": "bias task_type "
     "modules_to_save use_rslora use_dora peft_config fan_in_fan_out inference_mode",
     "leave it out: processes and their GPUs are set by num_gpus": "local_rank ddp_backend "
-    "ddp_find_unused_parameters deepspeed fsdp fsdp_config device device_map no_cuda use_cpu",
+    "deepspeed fsdp device device_map no_cuda use_cpu",
     "leave it out: rows are tokenised once and sorted by length": "dataloader_num_workers "
-    "dataloader_pin_memory dataloader_drop_last group_by_length preprocessing_num_workers "
+    "group_by_length preprocessing_num_workers "
     "remove_unused_columns dataset_text_field dataset_num_proc",
     "leave it out: the best checkpoint by the validation split is kept and scored": ""
     "load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience",
@@ -70,9 +72,27 @@ _INSTEAD = {
     "formatting_func instruction_template",
     "leave it out: code of a model's repository is never run": "trust_remote_code",
     "leave it out: nbhelpers budget says which batch fits": "auto_find_batch_size",
+    "leave it out: `data` is one place that holds all splits": "eval_data_file test_data_file "
+    "validation_file test_file eval_file dataset_config_name dataset_split",
+    "leave it out: answers are the most likely tokens": "num_beams generation_num_beams top_p "
+    "top_k do_sample generation_config",
     "leave it out: there is no such option here": "neftune_noise_alpha label_smoothing_factor "
-    "run_name disable_tqdm log_level logging_first_step gradient_checkpointing_kwargs tf32 "
-    "tokenizer_name config_name cache_dir use_fast_tokenizer full_determinism",
+    "run_name disable_tqdm log_level log_level_replica logging_first_step tf32 tokenizer_name "
+    "config_name cache_dir use_fast_tokenizer full_determinism model_type mlm do_lower_case "
+    "gradient_checkpointing_kwargs activation_checkpointing_kwargs lr_scheduler_kwargs "
+    "optim_target_modules average_tokens_across_devices bf16_full_eval fp16_full_eval debug "
+    "torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config use_cache "
+    "torch_empty_cache_steps log_on_each_node logging_nan_inf_filter project label_names "
+    "include_num_input_tokens_seen include_for_metrics eval_delay prediction_loss_only "
+    "eval_on_start eval_do_concat_batches eval_accumulation_steps batch_eval_metrics "
+    "save_only_model save_on_each_node save_safetensors hub_always_push hub_revision "
+    "ignore_data_skip accelerator_config parallelism_config train_sampling_strategy "
+    "length_column_name skip_memory_metrics sortish_sampler model_init_kwargs eos_token pad_token "
+    "chat_template_path dataset_kwargs shuffle_dataset packing_strategy padding_free eval_packing "
+    "pad_to_multiple_of loss_type activation_offloading peft_type exclude_modules lora_bias "
+    "init_lora_weights layers_to_transform layers_pattern rank_pattern alpha_pattern loftq_config "
+    "target_parameters restore_callback_states_from_checkpoint eval_use_gather_object "
+    "enable_jit_checkpoint",
 }
 
 
@@ -218,12 +238,20 @@ def answer(job: str, name: str, value: Any, given: Known, *, as_yaml: bool = Fal
         defaults = {n: f.get_default(call_default_factory=True) for n, f in fields.items()}
         settings = _ANSWERS[name](value, {**defaults, **base, **given})
     else:
-        return ""
+        return _INSTEAD_BY_NAME.get(_family(name), "")
     if isinstance(settings, str):
         return settings
     if lacking := next((ours for ours in settings if ours not in fields), None):
         return f"leave it out: the job {job} has no {lacking}"
     return "write " + " and ".join(_line(*item, as_yaml=as_yaml) for item in settings.items())
+
+
+def _family(name: str) -> str:
+    """A known name that stands for all of a prefix, such as `fsdp` for `fsdp_config`; else ""."""
+    families = {"dataloader_": "dataloader_num_workers", "ddp_": "ddp_backend", "fsdp_": "fsdp"}
+    families |= {"llm_int8_": "bnb_config", "bnb_4bit_": "bnb_config", "hub_": "push_to_hub"}
+    families |= {"trackio_": "run_name", "deepspeed_": "deepspeed"}
+    return next((known for prefix, known in families.items() if name.startswith(prefix)), "")
 
 
 def _line(name: str, value: Any, *, as_yaml: bool) -> str:

@@ -1,4 +1,9 @@
-"""Use a trained detector: score code, rank a folder, fix a threshold on your people; torch-free."""
+"""Use a trained detector: score code, rank a folder, fix a threshold on your people; torch-free.
+
+The model lives in one persistent process: the notebook's stays without torch, and closing the
+detector gives the GPU's memory back whole. Nothing is called AI before a threshold was fixed on
+known-human code of the very people whose files are judged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ from nbhelpers.use.calibrate import (
 from nbhelpers.use.calls import OF_OTHERS, Judge, Scored, Verdict
 from nbhelpers.use.code_files import CHUNK_FILES, CodeFile, chunks, find_files, program_of
 from nbhelpers.use.facts import CALIBRATION, DetectorFacts, detector_facts
-from nbhelpers.use.model_process import Held, ModelProcess
+from nbhelpers.use.model_process import Loaded
 from nbhelpers.use.results import checked_output
 from nbhelpers.use.sheets import (
     Batch,
@@ -43,70 +48,7 @@ if TYPE_CHECKING:
     import numpy as np
     from tqdm import tqdm
 
-
-# ------------------------------------------------------------------------------------------------
-# The process that holds a detector: started once, anew when it was lost, and asked.
-
-
 PART, PART_CHARACTERS = 1024, 8_000_000  # programs sent at once
-
-
-class Scorer(Held):
-    """Scores of programs, from a process of its own."""
-
-    def __init__(self, facts: DetectorFacts, *, device: str, batch_size: int) -> None:
-        """Start it and load the model.
-
-        Raises:
-            ConfigError: `device` or `batch_size` is wrong.
-            HardwareError: device="cuda" without a GPU.
-        """
-        if type(batch_size) is not int or batch_size < 1:
-            text = f"batch_size={batch_size!r} is no number of programs."
-            raise ConfigError(text, fix="give a number from 1 on")
-        self.facts, self.batch_size = facts, batch_size
-        self.process = ModelProcess(facts.place, device=device)
-
-    @property
-    def device(self) -> str:
-        """Where the model is: cpu, cuda:0."""
-        return str(self.process.facts["device"])
-
-    def scored(self, files: Sequence[CodeFile]) -> list[Scored]:
-        """Return what the model says of programs, in their order."""
-        return self._asked([file.code for file in files])
-
-    def logits(self, codes: Sequence[str]) -> list[float]:
-        """Return the logits of texts, in their order."""
-        return [scored.logit for scored in self._asked(codes)]
-
-    def vectors(self, codes: Sequence[str]) -> np.ndarray:
-        """Return (programs, dimensions) float32 unit vectors of the similarity space."""
-        import numpy as np
-
-        tables = []
-        for part in _parts(codes):
-            reply = self._call(part, vectors=True)
-            numbers = np.frombuffer(base64.b64decode(reply["vectors"]), dtype="<f4")
-            tables.append(numbers.reshape(-1, reply["dimensions"]))
-        table = np.concatenate(tables)
-        if not np.isfinite(table).all():
-            raise _not_finite(self.facts)
-        return table
-
-    def _asked(self, codes: Sequence[str]) -> list[Scored]:
-        scores: list[Scored] = []
-        for part in _parts(codes):
-            reply = self._call(part, vectors=False)
-            for logit, tokens in zip(reply["logits"], reply["tokens"], strict=True):
-                if logit is None or not math.isfinite(logit):
-                    raise _not_finite(self.facts)
-                scores.append(Scored(logit=float(logit), tokens=int(tokens)))
-        return scores
-
-    def _call(self, codes: list[str], *, vectors: bool) -> dict[str, Any]:
-        options = {"batch_size": self.batch_size, "vectors": vectors}
-        return self.process.call("score", codes=codes, **options)
 
 
 def _parts(codes: Sequence[str]) -> Iterator[list[str]]:
@@ -138,25 +80,21 @@ def _progress(total: int, unit: str, *, is_on: bool) -> tqdm:
     return tqdm(total=total, unit=f" {unit}", disable=not is_on, mininterval=seconds)
 
 
-# ------------------------------------------------------------------------------------------------
-# Use a trained detector: score code, rank a folder, fix a threshold on your people; torch-free.
-#
-# The model lives in one persistent process (`child.Child`): the notebook's stays without torch, and
-# closing the detector gives the GPU's memory back whole. Nothing is called AI before a threshold
-# was fixed on known-human code of the very people whose files are judged.
-
-
 BATCH_SIZE = 32
 HEADS = {"classifier": ("both", "detect"), "projector": ("both", "similar")}
 Known = Calibration | str | os.PathLike[str] | None
 
 
-class Detector(Held):
+class Detector(Loaded):
     """A detector that answers; made by `load_detector`. It loads again if its process was lost."""
 
-    def __init__(self, facts: DetectorFacts, scorer: Scorer) -> None:
-        """Take a scorer; use `load_detector` instead, which finds out what a path means."""
-        self.facts, self.scorer, self.process = facts, scorer, scorer.process
+    def __init__(self, facts: DetectorFacts, *, device: str, batch_size: int) -> None:
+        """Load it; use `load_detector` instead, which finds out what a path means."""
+        if type(batch_size) is not int or batch_size < 1:
+            text = f"batch_size={batch_size!r} is no number of programs."
+            raise ConfigError(text, fix="give a number from 1 on")
+        self.facts, self.batch_size = facts, batch_size
+        super().__init__(facts.place, device=device)
 
     def score_code(
         self,
@@ -182,7 +120,7 @@ class Detector(Held):
         self._require("classifier", "score code")
         judge = self.judge(calibration)
         file = program_of(code, language)
-        return self._sheets(judge, [file], self.scorer.scored([file]), edits=edits)[0]
+        return self._sheets(judge, [file], self._scored([file]), edits=edits)[0]
 
     def detect(
         self,
@@ -217,7 +155,7 @@ class Detector(Held):
         start = time.monotonic()
         with _progress(len(entries), "files", is_on=progress and len(entries) > 1) as bar:
             for files in chunks(entries, skipped):
-                scores = self.scorer.scored(files)
+                scores = self._scored(files)
                 if sheets is not None:
                     written = self._sheets(judge, files, scores)
                     for number, sheet in enumerate(written, len(verdicts) + 1):
@@ -230,7 +168,7 @@ class Detector(Held):
             skipped=tuple(skipped),
             judge=judge,
             seconds=time.monotonic() - start,
-            device=self.scorer.device,
+            device=self.device,
         )
         if target is not None:
             batch.save(target)
@@ -320,7 +258,7 @@ class Detector(Held):
         members, skipped, first = read_members(places, starter, language)
         codes = [member.code for member in members]
         pairs = best_pairs(
-            self.scorer.vectors(codes),
+            self._vectors(codes),
             baseline_vectors(codes),
             top=top,
             split_at=None if other is None else first,
@@ -375,7 +313,7 @@ class Detector(Held):
         with _progress(len(files), "programs", is_on=progress) as bar:
             for start in range(0, len(files), CHUNK_FILES):
                 part = files[start : start + CHUNK_FILES]
-                for file, score in zip(part, self.scorer.scored(part), strict=True):
+                for file, score in zip(part, self._scored(part), strict=True):
                     if doubts := judge.doubts(file, score):
                         left_out[doubts[0].partition(":")[0]] += 1
                     else:
@@ -405,7 +343,7 @@ class Detector(Held):
         codes, spoken = [file.code for file in files], [file.language for file in files]
         copies = {edit: edit_rows(codes, spoken, edit) for edit in EDITS}
         texts = [text for row in copies.values() for text in row if text is not None]
-        logits = iter(self.scorer.logits(texts))
+        logits = iter(self._logits(texts))
         edited = [EditLogits() for _ in files]
         for edit, row in copies.items():
             for scores, code, text in zip(edited, codes, row, strict=True):
@@ -414,10 +352,51 @@ class Detector(Held):
                     scores.unchanged.add(edit)
         return edited
 
+    @property
+    def device(self) -> str:
+        """Where the model is: cpu, cuda:0."""
+        return str(self.reply["device"])
+
+    def _scored(self, files: Sequence[CodeFile]) -> list[Scored]:
+        """Return what the model says of programs, in their order."""
+        return self._asked([file.code for file in files])
+
+    def _logits(self, codes: Sequence[str]) -> list[float]:
+        """Return the logits of texts, in their order."""
+        return [scored.logit for scored in self._asked(codes)]
+
+    def _vectors(self, codes: Sequence[str]) -> np.ndarray:
+        """Return (programs, dimensions) float32 unit vectors of the similarity space."""
+        import numpy as np
+
+        tables = []
+        for part in _parts(codes):
+            reply = self._score(part, vectors=True)
+            numbers = np.frombuffer(base64.b64decode(reply["vectors"]), dtype="<f4")
+            tables.append(numbers.reshape(-1, reply["dimensions"]))
+        table = np.concatenate(tables)
+        if not np.isfinite(table).all():
+            raise _not_finite(self.facts)
+        return table
+
+    def _asked(self, codes: Sequence[str]) -> list[Scored]:
+        scores: list[Scored] = []
+        for part in _parts(codes):
+            reply = self._score(part, vectors=False)
+            for logit, tokens in zip(reply["logits"], reply["tokens"], strict=True):
+                if logit is None or not math.isfinite(logit):
+                    raise _not_finite(self.facts)
+                scores.append(Scored(logit=float(logit), tokens=int(tokens)))
+        return scores
+
+    def _score(self, codes: list[str], *, vectors: bool) -> dict[str, Any]:
+        options = {"batch_size": self.batch_size, "vectors": vectors}
+        return self.call("score", codes=codes, **options)
+
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
         what = f"{self.facts.place.name}: {self.facts.model}"
-        return f"Detector({what}, {self.scorer.device}, {state})"
+        return f"Detector({what}, {self.device}, {state})"
 
 
 def load_detector(
@@ -441,7 +420,7 @@ def load_detector(
         HardwareError: device="cuda" without a GPU.
     """
     facts = detector_facts(find_detector(path_of(run_or_folder), run_dir))
-    return Detector(facts, Scorer(facts, device=device, batch_size=batch_size))
+    return Detector(facts, device=device, batch_size=batch_size)
 
 
 def _folder(place: str | os.PathLike[str]) -> Path:

@@ -16,7 +16,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.presets.checks import is_hub_id
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.use.hub import find_token
-from nbhelpers.use.model_process import Held, ModelProcess, require_device, start_process
+from nbhelpers.use.model_process import Loaded, require_device, start_process
 from nbhelpers.use.results import facts_table
 from nbhelpers.use.trained import (
     Trained,
@@ -155,21 +155,21 @@ class ExportResult:
 # and closing the model gives the GPU's memory back whole.
 
 
-class LoadedModel(Held):
+class LoadedModel(Loaded):
     """A model that answers; made by `load`. It loads again by itself when its process was lost."""
 
     def __init__(self, trained: Trained, *, adapter: bool, device: str) -> None:
         """Load it; use `load` instead, which finds out what a path means."""
-        self.trained, self.has_adapter = trained, adapter and trained.adapter is not None
+        self.has_adapter = adapter and trained.adapter is not None
         options = {"adapter": adapter}
-        self.process = ModelProcess(
+        super().__init__(
             trained, device=device, options=lambda: options | {"token": _token(trained)}
         )
 
     @property
     def facts(self) -> dict[str, Any]:
         """Device, precision, memory, and what was checked when the adapter was put on its base."""
-        return self.process.facts
+        return self.reply
 
     def ask(
         self,
@@ -203,7 +203,7 @@ class LoadedModel(Held):
         options = _decoding(max_new_tokens, temperature, seed, raw)
         if not texts:
             return []
-        reply = self.process.call("ask", timeout_s=timeout_s, prompts=texts, **options)
+        reply = self.call("ask", timeout_s=timeout_s, prompts=texts, **options)
         return reply["answers"][0] if isinstance(prompt, str) else reply["answers"]
 
     def compare(
@@ -231,7 +231,7 @@ class LoadedModel(Held):
                 f"{self.trained.name} was loaded with adapter=False: there is nothing to compare.",
                 fix="load it with adapter=True",
             )
-        reply = self.process.call("compare", timeout_s=timeout_s, prompts=texts, **options)
+        reply = self.call("compare", timeout_s=timeout_s, prompts=texts, **options)
         return Comparison(
             prompts=tuple(texts),
             base=tuple(reply["base"]),

@@ -42,8 +42,11 @@ def _wants_gpu(device: str) -> bool:
     return detect_hardware().gpu is not None
 
 
-class ModelProcess:
-    """A loaded model that can be asked. `facts`: what the process said when it had loaded it."""
+class Loaded(Closing):
+    """A model in a process of its own, which can be asked and is closed at the end of a `with`.
+
+    `reply`: what the process said when it had loaded it.
+    """
 
     def __init__(
         self,
@@ -59,14 +62,14 @@ class ModelProcess:
             device: auto, cpu or cuda.
             options: Returns what `load` needs beside the two, each time it is loaded.
         """
-        self.trained, self.device, self.options = trained, require_device(device), options
+        self.trained, self._device, self._options = trained, require_device(device), options
         self.is_closed = False
-        self.facts: dict[str, Any] = {}
+        self.reply: dict[str, Any] = {}
         self.child: Child | None = None
         self._ready()
 
     def call(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Return what the process answers.
+        """Return what the process answers; it is started anew where it was lost.
 
         Raises:
             ConfigError: The model is closed.
@@ -79,10 +82,10 @@ class ModelProcess:
             text = f"{self.trained.name} is closed and cannot be asked."
             raise ConfigError(text, fix="load it again")
         if self.child is None or not self.child.is_alive:
-            self.child = start_process(self.device)
+            self.child = start_process(self._device)
             try:
-                trained, options = self.trained.to_dict(), self.options()
-                self.facts = self.child.call("load", trained=trained, device=self.device, **options)
+                arguments = {"trained": self.trained.to_dict(), "device": self._device}
+                self.reply = self.child.call("load", **arguments, **self._options())
             except BaseException:
                 self.child.close()
                 raise
@@ -93,18 +96,3 @@ class ModelProcess:
         self.is_closed = True
         if self.child is not None:
             self.child.close()
-
-
-class Held(Closing):
-    """What has a model in a process: a context that closes it at its end."""
-
-    process: ModelProcess
-
-    def close(self) -> None:
-        """End the process and give the memory back; harmless when it is closed."""
-        self.process.close()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self.process.is_closed

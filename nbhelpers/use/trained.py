@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nbhelpers.common.files import expanded, is_file, is_folder, kind_of
-from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import (
     AdapterConfig,
     CheckpointIndex,
@@ -239,7 +238,7 @@ class Place(NamedTuple):
             ConfigError: A run that has no checkpoint yet.
             DataError: One of these files is missing.
         """
-        folder = _best_checkpoint(self.path) if self.kind == "run" else self.path
+        folder = require_checkpoint(self.path) if self.kind == "run" else self.path
         missing = [name for name in names if not is_file(folder / name)]
         if not missing:
             return folder
@@ -292,15 +291,22 @@ def _training_record(run: Path) -> Record:
     return record
 
 
-def _best_checkpoint(run: Path) -> Path:
-    """The best checkpoint of a run, else its last."""
-    folder = run / "checkpoints"
-    index = CheckpointIndex.read(folder / "index.json")
+def require_checkpoint(run: Path) -> Path:
+    """Return the best checkpoint of a run that trains, else its last.
+
+    Raises:
+        ConfigError: There is none: says what makes one, or that there will never be one.
+    """
+    record = _training_record(run)
+    index = CheckpointIndex.read(run / "checkpoints" / "index.json")
     for name in (index.best, index.last) if index else ():
-        if name and is_folder(folder / name):
-            return folder / name
-    command = read_raw(Record, run / "run.json").get("command") or "launch it again"
-    raise ConfigError(f"{run.name} has no checkpoint yet.", fix=f"train it: {command}")
+        if name and is_folder(run / "checkpoints" / name):
+            return run / "checkpoints" / name
+    if record.preset.settings.get("method") == "base":
+        text = f"{run.name} has no adapter: method=base scores the model as it is."
+        raise ConfigError(text, fix=f"read its scores: nbhelpers report {run.name}")
+    fix = f"train it, or wait for it: {record.command or 'launch it again'}"
+    raise ConfigError(f"{run.name} has no checkpoint yet.", fix=fix)
 
 
 def find_any(path: str | Path, run_dir: str | Path = "runs") -> Trained | TrainedDetector:
