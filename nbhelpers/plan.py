@@ -16,11 +16,18 @@ from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets.checks import check_precision
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.preset import OVERRIDES, divisors, shared_size
+from nbhelpers.presets.schema import OWN_ENGINE
 
 if TYPE_CHECKING:
     from nbhelpers.hardware.detection import Hardware
     from nbhelpers.presets.preset import Preset
 
+# What TRL's trainer does not promise as the loop of this package does.
+TRL_NOTE = (
+    "TRL trains: a resumed run goes on from its checkpoint, not bit by bit; rows come in its own "
+    "order, and several processes fill the last batch of an epoch with rows they have had; packed "
+    "rows count as samples; the validation loss is a mean over batches"
+)
 MAX_OFFERED = 16  # choices that one message lists
 MAX_OFFERED_GPUS = 8  # of one node; a plan for more processes offers up to twice their number
 
@@ -41,6 +48,7 @@ class BatchPlan:
     num_gpus_visible: int = 0
     num_nodes: int = 1
     unit: str = "pairs"  # what the batch counts, for people
+    engine: str = OWN_ENGINE
 
     def __repr__(self) -> str:
         note = f"; {self.note()}" if self.note() else ""
@@ -81,18 +89,20 @@ class BatchPlan:
         return f"{text} (uneven, exact mean)"
 
     def note(self) -> str:
-        """Say what several processes mean without a GPU, else nothing."""
-        if self.use_gpu or self.processes_per_node == 1:
-            return ""
-        whose = "this machine's" if self.num_nodes == 1 else "each node's"
-        return f"{self.processes_per_node} processes share {whose} cores"
+        """Say what several processes mean without a GPU, and what TRL does not promise."""
+        notes = [] if self.engine == OWN_ENGINE else [TRL_NOTE]
+        if not self.use_gpu and self.processes_per_node > 1:
+            whose = "this machine's" if self.num_nodes == 1 else "each node's"
+            notes.append(f"{self.processes_per_node} processes share {whose} cores")
+        return "; ".join(notes)
 
     def _device(self) -> str:
         return "GPU" if self.use_gpu else "CPU"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON keeps."""
-        return plain_values(self)
+        values = plain_values(self)
+        return {n: v for n, v in values.items() if n != "engine" or v != OWN_ENGINE}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BatchPlan:
@@ -252,6 +262,7 @@ def plan_batch(preset: Preset, hardware: Hardware, *, num_nodes: int = 1) -> Bat
         counts = () if is_typed else (n for n in alike if n <= most and n % num_nodes == 0)
         raise _uneven(total, size, world_size, tuple(counts)) from None
     here = {"use_gpu": visible > 0, "num_gpus_visible": visible, "num_nodes": num_nodes}
+    here["engine"] = getattr(settings, "engine", OWN_ENGINE)
     return replace(plan, **here, unit=JOBS[preset.job].unit)
 
 

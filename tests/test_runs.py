@@ -232,6 +232,12 @@ def test_equal_runs_have_equal_ids(change: dict[str, Any], is_same: bool) -> Non
     assert (base == other) is is_same and base.startswith("clones-model-1-")
 
 
+def test_a_setting_that_came_later_changes_an_id_where_it_is_not_at_its_default() -> None:
+    earlier = identity.run_id("finetune", SETTINGS)
+    ids = [identity.run_id("finetune", SETTINGS | {"engine": e}) for e in ("nbhelpers", "trl")]
+    assert ids[0] == earlier != ids[1]
+
+
 def test_a_very_long_model_name_gives_a_short_id() -> None:
     assert len(identity.run_id("clones", {"model": "x/" + "y" * 400})) < 80
 

@@ -45,11 +45,15 @@ from nbhelpers.budget.store import (
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.schema import OWN_ENGINE
 
 if TYPE_CHECKING:
     from nbhelpers.hardware.detection import Hardware
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import Settings
+
+
+NO_FORMULAS = "no formulas hold for TRL's trainer"
 
 
 def predict_memory(
@@ -94,14 +98,18 @@ def estimate_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memo
     """
     settings = preset.settings
     shape = find_shape(settings)
+    is_ours = getattr(settings, "engine", OWN_ENGINE) == OWN_ENGINE
     if shape is None:
-        return _unknown(settings, plan, hardware)
+        what = f"the sizes of {settings.model} could not be read" if is_ours else NO_FORMULAS
+        return _unknown(plan, hardware, what)
     if settings.seq_len > shape.code_positions:
         length, most = settings.seq_len, shape.code_positions
         raise ConfigError(
             f"seq_len={length} is more than the {most} positions of the model {settings.model}.",
             fix=f"set seq_len to {most} or less",
         )
+    if not is_ours:
+        return _unknown(plan, hardware, NO_FORMULAS)
     lines = estimate_lines(settings, plan, shape, hardware)
     total = sum(line.size_bytes for line in lines)
     budget = MemoryBudget(
@@ -110,15 +118,17 @@ def estimate_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memo
     return on_this_machine(budget, preset, plan, hardware)
 
 
-def _unknown(settings: Settings, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
-    note = f"the sizes of {settings.model} could not be read: nothing is predicted"
+def _unknown(plan: BatchPlan, hardware: Hardware, what: str) -> MemoryBudget:
+    note = f"{what}: nothing is predicted"
+    fix = "simulate it: nbhelpers budget --exact"
+    fix = fix if what == NO_FORMULAS else "give a folder with config.json, or go online"
     gpu = hardware.gpu if plan.use_gpu else None
     return MemoryBudget(
         lines=(MemoryLine(name="unknown", size_bytes=0, note=note),),
         total_bytes=0,
         capacity_bytes=gpu.memory_total_bytes or None if gpu is not None else None,
         verdict=TIGHT if plan.use_gpu else NO_GPU,
-        advice=(f"{note}; give a folder with config.json, or go online",),
+        advice=(f"{note}; {fix}",),
         source=UNKNOWN,
     )
 

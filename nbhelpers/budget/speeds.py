@@ -28,6 +28,7 @@ from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.schema import OWN_ENGINE
 
 SPEEDS_VARIABLE = "NBHELPERS_SPEEDS"
 LEAST_STEPS = 5  # fewer are warm-up
@@ -43,8 +44,8 @@ class SpeedRow:
     `tokens_per_s` counts useful tokens (no padding) over all processes; `useful_share` of what was
     computed was useful; `example_tokens` are the useful tokens of an example. `device` is a key of
     `gpus.yaml`, the driver's name of another GPU, or "cpu". `kind`: a run or a probe of this
-    package, or a plain loop around the same model. `settings` and `seconds` (by phase) are those of
-    the run; the rows of the package have none.
+    package, or a plain loop around the same model, as TRL's is. `settings` and `seconds` (by
+    phase) are those of the run; the rows of the package have none.
     """
 
     job: str
@@ -180,6 +181,8 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
         return None
     timing = result.get("timing") or {}
     seconds = {k.removesuffix("_s"): v for k, v in timing.items() if v}
+    is_ours = settings.get("engine", OWN_ENGINE) == OWN_ENGINE
+    kind = (PROBE if mode == "probe" else RUN) if is_ours else LOOP
     return SpeedRow.from_dict(
         {
             "job": result.get("job"),
@@ -194,7 +197,7 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
             "useful_share": min(float(speed.get("useful_share") or 1.0), 1.0),
             "example_tokens": useful / examples_per_s,
             "source": str(record.get("run_id")),
-            "kind": PROBE if mode == "probe" else RUN,
+            "kind": kind,
             "checkpointing": bool(settings.get("gradient_checkpointing")),
             "compiled": _was_compiled(result),
             "packed": settings.get("padding") != "fixed",
@@ -203,7 +206,7 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
             "cpu_count": hardware.get("cpu_count"),
             "examples": _examples(result, mode),
             "settings": dict(settings),
-            "seconds": {} if mode == "probe" else seconds,
+            "seconds": seconds if kind == RUN else {},
         }
     )
 

@@ -18,6 +18,7 @@ from nbhelpers.budget.memory import INTERPOLATED, SIMULATION, MemoryBudget
 from nbhelpers.common.files import cache_dir, expanded, is_folder, save_in_cache
 from nbhelpers.hardware.gpus import Gpu
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.schema import telling
 
 if TYPE_CHECKING:
     from nbhelpers.hardware.detection import Hardware
@@ -93,7 +94,8 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
     left_out = SPLIT | ANY_JOB | spec.memory_neutral | {"seq_len"}
     is_open = getattr(s, "compile_layers", "off") == "auto"
     left_out |= set() if is_open else LENGTH
-    facts = {n: v for n, v in s.model_dump(mode="json").items() if n not in left_out}
+    values = telling(type(s), s.model_dump(mode="json"))
+    facts = {n: v for n, v in values.items() if n not in left_out}
     if s.model not in spec.models.embedded:  # elsewhere the tokenizer is made from the data
         del facts["data"]
     facts["precision"] = hardware.precision if s.precision == "auto" else s.precision

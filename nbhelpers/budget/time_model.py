@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.formulas import choose_compile, choose_kernel
 from nbhelpers.budget.shapes import CausalShape, find_shape, known_shape
-from nbhelpers.budget.speeds import CPU, LOOP, SpeedRow
+from nbhelpers.budget.speeds import CPU, LOOP, RUN, SpeedRow
 from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.presets.jobs import ADAPTER, ENCODER, JOBS, spec_of
+from nbhelpers.presets.schema import OWN_ENGINE, telling
 
 if TYPE_CHECKING:
     from nbhelpers.budget.shapes import Shape
@@ -152,7 +153,7 @@ def _agree(actual: Mapping[str, Any], wanted: Mapping[str, Any], names: Iterable
 
 def is_same_work(row: SpeedRow, settings: Settings) -> bool:
     """Whether a run did exactly this work, so that its seconds are this run's."""
-    values = settings.model_dump(mode="json")
+    values = telling(type(settings), settings.model_dump(mode="json"))
     return bool(row.seconds) and _agree(row.settings, values, values.keys() - UNTIMED)
 
 
@@ -352,7 +353,8 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
     attention = settings.attention
     # The detector's compiled blocks prove themselves first, and are not counted on.
     is_compiled = getattr(settings, "compile_layers", "off") == "on"
-    if isinstance(shape, CausalShape):
+    is_ours = getattr(settings, "engine", OWN_ENGINE) == OWN_ENGINE
+    if isinstance(shape, CausalShape) and is_ours:
         has_flex = plan.use_gpu and hardware.precision == "bf16"
         attention = choose_kernel(settings, shape, has_flex=has_flex)
         is_compiled = choose_compile(settings, attention)
@@ -369,6 +371,7 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
         useful_share=work.useful_share,
         example_tokens=work.example_tokens,
         source="",
+        kind=RUN if is_ours else LOOP,
         checkpointing=settings.gradient_checkpointing,
         compiled=plan.use_gpu and is_compiled,
         packed=settings.padding != "fixed" or bool(getattr(settings, "packing", False)),
@@ -475,7 +478,8 @@ def _from_witnesses(wanted: Case, witnesses: list[_Witness]) -> Rate:
     width *= math.exp(0.25 * min(best.distance - (0.0 if is_own else ANOTHER_HOST), 2.0))
     low = min(min(w.step_s.low for w in close), mean / width)
     high = max(max(w.step_s.high for w in close), mean * width)
-    basis = ESTIMATE if best.differs - EASY else SCALED if "card" in best.differs else MEASURED
+    easy = EASY - {"a plain loop"} if wanted.row.kind == LOOP else EASY  # ours is quicker
+    basis = ESTIMATE if best.differs - easy else SCALED if "card" in best.differs else MEASURED
     others = f" and {len(close) - 1} more like it" if len(close) > 1 else ""
     notes = [
         f"{best.row.tokens_per_s:,.0f} useful tokens/s on {best.row.device} ({best.row.source})"

@@ -68,10 +68,7 @@ def save_checkpoint(
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         _write_parts(part, model_state, optimizer_state, state, extra, weights_name)
-        if target.exists():
-            shutil.rmtree(target)
-        part.replace(target)
-        _point(folder, target.name, is_best)
+        adopt(folder, part, step=step, is_best=is_best, keep=keep)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -81,6 +78,21 @@ def save_checkpoint(
                 "from the last checkpoint",
             ) from error
         raise
+    return target
+
+
+def adopt(folder: Path, part: Path, *, step: int, is_best: bool, keep: int) -> Path:
+    """Make a folder that is written whole the checkpoint of a step; drop those beyond `keep`."""
+    target = folder / f"step-{step:08d}"
+    files = sorted(p for p in part.iterdir() if p.is_file())
+    for file in files:
+        _flush(file)
+    manifest = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+    write_json(part / MANIFEST, manifest)
+    if target.exists():
+        shutil.rmtree(target)
+    part.replace(target)
+    _point(folder, target.name, is_best)
     _prune(folder, keep)
     return target
 
@@ -96,11 +108,6 @@ def _write_parts(
     torch.save(optimizer, part / "optimizer.pt")
     (part / "state.json").write_text(json.dumps(state, default=float), encoding="utf-8")
     extra(part)
-    files = sorted(p for p in part.iterdir() if p.is_file())
-    for file in files:
-        _flush(file)
-    manifest = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
-    write_json(part / MANIFEST, manifest)
 
 
 def _flush(path: Path) -> None:

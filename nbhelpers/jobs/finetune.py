@@ -30,10 +30,14 @@ from nbhelpers.jobs.models.causal import (
     load_tokenizer,
 )
 from nbhelpers.jobs.models.causal_batches import TextTable, check_ends, tokenise_samples
-from nbhelpers.jobs.models.causal_forward import choose_attention, has_triton
+from nbhelpers.jobs.models.causal_forward import (
+    choose_attention,
+    generation_kernel,
+    has_triton,
+)
 from nbhelpers.jobs.training import Training
 from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.presets.schema import OWN_ENGINE, FinetuneSettings
 
 ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
@@ -152,6 +156,9 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
     Long runs gain time by compiling, and large micro-batches need the room.
     """
     s, shape = context.settings, find_shape(context.settings)
+    if s.method != "base" and s.engine != OWN_ENGINE:  # it draws its batches as it likes
+        longest = longest_first(inputs.tables["train"])[: context.plan.per_device_train_batch_size]
+        return Forecast(budget=simulate(batch_shapes(context, inputs, [longest])))
     if s.method == "base" or shape is None:
         return Forecast()
     device = context.accelerator.device
@@ -171,11 +178,11 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
         needs_room = not is_compiled
     size_of = partial(_training_bytes, context, shape, kernel, is_compiled)
     parts = largest_rows(context, task, size_of=size_of)
-    shapes, budget = batch_shapes(context, inputs, task, parts), None
+    shapes, budget = batch_shapes(context, inputs, parts), None
     if needs_room:
         # Of all steps: a resumed run computes as it did before.
         longest = largest_rows(context, task, of_whole_run=True, size_of=size_of)
-        whole = batch_shapes(context, inputs, task, longest)
+        whole = batch_shapes(context, inputs, longest)
         plain = simulate(whole, compile_layers="off")
         room = ROOM_SHARE * context.hardware.gpu.memory_total_bytes
         is_compiled = plain is None or plain.total_bytes > room
@@ -204,9 +211,7 @@ def _training_bytes(
     return sum(line.size_bytes for line in lines)
 
 
-def batch_shapes(
-    context: RunContext, inputs: Inputs, task: AdapterTask, parts: list[np.ndarray]
-) -> dict[str, Any]:
+def batch_shapes(context: RunContext, inputs: Inputs, parts: list[np.ndarray]) -> dict[str, Any]:
     """Return what decides the memory of micro-batches, of scoring and of generation.
 
     Returns:
@@ -225,7 +230,7 @@ def batch_shapes(
     rows = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     return {
         "vocab": len(inputs.tokenizer) if s.model in FINETUNE.models.embedded else None,
-        "samples": task.train.sizes(rows),
+        "samples": inputs.tables["train"].sizes(rows),
         "parts": [len(part) for part in parts],
         "valid": held_out,
         "prompts": max(prompts, key=lambda lengths: lengths[0] * len(lengths), default=[]),
@@ -250,9 +255,11 @@ def build_model(context: RunContext, inputs: Inputs) -> Adapted:
         tokenizer=inputs.tokenizer,
         report=context.pretraining(),
     )
-    family = base.config.model_type
-    base.facts["attention"] = choose_attention(s.attention, family, device)
-    base.facts["loss"] = "plain" if s.loss == "plain" else "chunked"
+    is_ours, asked = s.engine == OWN_ENGINE, s.attention
+    if asked == "auto" and not is_ours:
+        asked = generation_kernel(base.model)
+    base.facts["attention"] = choose_attention(asked, base.config.model_type, device)
+    base.facts["loss"] = "plain" if s.loss == "plain" or not is_ours else "chunked"
     check_prompts(context, inputs, base.config)
     total = count_parameters(base.model)
     model, check = base.model, None
@@ -298,6 +305,10 @@ def train(context: RunContext, inputs: Inputs, model: Adapted) -> Training | Non
     """Train the adapters; the model ends as it is after the last step. `base` trains nothing."""
     if context.settings.method == "base":
         return None
+    if context.settings.engine != OWN_ENGINE:
+        from nbhelpers.jobs.finetune_trl import train_trl  # TRL is slow to import
+
+        return train_trl(context, inputs, model)
     return train_adapter(context, inputs, model)
 
 

@@ -259,7 +259,7 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             task,
             adapted.model,
             predict=predict,
-            save_files=lambda folder: _save_files(folder, adapted, context.settings.model),
+            save_files=lambda folder: save_files(folder, adapted, context.settings.model),
             groups=learning,
             weights=ADAPTER,
             load_bytes=load_bytes,
@@ -278,7 +278,7 @@ def prepare(adapted: Adapted, settings: FinetuneSettings, accelerator: Any) -> N
         accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
 
 
-def _save_files(folder: Path, adapted: Adapted, base_name: str) -> None:
+def save_files(folder: Path, adapted: Adapted, base_name: str) -> None:
     """Write what makes a checkpoint folder a PEFT adapter, and the tokenizer."""
     config = adapted.model.peft_config[adapted.model.active_adapter]
     before = config.base_model_name_or_path, config.inference_mode

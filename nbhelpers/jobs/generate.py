@@ -94,7 +94,7 @@ def for_generation(bare: Any) -> Iterator[None]:
 
     before, bare.generation_config = bare.generation_config, GenerationConfig()
     try:
-        with generating(bare, generation_kernel(bare.config.model_type)):
+        with generating(bare, generation_kernel(bare)):
             yield
     finally:
         bare.generation_config = before

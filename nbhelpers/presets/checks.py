@@ -9,6 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.foreign import answer
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.rules import broken_rules
+from nbhelpers.presets.schema import OWN_ENGINE
 
 if TYPE_CHECKING:
     from nbhelpers.presets.schema import Settings
@@ -295,8 +297,9 @@ def source_problems(
 ) -> list[Problem]:
     """Return what is wrong with the names of the model and the data."""
     problems, further = [], JOBS[job].further_data
-    data = dict.fromkeys(("data", *further), _data_fault)
-    for name, check in ({"model": _model_fault} | data).items():
+    checks = dict.fromkeys(("data", *further), _data_fault)
+    is_open = values.get("engine", OWN_ENGINE) != OWN_ENGINE  # to every family: the worker judges
+    for name, check in ({"model": partial(_model_fault, is_open=is_open)} | checks).items():
         value = values.get(name)
         fault = check(job, value) if isinstance(value, str) else None
         if fault:
@@ -305,12 +308,12 @@ def source_problems(
     return problems
 
 
-def _model_fault(job: str, model: str) -> tuple[str, str] | None:
+def _model_fault(job: str, model: str, *, is_open: bool = False) -> tuple[str, str] | None:
     known = JOBS[job].models.names
     if JOBS[job].models.short_name(model) is not None:
         return None
     if is_folder(model):
-        return _folder_fault(job, model)
+        return None if is_open else _folder_fault(job, model)
     if _looks_local(model):
         text = f"the model folder `{shortened(model)}` {absence(model)}"
         return text, "check the path" + _hub_hint(model)
@@ -331,7 +334,9 @@ def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
     if not isinstance(family, str) or family in JOBS[job].models.families:
         return None
     text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
-    return text, f"use a model of the type {' or '.join(JOBS[job].models.families)}"
+    fix = f"use a model of the type {' or '.join(JOBS[job].models.families)}"
+    has_engine = "engine" in settings_class(job).model_fields
+    return text, fix + (", or set engine=trl" if has_engine else "")
 
 
 def _data_fault(job: str, data: str) -> tuple[str, str] | None:

@@ -231,6 +231,9 @@ def _derive(job: str, draft: Draft) -> list[str]:
             f"{values.get('learning_rate')} among them, were chosen for them"
         )
         notes += _drop(draft, "pretrain_steps", 0, "the model is not built here", why)
+    if values.get("engine") == "trl" and values.get("packing"):
+        why = "TRL counts packed rows of seq_len tokens: packing=true would make another batch"
+        notes += _drop(draft, "packing", False, "engine=trl", why)
     name = JOBS[job].models.short_name(model)
     if values.get("data_flow_length") is not None and name in GPT2_MODELS:
         notes += _drop(draft, "data_flow_length", None, "a GPT-2", f"{name} reads plain text")

@@ -184,8 +184,15 @@ DETECTOR_RULES = (
         "leave at least a fifth for training",
     ),
 )
+OURS = {"attention": "flex", "loss": "chunked", "compile_layers": "on"}
 FINETUNE_RULES = (
     SMOKE_PRETRAINING,
+    Rule(
+        "engine",
+        lambda s: s.engine == "trl" and next((f"{n}={v}" for n, v in OURS.items() if s[n] == v), 0),
+        "engine=trl has no {0}",
+        "leave {0} out, or set engine=nbhelpers",
+    ),
     Rule(
         "attention",
         lambda s: s.attention == "sdpa" and s.short_model in SOFT_CAPPED,

@@ -6,13 +6,17 @@ computed elsewhere and never typed here.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 LARGEST = 2**31 - 1  # what counters of other libraries hold
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+OWN_ENGINE = "nbhelpers"  # what trains adapters where nothing else is asked for
+# Of a field that came after runs were made: at its default it is what those runs did.
+CAME_LATER: dict[str, Any] = {"came_later": True}
 
 
 class Settings(BaseModel):
@@ -104,6 +108,20 @@ class Settings(BaseModel):
     )
 
 
+def telling(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that tell one run from another: run ids and kept budgets go by them.
+
+    A field that came later counts only where it is not at its default, so earlier runs keep theirs.
+
+    Args:
+        kind: The job's class of settings.
+        values: Settings by name.
+    """
+    fields = kind.model_fields
+    later = {n: f.default for n, f in fields.items() if f.json_schema_extra == CAME_LATER}
+    return {n: v for n, v in values.items() if n not in later or v != later[n]}
+
+
 class ClonesSettings(Settings):
     """Clone detection on function pairs (BigCloneBench)."""
 
@@ -139,6 +157,12 @@ class ClonesSettings(Settings):
 class FinetuneSettings(Settings):
     """Adapters (LoRA, QLoRA) on a causal language model, for Python code instructions."""
 
+    engine: Literal["nbhelpers", "trl"] = Field(
+        OWN_ENGINE,
+        json_schema_extra=CAME_LATER,
+        description="what trains: the loop of this package (Gemma 2, Llama), or TRL's SFTTrainer "
+        "(every causal family of transformers)",
+    )
     method: Literal["base", "lora", "qlora"] = Field(
         description="base: no training, the model is evaluated as it is; qlora: LoRA on a base in "
         "4 bits (NF4, double quantisation)"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.common.files import expanded, is_file, kind_of
-from nbhelpers.presets.jobs import bundled
+from nbhelpers.presets.jobs import JOBS, bundled
+from nbhelpers.presets.schema import telling
 
 _EDGE_BYTES = 1 << 20
 _MAX_FILES = 1000
@@ -32,7 +33,8 @@ def run_id(
     >>> run_id("clones", {"model": "microsoft/CodeGPT-small", "seed": 3})
     'clones-codegpt-small-4f6a01a609'
     """
-    identity = {"settings": settings, "mode": mode, "checkpoint": checkpoint, "data": stamp}
+    identity = {"settings": telling(JOBS[job].settings, settings), "mode": mode}
+    identity |= {"checkpoint": checkpoint, "data": stamp}
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     return f"{job}-{slug(str(settings.get('model', 'model')))}-{digest}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from nbhelpers.errors import ConfigError, NbhelpersError, is_out_of_memory
 from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_words, wrap_words
 from nbhelpers.jobs.models.weights import Weights, find_weights, put_in_place
 from nbhelpers.presets.jobs import FINETUNE
+from nbhelpers.presets.schema import OWN_ENGINE
 
 if TYPE_CHECKING:
     from nbhelpers.presets.schema import FinetuneSettings
@@ -154,7 +155,7 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
 
     if settings.random_weights and settings.model in FINETUNE.models.aliases.values():
         return _trained_tokenizer(texts)
-    _read_config(settings)  # another family is told before any data is read
+    read_config(settings)  # another family is told before any data is read
     weights = _weights(settings, with_weights=False)
     if not any((weights.folder / n).is_file() for n in ("tokenizer.json", "tokenizer.model")):
         return _trained_tokenizer(texts)
@@ -252,7 +253,12 @@ def _weights(settings: FinetuneSettings, *, with_weights: bool) -> Weights:
     return find_weights(settings.model, settings.model_revision, with_weights=with_weights)
 
 
-def _read_config(settings: FinetuneSettings) -> Any:
+def read_config(settings: FinetuneSettings) -> Any:
+    """Return the configuration of a model, without its weights.
+
+    Raises:
+        ConfigError: It cannot be read, or is of a family that the engine cannot train.
+    """
     from transformers import AutoConfig, Gemma2Config
 
     if settings.random_weights and settings.model in FINETUNE.models.aliases.values():
@@ -261,29 +267,32 @@ def _read_config(settings: FinetuneSettings) -> Any:
     fix = "give the folder of a Hugging Face model"
     with _told(f"config.json of {settings.model} cannot be read", fix):
         config = AutoConfig.from_pretrained(weights.folder)
-    require_family(config, settings.model)
+    require_family(config, settings)
     return config
 
 
-def require_family(config: Any, name: str) -> None:
-    """Refuse a model that this job cannot train.
+def require_family(config: Any, settings: FinetuneSettings) -> None:
+    """Refuse a model that the engine cannot train.
 
     Raises:
-        ConfigError: Another family than those in the catalog.
+        ConfigError: Another family than those in the catalog; for TRL, no causal language model.
     """
-    families = FINETUNE.models.families
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    families: Collection[str] = FINETUNE.models.families
+    fix = f"use a model of the type {' or '.join(families)}, or set engine=trl"
+    if settings.engine != OWN_ENGINE:
+        families, fix = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "use a causal language model"
     if config.model_type not in families:
-        raise ConfigError(
-            f"{name} is a model of the type {config.model_type}.",
-            fix=f"use a model of the type {' or '.join(families)}",
-        )
+        text = f"{settings.model} is a model of the type {config.model_type}."
+        raise ConfigError(text, fix=fix)
 
 
 def _random(settings: FinetuneSettings, dtype: torch.dtype, device: torch.device) -> Any:
     """Return the architecture with random weights, made on the device itself."""
     from transformers import AutoModelForCausalLM
 
-    config = _read_config(settings)
+    config = read_config(settings)
     torch.manual_seed(BASE_SEED)
     fix = "mend its config.json, or give another model"
     with _told(f"{settings.model} cannot be built", fix), device:
@@ -295,7 +304,7 @@ def _pretrained(
 ) -> Any:
     from transformers import AutoModelForCausalLM
 
-    config = _read_config(settings)
+    config = read_config(settings)
     weights = _weights(settings, with_weights=True)
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "eager"}
     # Straight to the device, shard by shard: the host never holds the whole model.
@@ -390,11 +399,13 @@ def _is_half(module: Any) -> bool:
 
 
 def linear_names(model: Any) -> set[str]:
-    """Return the last names of all linear layers, in 4 bits or not."""
+    """Return the last names of all linear layers, in 4 bits or not, GPT-2's own kind too."""
+    from transformers.pytorch_utils import Conv1D
+
     return {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, nn.Linear | Conv1D)
     }
 
 

@@ -494,7 +494,11 @@ def generating(model: Any, kernel: str) -> Iterator[None]:
         _set_attention(model, before)
 
 
-def generation_kernel(family: str) -> str:
-    """Return the attention for generation: eager where scores are capped, else SDPA."""
+def generation_kernel(model: Any) -> str:
+    """Return the attention for generation: SDPA, eager where scores are capped or it is not known.
 
-    return "eager" if family in SOFT_CAPPED else "sdpa"
+    Args:
+        model: The bare model.
+    """
+    is_capped = model.config.model_type in SOFT_CAPPED
+    return "eager" if is_capped or not getattr(model, "_supports_sdpa", True) else "sdpa"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,13 @@ from nbhelpers.jobs.models.causal import (
     add_adapter,
     keep_as_stored,
     quantise,
+    read_config,
     silence_bitsandbytes,
 )
 from nbhelpers.jobs.models.causal_batches import TextTable
-from nbhelpers.jobs.models.causal_forward import choose_attention
+from nbhelpers.jobs.models.causal_forward import choose_attention, generating, generation_kernel
 from nbhelpers.jobs.simulated.step import OneStep, one_step, simulated_context
+from nbhelpers.presets.schema import OWN_ENGINE
 from nbhelpers.simulate.opaque_patches import without_modes
 from nbhelpers.simulate.state import EVALUATION, current
 from nbhelpers.simulate.step import simulate_step
@@ -190,8 +193,9 @@ def generate_longest(
     rows, width = len(prompts), max(prompts)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     with _numbers(device, context.precision), for_generation(bare):
-        layers = base.config.num_hidden_layers
-        skipped = list(_keys_and_values(model, base, rows, width, layers - len(bare.model.layers)))
+        layers, blocks = base.config.get_text_config().num_hidden_layers, _blocks(bare)
+        others = 0 if blocks is None else layers - len(blocks)
+        skipped = list(_keys_and_values(model, base, rows, width, others))
         _next_token(model, DynamicCache(config=base.config), rows, width, width, device)
         del skipped
         length, cache = width + context.settings.max_new_tokens, DynamicCache(config=base.config)
@@ -224,22 +228,33 @@ def _keys_and_values(
     model: Any, base: CausalBase, rows: int, length: int, layers: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Give the keys and values of so many tokens, of each layer."""
-    config = base.config
+    config = base.config.get_text_config()
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    shape = (rows, config.num_key_value_heads, length, size)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    shape = (rows, heads, length, size)
     weight = model.get_input_embeddings().weight
     for _ in range(layers):
         yield weight.new_empty(shape), weight.new_empty(shape)
 
 
 @contextmanager
-def _last_blocks(decoder: Any) -> Iterator[None]:
-    """Let passes without gradients go through the last two blocks alone: no other holds more."""
-    blocks, decoder.layers = decoder.layers, decoder.layers[-2:]
+def _last_blocks(model: Any) -> Iterator[None]:
+    """Let passes without gradients go through the last two blocks alone: no other holds more.
+
+    Models that are built otherwise go through all of theirs.
+    """
+    blocks = _blocks(model)
+    if blocks is not None:
+        model.model.layers = blocks[-2:]
     try:
         yield
     finally:
-        decoder.layers = blocks
+        if blocks is not None:
+            model.model.layers = blocks
+
+
+def _blocks(model: Any) -> Any:
+    return getattr(getattr(model, "model", None), "layers", None)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -272,14 +287,17 @@ def simulate_finetune(
     """
     settings = preset.settings
     shape = find_shape(settings)
-    if shape is None:
+    is_ours = settings.engine == OWN_ENGINE
+    if shape is None and is_ours:
         raise ConfigError(
             f"The sizes of {settings.model} cannot be read, so its memory cannot be simulated.",
             fix="give a folder with config.json, or go online",
         )
     precision = hardware.precision if settings.precision == "auto" else settings.precision
     shapes = shapes or _longest_shapes(settings, plan)
-    shape = replace(shape, vocab=shapes["vocab"] or shape.vocab)
+    if shape is not None:
+        shape = replace(shape, vocab=shapes["vocab"] or shape.vocab)
+    kind = _Finetuning if is_ours else _TrlFinetuning
     with ExitStack() as stack:
 
         def build() -> tuple[Any, ...]:
@@ -289,7 +307,7 @@ def simulate_finetune(
                 simulated_context(settings, alone, hardware, precision=precision)
             )
             context = replace(context, plan=plan)
-            run = _Finetuning(context, shape, shapes, steps, stack)
+            run = kind(context, shape, shapes, steps, stack)
             return (run, run.model)
 
         return simulate_step(
@@ -342,12 +360,16 @@ class _Finetuning:
         self.context = replace(context, settings=settings, plan=plan)
         device = torch.device("cuda", 0)
         self.base = base_model(settings, shape, context.precision, device)
-        self.kernel = choose_attention(settings.attention, shape.family, device)
+        self.kernel = self._kernel()
         self.model, self.one_step = self.base.model, None
         if settings.method != "base":
             model = add_adapter(self.base, settings).eval()  # as the proof of the attention does
             self.model = model
             self.one_step = self._loop(Adapted(base=self.base, model=model, facts={}), samples)
+
+    def _kernel(self) -> str:
+        asked, device = self.context.settings.attention, self.base.model.device
+        return choose_attention(asked, self.shape.family, device)
 
     def _loop(self, adapted: Adapted, samples: np.ndarray) -> OneStep:
         context = self.context
@@ -391,11 +413,65 @@ class _Finetuning:
             _make_state(self.one_step.trainer.optimizer.optimizer)
             for _ in range(self.steps):
                 self.one_step()
-        with current().phase(EVALUATION), _last_blocks(self.base.model.model):
+        with current().phase(EVALUATION), _last_blocks(self.base.model):
             if self.one_step is not None:
                 self.one_step.trainer.task.evaluate(self.steps)
             self.stack.close()  # the model computes logits again, as after training
             generate_longest(self.model.eval(), self.base, self.context, self.shapes["prompts"])
+
+
+class _TrlFinetuning(_Finetuning):
+    """One run of the job with TRL's trainer, without a run folder."""
+
+    def _kernel(self) -> str:
+        asked, config = self.context.settings.attention, self.base.config
+        asked = generation_kernel(self.base.model) if asked == "auto" else asked
+        return choose_attention(asked, config.model_type, self.base.model.device)
+
+    def _loop(self, adapted: Adapted, samples: np.ndarray) -> Any:
+        """Return the trainer of so many optimizer steps, each as the largest one."""
+        from nbhelpers.jobs.finetune_trl import make_trainer
+
+        accumulated = 2 if self.has_earlier else 1
+        vocab = self.base.config.get_text_config().vocab_size
+        splits = {"train": np.tile(samples, (accumulated * (self.steps + 1), 1))}
+        splits["valid"] = np.asarray(self.shapes["valid"]).reshape(-1, 2)
+        with without_modes():
+            adapted.base.tokenizer = _tokenizer()
+            tables = {name: rows_of(sizes, vocab) for name, sizes in splits.items()}
+        return make_trainer(
+            self.context,
+            tables,
+            adapted,
+            Path("unused"),
+            per_device_train_batch_size=len(samples),
+            gradient_accumulation_steps=accumulated,
+            max_steps=self.steps + 1,
+        )
+
+    def step(self) -> None:
+        """Train, then score held-out rows and generate as the job does."""
+        if self.one_step is not None:
+            with generating(self.base.model, self.kernel):
+                self.one_step.train()
+        with current().phase(EVALUATION), _last_blocks(self.base.model):
+            if self.one_step is not None and len(self.shapes["valid"]):
+                with generating(self.base.model, self.kernel):
+                    self.one_step.evaluate()
+            self.stack.close()
+            generate_longest(self.model.eval(), self.base, self.context, self.shapes["prompts"])
+
+
+def _tokenizer() -> Any:
+    """Return a tokenizer of two words, for a trainer that must have one."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"<pad>": 0, "<end>": 1}, unk_token="<pad>"))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<pad>"
+    )
 
 
 def _longest_shapes(settings: FinetuneSettings, plan: BatchPlan) -> dict[str, Any]:
@@ -436,7 +512,7 @@ def rows_of(sizes: Any, vocab: int) -> TextTable:
 
 
 def base_model(
-    settings: FinetuneSettings, shape: CausalShape, precision: str, device: torch.device
+    settings: FinetuneSettings, shape: CausalShape | None, precision: str, device: torch.device
 ) -> Any:
     """Return the frozen base as `models.causal.load_base` leaves it, without its numbers.
 
@@ -460,11 +536,13 @@ def base_model(
     return CausalBase(model=model, tokenizer=tokenizer, config=model.config)
 
 
-def _config(settings: FinetuneSettings, shape: CausalShape) -> Any:
+def _config(settings: FinetuneSettings, shape: CausalShape | None) -> Any:
     from transformers import AutoConfig, Gemma2Config, LlamaConfig
 
     if is_folder(settings.model):
         return AutoConfig.from_pretrained(settings.model)
+    if shape is None:
+        return read_config(settings)
     kind = Gemma2Config if shape.family == "gemma2" else LlamaConfig
     return kind(
         vocab_size=shape.vocab,
