@@ -137,6 +137,7 @@ def test_a_fix_that_names_nothing_is_seen(text: str) -> None:
 SAMPLES = {
     **dict.fromkeys(("num_train_epochs", "max_steps", "warmup_steps"), (3, 0.5)),
     **dict.fromkeys(("fp16", "bf16", "load_in_4bit", "torch_compile"), (True, False)),
+    "activation_checkpointing": (True,),
     "report_to": ("wandb", "all", ["tensorboard"]),
     "lr_scheduler_type": ("cosine", "polynomial"),
     "attn_implementation": ("sdpa", "flash_attention_2"),

@@ -220,8 +220,9 @@ def test_a_setting_that_a_notebook_does_not_list_reaches_it_from_papermill() -> 
 def test_a_good_run_streams_its_output_and_saves_the_notebook(tmp_path: Path) -> None:
     stream, saved = io.StringIO(), tmp_path / "out" / "done.ipynb"
     path = _notebook(tmp_path, "print('epochs:', epochs)")
+    path.write_text(path.read_text().replace('"name": "python3"', '"name": "not-here"'))
     assert run_notebook(path, {"epochs": 3}, output=saved, stream=stream) is None
-    assert "epochs: 3" in stream.getvalue()
+    assert "epochs: 3" in stream.getvalue() and "`not-here` is not here" in stream.getvalue()
     assert "epochs: 3" in saved.read_text()
     assert not list(saved.parent.glob(".*"))
 

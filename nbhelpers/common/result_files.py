@@ -5,11 +5,9 @@ The worker writes a result through the model that readers check it with, so that
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
 from nbhelpers.common.json_models import (
     Interval,
@@ -23,12 +21,6 @@ from nbhelpers.common.json_models import (
     Text,
     Whole,
 )
-
-
-def _folder_name(value: str) -> str:
-    if Path(value).name == value:
-        return value
-    raise PydanticCustomError("run_id", "should be the id of a run")
 
 
 def _as_list(value: Any) -> Any:
@@ -685,15 +677,7 @@ class Process(JsonFile):
 
     launch_id: Text = None
     pid: Whole = None
-    start_time: Text = None
     guard_pid: Whole = None
-    guard_start_time: Text = None
-    pgid: Whole = None
-    owner_pid: Whole = None
-    started_at: Number = None
-    host: Text = None
-    boot_id: Text = None
-    returncode: Whole = None
     offsets: dict[str, Whole] = {}
 
 
@@ -704,71 +688,16 @@ class CheckpointIndex(JsonFile):
     last: Text = None
 
 
-class NotedError(Part):
-    """An error of a run that could not start."""
-
-    kind: Text = None
-    message: Text = None
-    fix: Text = None
-    details: Text = None
-
-
-class NotedBaseline(Part):
-    """The memory of the GPUs before and after a run, in bytes."""
-
-    before_bytes: int
-    after_bytes: int
-    excess_bytes: int
-    is_back: bool
-    waited_s: float
-    holders: list[str] = []
-
-
-class StudyBaseline(Part):
-    """Bytes in use of each GPU before a study, and on which machine."""
-
-    gpus: dict[str, int]
-    machine: dict[str, str]
-    at: Number = None
-
-
-class NotedRun(Part):
-    """How a run of a study stands."""
-
-    error: NotedError | None = None
-    baseline: NotedBaseline | None = None
-
-
-class PlannedRow(Part):
-    """A run of a study before it starts; preset, plan, budget and time as they were saved."""
-
-    name: str
-    adapter: str
-    run_id: Annotated[str, AfterValidator(_folder_name)]
-    preset: SavedPreset
-    plan: Plan
-    budget: Budget
-    time: PredictedTime
-
-
-class StudyPlan(Part):
-    """The plan of a study."""
-
-    id: str
-    rows: Annotated[list[PlannedRow], Field(min_length=1)]
-    notes: list[str] = []
-
-
 class StudyFile(JsonFile):
     """`study.json`: the plan of a study, and how each of its runs stands."""
 
     FIX: ClassVar[str] = "plan the study again: finished runs are used as they are"
 
-    study: StudyPlan
+    study: dict[str, Any]  # as `Study.to_dict` wrote it, which reads it too
     created_at: Number = None
     updated_at: Number = None
-    runs: dict[str, NotedRun] = {}
-    baseline: StudyBaseline | None = None
+    runs: dict[str, dict[str, Any]] = {}
+    baseline: dict[str, Any] = {}
 
 
 class ExportFile(JsonFile):

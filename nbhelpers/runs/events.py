@@ -22,12 +22,6 @@ FILE_PATTERN = "events-*.jsonl"
 # A reader must find these after a power cut; the frequent ones are only flushed.
 DURABLE_TYPES = frozenset({"error", "checkpoint", "stopped", "end", "exit"})
 FIRST_PHASE = "check"  # of each attempt of a run
-# What readers take for numbers and for texts; a line where they are anything else is no event.
-_NUMBERS = ("t", "rank", "step", "total_steps", "epoch", "done", "total", "loss", "learning_rate")
-_NUMBERS += ("classification_loss", "contrastive_loss", "useful_tokens_per_s", "memory_bytes")
-_NUMBERS += ("skipped_steps", "predicted_bytes", "returncode")
-_TEXTS = ("type", "message", "name", "kind", "fix", "details", "launch_id", "split", "reason")
-_OF_GPU = ("utilisation_percent", "memory_used_bytes", "power_w")
 
 
 def file_name(rank: int | None) -> str:
@@ -169,27 +163,9 @@ def merge(folder: str | Path) -> list[Event]:
 
 
 def _parse(lines: Iterable[bytes]) -> list[Event]:
-    events = []
-    for line in lines:
-        event = parsed(line)
-        if event is not None and _is_event(event):
-            events.append(event)
-    return events
-
-
-def _is_event(event: Event) -> bool:
-    """Whether a line is as the writer writes it, as far as readers rely on that."""
-    if event.get("t") is None or event.get("type") is None:
-        return False
-    if not all(isinstance(event.get(name, ""), str | None) for name in _TEXTS):
-        return False
-    gpus, scores = event.get("gpus") or [], event.get("scores") or {}
-    if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
-        return False
-    numbers = [event.get(name) for name in _NUMBERS]
-    numbers += [gpu.get(name) for gpu in gpus for name in _OF_GPU]
-    numbers += scores.values() if isinstance(scores, dict) else [""]
-    return all(number is None or is_number(number) for number in numbers)
+    """Return the events of whole lines; a torn one, which a killed process leaves, is left out."""
+    events = (event for line in lines if (event := parsed(line)) is not None)
+    return [e for e in events if is_number(e.get("t")) and isinstance(e.get("type"), str)]
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.files import rebuilt
+from nbhelpers.errors import DataError
 from nbhelpers.hardware import nvml
 from nbhelpers.hardware.detection import utilisation
 from nbhelpers.hardware.gpus import Gpu
@@ -52,9 +53,9 @@ class BaselineCheck:
         """Rebuild what `to_dict` wrote.
 
         Raises:
-            ConfigError: A field is missing, unknown or of a wrong type; names it.
+            DataError: A field is missing, unknown or of a wrong type; names it.
         """
-        return rebuilt(cls, data, "check of the GPU's memory")
+        return rebuilt(cls, data, "check of the GPU's memory", error=DataError)
 
 
 def gpus_of(plan: BatchPlan, hardware: Hardware) -> tuple[Gpu, ...]:

@@ -71,17 +71,17 @@ class StudyFolder:
         """Read the folder of a study.
 
         Raises:
-            ConfigError: There is none, or another version wrote it.
-            DataError: Its file is damaged; names the field.
+            ConfigError: There is none.
+            DataError: Its file is damaged, or another version wrote it.
         """
         data = read_raw(StudyFile, path / FILE_NAME)
         if not data:
             raise ConfigError(f"There is no {path / FILE_NAME}.", fix=StudyFile.FIX)
         try:
             return cls(path, Study.from_dict(data["study"]))
-        except ConfigError as error:
-            text = f"{path / FILE_NAME}: {error.message}"
-            raise ConfigError(text, fix=StudyFile.FIX) from error
+        except (ConfigError, LookupError, TypeError, AttributeError, ValueError) as error:
+            why = getattr(error, "message", f"{type(error).__name__}: {error}")
+            raise DataError(f"{path / FILE_NAME}: {why}", fix=StudyFile.FIX) from error
 
     def begin(self) -> None:
         """Write the plan; what an earlier call predicted of runs that are finished now is kept."""
@@ -132,9 +132,10 @@ class StudyFolder:
 
     def _row(self, row: PlannedRun) -> StudyRow:
         run, noted = self.run_of(row), self.noted(row)
-        baseline = noted.get("baseline")
-        status, result, error = "failed", None, None
+        status, result, error, baseline = "failed", None, None, None
         try:
+            if check := noted.get("baseline"):
+                baseline = BaselineCheck.from_dict(check)
             status = run.status
             if status == "finished":
                 result = run.result()
@@ -151,7 +152,7 @@ class StudyFolder:
             status=status,
             result=result,
             error=error,
-            baseline=BaselineCheck.from_dict(baseline) if baseline else None,
+            baseline=baseline,
         )
 
 
