@@ -245,7 +245,7 @@ def test_the_printed_error_names_its_kind_and_fix(kind: type[NbhelpersError]) ->
 
 
 class _FakeRun:
-    path = Path("runs/clones-x")
+    path, typed = Path("runs/clones-x"), "clones-x"
     status = "running"
 
     def __repr__(self) -> str:
@@ -273,8 +273,8 @@ def test_train_detached_says_how_to_follow_and_stop(
     arguments = ("train", "clones", "--preset", "smoke", "-o", "epochs=1", "--fresh", "--detach")
     assert _run(monkeypatch, *arguments) == 0
     said = capsys.readouterr().out
-    assert "nbhelpers follow runs/clones-x" in said
-    assert "nbhelpers stop runs/clones-x" in said
+    assert "nbhelpers follow clones-x" in said
+    assert "nbhelpers stop clones-x" in said
     assert launched[0]["preset"].settings.epochs == 1
     assert launched[0]["fresh"] is True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import pytest
 import typer.main
 
 from nbhelpers.cli import app
-from nbhelpers.errors import ConfigError
+from nbhelpers.errors import ConfigError, JobFailed
 from nbhelpers.presets.checks import type_errors, type_problems
 from nbhelpers.presets.foreign import NAMES, answer
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.presets.parameters import parse_overrides, parse_value
 from nbhelpers.presets.rules import OF_EVERY_JOB, Rule
+from nbhelpers.runs.run import Run, open_run
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nbhelpers"
 HOLE = "\0"  # what is computed in a text
@@ -83,7 +85,7 @@ def source_fixes() -> tuple[list[tuple[str, str]], set[str]]:
 
 def faults(text: str, arguments: set[str]) -> Iterator[str]:
     """What a fix names that does not exist, or cannot be typed like that."""
-    for match in re.finditer(r"\bnbhelpers ([a-z][a-z-]*)([^;,:()\n]*)", text):
+    for match in re.finditer(r"(?<![\w=])nbhelpers ([a-z][a-z-]*)([^;,:()\n]*)", text):
         command, rest = match.groups()
         if command in ("there", "that"):  # the package itself
             continue
@@ -244,6 +246,12 @@ BROKEN: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         {"test_share": 0.3},
     ),
     ("finetune", {"pretrain_steps": 5}, "set pretrain_steps to 0", {"pretrain_steps": 0}),
+    (
+        "finetune",
+        {"engine": "trl", "loss": "chunked"},
+        "set engine=nbhelpers",
+        {"engine": "nbhelpers"},
+    ),
     ("finetune", {"attention": "sdpa"}, "write auto, eager or flex", {"attention": "eager"}),
     ("finetune", {"padding": "fixed"}, "padding: dynamic", {"padding": "dynamic"}),
     (
@@ -393,3 +401,18 @@ def test_following_the_fix_of_a_command_ends_its_error(
     assert words in error.partition("Fix: ")[2], error
     first = error.splitlines()[0]
     assert first not in text_of(then)
+
+
+@pytest.mark.parametrize("folder", ["runs", "my runs"])
+def test_a_run_is_named_as_a_shell_finds_it(folder: str, monkeypatch: Any, tmp_path: Path) -> None:
+    """By its id in the usual folder, else by its path; and its command says where it lies."""
+    monkeypatch.chdir(tmp_path)
+    run = Run(Path(folder) / "clones-x")
+    run.path.mkdir(parents=True)
+    run.record_path.write_text('{"run_id": "clones-x", "command": "nbhelpers train clones"}')
+    with pytest.raises(JobFailed) as caught:
+        run.result()
+    words = shlex.split(caught.value.fix.partition(": ")[2])
+    assert words[:3] == ["nbhelpers", "train", "clones"]
+    place = words[words.index("--run-dir") + 1] if "--run-dir" in words else "runs"
+    assert open_run("clones-x", place) == open_run(shlex.split(run.typed)[0]) == run

@@ -35,6 +35,7 @@ from nbhelpers.jobs.measure_phases import (
     phase_rows,
     told_phases,
 )
+from nbhelpers.plan import split_batch
 from nbhelpers.reports.writing import report
 from nbhelpers.runs.run import Run
 
@@ -281,6 +282,29 @@ def test_running_out_of_memory_names_the_phase_and_the_step(monkeypatch):
     assert "in the phase load." in worker._out_of_memory(run, "").message
     HERE.enter("")
     assert worker._out_of_memory(run, "").message.startswith("Out of memory. Predicted")
+
+
+@pytest.mark.parametrize(
+    ("size", "total", "world_size", "is_checkpointed", "words"),
+    [
+        (8, 64, 2, False, "set per_device_train_batch_size=4:"),
+        (5, 15, 1, True, "set per_device_train_batch_size=1:"),
+        (6, 24, 2, False, "set per_device_train_batch_size=3:"),
+        (1, 8, 1, False, "set gradient_checkpointing=true"),
+        (1, 8, 1, True, "set a shorter seq_len"),
+    ],
+)
+def test_what_is_advised_without_memory_splits_evenly_and_is_new(
+    size: int, total: int, world_size: int, is_checkpointed: bool, words: str
+) -> None:
+    facts = {"plan": {"per_device_train_batch_size": size, "global_batch_size": total}}
+    facts["plan"]["world_size"] = world_size
+    facts |= {"budget": None}
+    facts |= {"preset": {"settings": {"gradient_checkpointing": is_checkpointed}}}
+    fix = worker._out_of_memory(SimpleNamespace(read_json=lambda: facts), "").fix
+    assert fix.startswith(words)
+    if size > 1:
+        split_batch(total, int(fix.partition("=")[2].partition(":")[0]), world_size)
 
 
 def test_the_report_shows_the_phases_and_old_results_still_read(tmp_path):

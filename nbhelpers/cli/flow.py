@@ -61,8 +61,8 @@ def train(
     run = launch(asked.preset, asked.plan, asked.budget, **options)
     if not detach:
         return watch(run)
-    typer.echo(f"{run!r} goes on by itself. To watch it: nbhelpers follow {run.path}")
-    typer.echo(f"To stop it: nbhelpers stop {run.path}")
+    typer.echo(f"{run!r} goes on by itself. To watch it: nbhelpers follow {run.typed}")
+    typer.echo(f"To stop it: nbhelpers stop {run.typed}")
 
 
 def follow(run: RunName, run_dir: RunDir = RUNS) -> None:
@@ -237,7 +237,7 @@ def _preset_of(run: Run, job: str) -> Preset:
     if preset.job != job:
         raise ConfigError(
             f"{run.id} is a run of the job {preset.job}, not of {job}.",
-            fix=f"write: nbhelpers evaluate {preset.job} --run {run.id}",
+            fix=f"write: nbhelpers evaluate {preset.job} --run {run.typed}",
         )
     return preset
 
@@ -371,7 +371,7 @@ def export_launcher(
 def _show_launcher(launcher: NodeLauncher, slurm: Path | None, options: list[str]) -> None:
     """Print the lines of all nodes, or write their SLURM script."""
     if launcher.run.status == "finished":
-        typer.echo(f"Its report: nbhelpers report {launcher.run.path}")
+        typer.echo(f"Its report: nbhelpers report {launcher.run.typed}")
     elif slurm is None:
         typer.echo(launcher.text())
     elif str(slurm) == "-":
@@ -380,4 +380,4 @@ def _show_launcher(launcher: NodeLauncher, slurm: Path | None, options: list[str
         launcher.write_slurm(slurm, options)
         typer.echo(launcher.head())
         typer.echo(f"Submit: sbatch {slurm}")
-        typer.echo(f"Watch: nbhelpers follow {launcher.run.path}")
+        typer.echo(f"Watch: nbhelpers follow {launcher.run.typed}")

@@ -36,7 +36,7 @@ from nbhelpers.hardware.detection import Hardware
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.jobs import JOBS
-from nbhelpers.presets.preset import Preset
+from nbhelpers.presets.preset import Preset, shared_size
 from nbhelpers.runs.events import EventWriter, phase_seconds, read_events
 from nbhelpers.runs.run import Run, redirect_output
 from nbhelpers.runs.unsupervised import attend
@@ -302,12 +302,15 @@ def _out_of_memory(run: Run, text: str) -> OutOfMemory:
     facts: dict[str, Any] = run.read_json()
     plan, budget = facts["plan"], facts["budget"]
     size = plan["per_device_train_batch_size"]
-    fix = (
-        f"set per_device_train_batch_size={size // 2}: accumulation doubles, the global batch of "
-        f"{plan['global_batch_size']} stays; --resume (resume=True) goes on from a checkpoint"
-        if size > 1
-        else "set gradient_checkpointing=true or a shorter seq_len"
-    )
+    total, settings = plan["global_batch_size"], (facts.get("preset") or {}).get("settings") or {}
+    if size > 1:
+        smaller = shared_size(total, size // 2, plan.get("world_size") or 1) or size // 2
+        fix = f"set per_device_train_batch_size={smaller}: the global batch of {total} stays, by "
+        fix += "accumulation; --resume (resume=True) goes on from a checkpoint"
+    elif settings.get("gradient_checkpointing"):
+        fix = "set a shorter seq_len"
+    else:
+        fix = "set gradient_checkpointing=true or a shorter seq_len"
     predicted = (budget or {}).get("total_bytes")
     memory_text = f" Predicted need: {predicted / 2**30:.2f} GiB." if predicted else ""
     where, measured = _where()

@@ -5,7 +5,6 @@ Following only reads the run folder: it can begin late, end early and happen twi
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from pathlib import Path
@@ -91,9 +90,8 @@ def outcome(run: Run) -> RunResult:
             fix=_RESUME,
             details=_log_end(run, 0),
         )
-    raise JobFailed(
-        f"{run.id} has not ended (status: {status}).", fix=f"Follow it: nbhelpers follow {run.id}"
-    )
+    fix = f"Follow it: nbhelpers follow {run.typed}"
+    raise JobFailed(f"{run.id} has not ended (status: {status}).", fix=fix)
 
 
 def _expected_s(record: dict[str, Any]) -> float | None:
@@ -153,7 +151,7 @@ class _Watch:
         self.view.note(
             f"Warning: no news from the worker for {self.quiet_s:.0f} s, in the phase "
             f"'{self.progress.phase}'. It may hang; its log is {self.run.log_path(0)}. "
-            f"run.stop(), or in a shell nbhelpers stop {self.run.id}, ends it."
+            f"run.stop(), or in a shell nbhelpers stop {self.run.typed}, ends it."
         )
 
 
@@ -161,14 +159,15 @@ def _how_to_go_on(run: Run) -> str:
     path = str(run.path)
     return (
         f"Stopped following; {run.id} goes on.\n"
-        f"Re-attach: follow(open_run({path!r}))   or: nbhelpers follow {shlex.quote(path)}\n"
-        f"Stop it:   open_run({path!r}).stop()   or: nbhelpers stop {shlex.quote(path)}"
+        f"Re-attach: follow(open_run({path!r}))   or: nbhelpers follow {run.typed}\n"
+        f"Stop it:   open_run({path!r}).stop()   or: nbhelpers stop {run.typed}"
     )
 
 
 def _time_over(run: Run, timeout_s: float, *, stop: bool) -> NoReturn:
     state = f"it was stopped (status: {run.stop()})" if stop else "it goes on"
-    fix = _RESUME if stop else f"Follow it again, or stop it: run.stop(), nbhelpers stop {run.id}"
+    way = f"Follow it again, or stop it: run.stop(), nbhelpers stop {run.typed}"
+    fix = _RESUME if stop else way
     raise Killed(f"The time limit of {timeout_s:g} s is over for {run.id}; {state}.", fix=fix)
 
 

@@ -152,8 +152,8 @@ class NodeLauncher:
         lines.append(f"Node 0 is {self.main_address}; the others reach it at port {port}.")
         for rank in range(self.num_nodes):
             lines += ["", f"# on node {rank}", self.line(rank)]
-        path = shlex.quote(str(self.run.path))
-        watch = f"Watch: nbhelpers follow {path}   Stop: nbhelpers stop {path}"
+        run = self.run.typed
+        watch = f"Watch: nbhelpers follow {run}   Stop: nbhelpers stop {run}"
         return "\n".join([*lines, "", watch, "The same lines again continue a run that ended."])
 
     def slurm(self, options: Sequence[str] = ()) -> str:
@@ -374,7 +374,7 @@ def _write_folder(
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / ".lock"):
             if run.path.exists() and run.is_running:
-                fix = f"follow it (nbhelpers follow {run.path}), or stop it first"
+                fix = f"follow it (nbhelpers follow {run.typed}), or stop it first"
                 raise LaunchError(f"{run.id} is running.", fix=fix)
             if reuse(run, fresh=fresh):
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -155,6 +156,24 @@ class Run:
     def id(self) -> str:
         """The folder's name."""
         return self.path.name
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether it lies where the shell's commands look by themselves."""
+        return self.path.parent == Path("runs").absolute()
+
+    @property
+    def typed(self) -> str:
+        """The run as a shell's command takes it: its id in the usual folder, else its path."""
+        return self.id if self._is_near else shlex.quote(str(self.path))
+
+    def command_again(self) -> str:
+        """Return the shell's command that continues the run, or says what does."""
+        command = (self.record or {}).get("command")
+        if not command:
+            return "launch the same configuration"
+        is_whole = self._is_near or "--run-dir" in command
+        return command if is_whole else f"{command} --run-dir {shlex.quote(str(self.path.parent))}"
 
     @property
     def record_path(self) -> Path:
@@ -309,10 +328,9 @@ class Run:
             return RunResult.from_path(self.path)
         errors = self.final_events("error")
         why = f" Its last error: {errors[-1].get('message', '')}" if errors else ""
-        fix = f"Follow it: nbhelpers follow {self.id}"
+        fix = f"Follow it: nbhelpers follow {self.typed}"
         if self.status != "running":
-            again = (self.record or {}).get("command") or "launch the same configuration"
-            fix = f"To continue it: {again}"
+            fix = f"To continue it: {self.command_again()}"
         kind = Stopped if self.status == "stopped" else JobFailed
         raise kind(f"{self.id} ({self.status}) holds no result.{why}", fix=fix)
 

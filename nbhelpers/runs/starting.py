@@ -215,7 +215,7 @@ def reuse(run: Run, *, fresh: bool) -> bool:
     status = run.status
     if status == "running":
         if fresh:
-            fix = f"Stop it first: run.stop(), or: nbhelpers stop {shlex.quote(str(run.path))}"
+            fix = f"Stop it first: run.stop(), or: nbhelpers stop {run.typed}"
             raise LaunchError(f"{run.id} is running, so it cannot be started anew.", fix=fix)
         _say(f"{run.id} is running already: re-attached.")
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -230,7 +229,7 @@ def run_study(
         folder.begin()
     tell_runner(folder.path)
     if fresh and (busy := folder.running()):
-        fix = f"Stop it first: nbhelpers stop {shlex.quote(str(folder.run_of(busy).path))}"
+        fix = f"Stop it first: nbhelpers stop {folder.run_of(busy).typed}"
         raise LaunchError(f"{busy.name} is running, so the study cannot start anew.", fix=fix)
     driver = _Driver(
         folder,
@@ -359,7 +358,7 @@ class _Driver:
         try:
             self.write_page(run, show=False)
         except Exception as error:  # the scores are safe, and the page can be made again
-            fix = f"nbhelpers report {run.id}"
+            fix = f"nbhelpers report {run.typed}"
             self.say(f"Warning: the report of {row.name} was not written ({error}). Try: {fix}")
 
     def start(self, row: PlannedRun) -> bool:

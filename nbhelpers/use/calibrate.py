@@ -114,7 +114,7 @@ def _distinct(files: list[CodeFile], form: str) -> list[CodeFile]:
 
 
 FORMAT = 1
-_AGAIN = "write it again: nbhelpers calibrate"
+_AGAIN = "write it again: nbhelpers calibrate --humans FOLDER --model RUN"
 MAX_FPR = 0.2  # a promise of more protects nobody
 
 

@@ -23,7 +23,7 @@ from nbhelpers.presets.catalog import TEMPLATES
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.preset import Preset
 from nbhelpers.presets.schema import FinetuneSettings
-from nbhelpers.runs.run import RESULT_NAME, open_run
+from nbhelpers.runs.run import RESULT_NAME, Run, open_run
 
 # ------------------------------------------------------------------------------------------------
 # Something that can be loaded: an adapter or model of the job finetune, or a detector.
@@ -305,8 +305,8 @@ def require_checkpoint(run: Path) -> Path:
             return run / "checkpoints" / name
     if record.preset.settings.get("method") == "base":
         text = f"{run.name} has no adapter: method=base scores the model as it is."
-        raise ConfigError(text, fix=f"read its scores: nbhelpers report {run.name}")
-    fix = f"train it, or wait for it: {record.command or 'launch it again'}"
+        raise ConfigError(text, fix=f"read its scores: nbhelpers report {Run(run).typed}")
+    fix = f"train it, or wait for it: {Run(run).command_again()}"
     raise ConfigError(f"{run.name} has no checkpoint yet.", fix=fix)
 
 
