@@ -35,10 +35,16 @@ ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["toy_job", "golden"]
 
 
+# The files that take longest; what comes last should be short.
+LONGEST = ("test_golden", "test_finetune_notebook", "test_demo_flow", "test_contract")
+LONGEST += ("test_detector_notebook", "test_nodes", "test_study_runs", "test_use", "test_export")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put slow files first: two processes that share the files then end together."""
+    """Put long files first: two processes that share the files then end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    rank = {name: at for at, name in enumerate(LONGEST, start=-len(LONGEST))}
+    items.sort(key=lambda item: rank.get(item.path.stem, item.path not in slow))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A small detector training in one or several processes, for tests: `detector_probe.py CONFIGS`.
+"""A small detector training in one or several processes, for tests.
 
 It uses the job's own loop, task and model on made-up programs. What it writes: the final weights,
 and where asked the gradients of one optimizer step.
@@ -7,7 +7,6 @@ and where asked the gradients of one optimizer step.
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,8 +140,3 @@ def main(config: dict[str, Any]) -> None:
     if trainer.accelerator.is_main_process:
         save_file({k: v.contiguous() for k, v in tensors.items()}, out)
         out.with_suffix(".json").write_text(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    for given in json.loads(Path(sys.argv[1]).read_text()):
-        main(given)

@@ -1,4 +1,4 @@
-"""Small trainings of adapters, in this process or in several: `finetune_probe.py CONFIGS.json`.
+"""Small trainings of adapters, in this process or in several.
 
 They use the job's own loop, batches, loss and order on a tiny Gemma 2 with made-up samples.
 """
@@ -6,7 +6,6 @@ They use the job's own loop, batches, loss and order on a tiny Gemma 2 with made
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,7 +244,3 @@ def main(configs: list[dict[str, Any]], out: Path) -> None:
         )
     if found.trainer.accelerator.is_main_process:
         out.write_text(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

@@ -16,6 +16,7 @@ from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.runs.events import EventWriter, tail
 from nbhelpers.runs.run import Run, write_json
 from nbhelpers.runs.starting import run_record, write_record
+from tests.ranks import in_ranks
 
 SMALL = {"pretrain_steps": 0, "epochs": 2, "logging_steps": 1, "save_steps": 1}
 SMALL |= {"save_total_limit": 3, "bootstrap_samples": 100}
@@ -88,6 +89,18 @@ def work_here(run: Run, wants_stop: Callable[[], bool] = lambda: False) -> dict[
 
     with EventWriter(run.path, 0) as writer:
         work(run, writer, wants_stop)
+    return result(run)
+
+
+def work_in_ranks(run: Run) -> dict[str, Any]:
+    """Do the job of a run folder in as many processes as were planned."""
+    from nbhelpers.jobs.worker import work
+
+    def work_as_rank() -> None:
+        with EventWriter(run.path, int(os.environ["RANK"])) as writer:
+            work(run, writer, lambda: False)
+
+    in_ranks(run.read_json()["plan"]["world_size"], work_as_rank)
     return result(run)
 
 

@@ -1,4 +1,4 @@
-"""One rank of two whose views of a shared folder differ: `shared_view_probe.py FOLDER WHAT...`.
+"""One rank of two whose views of a shared folder differ.
 
 Rank 1 sees `FOLDER/late`, where what rank 0 wrote to `FOLDER/true` shows up late, or never.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
@@ -81,8 +80,3 @@ def main(folder: Path, what: str) -> None:
     facts = {"step": step, "weight": float(model.weight), "error": error}
     facts["seconds"] = time.monotonic() - began
     (folder / f"rank{rank}.json").write_text(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    for what in sys.argv[2:]:
-        main(Path(sys.argv[1]) / what, what)

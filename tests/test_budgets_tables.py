@@ -27,6 +27,7 @@ from nbhelpers.hardware.detection import Hardware  # noqa: E402
 from nbhelpers.plan import BatchPlan  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
 def test_every_preset_is_there_for_every_card_under_the_key_it_has_today(job: str) -> None:
     assert problems(job) == []

@@ -241,10 +241,10 @@ def test_a_resampled_bleu_is_the_bleu_of_the_resampled_texts() -> None:
 def test_a_thousand_resamples_of_500_rows_take_less_than_two_seconds() -> None:
     rows = generation.Generated(rows_of(500, seed=7))
     counts = [rows.counts(metric) for metric in ("bleu", "chrf")]
-    start = time.perf_counter()
+    start = time.process_time()
     for each in counts:
         interval(each.score(resampled_sums(each.rows, 1000, 0)))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_row_without_answer_is_named() -> None:

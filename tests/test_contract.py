@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import os
 import signal
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import nbhelpers as nb
 from nbhelpers.errors import Stopped
@@ -35,6 +37,7 @@ from tests.job_runs import (
     result,
     stop_at,
     work_here,
+    work_in_ranks,
 )
 
 pytestmark = [
@@ -232,6 +235,21 @@ def test_damaged_checkpoints_are_passed_over_with_a_warning(
     assert_same(run, whole)
 
 
+def test_an_adapter_s_checkpoint_says_what_it_belongs_to(undisturbed: Any) -> None:
+    run = undisturbed("lora")
+    folder, found = last_checkpoint(run), result(run)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "smoke" and config["r"] == 4
+    assert config["inference_mode"] is True and not ck.verify(folder)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
+    assert all(bool(t.any()) for name, t in tensors.items() if "lora_B" in name)
+    adapter, base = found["adapter"], found["model"]["parameters"]
+    weights = found["memory"]["predicted_lines"][0]
+    assert weights["name"] == "weights" and weights["note"].startswith(f"{base:,} parameters")
+    assert adapter["total_parameters"] == base + adapter["trainable_parameters"]
+
+
 UNDROPPED = {"clones": {"dropout": 0.0}, "detector": {}, "finetune": {"lora_dropout": 0.0}}
 
 
@@ -251,16 +269,26 @@ def test_how_a_global_batch_is_split_changes_nothing_that_is_learned(
 
 
 @each_job
-def test_an_evaluation_of_a_finished_run_scores_as_the_run_did(
+def test_two_processes_score_a_finished_run_to_the_same_files(
     job: str, tmp_path: Path, undisturbed: Any
 ) -> None:
     name = next(name for name, (other, _) in VARIANTS.items() if other == job)
     whole = undisturbed(name)
-    changes = VARIANTS[name][1]
-    run = prepare(job, tmp_path / "runs", mode="evaluate", checkpoint=whole.path, **changes)
-    scored = work_here(run)
-    assert scored["mode"] == "evaluate" and scored["scores"] == result(whole)["scores"]
+    changes = {"mode": "evaluate", "checkpoint": whole.path, "num_gpus": 2} | VARIANTS[name][1]
+    run = prepare(job, tmp_path / "runs", **changes)
+    scored, wanted = work_in_ranks(run), result(whole)
+    assert scored["mode"] == "evaluate" and scored["scores"] == wanted["scores"]
     assert scored["training"]["optimizer_steps"] == 0 and not events(run, "step")
+    assert len(events(run, "start")) == scored["plan"]["world_size"] == 2
+    kinds = ("predictions.*", "generations.*")
+    written = [path for kind in kinds for path in whole.path.glob(kind)]
+    assert written
+    for path in written:
+        assert (run.path / path.name).read_bytes() == path.read_bytes()
+    if job == "finetune":
+        adapter, trained = scored["adapter"], wanted["adapter"]
+        assert adapter.pop("check")["zero_b"] == 0 and scored["checkpoint"] == str(whole.path)
+        assert adapter == trained | {"target_modules": sorted(trained["target_modules"])}
 
 
 @each_job

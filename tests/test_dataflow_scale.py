@@ -32,9 +32,9 @@ def nested(opening: str, core: str, closing: str, depth: int = DEPTH) -> str:
 
 
 def within(seconds: float, code: str, language: str) -> DataFlow:
-    began = time.perf_counter()
+    began = time.process_time()
     flow = extract_dataflow(code, language)
-    assert time.perf_counter() - began < seconds
+    assert time.process_time() - began < seconds
     assert flow.problem == "" and flow.edges
     return flow
 
@@ -106,10 +106,10 @@ def test_every_outcome_of_a_long_else_if_is_possible_after_it() -> None:
     ],
 )
 def test_a_graph_that_grows_with_the_square_is_refused_beyond_the_bound(body: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(DataFlowUnavailable, match="more than 8,000,000 edges"):
         extract_dataflow(method(body), "java")
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
 
 
 def test_a_deep_tree_needs_no_recursion() -> None:

@@ -12,13 +12,12 @@ import pytest
 import torch
 from detector_probe import made_up_inputs, make_trainer
 from detector_probe import main as play_probe
-from torchrun import torchrun
+from ranks import in_ranks
 
 from nbhelpers.errors import JobFailed
 from nbhelpers.jobs.detector_task import number_tasks, task_order
 from nbhelpers.jobs.models.contrastive import anchors, cached_gradient, contrastive_losses
 
-PROBE = Path(__file__).with_name("detector_probe.py")
 SETTINGS = {
     "seed": 3,
     "epochs": 2,
@@ -69,9 +68,8 @@ def in_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
         "2x3x2": config(per_device=3, **WEIGHTS),
     }
     outs = {name: folder / f"{name}.safetensors" for name in configs}
-    file = folder / "configs.json"
-    file.write_text(json.dumps([given | {"out": str(outs[n])} for n, given in configs.items()]))
-    torchrun(PROBE, 2, file)
+    played = [given | {"out": str(outs[name])} for name, given in configs.items()]
+    in_ranks(2, lambda: [play_probe(each) for each in played])
     return {name: read(out) for name, out in outs.items()}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from causal_tiny import tiny_table
-from torchrun import torchrun
+from ranks import in_ranks
 
 from nbhelpers.data.instructions import Sample
 from nbhelpers.errors import NonFinite
@@ -74,10 +73,8 @@ def whole() -> probe.Probed:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What two processes find, for each of `TWO`; and their answers."""
-    folder = tmp_path_factory.mktemp("two")
-    configs, out = folder / "configs.json", folder / "out.json"
-    configs.write_text(json.dumps([{"prompts": PROMPTS}, *TWO.values()]))
-    torchrun(Path(probe.__file__), 2, configs, out)
+    out = tmp_path_factory.mktemp("two") / "out.json"
+    in_ranks(2, lambda: probe.main([{"prompts": PROMPTS}, *TWO.values()], out))
     answers, *found = json.loads(out.read_text())
     return {"answers": answers} | dict(zip(TWO, found, strict=True))
 

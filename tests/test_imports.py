@@ -60,6 +60,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = nb.lunch
 
 
+@pytest.mark.slow
 def test_no_import_of_the_checkout_runs_up_and_there_is_no_circle() -> None:
     assert lint_code.problems() == []
 

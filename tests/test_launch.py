@@ -24,6 +24,7 @@ from nbhelpers.hardware.machine import find_owner
 from nbhelpers.runs import starting
 from nbhelpers.runs.run import Run, list_runs, open_run
 
+pytestmark = pytest.mark.slow  # each test starts processes
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
 
 

@@ -1,4 +1,7 @@
-"""Promise: a run that is killed, stopped or re-evaluated gives what an undisturbed one gives."""
+"""Promise: a launched run is stopped and goes on; a checkpoint, also of the old script, is scored.
+
+What a killed run gives stands in test_contract.py, of two processes in test_nodes.py.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +17,12 @@ from safetensors.torch import load_file
 
 import nbhelpers as nb
 from nbhelpers.data import load_clone_data
-from nbhelpers.errors import Killed, Stopped
+from nbhelpers.errors import Stopped
 from nbhelpers.metrics.predictions import read_predictions
-from nbhelpers.presets.preset import Preset
 from nbhelpers.runs.run import Run
-from tests.job_runs import finish, kill_rank, learned, prepare, start, wait_for_step, work_here
+from tests.job_runs import finish, prepare, start, wait_for_step, work_here
 
 pytestmark = pytest.mark.slow
-
-
-def lines(run: Run) -> list[str]:
-    return run.predictions_path.read_text().splitlines()
-
-
-def test_a_launched_run_of_two_processes_that_is_killed_ends_bit_equal(tmp_path: Path) -> None:
-    """What one process does when it is killed, stands in test_contract.py, for all jobs."""
-    whole = start("clones", tmp_path / "whole", num_gpus=2)
-    expected = finish(whole)
-    broken = start("clones", tmp_path / "broken", num_gpus=2)
-    wait_for_step(broken, 3)
-    kill_rank(broken, rank=1)
-    with pytest.raises(Killed):
-        nb.follow(broken, timeout_s=300)
-    broken = start("clones", tmp_path / "broken", num_gpus=2)
-    ended = finish(broken)
-    assert ended["training"]["resumed_from"] is not None
-    assert learned(broken) == learned(whole)
-    assert ended["scores"] == expected["scores"]
-    assert ended["training"]["history"] == expected["training"]["history"]
 
 
 def test_a_stopped_run_is_resumed_and_a_finished_one_is_found_again(tmp_path: Path):
@@ -80,31 +61,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = prepare("clones", tmp_path_factory.mktemp("trained") / "runs")
     work_here(run)
     return run
-
-
-def test_two_processes_evaluate_to_the_same_file_as_one(trained: Run, tmp_path: Path):
-    expected = lines(trained)
-    rows = [line for line in expected if '"split": "test"' in line]
-    assert [f'"row": {i},' in row for i, row in enumerate(rows)] == [True] * len(rows)
-    run = evaluate(trained, trained.path, tmp_path / "two", num_gpus=2)
-    finish(run)
-    assert lines(run) == expected
-    texts = [(of.path / "predictions.txt").read_text() for of in (run, trained)]
-    assert texts[0] == texts[1]
-
-
-def evaluate(trained: Run, checkpoint: Path, run_dir: Path, **changes: object) -> Run:
-    hardware = nb.detect_hardware()
-    preset = Preset.from_dict(trained.record["preset"]).override(**changes)
-    return nb.launch(
-        preset,
-        nb.plan_batch(preset, hardware),
-        None,
-        hardware=hardware,
-        run_dir=run_dir,
-        job_mode="evaluate",
-        checkpoint=checkpoint,
-    )
 
 
 def test_a_checkpoint_folder_evaluates_on_its_own(trained: Run, tmp_path: Path):

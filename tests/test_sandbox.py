@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import sandbox_bench
+from fake_launch import wait_for
 from sandbox_bench import MIB, TIGHT
 
 from nbhelpers.errors import ConfigError, Stopped
@@ -165,60 +166,53 @@ def test_order_is_kept_and_progress_told() -> None:
     assert run_programs([]) == []
 
 
-def living() -> list[int]:
-    """Supervisors and programs of this test process that still live."""
-    found = []
+def living(workplace: Path) -> list[int]:
+    """Supervisors and programs of this test that still live; the supervisor comes first."""
+    found, home = [], f"HOME={workplace}/".encode()
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and b"sandbox/child.py" in (entry / "cmdline").read_bytes():
+            is_ours = b"sandbox/child.py" in (entry / "cmdline").read_bytes()
+            if is_ours and home in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return sorted(found)
 
 
-def await_end(before: set[int], limit_s: float = 3.0) -> set[int]:
-    deadline = time.monotonic() + limit_s
-    while (left := set(living()) - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
+def await_end(workplace: Path) -> None:
+    wait_for(lambda: not living(workplace), 10)
 
 
-def test_a_stop_ends_the_running_programs_and_leaves_nothing() -> None:
-    before, started = set(living()), time.monotonic()
+def test_a_stop_ends_the_running_programs_and_leaves_nothing(workplace: Path) -> None:
+    started = time.monotonic()
     with pytest.raises(Stopped, match="after 0 of 9 programs"):
-        run_programs(["while True: pass"] * 9, workers=2, stop=lambda: True, timeout_s=30)
-    assert time.monotonic() - started < 3
-    assert await_end(before) == set()
+        run_programs(["while True: pass"] * 9, workers=2, stop=lambda: True, timeout_s=300)
+    assert time.monotonic() - started < 100
+    await_end(workplace)
 
 
-def test_an_error_in_the_report_ends_the_programs_too() -> None:
-    before = set(living())
+def test_an_error_in_the_report_ends_the_programs_too(workplace: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        run_programs(["x = 1", "while True: pass"], report=lambda a, b: 1 / 0, timeout_s=30)
-    assert await_end(before) == set()
+        run_programs(["x = 1", "while True: pass"], report=lambda a, b: 1 / 0, timeout_s=300)
+    await_end(workplace)
 
 
 @pytest.mark.parametrize("victim", ["worker", "supervisor"])
 def test_when_its_worker_or_supervisor_is_killed_the_program_ends(
     victim: str, workplace: Path
 ) -> None:
-    before = set(living())
     code = (
         "import tempfile; from nbhelpers.jobs.sandbox.running import run_program\n"
         f"tempfile.tempdir = {str(workplace)!r}\n"
-        "print(run_program('while True: pass', timeout_s=30).status)"
+        'program = \'open("here", "w").close()\\nwhile True: pass\'\n'
+        "print(run_program(program, timeout_s=300).status)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 10
-    while len(found := set(living()) - before) < 2 or not list(workplace.glob("nbhelpers-*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.2)
-    os.kill(process.pid if victim == "worker" else min(set(living()) - before), signal.SIGKILL)
-    out, _ = process.communicate(timeout=10)
+    wait_for(lambda: list(workplace.glob("nbhelpers-*/here")))  # it runs
+    os.kill(process.pid if victim == "worker" else living(workplace)[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=100)
     assert out.strip() == ("" if victim == "worker" else "killed")
-    assert await_end(before) == set(), found
+    await_end(workplace)
 
 
 def cpu_s() -> float:

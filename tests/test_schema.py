@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ NOT_USE = {
 }
 
 
+@functools.cache
 def read_attributes() -> set[str]:
     """Names that the code reads from an object, as `settings.name` or `"name"` of a mapping."""
     found: set[str] = set()

@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 from contexts import make_context
-from torchrun import torchrun
+from ranks import in_ranks
 
 from nbhelpers.common.files import save_in_cache
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import training
-from tests.shared_view_probe import DELAY_S, save
-
-PROBE = Path(__file__).with_name("shared_view_probe.py")
-
+from tests.shared_view_probe import DELAY_S, main, save
 
 CASES = ("resume", "best", "start", "never")
 
@@ -28,7 +25,7 @@ CASES = ("resume", "best", "start", "never")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What each of two ranks got in each case; both started once."""
     folder = tmp_path_factory.mktemp("views")
-    torchrun(PROBE, 2, folder, *CASES)
+    in_ranks(2, lambda: [main(folder / what, what) for what in CASES])
     return {
         what: [json.loads((folder / what / f"rank{rank}.json").read_text()) for rank in (0, 1)]
         for what in CASES

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 import training_probe
+from ranks import in_ranks
 from safetensors.numpy import load_file
-from torchrun import torchrun
 
-PROBE = Path(training_probe.__file__)
 SETTINGS = {
     "seed": 3,
     "epochs": 2,
@@ -36,7 +35,7 @@ CASES = [  # family, optimizer, precision, limit
     ("gpt2", "adamw", "float64", 1e-10),
     ("graph", "adamw", "float64", 1e-10),
 ]
-SPLITS = {"1x8x1": (1, 8), "1x4x2": (1, 4), "2x4x1": (2, 4), "2x2x2": (2, 2), "3x2x2": (3, 2)}
+SPLITS = {"1x8x1": (1, 8), "1x4x2": (1, 4), "2x2x2": (2, 2), "3x2x2": (3, 2)}
 
 
 Played = tuple[dict[str, np.ndarray], dict[str, Any]]  # weights, facts
@@ -69,8 +68,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str
                 training_probe.main(one)
             torch.set_default_dtype(torch.float32)
         else:
-            (folder / "configs.json").write_text(json.dumps(configs))
-            torchrun(PROBE, world, folder / "configs.json")
+            in_ranks(world, lambda configs=configs: [training_probe.main(one) for one in configs])
         for (case, name), one in zip(keys, configs, strict=True):
             out = Path(one["out"])
             results[*case[:2], name] = (

@@ -121,7 +121,7 @@ def test_an_interrupt_stops_a_long_answer_and_the_model_goes_on(model: LoadedMod
     with pytest.raises(KeyboardInterrupt):
         model.ask(["Go on."] * 300, temperature=5.0, seed=3, max_new_tokens=3900)
     timer.join()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # the whole answer takes many minutes
     assert model.ask("Add.") and model.child is child and child is not None and child.is_alive
     with pytest.raises(Killed, match=r"timeout_s=0\.5"):
         model.ask(["Go on."] * 300, temperature=5.0, seed=3, timeout_s=0.5, max_new_tokens=3900)

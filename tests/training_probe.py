@@ -1,4 +1,4 @@
-"""A small training run in one or several processes, for tests: `training_probe.py CONFIGS.json`.
+"""A small training run in one or several processes, for tests.
 
 It uses the job's own loop, batches and model on made-up functions, and writes the final weights.
 """
@@ -6,7 +6,6 @@ It uses the job's own loop, batches and model on made-up functions, and writes t
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,8 +142,3 @@ def main(config: dict) -> None:
         save_file({k: v.contiguous() for k, v in raw.state_dict().items()}, out)
         facts = {"state": state.to_dict(), "p": given.tolist(), "p_reversed": swapped.tolist()}
         out.with_suffix(".json").write_text(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    for each in json.loads(Path(sys.argv[1]).read_text()):
-        main(each)

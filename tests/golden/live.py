@@ -119,14 +119,11 @@ def live_clones() -> dict[str, Any]:
 
 
 def live_detector() -> dict[str, Any]:
-    """A small run of the detector; it scores and is exported; its notebook on the same run."""
+    """A small run of the detector; it scores, compares and is exported."""
     words = ["train", "detector", "--preset", "smoke", *options(DETECTOR)]
     use = ["detect", "programs", "--model", "@RUN@", "--evidence", "made/sheets"]
-    shown = notebook(
-        "02_detect_ai_code", {"more_settings": json.dumps(DETECTOR)}, "roc_auc>=0.9999"
-    )
     pairs = ["similar", "programs", "--model", "@RUN@"]
-    return live(words, use, pairs, ["export", "@RUN@", "made/detector"], shown)
+    return live(words, use, pairs, ["export", "@RUN@", "made/detector"])
 
 
 def live_finetune() -> dict[str, Any]:
