@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
 from pathlib import Path
 
 import pytest
+
+from nbhelpers.common.processes import collect_garbage_again
 
 for _name, _value in {
     "HF_HUB_OFFLINE": "1",
@@ -30,6 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _BUDGETS = tempfile.TemporaryDirectory(prefix="nbhelpers-budgets-")
 os.environ["NBHELPERS_BUDGETS"] = _BUDGETS.name
 
+gc.disable()  # until all tests are collected: loading torch and its kin makes no garbage
+
 ROOT = Path(__file__).resolve().parent.parent
 # Importing the toy job adds it, which only its own test wants; frozen runs hold no tests.
 collect_ignore = ["toy_job", "golden"]
@@ -45,6 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     rank = {name: at for at, name in enumerate(LONGEST, start=-len(LONGEST))}
     items.sort(key=lambda item: rank.get(item.path.stem, item.path not in slow))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, but not among what is loaded by now."""
+    collect_garbage_again()
 
 
 @pytest.fixture(scope="session")

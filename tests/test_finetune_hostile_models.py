@@ -125,22 +125,3 @@ def test_torn_generations_stop_a_merge_with_their_line(trained: Trained) -> None
     file.write_bytes(file.read_bytes() + b'{"split": "te')
     with pytest.raises(DataError, match=rf"generations\.jsonl, line {lines + 1}: is no JSON"):
         _generated(trained)
-
-
-def test_a_card_that_was_edited_is_not_overwritten(
-    gemma: Path, trained: Trained, tmp_path: Path
-) -> None:
-    from nbhelpers.jobs.export import export_folder
-
-    out = tmp_path / "out"
-    assert export_folder(trained, out=out) == export_folder(trained, out=out)
-    card = out / "README.md"
-    card.write_text(card.read_text() + "Licence: mine.\n")
-    with pytest.raises(ConfigError, match=r"README\.md was changed"):
-        export_folder(trained, out=out)
-    assert card.read_text().endswith("Licence: mine.\n")
-    (tmp_path / "other.part").mkdir()
-    (tmp_path / "other.part" / "notes").write_text("mine")
-    with pytest.raises(ConfigError, match="something else lies there"):
-        export_folder(trained, out=tmp_path / "other")
-    assert (tmp_path / "other.part" / "notes").read_text() == "mine"

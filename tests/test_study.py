@@ -19,7 +19,7 @@ from nbhelpers.budget.time_model import ESTIMATE, MEASURED, SAMPLE_ROWS, SCALED,
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.plan import plan_batch
-from nbhelpers.presets.adapters import VARIED, parse_adapters, parse_seeds
+from nbhelpers.presets.adapters import VARIED, parse_adapters, parse_seeds, parse_variants
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.presets.parameters import parse_assignments
 from nbhelpers.presets.preset import Preset
@@ -61,17 +61,31 @@ def test_adapters_are_read_as_people_write_them(text: Any, found: list[Any]) -> 
         ([16], "did you mean `r16`"),
         ("zzz", "Fix: Write base, r8"),
         ("48", "did you mean `r48`"),
+        (b"r8", "Fix: "),
+        (3.5, "Fix: "),
+        (["r8", None], "Fix: "),
+        ([{"name": "x", "method": ["lora"]}], "Fix: "),
     ],
 )
 def test_a_wrong_adapter_is_an_error_that_says_what_to_write(text: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_adapters(text)
+        parse_variants(text)
 
 
-@pytest.mark.parametrize("seeds", ["3,3", "a", [-1], [True], [1.5], []])
+def test_a_rank_out_of_range_is_not_offered_again() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_adapters("r1025")
+    assert "did you mean" not in error.value.fix
+
+
+SEEDS = ["3,3", "a", [-1], [True], [1.5], [], "²", "9" * 5000, 3.5, float("nan"), b"3", {3: 4}]
+
+
+@pytest.mark.parametrize("seeds", [*SEEDS, object()])
 def test_a_wrong_seed_is_an_error(seeds: Any) -> None:
-    with pytest.raises(ConfigError, match="seed"):
+    with pytest.raises(ConfigError, match="seed") as error:
         parse_seeds(seeds)
+    assert error.value.fix
 
 
 def planned(adapters: Any, tmp_path: Path, hardware: Any = None, **options: Any) -> Study:
@@ -130,11 +144,29 @@ def test_own_variants_bring_alpha_and_target_modules(tmp_path: Path) -> None:
         ({"name": "r16", "lora_r": 4}, "Two adapters are named `r16`"),
         ({"name": "x", "lora_r": 16}, "r16 and x are the same run"),
         ({"name": "x", "lora_r": "many"}, "`lora_r` must be"),
+        *(({"name": "x", "lora_r": rank}, "lora_r") for rank in ("8", True, 8.0, 10**30)),
+        ({"name": "x", "method": "base", "lora_r": 64}, "are the same run"),
     ],
 )
 def test_a_wrong_variant_is_refused(tmp_path: Path, variant: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        planned(["r16", variant], tmp_path)
+    for changes in ({}, {"lora_alpha": 16.0}):  # an alpha of the preset follows the rank
+        with pytest.raises(ConfigError, match=message):
+            planned(["base", "r16", variant], tmp_path, changes=changes)
+
+
+@pytest.mark.parametrize(
+    "modules", [["q_proj"] * 2, [".*_proj"], ["layers.0.mlp"], [" q_proj"], [""], [["x"]], [None]]
+)
+def test_target_modules_are_names_each_once(modules: list[Any]) -> None:
+    with pytest.raises(ConfigError, match=r"q_proj twice|no layer's name|must be"):
+        load_preset("finetune", "smoke", overrides={"lora_target_modules": modules})
+
+
+def test_modules_in_another_order_are_the_same_run(tmp_path: Path) -> None:
+    modules = (["q_proj", "v_proj"], ["v_proj", "q_proj"])
+    twice = [{"name": f"x{at}", "lora_target_modules": m} for at, m in enumerate(modules)]
+    with pytest.raises(ConfigError, match="are the same run"):
+        planned(twice, tmp_path)
 
 
 def test_a_study_is_for_fine_tuning(tmp_path: Path) -> None:

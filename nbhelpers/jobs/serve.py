@@ -7,6 +7,7 @@ line of OUT is {"id", "result"}, {"id", "error": {"kind", "message", "fix", "det
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
@@ -18,7 +19,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from nbhelpers.common.processes import SUPERVISOR_VARIABLE, WATCH_S, is_alive
+from nbhelpers.common.processes import (
+    SUPERVISOR_VARIABLE,
+    WATCH_S,
+    collect_garbage_again,
+    is_alive,
+)
 from nbhelpers.errors import JobFailed, NbhelpersError, OutOfMemory
 
 
@@ -72,6 +78,7 @@ def _end_with_starter() -> None:
 
 def serve(line: Line, operations: dict[str, Callable[..., dict[str, Any]]]) -> None:
     """Answer requests, one at a time, without end."""
+    gc.disable()  # until the first is answered, which loads libraries and a model
     while True:
         message = line.queue.get()
         line.current = message["id"]
@@ -80,6 +87,7 @@ def serve(line: Line, operations: dict[str, Callable[..., dict[str, Any]]]) -> N
         except Exception as error:
             reply = {"error": _described(error)}
         line.send({"id": line.current} | reply)
+        collect_garbage_again()
 
 
 def _described(error: Exception) -> dict[str, str]:

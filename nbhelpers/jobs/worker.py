@@ -6,6 +6,7 @@ A failure travels as an `error` event: launchers turn exit codes into 1.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -23,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.child import Child
-from nbhelpers.common.processes import die_with_parent
+from nbhelpers.common.processes import collect_garbage_again, die_with_parent
 from nbhelpers.errors import (
     ConfigError,
     HardwareError,
@@ -103,6 +104,7 @@ def work(
         from nbhelpers.jobs.loop import seed_everything
 
         job = job_module(facts["job"])
+        collect_garbage_again()
         context = _start(run, writer, stop, job, facts, began)
         context.clock.phase("data")
         context = _in_mode(context)
@@ -345,6 +347,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise ConfigError("usage: python -m nbhelpers.jobs.worker RUN_DIR")
     quiet_libraries()
+    gc.disable()  # until the libraries are loaded
     code = attend(sys.argv[1], main)
     sys.stdout.flush()
     sys.stderr.flush()
