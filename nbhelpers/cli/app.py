@@ -266,3 +266,17 @@ def report(run: RunName, run_dir: RunDir = RUNS) -> None:
 
 
 app.command("run")(run_notebook)
+
+
+@app.command()
+def bundle(
+    notebook: Annotated[Path, typer.Argument(help="An .ipynb file of this project.")],
+    output: Annotated[
+        Path | None, typer.Option("-O", "--output", help="Where the new .ipynb is saved.")
+    ] = None,
+) -> None:
+    """Write one notebook that carries the library: to upload where this repository is not."""
+    from nbhelpers.notebook.bundle import bundle as write
+
+    path = write(notebook, output)
+    typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")

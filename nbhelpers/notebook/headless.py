@@ -91,7 +91,7 @@ def check_notebook(
     if not is_file(path):
         raise ConfigError(f"{notebook} {absence(path)}.", fix="name an .ipynb file")
     path = path.resolve()
-    content = _read(path, notebook)
+    content = read_notebook(path, notebook)
     cell = _parameters_cell(content, notebook)
     spec = content.metadata.get("kernelspec")
     language = spec.get("language", "python") if isinstance(spec, dict) else ""
@@ -145,7 +145,8 @@ def escaped(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
-def _read(path: Path, notebook: str | Path) -> Any:
+def read_notebook(path: Path, notebook: str | Path) -> Any:
+    """Return a notebook; one that cannot be read is a `ConfigError`."""
     import nbformat
 
     try:
