@@ -38,16 +38,31 @@ MARK = "ran.txt"
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
-def _notebook(folder: Path, *sources: str, tag: bool = True, job: str = "") -> Path:
-    """A notebook with the parameter `epochs`; its first code leaves a mark that it ran."""
-    cells = [new_code_cell('epochs = 1  # @param {type:"raw"} # passes')]
-    cells[0].metadata["tags"] = ["parameters"] if tag else []
-    leave = f"import pathlib; pathlib.Path({str(folder / MARK)!r}).write_text(str(epochs))"
-    cells += [new_code_cell(source) for source in (leave, *sources)]
-    metadata = {"kernelspec": KERNEL, "nbhelpers": {"job": job}}
+def notebook(
+    folder: Path, *sources: str, first: str = "epochs = 1", kind: str = "code", **metadata: Any
+) -> Path:
+    """A notebook whose `first` cell is tagged; the second leaves a mark that it ran.
+
+    `metadata` changes the notebook's own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    leave = f"import pathlib; pathlib.Path({str(folder / MARK)!r}).touch()"
+    cells = [new_code_cell(source) for source in (first, leave, *sources)]
+    if kind != "code":
+        cells[0] = new_markdown_cell(first)
+    cells[0].metadata["tags"] = ["parameters"]
+    content = new_notebook(cells=cells)
+    content.metadata.update({"kernelspec": KERNEL} | metadata)
     path = folder / "toy.ipynb"
-    nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
+    path.write_text(json.dumps(content))
     return path
+
+
+def refused(path: Path, parameters: dict[str, Any] | None = None, **options: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        run_notebook(path, parameters, **options)
+    assert caught.value.fix and not (path.parent / MARK).exists()
+    return caught.value
 
 
 def _first_cells(folder: Path, last: str, *, tag: bool = True) -> Path:
@@ -63,24 +78,44 @@ def _first_cells(folder: Path, last: str, *, tag: bool = True) -> Path:
     return path
 
 
-# Parameters: nothing runs before they are right.
+# Nothing runs before all is right.
+
+JOB = {"nbhelpers": {"job": "clones"}}
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("made", "given", "said"),
     [
-        ({"epoch": 2}, "write `epochs` for `epoch`"),
-        ({"nothing_like_it": 2}, "the parameters are: epochs"),
+        ({}, {"parameters": {"epoch": 2}}, "write `epochs` for `epoch`"),
+        ({}, {"parameters": {"nothing_like_it": 2}}, "the parameters are: epochs"),
+        ({}, {"parameters": {"code_length": 9}}, "not a parameter of toy.ipynb"),
+        (
+            {"first": "seq_len = None"} | JOB,
+            {"parameters": {"code_length": 99, "seq_len": 98}},
+            "they are one setting",
+        ),
+        ({}, {"require": ["f2>=0.5"]}, "f2"),
+        ({}, {"output": "x.txt"}, "write --output x.ipynb"),
+        ({}, {"timeout_s": 0}, "leaves no time"),
+        ({}, {"timeout_s": -1}, "leaves no time"),
+        ({}, {"timeout_s": float("nan")}, "leaves no time"),
+        ({"kind": "markdown"}, {}, "0 code cells tagged"),
+        ({"kernelspec": None}, {}, "no Python kernel"),
+        ({"kernelspec": {}}, {}, "no Python kernel"),
+        ({"kernelspec": {"name": "ir", "language": "R"}}, {}, "no Python kernel"),
+        ({"nbhelpers": {"job": "clone"}}, {}, "no job"),
+        ({"nbhelpers": {"job": 3}}, {}, "no job"),
+        ({"first": "seed = 1 + len('x')"} | JOB, {}, "is computed"),
+        ({"first": "import os\nseed = os.getpid()"} | JOB, {}, "is computed"),
+        ({"first": "seed = = 1"} | JOB, {}, "not plain Python"),
+        ({"first": "%pip install x\nseed = 1"} | JOB, {}, "not plain Python"),
     ],
+    ids=str,
 )
-def test_an_unknown_parameter_stops_before_any_cell_runs(
-    tmp_path: Path, parameters: dict[str, object], said: str
+def test_what_cannot_run_is_refused_before_a_cell_does(
+    tmp_path: Path, made: dict[str, Any], given: dict[str, Any], said: str
 ) -> None:
-    path = _notebook(tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        run_notebook(path, parameters)
-    assert said in str(caught.value)
-    assert not (tmp_path / MARK).exists()
+    assert said in str(refused(notebook(tmp_path, **made), **given))
 
 
 @pytest.mark.parametrize(
@@ -120,18 +155,6 @@ def test_the_clone_notebook_refuses_a_value_of_the_wrong_kind(
 def test_the_clone_notebook_takes_what_its_comments_say(parameters: dict[str, object]) -> None:
     checked = check_notebook(CLONES, parameters)
     assert (checked.path, checked.root, checked.job) == (CLONES, ROOT, "clones")
-
-
-def test_a_notebook_without_the_parameters_tag_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="0 code cells tagged"):
-        run_notebook(_notebook(tmp_path, tag=False), {"epochs": 2})
-    assert not (tmp_path / MARK).exists()
-
-
-def test_a_condition_that_cannot_be_read_stops_before_any_cell_runs(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="f2"):
-        run_notebook(_notebook(tmp_path), require=["f2>=0.5"])
-    assert not (tmp_path / MARK).exists()
 
 
 @pytest.mark.parametrize(
@@ -219,7 +242,7 @@ def test_a_setting_that_a_notebook_does_not_list_reaches_it_from_papermill() -> 
 @pytest.mark.slow
 def test_a_good_run_streams_its_output_and_saves_the_notebook(tmp_path: Path) -> None:
     stream, saved = io.StringIO(), tmp_path / "out" / "done.ipynb"
-    path = _notebook(tmp_path, "print('epochs:', epochs)")
+    path = notebook(tmp_path, "print('epochs:', epochs)")
     path.write_text(path.read_text().replace('"name": "python3"', '"name": "not-here"'))
     assert run_notebook(path, {"epochs": 3}, output=saved, stream=stream) is None
     assert "epochs: 3" in stream.getvalue() and "`not-here` is not here" in stream.getvalue()
@@ -235,7 +258,7 @@ def test_the_kernel_works_in_the_project_with_this_python_and_knows_its_owner(
     (tmp_path / "nbhelpers" / "__init__.py").write_text("")
     (tmp_path / "notebooks").mkdir()
     ask = "import os, sys; print(os.getcwd(), sys.executable, os.environ['NBHELPERS_OWNER_PID'],"
-    path = _notebook(tmp_path / "notebooks", ask + " os.environ['NBHELPERS_FRESH'])")
+    path = notebook(tmp_path / "notebooks", ask + " os.environ['NBHELPERS_FRESH'])")
     stream = io.StringIO()
     run_notebook(path, fresh=False, stream=stream)
     assert stream.getvalue().split() == [str(tmp_path), sys.executable, str(os.getpid()), "0"]
@@ -261,7 +284,7 @@ def test_a_failure_has_its_own_class_and_the_notebook_is_saved(
 ) -> None:
     saved = tmp_path / "failed.ipynb"
     with pytest.raises(kind) as caught:
-        run_notebook(_notebook(tmp_path, "print('before')", source), output=saved)
+        run_notebook(notebook(tmp_path, "print('before')", source), output=saved)
     assert type(caught.value) is kind
     assert said in str(caught.value)
     text = saved.read_text()
@@ -292,7 +315,7 @@ def test_the_time_limit_ends_the_whole_notebook(
     ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" * is_deaf
     source = f"{ignore}import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(600)"
     with pytest.raises(Killed, match="time limit of 1800 s"):
-        run_notebook(_notebook(tmp_path, source), output=saved, timeout_s=1800)
+        run_notebook(notebook(tmp_path, source), output=saved, timeout_s=1800)
     assert "did not finish" in saved.read_text()
 
 
@@ -301,7 +324,7 @@ def test_the_time_limit_ends_the_whole_notebook(
 def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
     tmp_path: Path, number: int
 ) -> None:
-    path = _notebook(tmp_path, "print('waiting', flush=True)\nimport time\ntime.sleep(600)")
+    path = notebook(tmp_path, "print('waiting', flush=True)\nimport time\ntime.sleep(600)")
     saved = tmp_path / "stopped.ipynb"
     command = [sys.executable, "-m", "nbhelpers", "run", str(path), "-O", str(saved)]
     process = subprocess.Popen(
@@ -318,12 +341,6 @@ def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
     assert process.returncode == 9
     assert "--resume" in said
     assert "did not finish" in saved.read_text()
-
-
-def test_an_output_that_is_no_notebook_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"write --output .*x.ipynb"):
-        run_notebook(_notebook(tmp_path), output=tmp_path / "x.txt")
-    assert not (tmp_path / MARK).exists()
 
 
 def test_overrides_say_in_words_what_you_change() -> None:
@@ -357,26 +374,6 @@ def test_a_met_requirement_passes_and_all_missed_ones_are_named() -> None:
 
 # What is refused before anything runs; no input is overwritten.
 
-JOB = {"nbhelpers": {"job": "clones"}}
-
-
-def notebook(folder: Path, *sources: str, **metadata: Any) -> Path:
-    """A notebook whose first cell is tagged; `metadata` changes the notebook's own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    cells = [new_code_cell(source) for source in sources or ("epochs = 1",)]
-    cells[0].metadata["tags"] = ["parameters"]
-    content = new_notebook(cells=cells, metadata={"kernelspec": KERNEL} | metadata)
-    path = folder / "toy.ipynb"
-    nbformat.write(content, path)
-    return path
-
-
-def refused(path: Path, parameters: dict[str, Any] | None = None, **options: Any) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        run_notebook(path, parameters, **options)
-    assert caught.value.fix
-    return caught.value
-
 
 @pytest.mark.parametrize("link", ["same", "symlink", "hardlink"])
 def test_the_output_is_never_the_notebook_itself(tmp_path: Path, link: str) -> None:
@@ -406,7 +403,7 @@ def test_an_output_that_cannot_be_written_is_found_before_a_cell_runs(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["a {b} c", "ünï %s $HOME"])
 def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
-    path = notebook(tmp_path / folder, "epochs = 1", "print(epochs)")
+    path = notebook(tmp_path / folder, "print(epochs)")
     saved = tmp_path / folder / "{out}.ipynb"
     assert run_notebook(path, {"epochs": 2}, output=saved) is None
     assert nbformat.read(saved, as_version=4).cells[-1].outputs[0]["text"] == "2\n"
@@ -414,30 +411,10 @@ def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
 
 @pytest.mark.slow
 def test_code_length_is_given_to_a_notebook_that_declares_seq_len(tmp_path: Path) -> None:
-    path, saved = notebook(tmp_path, "seq_len = None", "print(seq_len)"), tmp_path / "out.ipynb"
+    path = notebook(tmp_path, "print(seq_len)", first="seq_len = None")
+    saved = tmp_path / "out.ipynb"
     assert run_notebook(path, {"code_length": 99}, output=saved) is None
     assert nbformat.read(saved, as_version=4).cells[-1].outputs[0]["text"] == "99\n"
-
-
-def test_both_spellings_of_one_parameter_must_agree(tmp_path: Path) -> None:
-    path = notebook(tmp_path, "seq_len = None", **JOB)
-    error = refused(path, {"code_length": 99, "seq_len": 98})
-    assert "they are one setting" in error.message
-    assert "not a parameter of toy.ipynb" in refused(notebook(tmp_path), {"code_length": 9}).message
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")], ids=repr)
-def test_a_time_limit_that_leaves_no_time_is_refused(tmp_path: Path, timeout: Any) -> None:
-    assert "leaves no time" in refused(notebook(tmp_path), timeout_s=timeout).message
-
-
-@pytest.mark.parametrize("spec", [None, {}, {"name": "ir", "language": "R"}], ids=repr)
-def test_a_notebook_without_a_python_kernel_is_refused(tmp_path: Path, spec: Any) -> None:
-    path = notebook(tmp_path)
-    content = json.loads(path.read_text())
-    content["metadata"]["kernelspec"] = spec
-    path.write_text(json.dumps(content))
-    assert "no Python kernel" in refused(path).message
 
 
 @pytest.mark.parametrize(
@@ -466,34 +443,6 @@ def test_odd_metadata_of_ours_means_no_job(tmp_path: Path, about: Any) -> None:
     assert check_notebook(notebook(tmp_path, nbhelpers=about), {}).job is None
 
 
-@pytest.mark.parametrize("job", ["clone", 3], ids=repr)
-def test_an_unknown_job_is_refused(tmp_path: Path, job: Any) -> None:
-    assert "no job" in refused(notebook(tmp_path, nbhelpers={"job": job})).message
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("seed = 1 + len('x')", "is computed"),
-        ("import os\nseed = os.getpid()", "is computed"),
-        ("seed = = 1", "not plain Python"),
-        ("%pip install x\nseed = 1", "not plain Python"),
-    ],
-)
-def test_a_default_that_is_no_literal_is_refused(tmp_path: Path, source: str, said: str) -> None:
-    assert said in refused(notebook(tmp_path, source, **JOB)).message
-
-
-def test_only_a_code_cell_holds_parameters(tmp_path: Path) -> None:
-    path = notebook(tmp_path)
-    content = nbformat.read(path, as_version=4)
-    cell = new_markdown_cell("words")
-    cell.metadata["tags"] = ["parameters"]
-    content.cells = [cell]
-    nbformat.write(content, path)
-    assert "0 code cells" in refused(path).message
-
-
 def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.ipynb").mkdir()
     assert "is a folder" in refused(tmp_path / "folder.ipynb").message
@@ -505,7 +454,7 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_is_gone_is_no_run(tmp_path: Path) -> None:
     note = "import os; open(os.environ['NBHELPERS_LAUNCHED'], 'w').write('/no/such/run\\n')"
-    assert run_notebook(notebook(tmp_path, "epochs = 1", note), output=tmp_path / "o.ipynb") is None
+    assert run_notebook(notebook(tmp_path, note), output=tmp_path / "o.ipynb") is None
 
 
 # What a study varies.

@@ -12,11 +12,13 @@ import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 import yaml
 
+from nbhelpers.budget.memory import DOES_NOT_FIT, TIGHT
 from nbhelpers.errors import ConfigError, HardwareError, JobFailed, NbhelpersError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.notebook.picker import Latest, PickerBox, PresetPicker, pick_preset
@@ -232,25 +234,36 @@ def test_the_exact_budget_replaces_the_quick_one(monkeypatch: pytest.MonkeyPatch
 
     simulated(monkeypatch, answer)
     box = PickerBox(picker)
-    assert "the exact simulation runs now" in box.answer.value
+    assert "? checking" in box.answer.value and "+ fits" not in box.answer.value
     gate.set()
     assert box.wait(LIMIT_S)
-    assert "5.0 GiB" in box.answer.value and "runs now" not in box.answer.value
+    assert "5.0 GiB" in box.answer.value and "checking" not in box.answer.value
+    assert "+ fits" in box.answer.value and "this read" not in box.answer.value
     assert picker.budget.source == "simulation"
 
 
-def test_what_would_help_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    picker, asked = pick_preset("finetune", T4, preset="seed-t4"), []
-    quick = replace(picker.budget, total_bytes=EXACT, advice=())
+def test_another_verdict_is_told_and_advice_stays_until_it_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    picker, asked, seen = pick_preset("finetune", T4, preset="seed-t4"), [], []
+    quick, is_made = picker.budget, threading.Event()
+    assert quick.verdict == DOES_NOT_FIT and quick.advice
 
     def answer(*_: Any, with_advice: bool, **__: Any) -> Any:
+        assert is_made.wait(LIMIT_S)
         asked.append(with_advice)
-        return replace(quick, advice=("a smaller batch",)) if with_advice else quick
+        seen.append(box.answer.value if with_advice else "")
+        advice = ("a smaller batch",) if with_advice else ()
+        return replace(quick, total_bytes=EXACT, verdict=TIGHT, advice=advice)
 
     simulated(monkeypatch, answer)
     box = PickerBox(picker)
+    is_made.set()
     assert box.wait(LIMIT_S)
     assert asked == [False, True] and "a smaller batch" in box.answer.value
+    assert quick.advice[0] in unescape(seen[1]) and "is being simulated" in seen[1]
+    for page in (seen[1], box.answer.value):
+        assert "! tight" in page and "this read" in page and ": does not fit." in page
 
 
 def test_a_simulation_that_fails_leaves_the_quick_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from nbhelpers.common.formatting import interval, written
 
 SHOWN = 60  # characters of a cell that could be long
 UNBROKEN = 26  # characters of a cell that is not wrapped on a page
-LEAST = 20  # characters to which a column of text shrinks
-_CELL = re.compile("<(t[dh])>")
+LEAST, NARROW = 20, 30  # characters to which a column of text shrinks: as text, and on a page
 _LEFT, _RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -84,36 +83,59 @@ class Table:
         Columns that still do not fit stand below the others, each part with the columns that tell
         its rows apart, and without rows that have nothing in it.
         """
-        texts = [list(self.heads)] if any(self.heads) else []
-        texts += [[str(cell(value)) for value in row] for row in self.rows]
-        widths = _widths(texts, self._is_right, width)
-        parts = [
-            line
-            for columns in _parts(widths, width, _keys(texts))
-            for line in _aligned(texts, columns, widths, self._is_right)
+        is_right, widths, parts = self._layout(width)
+        lines = [
+            line for columns, rows in parts for line in _aligned(rows, columns, widths, is_right)
         ]
-        return "\n".join([*filter(None, [self.title]), *parts, *self.notes])
+        return "\n".join([*filter(None, [self.title]), *lines, *self.notes])
 
-    def html(self) -> str:
-        """Return the table as HTML with its own alignment, escaped.
+    def html(self, width: int | None = None) -> str:
+        """Return the table as HTML with its own alignment, escaped, in the parts that `text` has.
 
         The style stands in each cell: a style sheet is taken out of a notebook that is not trusted.
+
+        >>> wide = Table(("run", "time", "score"), [("a", "12 s", Cell(0.5, ".3f", (0.4, 0.6)))])
+        >>> wide.html().count("<table>"), wide.html(20).count("<table>")
+        (1, 2)
         """
-        styles = [self._style(at) for at in range(len(self.heads))]
-        head = _line("th", self.heads, styles) if any(self.heads) else ""
-        body = "".join(_line("td", map(str, map(cell, row)), styles) for row in self.rows)
+        is_right, widths, parts = self._layout(width)
+        longest = [max(map(len, column)) for column in zip(*self._texts, strict=True)]
+        styles = [_style(*column) for column in zip(is_right, widths, longest, strict=True)]
+        for at, column in enumerate(zip(*self._texts, strict=True)):
+            if any("\n" in text for text in column):  # as it was written
+                styles[at] = f"{_LEFT};white-space:pre-wrap;vertical-align:top"
+        tables = []
+        for columns, rows in parts:
+            tags = ["th" if any(self.heads) and row is rows[0] else "td" for row in rows]
+            lines = (
+                _line(tag, [(row[at], styles[at]) for at in columns])
+                for tag, row in zip(tags, rows, strict=True)
+            )
+            tables.append(f'<div style="overflow-x:auto"><table>{"".join(lines)}</table></div>')
         title = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         notes = f"<ul>{notes}</ul>" if notes else ""
-        return f'{title}<div style="overflow-x:auto"><table>{head}{body}</table></div>{notes}'
+        return f"{title}{''.join(tables)}{notes}"
 
-    def _style(self, at: int) -> str:
-        if self._is_right[at]:
-            return _RIGHT
-        if any("\n" in str(cell(row[at])) for row in self.rows):  # text as it was written
-            return _LEFT + ";white-space:pre-wrap;vertical-align:top"
-        longest = max((len(str(cell(row[at]))) for row in self.rows), default=0)
-        return _LEFT + (";white-space:nowrap" if longest <= UNBROKEN else ";min-width:14rem")
+    @property
+    def _texts(self) -> list[list[str]]:
+        texts = [list(self.heads)] if any(self.heads) else []
+        return texts + [[str(cell(value)) for value in row] for row in self.rows]
+
+    def _layout(
+        self, width: int | None
+    ) -> tuple[list[bool], list[int], list[tuple[list[int], list[list[str]]]]]:
+        """Return which columns stand to the right, their widths, and columns and rows by part."""
+        is_right, texts = self._is_right, self._texts
+        if not texts:
+            return [], [], []
+        widths, keys = _widths(texts, is_right, width), _keys(texts)
+        parts = []
+        for columns in _parts(widths, width, keys):
+            is_below = len(columns) > keys and columns[keys] > keys
+            rows = [r for r in texts if not is_below or any(r[at] for at in columns[keys:])]
+            parts.append((columns, rows))
+        return is_right, widths, parts
 
     @property
     def _is_right(self) -> list[bool]:
@@ -123,12 +145,17 @@ class Table:
         return [bool(column) and all(c.is_number for c in column) for column in columns]
 
 
-def _line(tag: str, texts: Iterable[str], styles: Sequence[str]) -> str:
-    cells = (
-        f'<{tag} style="{style}">{html.escape(text)}</{tag}>'
-        for text, style in zip(texts, styles, strict=True)
-    )
-    return f"<tr>{''.join(cells)}</tr>"
+def _style(is_right: bool, width: int, longest: int) -> str:
+    if is_right:
+        return _RIGHT
+    if longest <= min(width, UNBROKEN):
+        return f"{_LEFT};white-space:nowrap"
+    return f"{_LEFT};min-width:{min(width, NARROW) // 2}em"
+
+
+def _line(tag: str, cells: Iterable[tuple[str, str]]) -> str:
+    line = (f'<{tag} style="{style}">{html.escape(text)}</{tag}>' for text, style in cells)
+    return f"<tr>{''.join(line)}</tr>"
 
 
 def _widths(texts: list[list[str]], is_right: list[bool], width: int | None) -> list[int]:
@@ -167,13 +194,10 @@ def _parts(widths: list[int], width: int | None, keys: int) -> list[list[int]]:
 
 
 def _aligned(
-    texts: list[list[str]], columns: list[int], widths: list[int], is_right: list[bool]
+    rows: list[list[str]], columns: list[int], widths: list[int], is_right: list[bool]
 ) -> list[str]:
-    lines, keys = [], _keys(texts)
-    for row in texts:
-        is_below = len(columns) > keys and columns[keys] > keys
-        if is_below and not any(row[at] for at in columns[keys:]):
-            continue
+    lines = []
+    for row in rows:
         wrapped = [textwrap.wrap(row[at], max(widths[at], 1)) or [""] for at in columns]
         for line in range(max(map(len, wrapped))):
             cells = [
@@ -196,18 +220,6 @@ def visible(text: str) -> str:
     ('a\\\\x1b[31mred', 'caf\u00e9\\n', '\\\\ud800')
     """
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def left(markup: str) -> str:
-    """Return HTML whose plain table cells are aligned to the left.
-
-    JupyterLab aligns cells to the right, which suits numbers, not sentences. The style stands in
-    each cell, because a style sheet is taken out of a notebook that is not trusted.
-
-    >>> left("<tr><th>why</th><td>it fits</td></tr>")
-    '<tr><th style="text-align:left">why</th><td style="text-align:left">it fits</td></tr>'
-    """
-    return _CELL.sub(r'<\1 style="text-align:left">', markup)
 
 
 def changed(preset: Mapping[str, Any]) -> str:

@@ -110,6 +110,15 @@ def signed(value: float) -> str:
     return f"{value:+.1f} %"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Write names as a person lists them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 FORMATS: dict[str, Callable[[Any], str]] = {
     "size": size,
     "duration": duration,

@@ -63,7 +63,7 @@ def feature_table(rows: Sequence[CodeRow], *, form: str) -> list[dict[str, Any]]
     `raw` and `canonical` are areas under the ROC curve, turned so that they are 0.5 or more;
     `higher_in` is the class with the higher raw values. `slice_raw` and `slice_canonical` are of
     the language (`slice`) in which the canonical area is largest; `slice_share` is the share of
-    rows in languages where both pass 0.99. `human` and `ai` are mean raw values.
+    rows in languages where both pass `TELLING`. `human` and `ai` are mean raw values.
     """
     raw, clean = _matrices(rows, form)
     is_ai = np.array([row.label == "ai" for row in rows])
@@ -123,7 +123,7 @@ def _slice(at: int, parts: Any, languages: Any, n: int) -> dict[str, Any]:
         for name, both in parts.items()
     }
     worst = max(areas, key=lambda name: areas[name][1])
-    telling = sum(len(languages[name]) for name, both in areas.items() if min(both) > 0.99)
+    telling = sum(len(languages[name]) for name, both in areas.items() if min(both) > TELLING)
     return {
         "slice": worst,
         "slice_raw": round(areas[worst][0], 4),
@@ -466,6 +466,7 @@ MIN_SHORT = 200  # rows of a class of short programs, so many of one shape are n
 SHORT_SHAPES = 5
 # Natural sets of 500 to 9,000 rows: half the rows need at least 38 % as many shapes, and the
 # statements below cover 2 to 20 % of the rows, 43 % where programs have five statements.
+TELLING = 0.99  # area under the ROC curve of one feature: no model is needed, none is measured
 FEW_SHAPES = 0.05
 STATEMENTS_PER_LENGTH = 20
 COVERED = 0.6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nbhelpers.data.audit_rules import FEW_SHAPES
+from nbhelpers.data.audit_rules import FEW_SHAPES, TELLING
 from nbhelpers.data.audit_text import CLASSES
 
 Facts = Mapping[str, Any]
@@ -23,7 +23,6 @@ NO_MORE_THAN_CHANCE = 0.55
 SURE_ROWS = 250
 # Area of the masked statements: the same generators have 0.67 and more at 400 rows.
 SURE_ROWS_OF_STRUCTURE = 400
-TELLING = 0.99  # area under the ROC curve of one feature: no model is needed, none is measured
 STRONG = 0.9  # told, because a model may learn nothing but it
 TAGGED = 0.2  # share of a class with a text that tells it, of which more than chance is left
 MANY_REPEATS = 0.02

@@ -414,7 +414,7 @@ def _add_floors(
     scores: dict[str, Any],
 ) -> None:
     if "train" not in data.splits or "valid" not in data.splits:
-        context.warn("The floors need train and valid pairs and were left out.")
+        context.warn("The baselines need train and valid pairs and were left out.")
         return
     context.clock.phase("floors")
     baselines = score_floors(

@@ -367,7 +367,7 @@ def _fit_floors(context: RunContext, inputs: Inputs) -> DetectorFloors | None:
     if not s.floors:
         return None
     if "train" not in inputs.data.splits or "valid" not in inputs.data.splits:
-        context.warn("The floors need train and valid programs and were left out.")
+        context.warn("The baselines need train and valid programs and were left out.")
         return None
     context.clock.phase("floors")
 

@@ -436,7 +436,10 @@ DETECTOR_METRICS = (
     Metric(name="pair_accuracy", **_OF_SPACE),
     Metric(name="pair_f1", **_OF_SPACE),
 )
-BASELINES = {  # of a detector, with their titles
+BASELINES = {  # of clones and of a detector, with their titles
+    "always_yes": "always yes",
+    "identifier_overlap": "identifier overlap",
+    "tfidf_mlp": "TF-IDF classifier",
     "length": "length",
     "layout": "layout features",
     "tfidf": "TF-IDF",

@@ -136,6 +136,16 @@ class Answer:
                 exact[name] = simulate_budget(*needs, with_advice=with_advice, report=report)
         return replace(self, exact=exact)
 
+    def advised_like(self, earlier: Answer) -> Answer:
+        """Return the answer with the earlier advice where something does not fit and has none."""
+        exact = {
+            name: replace(budget, advice=earlier.budgets[name].advice)
+            if budget.verdict != FITS and not budget.advice
+            else budget
+            for name, budget in self.budgets.items()
+        }
+        return replace(self, exact=exact)
+
     @cached_property
     def time_lines(self) -> list[str]:
         """How long each run may take, what that costs, and whether it is too long.

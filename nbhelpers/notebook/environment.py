@@ -16,7 +16,6 @@ from nbhelpers.errors import ConfigError
 
 OWNER = "OWNER"
 NAME = "nbhelpers"
-PLACEHOLDER = "OWNER"
 
 # Packages with compiled parts: a kernel that has one loaded cannot use another version of it.
 _COMPILED = ("numpy", "pandas", "pyarrow", "torch", "transformers")

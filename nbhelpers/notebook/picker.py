@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -231,7 +231,7 @@ def _box(picker: PresetPicker) -> PickerBox | None:
 
 
 LABELS = {name: name for name in ("job", "gpu", "count", "preset", "adapters", *OFFERED)}
-LABELS |= {"gpu": "GPU", "count": "GPUs", "adapters": "method", "seq_len": "length"}
+LABELS |= {"gpu": "GPU", "count": "GPUs", "seq_len": "length"}
 LABELS |= {"per_device_train_batch_size": "micro-batch", "gradient_checkpointing": "checkpointing"}
 REFUSED = "Not possible, so nothing was changed:"
 NOT_EXACT = "The exact simulation did not come about, so the figures above stay:"
@@ -244,6 +244,7 @@ class PickerBox:
         import ipywidgets
 
         self.picker, self._is_setting, self._simulation = picker, False, Latest()
+        self._first: Mapping[str, MemoryBudget] = {}  # of a choice, before anything is simulated
         layout, style = ipywidgets.Layout, {"description_width": "95px"}
         self.controls = {
             name: ipywidgets.Dropdown(description=label, layout=layout(width="330px"), style=style)
@@ -285,9 +286,10 @@ class PickerBox:
         """Show what is known of the choice now, and ask for the exact budget."""
         self._set_controls()
         answer = self.picker.answer
-        waiting = not answer.is_exact and not missing_libraries()
-        self.show(answer, waiting=waiting)
-        if waiting:
+        self._first = answer.budgets
+        is_checking = not answer.is_exact and not missing_libraries()
+        self.show(answer, is_checking=is_checking)
+        if is_checking:
             self._simulate(answer, with_advice=False)
         else:
             self._simulation.forget()
@@ -301,20 +303,21 @@ class PickerBox:
             if isinstance(result, NbhelpersError):
                 self.answer.value = answer_html(answer) + problem_html(result, NOT_EXACT)
             elif answer.choice == self.picker.choice:
-                self.picker.answer = result
-                self.show(result)
                 tight = [b for b in result.budgets.values() if b.verdict in (TIGHT, DOES_NOT_FIT)]
-                if not with_advice and not all(budget.advice for budget in tight):
-                    self._simulate(result, with_advice=True)
+                is_checking = not with_advice and not all(budget.advice for budget in tight)
+                self.picker.answer = result.advised_like(answer) if is_checking else result
+                self.show(self.picker.answer, is_checking=is_checking)
+                if is_checking:
+                    self._simulate(self.picker.answer, with_advice=True)
 
         self._simulation.ask(work, done)
 
-    def show(self, answer: Answer, *, waiting: bool = False) -> None:
+    def show(self, answer: Answer, *, is_checking: bool = False) -> None:
         """Draw an answer."""
         from nbhelpers.reports.figures import png
         from nbhelpers.reports.figures_budget import budget_bars
 
-        self.answer.value = answer_html(answer, waiting=waiting)
+        self.answer.value = answer_html(answer, is_checking=is_checking, first=self._first)
         self.details.value = details_html(answer)
         self.lines.value = lines_html(answer)
         figure = budget_bars(answer.budgets)
@@ -425,7 +428,8 @@ def plain_text(answer: Answer) -> str:
     job, parts = answer.choice.job, []
     for name, budget in answer.budgets.items():
         parts.append(f"{job}/{answer.preset.name}, {name}: {budget.title()}")
-        parts += [f"  {text}" for text in (source_words(budget, job), *_points(budget))]
+        texts = (source_words(budget, job), *_points(budget), *budget.notes)
+        parts += [f"  {text}" for text in texts]
     parts += [f"Batch: {answer.plan.words()}", *answer.time_lines]
     for name, lines in all_lines(answer).items():
         parts += [f"{name}:", *(f"  {line}" for line in lines.splitlines())]
@@ -433,45 +437,61 @@ def plain_text(answer: Answer) -> str:
 
 
 def _points(budget: MemoryBudget) -> list[str]:
-    """What would help, what is not predicted, and notes."""
+    """What would help, and what is not predicted."""
     unknown = [f"not predicted: {name}" for name in budget.opaque[:MOST_NAMED]]
     if (rest := len(budget.opaque) - MOST_NAMED) > 0:
         unknown.append(f"and {rest} more that are not predicted")
-    return [*budget.advice, *unknown, *budget.notes]
+    return [*budget.advice, *unknown]
 
 
-def answer_html(answer: Answer, *, waiting: bool = False) -> str:
+def answer_html(
+    answer: Answer,
+    *,
+    is_checking: bool = False,
+    first: Mapping[str, MemoryBudget] | None = None,
+) -> str:
     """Return the verdicts and what would help as HTML.
 
     Args:
         answer: The answer.
-        waiting: An exact simulation runs, and will replace what is not exact.
+        is_checking: A simulation runs, and will replace what is not exact, or the advice.
+        first: What stood there before anything was simulated: another verdict is told.
     """
     job, parts = answer.choice.job, []
     for name, budget in answer.budgets.items():
-        source = source_words(budget, job)
-        if waiting and not is_exact(budget, job):
-            source += "; the exact simulation runs now and replaces it"
-        colour, mark = STYLES.get(budget.verdict, STYLES[UNSURE])
+        (colour, mark), verdict = STYLES.get(budget.verdict, STYLES[UNSURE]), budget.verdict
+        news, before = "", (first or {}).get(name, budget)
+        if is_checking and not is_exact(budget, job):
+            (colour, mark), verdict = STYLES[UNSURE], "checking"
+            news = "The exact simulation runs now and replaces this."
+        elif before.verdict != budget.verdict:
+            news = f"Before it was simulated exactly, this read {before.need()}: {before.verdict}."
+        if is_checking and budget.advice and is_exact(budget, job):
+            news += " What would help is being simulated too."
         style = f"background:{colour};color:#000;padding:2px 8px;border-radius:4px;font-weight:bold"
         items = "".join(f"<li>{escape(text)}</li>" for text in _points(budget))
         parts.append(
-            f"<p style='margin:6px 0'><span style='{style}'>{mark} {escape(budget.verdict)}</span> "
-            f"<b>{escape(name)}</b>: {escape(budget.title())}<br><small>{escape(source)}</small>"
+            f"<p style='margin:6px 0'><span style='{style}'>{mark} {escape(verdict)}</span> "
+            f"<b>{escape(name)}</b>: {escape(budget.title())}<br><small>{escape(news)}</small>"
             f"</p><ul style='margin:0'>{items}</ul>"
+            + _fold("how this was found", [source_words(budget, job), *budget.notes])
         )
     return "".join(parts)
+
+
+def _fold(title: str, lines: Iterable[str]) -> str:
+    text = "<br>".join(map(escape, lines))
+    return f"<details><summary>{title}</summary><small>{text}</small></details>" if text else ""
 
 
 def details_html(answer: Answer) -> str:
     """Return the batch plan, minutes and cost, and what the preset is for, as HTML."""
     about = " ".join([*answer.preset.about.split(), *answer.preset.notes])
     # Indented lines say where a time comes from.
-    notes = [escape(line.strip()) for line in answer.time_lines if line.startswith("  ")]
+    notes = [line.strip() for line in answer.time_lines if line.startswith("  ")]
     times = [escape(line) for line in answer.time_lines if not line.startswith("  ")]
     shown = "<br>".join([f"<b>Batch</b>: {escape(answer.plan.words())}", *times])
-    folded = f"<summary>how the time was found</summary>{'<br>'.join(notes)}"
-    more = f"<details>{folded}</details>" if notes else ""
+    more = _fold("how the time was found", notes)
     return f"<p style='margin:6px 0'>{shown}</p>{more}<p>{escape(about)}</p>"
 
 

@@ -15,7 +15,7 @@ from nbhelpers.common.formatting import count
 from nbhelpers.common.json_models import read_lines
 from nbhelpers.common.result_files import Generation, Result, Split
 from nbhelpers.errors import DataError
-from nbhelpers.metrics.registry import FINETUNE_SCORES, TITLES, written
+from nbhelpers.metrics.registry import FINETUNE_SCORES, TITLES
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.runs.run import list_runs
 
@@ -36,19 +36,76 @@ NO_BASE = (
 )
 
 
-class Difference(NamedTuple):
-    """One score of two runs on the same samples, ours minus the other's, with its interval."""
+class Pair(NamedTuple):
+    """One score of two models: `first` minus `second` on the same samples, with its interval.
 
+    `p_is_bound`: no draw reached the difference, so that more draws might give a smaller p.
+    """
+
+    first: str
+    second: str
     split: str
     metric: str
-    ours: float | None
-    other: float | None
     difference: float | None
     low: float | None
     high: float | None
+    p: float | None
     verdict: str
-    reason: str = ""
-    p_value: float | None = None
+    reason: str
+    p_is_bound: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, str, str, str],
+        compared: Mapping[str, Any],
+        ending: str = "",
+        *,
+        least: float = 0.0,
+    ) -> Pair:
+        """Return what `compare_runs` says of two runs as a pair.
+
+        Args:
+            names: Of both, the split and the metric.
+            compared: The comparison.
+            ending: `_holm` takes the verdict on all comparisons together.
+            least: The smallest p that the draws can give; over seeds p comes from a distribution
+                and has no such bound.
+        """
+        low, high = compared.get("interval") or (None, None)
+        p, is_drawn = compared.get("p_value"), "degrees_of_freedom" not in compared
+        return cls(
+            *(*names, compared["difference"], low, high),
+            *(compared.get(f"p{ending or '_value'}"), compared[f"verdict{ending}"]),
+            compared.get("reason") or "",
+            is_drawn and p is not None and p <= least * (1 + 1e-9),
+        )
+
+    @property
+    def cell(self) -> Cell:
+        """The difference with its interval."""
+        form = f"+.{FINETUNE_SCORES.metric(self.metric).decimals}f"
+        return Cell(self.difference, form, (self.low, self.high))
+
+    @property
+    def title(self) -> str:
+        """The score's name, with its set of problems."""
+        name = TITLES.get(self.metric, self.metric)
+        return name if self.split == "test" else f"{name} on {TITLES.get(self.split, self.split)}"
+
+    def p_words(self) -> str:
+        """Return p, or nothing where none was computed.
+
+        >>> line = ("r32", "r16", "test", "bleu", 2.0, 1.0, 3.0)
+        >>> Pair(*line, 1 / 201, "better", "", True).p_words()
+        'p <= 0.005'
+        """
+        p = self.p
+        if p is None:
+            return ""
+        if self.p_is_bound:
+            return f"p <= {p:.3f}" if p >= 0.001 else f"p <= {p:.1g}"
+        return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 class Base(NamedTuple):
@@ -57,16 +114,6 @@ class Base(NamedTuple):
     folder: Path | None
     result: Result
     why: str
-
-
-def signed(metric: str, value: float | None) -> str:
-    """Write a difference with its sign.
-
-    >>> signed("bleu", 1.26), signed("pass@1", -0.02)
-    ('+1.3', '-0.020')
-    """
-    text = written(metric, value)
-    return text if value is None or value < 0 else f"+{text}"
 
 
 def evaluated(result: Result) -> Iterator[tuple[str, Split]]:
@@ -91,7 +138,7 @@ def rows_by_split(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @functools.lru_cache(maxsize=8)  # opening and sections ask for it, and a comparison resamples
-def differences(facts: RunFacts) -> tuple[Difference, ...]:
+def differences(facts: RunFacts) -> tuple[Pair, ...]:
     """Return this run minus its base run; nothing without a comparable one."""
     if facts.adapter == "base" or not list(evaluated(facts.result)):
         return ()
@@ -113,6 +160,7 @@ def missing_base(facts: RunFacts) -> str:
     return find_base(facts).why
 
 
+@functools.lru_cache(maxsize=8)
 def find_base(facts: RunFacts) -> Base:
     """Return the newest finished base run in the same folder of runs that matches."""
     why = NO_BASE
@@ -158,7 +206,7 @@ def _other_experiment(ours: Result, other: Result) -> str:
 
 def _differences(
     results: Mapping[str, Result], rows: Mapping[str, Mapping[str, list[dict[str, Any]]]]
-) -> Iterator[Difference]:
+) -> Iterator[Pair]:
     from nbhelpers.metrics.compare import compare_runs
 
     for split in SPLITS:
@@ -169,21 +217,18 @@ def _differences(
         of_split = {name: by_split.get(split, []) for name, by_split in rows.items()}
         why = _missing_rows(of_split, splits)
         for metric in FINETUNE_SCORES.names(split):
-            ours, other = (each.metrics.get(metric) for each in splits.values())
-            if metric in UNCOMPARED or ours is None:
+            if metric in UNCOMPARED or splits["ours"].metrics.get(metric) is None:
                 continue
-            if why:
-                values = (None, None, None)
-                yield Difference(split, metric, ours, other, *values, NOT_COMPARABLE, why)
-                continue
-            compared = compare_runs(
-                of_split, metric=metric, baseline="other", scored=scored, **draws(results["ours"])
-            )["against"]["ours"]
-            values = (compared["difference"], *(compared["interval"] or (None, None)))
-            verdict, reason = compared["verdict"], compared["reason"] or ""
-            yield Difference(
-                split, metric, ours, other, *values, verdict, reason, compared["p_value"]
-            )
+            compared = {"difference": None, "verdict": NOT_COMPARABLE, "reason": why}
+            if not why:
+                compared = compare_runs(
+                    of_split,
+                    metric=metric,
+                    baseline="other",
+                    scored=scored,
+                    **draws(results["ours"]),
+                )["against"]["ours"]
+            yield Pair.of(("this run", "base", split, metric), compared)
 
 
 def _missing_rows(rows: Mapping[str, list[Any]], splits: Mapping[str, Split]) -> str:
@@ -203,39 +248,31 @@ def draws(result: Result) -> dict[str, int]:
     return {"seed": result.settings.seed or 0, "resamples": resamples}
 
 
-def by_verdict(all_differences: Iterable[Difference]) -> str:
+def by_verdict(differences: Iterable[Pair]) -> str:
     """Return which scores are better, worse and within noise.
 
-    >>> even = Difference("mbpp", "pass@1", 0.5, 0.5, 0, -0.1, 0.1, "within noise")
-    >>> by_verdict([Difference("test", "bleu", 9, 5, 4, 1, 7, "better"), even])
+    >>> even = Pair("r8", "base", "mbpp", "pass@1", 0, -0.1, 0.1, None, "within noise", "")
+    >>> by_verdict([even._replace(split="test", metric="bleu", verdict="better"), even])
     'better in BLEU, within noise in pass@1 on MBPP'
     """
     names: dict[str, list[str]] = {}
-    for each in all_differences:
-        title = TITLES.get(each.metric, each.metric)
-        where = "" if each.split == "test" else f" on {TITLES.get(each.split, each.split)}"
-        names.setdefault(each.verdict, []).append(title + where)
+    for each in differences:
+        names.setdefault(each.verdict, []).append(each.title)
     kinds = [kind for kind in VERDICTS if kind in names]
     return ", ".join(f"{kind} in {' and '.join(names[kind])}" for kind in kinds)
 
 
-def difference_rows(
-    all_differences: Iterable[Difference], *, ours: str, other: str
-) -> list[dict[str, Any]]:
-    """Return differences as rows of a table; `ours` and `other` head the two scores."""
-    rows = []
-    for each in all_differences:
-        form = f".{FINETUNE_SCORES.metric(each.metric).decimals}f"
-        edges = (each.low, each.high)
-        rows.append(
-            {
-                "split": Cell(each.split, label=TITLES.get(each.split, each.split)),
-                "metric": Cell(each.metric, label=TITLES.get(each.metric, each.metric)),
-                other: Cell(each.other, form),
-                ours: Cell(each.ours, form),
-                "difference": Cell(each.difference, f"+{form}", edges),
-                "verdict": each.verdict,
-                "reason": each.reason,
-            }
-        )
-    return rows
+def difference_rows(facts: RunFacts) -> Iterator[dict[str, Any]]:
+    """Yield this run minus its base run as rows of a table."""
+    results = {"base": find_base(facts).result, "this run": facts.result}
+    for pair in differences(facts):
+        scores = {name: result.scores.get(pair.split, Split()) for name, result in results.items()}
+        form = f".{FINETUNE_SCORES.metric(pair.metric).decimals}f"
+        yield {
+            "split": Cell(pair.split, label=TITLES.get(pair.split, pair.split)),
+            "metric": Cell(pair.metric, label=TITLES.get(pair.metric, pair.metric)),
+            **{name: Cell(each.metrics.get(pair.metric), form) for name, each in scores.items()},
+            "difference": pair.cell,
+            "verdict": pair.verdict,
+            "reason": pair.reason,
+        }

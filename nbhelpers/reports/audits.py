@@ -10,9 +10,10 @@ from nbhelpers.common.formatting import count
 from nbhelpers.data.audit import TITLES
 from nbhelpers.data.audit import Audit as Measured
 from nbhelpers.data.audit import audit as measure
+from nbhelpers.data.audit_rules import TELLING
 from nbhelpers.reports.blocks import Block, KeyFigure, Section, Summary, Table, texts
 from nbhelpers.reports.blocks import Figure as Picture
-from nbhelpers.reports.figures import BLACK, BLUE, GREY, ORANGE, panels, png
+from nbhelpers.reports.figures import BLACK, BLUE, CLASSES, GREY, panels, png
 from nbhelpers.reports.rendering import as_html
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ CAPTION = (
     "Left: how well one feature tells the label (0.5 is chance). Middle: rows by source. Right: "
     "lines per program, by share of the class."
 )
-COLOURS = {"human": BLUE, "ai": ORANGE}
+COLOURS = {"human": CLASSES["human"], "ai": CLASSES["AI"]}
 MAX_BARS = 8
 NAME_SHOWN = 22  # characters
 
@@ -59,7 +60,7 @@ def _features(axis: Axes, features: list[Mapping[str, Any]]) -> None:
         edgecolor="white",
         label="canonical",
     )
-    axis.axvline(0.99, color=BLACK, linestyle="--", linewidth=1, label="hopeless")
+    axis.axvline(TELLING, color=BLACK, linestyle="--", linewidth=1, label="hopeless")
     axis.set_yticks(list(at), names, fontsize=7.5)
     axis.invert_yaxis()
     axis.set(xlabel="area under the ROC curve", xlim=(0.5, 1.0))

@@ -178,6 +178,13 @@ class Summary:
     where: str = ""
 
 
+def listing(code: str, values: Mapping[str, Any], heads: Mapping[str, str] | None = None) -> Table:
+    """Return a table with a line for each value; what is not known is left out."""
+    known = {what: value for what, value in values.items() if str(cell(value))}
+    rows = [{"what": what, "value": value} for what, value in known.items()]
+    return Table(code, rows, heads or {})
+
+
 def texts(lines: Sequence[str], kind: str = "") -> list[Text]:
     """Return each line that says something as a paragraph."""
     return [Text(line, kind) for line in lines if line]

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 from nbhelpers.common.display import Cell
 from nbhelpers.common.formatting import count, interval, share, written
 from nbhelpers.common.result_files import FloorScores, PointScores, Split
-from nbhelpers.metrics.registry import CLONES_SCORES
+from nbhelpers.metrics.registry import BASELINES, CLONES_SCORES
 from nbhelpers.reports import figures, sections
 from nbhelpers.reports.blocks import Block, Figure, KeyFigure, Section, Summary, Table, texts
+from nbhelpers.reports.figures import MODEL
+from nbhelpers.reports.sections import ABOVE, AHEAD, BEHIND, LEVEL, NOT_ABOVE, standing_of
 
 if TYPE_CHECKING:
     from nbhelpers.reports.facts import RunFacts
 
-BASELINES = {
-    "always_yes": "always yes",
-    "identifier_overlap": "identifier overlap",
-    "tfidf_mlp": "TF-IDF classifier",
-}
-MODEL = "this model"
 FEW_FUNCTIONS = 100
+CURVES = "Precision-recall and ROC curve on test, pairs as given; baselines at their thresholds."
 CRITIQUES = (
     "Two critiques belong beside any score on BigCloneBench. Krinke and Ragkhitwetsagul "
     "(arXiv 2505.04311) checked 406 of its weak pairs by hand and found 93 % mislabelled; "
@@ -36,25 +33,23 @@ RATES = {
     "fixed_padding_useful_share": ("useful tokens per padded token", "if padded to seq_len"),
 }
 HEADS = {"f1": "F1", "roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "difference": "difference in F1"}
+HEADS |= {"standing": "it is"}
 ORDERS = ("given", "reversed", "mean")
 BINARY = ("precision", "recall", "f1")
-BEATS, LEVEL, BEHIND = "beats", "level", "behind"
-ABOVE, NO_HIGHER = "above", "no higher"  # where nothing tells the difference from chance
 VERBS = {
-    **{BEATS: "beats", LEVEL: "is level with", BEHIND: "is behind"},
-    **{ABOVE: "scores above", NO_HIGHER: "scores no higher than"},
+    **{AHEAD: "beats", LEVEL: "is level with", BEHIND: "is behind"},
+    **{ABOVE: "scores above", NOT_ABOVE: "scores no higher than"},
 }
 
 
 def summary(facts: RunFacts) -> Summary:
     """Return what the report opens with."""
     splits = sections.ordered_splits(facts)
-    loss = Figure("loss", LOSS, lambda: figures.loss_figure(facts))
-    curves = Figure("curves", figures.curves_caption(facts), lambda: figures.curves_figure(facts))
+    curves = Figure("curves", CURVES, lambda: figures.curves_figure(facts))
     alarms = [text for name, scores in splits if (text := _chance(name, scores))]
     return Summary(
         title=sections.title(facts),
-        verdict=_verdict(*splits[0]) if splits else sections.standing(facts),
+        verdict=_verdict(splits) if splits else sections.standing(facts),
         alarms=[*alarms, *sections.problems(facts)],
         caveat=_caveat(facts),
         figures=sections.present(
@@ -63,24 +58,26 @@ def summary(facts: RunFacts) -> Summary:
             sections.time_figure(facts),
             sections.data_figure(facts, "pairs"),
         ),
-        picture=curves if splits else loss,
+        picture=curves if splits else _loss(facts),
         where=sections.where(facts),
     )
 
 
-LOSS = "Training loss per logged step, and F1 on valid while training."
+def _loss(facts: RunFacts) -> Figure:
+    caption = "Training loss per logged step, and F1 on valid while training."
+    loss, f1 = {"loss": "loss (mean cross-entropy per pair, nats)"}, {"f1": "F1 (binary)"}
+    return Figure("loss", caption, lambda: figures.loss_figure(facts.result.training, loss, f1))
 
 
 def blocks(facts: RunFacts) -> list[Block]:
     """Return the sections of the report."""
-    loss = Figure("loss", LOSS, lambda: figures.loss_figure(facts))
     return [
         sections.targets(facts),
         _scores(facts),
         _baselines(facts),
         *_parts(facts),
         sections.doubts(_doubts(facts)),
-        *sections.cost(facts, RATES, loss),
+        *sections.cost(facts, RATES, _loss(facts)),
         *sections.origin(facts, [Table("data", _data_rows(facts))], _functions_of_data(facts)),
     ]
 
@@ -94,16 +91,28 @@ def _given(scores: Split) -> dict[str, float | None]:
     return scores.orders.get("given", {})
 
 
-def _verdict(name: str, scores: Split) -> str:
+def _verdict(splits: list[tuple[str, Split]]) -> str:
+    """Return F1 on test beside its best baseline, and the same of what is unlike training."""
+    (name, scores), *rest = splits
     edges = interval(scores.intervals.get("f1"))
     f1 = written(_given(scores).get("f1"), ".3f") or "undefined"
     text = f"F1 {f1} on {name} (binary{f', 95 % interval {edges}' if edges else ''})"
+    text += f": it {beside}" if (beside := _beside(scores)) else ""
+    unseen = dict(rest).get("test_unseen")
+    if unseen is not None and (f1 := written(_given(unseen).get("f1"), ".3f")):
+        beside = f", where it {beside}" if (beside := _beside(unseen)) else ""
+        text += f". On families of tasks that are not in training F1 is {f1}{beside}"
+    return f"{text}."
+
+
+def _beside(scores: Split) -> str:
+    """Say how a split stands to its best baseline; nothing without one."""
     best = _best_baseline(scores)
     if best is None:
-        return f"{text}."
+        return ""
     title = f"{BASELINES.get(best, best)} (F1 {scores.floors[best].f1:.3f})"
-    verb = VERBS[_standing(scores, scores.floors[best])[0]]
-    return f"{text}: it {verb} the best baseline, {title}."
+    verb = VERBS[_standing(scores, scores.floors[best])]
+    return f"{verb} the best baseline, {title}"
 
 
 def _best_baseline(scores: Split) -> str | None:
@@ -120,14 +129,11 @@ def _main_score(name: str, scores: Split) -> KeyFigure:
 
 
 def _caveat(facts: RunFacts) -> str:
-    if facts.is_sample:
-        return sections.sample_caveat(facts.result)
-    if not facts.result.scores:
-        return ""
-    if _is_bigclonebench(facts):
-        return "Its labels are disputed: see what to hold against these scores."
-    few = (text for name, s in sections.ordered_splits(facts)[:1] for text in _few(name, s))
-    return next(iter([*sections.random_start(facts), *few]), "")
+    splits = sections.ordered_splits(facts)[:1]
+    disputed = "Its labels are disputed: see what to hold against these scores."
+    few = (text for name, scores in splits for text in _few(name, scores))
+    own = [disputed] if _is_bigclonebench(facts) and splits else few
+    return sections.caveat(facts.result) or next(iter(own), "")
 
 
 def _chance(name: str, scores: Split) -> str:
@@ -196,8 +202,8 @@ def _threshold(facts: RunFacts) -> str:
 def _baselines(facts: RunFacts) -> Section:
     note = (
         "Baselines: cheap scorers that a trained model should beat, each at its own threshold from "
-        "valid. Difference: our F1 minus the baseline's with its 95 % interval; level: it holds 0, "
-        "so either may be ahead."
+        "valid. Difference: our F1 minus the baseline's with its 95 % interval. Ahead or behind: "
+        "it leaves out 0; level: it holds 0."
     )
     rows = [
         row for name, scores in sections.ordered_splits(facts) for row in _against(name, scores)
@@ -212,16 +218,12 @@ def _against(split: str, scores: Split) -> Iterator[dict[str, object]]:
     own = PointScores(**_given(scores), intervals=scores.intervals)
     yield {"split": split, "scorer": MODEL, **_point(own)}
     for name, baseline in scores.floors.items():
-        standing, evidence = _standing(scores, baseline)
-        difference = Cell(baseline.lead.f1, "+.3f", baseline.lead.interval)
-        if baseline.lead.f1 is None and standing:
-            difference = Cell(_gap(scores, baseline), "+.3f")
         yield {
             "split": split,
             "scorer": BASELINES.get(name, name),
             **_point(baseline),
-            "difference": difference,
-            "so_it": f"{standing}{f' ({evidence})' if evidence else ''}",
+            "difference": Cell(baseline.lead.f1, "+.3f", baseline.lead.interval),
+            "standing": _standing(scores, baseline),
             "note": baseline.skipped or "",
         }
 
@@ -231,38 +233,9 @@ def _point(scores: PointScores) -> dict[str, Cell]:
     return {"f1": f1, "roc_auc": Cell(scores.roc_auc, ".3f")}
 
 
-def _gap(scores: Split, baseline: FloorScores) -> float:
-    return (_given(scores).get("f1") or 0.0) - (baseline.f1 or 0.0)
-
-
-def _standing(scores: Split, baseline: FloorScores) -> tuple[str, str]:
-    """Return how the model stands to a baseline in F1, and by what where no difference is known.
-
-    "Beats" and "behind" only where chance is excluded.
-    """
-    if _given(scores).get("f1") is None or baseline.f1 is None:
-        return "", ""
-    gap = _gap(scores, baseline)
-    is_settled, evidence = _evidence(scores, baseline)
-    if is_settled is None:
-        return (ABOVE if gap > 0 else NO_HIGHER), evidence
-    if not is_settled:
-        return LEVEL, evidence
-    return (BEATS if gap > 0 else BEHIND), evidence
-
-
-def _evidence(scores: Split, baseline: FloorScores) -> tuple[bool | None, str]:
-    """Return whether the test set settles the difference (None: unknown), and by what."""
-    if interval(between := baseline.lead.interval):
-        return between[0] > 0 or between[1] < 0, ""
-    ours, other = scores.intervals.get("f1"), baseline.intervals.get("f1")
-    if not interval(ours):
-        return None, "no interval"
-    if interval(other):
-        apart = max(ours[0], other[0]) > min(ours[1], other[1])
-        return apart, f"their 95 % intervals {'do not overlap' if apart else 'overlap'}"
-    inside = ours[0] <= baseline.f1 <= ours[1]
-    return not inside, f"{'inside' if inside else 'outside'} our 95 % interval"
+def _standing(scores: Split, baseline: FloorScores) -> str:
+    edges = baseline.lead.interval or (None, None)
+    return standing_of(_given(scores).get("f1"), baseline.f1, (baseline.lead.f1, *edges))
 
 
 def _parts(facts: RunFacts) -> list[Section]:
@@ -322,9 +295,6 @@ def _doubts(facts: RunFacts) -> list[str]:
     sentences = [str(note)] if facts.is_sample and note else []
     for name, scores in splits:
         sentences += [*_few(name, scores), *_fewer_areas(name, scores)]
-    sentences += sections.random_start(facts)
-    if any(name == "test_unseen" for name, _ in splits):
-        sentences.append("test_unseen: families of tasks that are not in training.")
     sentences += [CRITIQUES] if _is_bigclonebench(facts) else []
     return sentences + [f"Warning: {warning}" for warning in facts.result.warnings]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.display import Cell
-from nbhelpers.common.formatting import count, interval, written
+from nbhelpers.common.formatting import count, interval, listed, written
 from nbhelpers.common.result_files import FloorLead, FloorScores, PairFloor, Retrieval, Slice, Split
 from nbhelpers.metrics.intervals import humans_needed
 from nbhelpers.metrics.registry import BASELINES, DETECTOR_SCORES, EDITS, PAGE
@@ -25,15 +25,16 @@ from nbhelpers.reports.blocks import (
     Summary,
     Table,
     Text,
+    listing,
     texts,
 )
-from nbhelpers.reports.figures_detector import MODEL
+from nbhelpers.reports.figures import MODEL
+from nbhelpers.reports.sections import AHEAD, standing_of
 from nbhelpers.use.facts import NO_EVIDENCE, NO_EVIDENCE_SIMILAR
 
 if TYPE_CHECKING:
     from nbhelpers.reports.facts import RunFacts
 
-AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
 KEPT, OPEN, BROKEN = "kept", "open", "broken"
 FEW = 100  # programs of one class
 LARGE_LOSS = 0.5  # of the TPR, under an edit
@@ -110,15 +111,11 @@ def blocks(facts: RunFacts) -> list[Block]:
         _audit(facts),
     ]
     cost = sections.cost(facts, RATES, _loss(facts))
-    inference = [
-        {"what": what, "value": facts.result.inference[name]}
-        for name, what in INFERENCE.items()
-        if facts.result.inference.get(name) is not None
-    ]
+    inference = {what: facts.result.inference.get(name) for name, what in INFERENCE.items()}
     more = [
-        Table("phases", _phase_rows(facts), {"phase": "of training"}),
-        Table("inference", inference, {"what": "scoring, tokens at hand"}),
-        Table("compile", _compile_rows(facts), {"what": ""}),
+        Table("phases", sections.part_rows(facts.result.phases), {"phase": "of training"}),
+        listing("inference", inference, {"what": "scoring, tokens at hand"}),
+        listing("compile", _compiled(facts), {"what": ""}),
     ]
     phases = Section("Training by phase, and scoring", more, "phases")
     return [*own, *cost, phases, *sections.origin(facts, _data(facts))]
@@ -195,15 +192,6 @@ def _percent(value: float | None) -> str:
     return "an unknown rate" if value is None else f"{100 * value:.3g} %"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Write names as a person lists them.
-
-    >>> _listed(["a"]), _listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
 def _place(name: str) -> str:
     return BASELINES.get(name, name)
 
@@ -219,24 +207,6 @@ class Standing(NamedTuple):
     other: float
     difference: Sequence[float | None] | None
     standing: str
-
-
-def standing_of(
-    ours: float | None, other: float | None, difference: Sequence[float | None] | None
-) -> str:
-    """Say how a score stands to a baseline's: settled by the interval of the difference.
-
-    >>> standing_of(0.9, 0.8, [0.1, 0.05, 0.15]), standing_of(0.9, 0.8, [0.1, -0.05, 0.2])
-    ('ahead', 'level')
-    >>> standing_of(0.9, 0.8, None)
-    'above'
-    """
-    _, low, high = difference or (None, None, None)
-    if low is not None and high is not None:
-        return AHEAD if low > 0 else BEHIND if high < 0 else LEVEL
-    if ours is None or other is None:
-        return ""
-    return ABOVE if ours > other else NOT_ABOVE
 
 
 def standings(scores: Split) -> dict[str, list[Standing]]:
@@ -336,8 +306,7 @@ def _mrr_figure(facts: RunFacts) -> KeyFigure | None:
 
 def _caveats(facts: RunFacts) -> list[str]:
     """Return what to hold against the verdict, the first of which opens the report."""
-    sample = [sections.sample_caveat(facts.result)] if facts.is_sample else []
-    return [*filter(None, sample), *_elsewhere(facts), *sections.random_start(facts)]
+    return [*filter(None, [sections.caveat(facts.result)]), *_elsewhere(facts)]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -501,14 +470,14 @@ def _promise(facts: RunFacts) -> Section:
         "Undecided: neither called AI nor cleared."
     )
     content = [
-        Table("threshold", _point_rows(facts), {"what": ""}),
+        listing("threshold", _point(facts), {"what": ""}),
         Table("promise", rows, {"promised": "promised FPR", "realised": "realised FPR"}),
         Table("prevalence", precision, spread=("split", "precision")),
     ]
     return Section("Threshold, promise and precision", content, "promise", note)
 
 
-def _point_rows(facts: RunFacts) -> list[dict[str, Any]]:
+def _point(facts: RunFacts) -> dict[str, Any]:
     """Return the threshold, what it was chosen on, and what that can promise."""
     point = facts.result.operating_point
     target, promised = point.target_fpr, point.promised_fpr
@@ -528,7 +497,7 @@ def _point_rows(facts: RunFacts) -> list[dict[str, Any]]:
         rows["of validation's AI programs below these, at most"] = Cell(
             point.target_miss_rate, label=_percent(point.target_miss_rate)
         )
-    return [{"what": what, "value": value} for what, value in rows.items() if str(value)]
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------
@@ -569,11 +538,13 @@ def _slices(facts: RunFacts) -> Section:
     rows, means = [], []
     for split, scores in scored_splits(facts):
         for one in scores.slices:
-            worst = [DETECTOR_SCORES.short(n) for n, w in _worst(scores) if _is_same(w, one)]
+            place = (one.by, one.value)
+            worst = [name for name, w in _worst(scores) if (w.by, w.value) == place]
             row = {"split": split, "by": str(one.by or ""), "value": str(one.value or "")[:80]}
             row |= {"n_human": one.n_human, "n_ai": one.n_ai, "roc_auc": Cell(one.roc_auc, ".3f")}
             row |= {"tpr": Cell(one.tpr, ".3f", one.tpr_interval)}
-            row |= {"fpr": Cell(one.fpr, ".3f", one.fpr_interval), "worst": ", ".join(worst)}
+            row |= {"fpr": Cell(one.fpr, ".3f", one.fpr_interval)}
+            row |= {"worst": ", ".join(map(DETECTOR_SCORES.short, worst))}
             rows.append(row)
         for kind, values in scores.macro.items():
             mean = {name: Cell(values.get(name), ".3f") for name in ("roc_auc", "tpr", "fpr")}
@@ -592,22 +563,17 @@ def _slices(facts: RunFacts) -> Section:
 
 def _worst(scores: Split) -> Iterator[tuple[str, Slice]]:
     """Yield the worst slice of each score, where another large slice does better."""
-    for name in ("tpr", "fpr", "roc_auc"):
+    classes = {"tpr": ("n_ai",), "fpr": ("n_human",), "roc_auc": ("n_ai", "n_human")}
+    for name, counts in classes.items():
         worst = scores.worst.get(name)
         value = getattr(worst, name, None)
-        large = [getattr(one, name) for one in scores.slices if _is_large(one, name)]
-        if worst is not None and value is not None and set(large) - {None, value}:
+        large = {
+            getattr(one, name)
+            for one in scores.slices
+            if all((getattr(one, number) or 0) >= MIN_ROWS for number in counts)
+        }
+        if worst is not None and value is not None and large - {None, value}:
             yield name, worst
-
-
-def _is_same(one: Slice, other: Slice) -> bool:
-    return (one.by, one.value) == (other.by, other.value)
-
-
-def _is_large(one: Slice, metric: str) -> bool:
-    """Whether a slice has enough programs of the classes that a score is about."""
-    counts = {"tpr": (one.n_ai,), "fpr": (one.n_human,)}.get(metric, (one.n_ai, one.n_human))
-    return all((number or 0) >= MIN_ROWS for number in counts)
 
 
 def _worst_text(scores: Split) -> str:
@@ -762,7 +728,7 @@ def _few_programs(facts: RunFacts) -> Iterator[str]:
                 few.setdefault(where, []).append(f"{count(number)} {title}")
     if few:
         clauses = [f"{' and '.join(counts)} programs in {where}" for where, counts in few.items()]
-        yield f"Only {_listed(clauses)}: intervals are rough."
+        yield f"Only {listed(clauses)}: intervals are rough."
 
 
 def _worst_edits(facts: RunFacts) -> Iterator[str]:
@@ -821,29 +787,13 @@ def _audit(facts: RunFacts) -> Section:
 # Cost and data.
 
 
-def _phase_rows(facts: RunFacts) -> list[dict[str, Any]]:
-    phases = {name: seconds for name, seconds in facts.result.phases.items() if seconds}
-    return [
-        {
-            "phase": name.removesuffix("_s"),
-            "seconds": Cell(seconds, "duration"),
-            "share": Cell(seconds / sum(phases.values()), "share"),
-        }
-        for name, seconds in phases.items()
-    ]
-
-
-def _compile_rows(facts: RunFacts) -> list[dict[str, Any]]:
+def _compiled(facts: RunFacts) -> dict[str, Any]:
     """Return how often layers were compiled anew, and how compiled compares with eager."""
     compiled = facts.result.compile
     test = {f"compiled beside eager, {k}": v for k, v in compiled.self_test.items() if k != "is_on"}
     rows = {"torch.compile": {True: "on", False: "off"}.get(compiled.is_on)}
     rows |= {"recompiles": compiled.recompiles, **test}
-    return [
-        {"what": what.replace("_", " "), "value": value}
-        for what, value in rows.items()
-        if value is not None
-    ]
+    return {what.replace("_", " "): value for what, value in rows.items()}
 
 
 def _data(facts: RunFacts) -> list[Block]:

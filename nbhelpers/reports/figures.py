@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.formatting import GIB, MIB
-from nbhelpers.common.result_files import Lengths, Memory, PhaseMemory, Result, Split, Step
-from nbhelpers.metrics.registry import FINETUNE_SCORES, TITLES
+from nbhelpers.common.result_files import (
+    Lengths,
+    Memory,
+    PhaseMemory,
+    Result,
+    Split,
+    Step,
+    Training,
+)
+from nbhelpers.metrics.registry import BASELINES, FINETUNE_SCORES, TITLES
 from nbhelpers.reports.facts import RunFacts
 
 if TYPE_CHECKING:
@@ -26,15 +34,22 @@ YELLOW, SKY, BLACK = "#E69F00", "#56B4E9", "#222222"
 DASHES = ("-", "--", ":", "-.")
 FEW_POINTS = 12  # each of which is marked
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
-BASELINES = {
-    "always_yes": "always yes",
-    "identifier_overlap": "identifier overlap",
-    "tfidf_mlp": "TF-IDF classifier",
+# What is no cause of memory: its colour, in every figure.
+PREDICTED, MEASURED = "#AAAAAA", BLACK
+CLASSES = {"clone": BLUE, "not a clone": ORANGE, "AI": BLUE, "human": ORANGE}
+MODEL = "this model"
+# Colour and mark of a scorer, in every figure.
+SCORERS = {
+    **dict.fromkeys((MODEL,), (BLUE, "o")),
+    **dict.fromkeys(("always_yes", "length"), (ORANGE, "s")),
+    **dict.fromkeys(("identifier_overlap", "layout"), (GREEN, "^")),
+    **dict.fromkeys(("tfidf_mlp", "tfidf"), (PURPLE, "D")),
+    "raw_encoder": (YELLOW, "v"),
 }
-MARKS = {"always_yes": "s", "identifier_overlap": "^", "tfidf_mlp": "D"}
-MAX_POINTS = 2000
+MAX_POINTS = 2000  # of a line, which is less than a pixel wide between them
 BUDGET = "budget before the run"
 HEIGHT = 0.38  # of a bar; two stand side by side
+FAR = 4  # times what is drawn: a card this much larger would leave bars of no width
 # A cause of memory keeps its colour and hatch in every figure; what is not named takes the rest.
 CAUSES: dict[str, tuple[str, str]] = {
     "weights": (BLUE, ""),
@@ -107,13 +122,17 @@ def points(steps: Iterable[Step], name: str) -> Points:
 
 
 def line_figure(
-    axes_of: Iterable[tuple[str, Mapping[str, Points]]], *, tops: Mapping[str, float] | None = None
+    axes_of: Iterable[tuple[str, Mapping[str, Points]]],
+    *,
+    tops: Mapping[str, float] | None = None,
+    xlabel: str = "optimizer step",
 ) -> Figure | None:
     """Draw values by optimizer step, one axis for each title, a line for each name.
 
     Args:
         axes_of: Titles of the axes and their lines; what holds no point is left out.
         tops: The upper ends of axes, by title; others end where their values do.
+        xlabel: What the values are drawn by.
     """
     drawn = [(title, {n: p for n, p in lines.items() if p}) for title, lines in axes_of]
     drawn = [(title, lines) for title, lines in drawn if lines]
@@ -125,7 +144,7 @@ def line_figure(
             style = {"color": CYCLE[at % len(CYCLE)], "linestyle": DASHES[at // len(CYCLE) % 4]}
             marker = "o" if len(line) <= FEW_POINTS else ""
             axis.plot(*zip(*line, strict=True), label=plain(name), marker=marker, ms=4, **style)
-        axis.set(xlabel="optimizer step", ylabel=title)
+        axis.set(xlabel=xlabel, ylabel=title)
         axis.set_ylim(bottom=0, top=(tops or {}).get(title))
         if len(lines) > 1:
             axis.legend(fontsize=7.5, loc="best")
@@ -141,23 +160,38 @@ class Bar(NamedTuple):
 
 
 def interval_figure(
-    bars_of: Mapping[str, Sequence[Bar]], *, xlabel: str = "", limits: Any = None
+    bars_of: Mapping[str, Sequence[Bar]],
+    *,
+    xlabel: str = "",
+    limits: Any = None,
+    lines: Mapping[str, float | None] | None = None,
 ) -> Figure | None:
-    """Draw each value as a point with its interval, the first on top; one axis for each title."""
+    """Draw each value as a point with its interval, the first on top; one axis for each title.
+
+    Args:
+        bars_of: The bars by title; equal ones are named on the first axis alone.
+        xlabel: What the values are.
+        limits: Of every axis; None: as its values are.
+        lines: Where a line is drawn across, by title.
+    """
     drawn = {title: bars for title, bars in bars_of.items() if bars}
     if not drawn:
         return None
     most = max(map(len, drawn.values()))
     figure, axes = panels(len(drawn), height=0.9 + 0.3 * most, columns=3)
-    for axis, (title, bars) in zip(axes, drawn.items(), strict=True):
+    names = [[plain(bar.title) for bar in bars] for bars in drawn.values()]
+    for axis, own, (title, bars) in zip(axes, names, drawn.items(), strict=True):
         for at, bar in enumerate(bars):
             if bar.edges and None not in bar.edges:
                 axis.plot(bar.edges, [at, at], color=BLUE, linewidth=2, solid_capstyle="butt")
             axis.plot([bar.value], [at], color=BLACK, marker="o", markersize=5)
-        axis.set_yticks(range(len(bars)), [plain(bar.title) for bar in bars], fontsize=8)
+        shown = own if axis is axes[0] or own != names[0] else [""] * len(own)
+        axis.set_yticks(range(len(bars)), shown, fontsize=8)
         axis.set_ylim(len(bars) - 0.5, -0.5)
         axis.set_title(title, fontsize=9)
         axis.set(xlim=limits, xlabel=xlabel)
+        if (across := (lines or {}).get(title)) is not None:
+            axis.axvline(across, color=BLACK, linestyle="--", linewidth=1)
     return figure
 
 
@@ -166,20 +200,26 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:60]).replace("$", r"\$")
 
 
-def loss_figure(facts: RunFacts) -> Figure | None:
-    """Draw the loss of clone detection and, where there were evaluations, F1 on valid."""
-    training, f1 = facts.result.training, "F1 on valid (binary)"
-    loss = {"train": points(training.history, "loss")}
-    valid = {"valid": points(training.evals, "f1")}
-    axes_of = [("loss (mean cross-entropy per pair, nats)", loss), (f1, valid)]
-    return line_figure(axes_of if loss["train"] else [], tops={f1: 1.02})
+SCORE_ON_VALID = "score on valid"
 
 
-def finetune_loss(result: Result) -> Figure | None:
-    """Draw the loss on train and on valid."""
-    lines = {"train": result.training.history, "valid": result.training.evals}
-    losses = {name: points(steps, "loss") for name, steps in lines.items()}
-    return line_figure([("loss (nats per supervised token)", losses)])
+def loss_figure(
+    training: Training, losses: Mapping[str, str], scores: Mapping[str, str]
+) -> Figure | None:
+    """Draw losses on train and valid, each on its axis, and scores on valid while training.
+
+    Args:
+        training: The logged steps and the evaluations.
+        losses: Their names and the titles of their axes.
+        scores: Names and titles.
+    """
+    steps = {"train": training.history, "valid": training.evals}
+    axes_of = [
+        (title, {split: points(rows, name) for split, rows in steps.items()})
+        for name, title in losses.items()
+    ]
+    valid = {title: points(training.evals, name) for name, title in scores.items()}
+    return line_figure([*axes_of, (SCORE_ON_VALID, valid)], tops={SCORE_ON_VALID: 1.02})
 
 
 def finetune_scores(result: Result) -> Figure | None:
@@ -207,14 +247,14 @@ def study_cost(runs: Mapping[str, tuple[float | None, ...]]) -> Figure | None:
     per, title = (60, "min") if max(seconds) >= 600 else (1, "s")
     figure, (left, right) = panels(2, height=1.2 + 0.4 * len(runs))
     for shift, name, colour, sizes in (
-        (-1, "predicted", BLUE, predicted),
-        (1, "measured", GREY, measured),
+        (-1, "predicted", PREDICTED, predicted),
+        (1, "measured", MEASURED, measured),
     ):
         at = [row + shift * HEIGHT / 2 for row in range(len(runs))]
         left.barh(at, [s / unit for s in sizes], height=HEIGHT, color=colour, label=name)
     left.set(xlabel=f"peak memory ({unit_name})")
     left.legend(fontsize=7.5, loc="lower right")
-    right.barh(range(len(runs)), [s / per for s in seconds], color=ORANGE)
+    right.barh(range(len(runs)), [s / per for s in seconds], color=MEASURED)
     right.set(xlabel=f"time of the run ({title})")
     for axis in (left, right):
         axis.set_yticks(range(len(runs)), [plain(name) for name in runs], fontsize=8)
@@ -258,17 +298,6 @@ def _predictions(facts: RunFacts) -> tuple[np.ndarray, np.ndarray] | None:
     return (labels, p) if 0 < labels.sum() < len(labels) else None
 
 
-def curves_caption(facts: RunFacts) -> str:
-    """Return what the curves show."""
-    text = "Precision-recall and ROC curve on test, pairs as given; baselines at their thresholds."
-    test = facts.result.scores.get("test")
-    pairs = 0 if test is None else test.n_pairs or 0
-    if pairs <= MAX_POINTS:
-        return text
-    thinned = f"Lines are drawn through {MAX_POINTS:,} points at most; areas are of all"
-    return f"{text} {thinned} {pairs:,} pairs."
-
-
 def curves_figure(facts: RunFacts) -> Figure | None:
     """Draw precision against recall and the ROC curve on test."""
     import numpy as np
@@ -298,14 +327,20 @@ def curves_figure(facts: RunFacts) -> Figure | None:
 
 
 def _mark_baselines(left: Axes, right: Axes, test: Split, *, prior: float) -> None:
-    for colour, (name, values) in zip(CYCLE[1:], test.floors.items(), strict=False):
+    for name, values in test.floors.items():
         precision, recall = values.precision, values.recall
         if not precision or recall is None:
             continue
         false_rate = prior * recall * (1 - precision) / (precision * (1 - prior))
-        style = {"color": colour, "marker": MARKS.get(name, "o"), "linestyle": "none"}
+        style = mark_of(name)
         left.plot([recall], [precision], label=BASELINES.get(name, name), **style)
         right.plot([false_rate], [recall], label=BASELINES.get(name, name), **style)
+
+
+def mark_of(scorer: str) -> dict[str, Any]:
+    """Return how the mark of a scorer is drawn."""
+    colour, mark = SCORERS.get(scorer, (GREY, "x"))
+    return {"color": colour, "marker": mark, "linestyle": "none"}
 
 
 def _area(name: str, scores: Split, metric: str) -> str:
@@ -332,26 +367,59 @@ def scores_figure(facts: RunFacts) -> Figure | None:
     if pairs is None:
         return None
     labels, p = pairs
-    figure, (left, right) = panels(2)
-    bins = np.linspace(0, 1, 21)
-    for value, name, colour, hatch in ((1, "clone", BLUE, ""), (0, "not a clone", ORANGE, "//")):
-        style = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
-        left.hist(p[labels == value], bins=bins, label=name, **style)
-    threshold = facts.result.threshold.value
-    if threshold is not None:
-        left.axvline(threshold, color=BLACK, linestyle="--", linewidth=1, label="threshold")
-    left.set(xlabel="probability of a clone", ylabel="test pairs", yscale="log")
-    left.legend(fontsize=7.5)
-    which = np.clip(np.digitize(p, bins[::2]) - 1, 0, 9)
-    counts = np.bincount(which, minlength=10)
-    full = counts > 0
-    mean = np.bincount(which, weights=p, minlength=10)[full] / counts[full]
-    clones = np.bincount(which, weights=labels, minlength=10)[full] / counts[full]
-    right.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfectly calibrated")
-    right.plot(mean, clones, color=BLUE, marker="o", markersize=4, label="test, tenths")
-    right.set(xlabel="probability of a clone", ylabel="share that are clones", xlim=(0, 1))
-    right.set_ylim(-0.02, 1.02)
-    right.legend(fontsize=7.5, loc="upper left")
+    which = np.clip(np.digitize(p, np.linspace(0, 1, 11)) - 1, 0, 9)
+    full = np.unique(which)
+    means = [(p[which == one].mean(), labels[which == one].mean()) for one in full]
+    return probability_figure(
+        {"clone": p[labels == 1], "not a clone": p[labels == 0]},
+        {"test, tenths": means},
+        words=("probability of a clone", "test pairs", "share that are clones"),
+        threshold=facts.result.threshold.value,
+    )
+
+
+def probability_figure(
+    classes: Mapping[str, np.ndarray],
+    curves: Mapping[str, Points],
+    *,
+    words: tuple[str, str, str],
+    threshold: float | None,
+    band: Sequence[float | None] | None = None,
+) -> Figure | None:
+    """Draw the probabilities of each class, and how often what has a probability is positive.
+
+    Args:
+        classes: Probabilities by the name of a class.
+        curves: Points of a probability and a share, by name.
+        words: What a probability is of, what is counted, and what the shares are.
+        threshold: Above it a class is called.
+        band: Probabilities that are left undecided.
+    """
+    import numpy as np
+
+    classes = {name: p for name, p in classes.items() if len(p)}
+    if not classes and not curves:
+        return None
+    figure, axes = panels(bool(classes) + bool(curves))
+    probability, counted, shares = words
+    if classes:
+        for (name, p), hatch in zip(classes.items(), ("", "//"), strict=False):
+            style = {"color": CLASSES[name], "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
+            axes[0].hist(p, bins=np.linspace(0, 1, 26), label=name, **style)
+        if band and None not in band:
+            axes[0].axvspan(*band, color=GREY, alpha=0.2, label="undecided")
+        if threshold is not None:
+            style = {"color": BLACK, "linestyle": "--", "linewidth": 1, "label": "threshold"}
+            axes[0].axvline(threshold, **style)
+        axes[0].set(xlabel=probability, ylabel=counted, yscale="log", xlim=(0, 1))
+    if curves:
+        axes[-1].plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfectly calibrated")
+        for at, (name, line) in enumerate(curves.items()):
+            style = {"color": CYCLE[at % len(CYCLE)], "marker": "o", "markersize": 4}
+            axes[-1].plot(*zip(*line, strict=True), label=name, **style)
+        axes[-1].set(xlabel=probability, ylabel=shares, xlim=(0, 1), ylim=(-0.02, 1.02))
+    for axis in axes:
+        axis.legend(fontsize=7.5)
     return figure
 
 
@@ -394,10 +462,10 @@ def memory_figure(facts: RunFacts) -> Figure | None:
     )
     stack(axes[0], "predicted" if predicted else BUDGET, parts, unit, styles_of(parts))
     if whole:
-        axes[0].barh(BUDGET, whole / unit, height=0.25, color=SKY)
+        axes[0].barh(BUDGET, whole / unit, height=0.25, color=PREDICTED)
     for title, size in bars.items():
-        axes[0].barh(title, size / unit, color=GREY)
-    if budget.capacity_bytes:
+        axes[0].barh(title, size / unit, color=MEASURED)
+    if budget.capacity_bytes and budget.capacity_bytes <= FAR * max(sizes):
         style = {"color": BLACK, "linestyle": "--", "linewidth": 1, "label": "capacity"}
         axes[0].axvline(budget.capacity_bytes / unit, **style)
     axes[0].invert_yaxis()
@@ -435,8 +503,9 @@ def stack(
 def _draw_phases(axis: Axes, phases: Sequence[PhaseMemory], unit: int) -> None:
     for at, phase in enumerate(phases):
         measured = phase.measured_bytes / unit
-        axis.barh(at + HEIGHT / 2, measured, height=HEIGHT, color=GREY)
-        axis.barh(at - HEIGHT / 2, (phase.predicted_bytes or 0) / unit, height=HEIGHT, color=BLUE)
+        predicted = (phase.predicted_bytes or 0) / unit
+        axis.barh(at + HEIGHT / 2, measured, height=HEIGHT, color=MEASURED)
+        axis.barh(at - HEIGHT / 2, predicted, height=HEIGHT, color=PREDICTED)
         if phase.error_percent is not None:
             text = f" {phase.error_percent:+.1f} %"
             axis.annotate(text, (measured, at + HEIGHT / 2), va="center", fontsize=8)
@@ -444,7 +513,8 @@ def _draw_phases(axis: Axes, phases: Sequence[PhaseMemory], unit: int) -> None:
     axis.invert_yaxis()
     axis.margins(x=0.12)
     has_prediction = any(phase.predicted_bytes for phase in phases)
-    axis.set_title("peak of each phase" + (": predicted, measured" * has_prediction), fontsize=9)
+    title = ": predicted (light) and measured (dark)" * has_prediction
+    axis.set_title(f"peak of each phase{title}", fontsize=9)
 
 
 def _measured_bars(memory: Memory) -> dict[str, float]:
@@ -456,19 +526,13 @@ def _measured_bars(memory: Memory) -> dict[str, float]:
 
 def gpu_figure(facts: RunFacts) -> Figure | None:
     """Draw the utilisation of every GPU against the time since the first event."""
-    series: dict[str, list[tuple[float, float]]] = {}
+    series: dict[str, Points] = {}
     for event in facts.of_type("gpu"):
         for gpu in event.get("gpus") or []:
             busy = gpu.get("utilisation_percent")
             if busy is not None:
                 minutes = (event["t"] - facts.events[0]["t"]) / 60
-                series.setdefault(str(gpu.get("index", 0)), []).append((minutes, busy))
-    if not series:
-        return None
-    figure, (axis,) = panels(1)
-    for at, (index, points) in enumerate(sorted(series.items())):
-        style = {"color": CYCLE[at % len(CYCLE)], "linestyle": ("-", "--", ":")[at % 3]}
-        axis.plot(*zip(*points, strict=True), label=f"GPU {index}", **style)
-    axis.set(xlabel="time since start (min)", ylabel="GPU utilisation (%)", ylim=(0, 105))
-    axis.legend(fontsize=7.5, loc="lower right")
-    return figure
+                series.setdefault(f"GPU {gpu.get('index', 0)}", []).append((minutes, busy))
+    title = "GPU utilisation (%)"
+    lines = [(title, dict(sorted(series.items())))]
+    return line_figure(lines, tops={title: 105}, xlabel="time since start (min)")

@@ -5,7 +5,7 @@ Scores of single programs come from `predictions.jsonl`, everything else from th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,15 +16,25 @@ from nbhelpers.common.result_files import (
     OperatingPoint,
     Slice,
     Split,
-    Step,
     Training,
 )
 from nbhelpers.metrics.registry import BASELINES, DETECTOR_SCORES, EDITS
-from nbhelpers.reports.figures import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, panels, thinned
+from nbhelpers.reports import figures
+from nbhelpers.reports.figures import (
+    BLACK,
+    BLUE,
+    DASHES,
+    MODEL,
+    SKY,
+    Points,
+    mark_of,
+    panels,
+    points,
+    thinned,
+)
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CAPTIONS = {
@@ -37,13 +47,9 @@ CAPTIONS = {
     "edits": "After each edit, at the frozen threshold; ticks: the same programs before it.",
     "slices": "TPR and FPR by slice with 95 % intervals; dashed: the promised FPR.",
 }
-MODEL = "this model"
-MARKS = {MODEL: "o", "length": "s", "layout": "^", "tfidf": "D"}
 MOST_SLICES = 24
 LOWEST_FPR = 1e-3
 SHARES = ("tpr", "fpr", "roc_auc", "mrr")  # of an evaluation while training, as far as it has them
-
-Point = tuple[float, float]
 
 
 class Scored(NamedTuple):
@@ -72,34 +78,10 @@ def read_scored(path: Path) -> dict[str, Scored]:
 
 def loss_figure(training: Training) -> Figure | None:
     """Draw both parts of the loss apart, or the whole where there is one part; scores on valid."""
-    curves = {
-        "classification loss (nats)": (BLUE, _points(training.history, "classification_loss")),
-        "contrastive loss (nats)": (ORANGE, _points(training.history, "contrastive_loss")),
-    }
-    drawn = {title: curve for title, curve in curves.items() if curve[1]}
-    whole = _points(training.history, "loss")
-    drawn = drawn or ({"loss (nats)": (BLUE, whole)} if whole else {})
-    valid = {name: points for name in SHARES if (points := _points(training.evals, name))}
-    if not drawn and not valid:
-        return None
-    figure, axes = panels(len(drawn) + bool(valid), columns=3)
-    for axis, (title, (colour, points)) in zip(axes, drawn.items(), strict=False):
-        axis.plot(*zip(*points, strict=True), color=colour)
-        axis.set(xlabel="optimizer step", ylabel=title)
-        axis.set_ylim(bottom=0)
-    for at, (name, points) in enumerate(valid.items()):
-        style = {"color": CYCLE[at], "linestyle": ("-", "--", ":", "-.")[at], "marker": "o"}
-        title = DETECTOR_SCORES.short(name)
-        axes[-1].plot(*zip(*points, strict=True), markersize=4, label=title, **style)
-    if valid:
-        axes[-1].set(xlabel="optimizer step", ylabel="score on valid", ylim=(0, 1.02))
-        axes[-1].legend(fontsize=7.5, loc="lower right")
-    return figure
-
-
-def _points(steps: Iterable[Step], name: str) -> list[Point]:
-    points = ((row.step, row.scores.get(name, getattr(row, name, None))) for row in steps)
-    return [(step, v) for step, v in points if step is not None and v is not None and step >= 0]
+    parts = {f"{part}_loss": f"{part} loss (nats)" for part in ("classification", "contrastive")}
+    are_apart = any(points(training.history, name) for name in parts)
+    shares = {name: DETECTOR_SCORES.short(name) for name in SHARES}
+    return figures.loss_figure(training, parts if are_apart else {"loss": "loss (nats)"}, shares)
 
 
 def roc_figure(curves: Mapping[str, Scored], target: float | None, test: Split) -> Figure | None:
@@ -119,17 +101,15 @@ def roc_figure(curves: Mapping[str, Scored], target: float | None, test: Split) 
         step = 1 / (len(labels) - labels.sum())
         lowest = min(lowest, max(step / 2, LOWEST_FPR / 2))
         fpr, tpr = thinned(fpr.clip(min=step / 2), tpr)
-        style = {"color": CYCLE[at], "linestyle": ("-", "--")[at]}
+        style = {"color": (BLUE, SKY)[at], "linestyle": DASHES[at]}
         axis.plot(fpr, tpr, drawstyle="steps-post", label=name, **style)
     if target:
         axis.axvline(target, color=BLACK, linestyle=":", linewidth=1, label="promised FPR")
-    for at, (name, scores) in enumerate({MODEL: test, **test.floors}.items()):
+    for name, scores in {MODEL: test, **test.floors}.items():
         fpr, tpr = scores.metrics.get("fpr"), scores.metrics.get("tpr")
         if "test" in curves and fpr is not None and tpr is not None:
-            colour = BLACK if name == MODEL else CYCLE[(at + 1) % len(CYCLE)]
-            style = {"color": colour, "marker": MARKS.get(name, "x"), "linestyle": "none"}
             title = f"{BASELINES.get(name, name)}, test"
-            axis.plot([max(fpr, lowest)], [tpr], label=title, **style)
+            axis.plot([max(fpr, lowest)], [tpr], label=title, **mark_of(name))
     axis.set(xscale="log", xlim=(lowest, 1), ylim=(0, 1.02))
     axis.set(xlabel="false-positive rate", ylabel="true-positive rate")
     handles = axis.get_legend_handles_labels()
@@ -141,43 +121,19 @@ def scores_figure(
     test: Scored | None, point: OperatingPoint, splits: Mapping[str, Split]
 ) -> Figure | None:
     """Draw the scores of test by label, with threshold and band; the reliability by split."""
-    curves = {name: points for name, scores in splits.items() if (points := _reliability(scores))}
-    has_scores = test is not None and len(test.p) > 0
-    if not has_scores and not curves:
-        return None
-    figure, axes = panels(int(has_scores) + bool(curves))
-    if has_scores:
-        _histogram(axes[0], test, point)
-    if curves:
-        axis = axes[-1]
-        axis.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfectly calibrated")
-        for at, (name, points) in enumerate(curves.items()):
-            style = {"color": CYCLE[at % len(CYCLE)], "marker": "o", "markersize": 4}
-            axis.plot(*zip(*points, strict=True), label=name, **style)
-        axis.set(xlabel="probability of AI", ylabel="share that are AI", xlim=(0, 1))
-        axis.set_ylim(-0.02, 1.02)
-        axis.legend(fontsize=7.5, loc="upper left")
-    return figure
+    classes = {"AI": test.p[test.labels == 1], "human": test.p[test.labels == 0]} if test else {}
+    return figures.probability_figure(
+        classes,
+        {name: line for name, scores in splits.items() if (line := _reliability(scores))},
+        words=("probability of AI", "test programs", "share that are AI"),
+        threshold=point.threshold,
+        band=point.abstain,
+    )
 
 
-def _reliability(scores: Split) -> list[Point]:
-    points = [(one.get("mean_p"), one.get("share_ai")) for one in scores.reliability]
-    return [(x, y) for x, y in points if x is not None and y is not None]
-
-
-def _histogram(axis: Axes, test: Scored, point: OperatingPoint) -> None:
-    import numpy as np
-
-    bins = np.linspace(0, 1, 26)
-    for label, name, colour, hatch in ((1, "AI", BLUE, ""), (0, "human", ORANGE, "//")):
-        style = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": "white"}
-        axis.hist(test.p[test.labels == label], bins=bins, label=name, **style)
-    if point.abstain and None not in point.abstain:
-        axis.axvspan(*point.abstain, color=GREY, alpha=0.2, label="undecided")
-    if point.threshold is not None:
-        axis.axvline(point.threshold, color=BLACK, linestyle="--", linewidth=1, label="threshold")
-    axis.set(xlabel="probability of AI", ylabel="test programs", yscale="log", xlim=(0, 1))
-    axis.legend(fontsize=7.5)
+def _reliability(scores: Split) -> Points:
+    pairs = [(one.get("mean_p"), one.get("share_ai")) for one in scores.reliability]
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def edits_figure(edits: Mapping[str, Edit]) -> Figure | None:
@@ -195,10 +151,8 @@ def edits_figure(edits: Mapping[str, Edit]) -> Figure | None:
         return None
     drawn = [name for name in scorers if any(bar[2] == name for bar in bars)]
     figure, axes = panels(2, height=1.6 + 0.35 * max(3, len(edits)))
-    width, colours = (
-        0.8 / len(drawn),
-        {name: CYCLE[at % len(CYCLE)] for at, name in enumerate(drawn)},
-    )
+    width = 0.8 / len(drawn)
+    colours = {name: mark_of(name)["color"] for name in drawn}
     for axis, (rate, title) in zip(axes, titles.items(), strict=True):
         for _, place, name, after, before in (bar for bar in bars if bar[0] == rate):
             y = place + (drawn.index(name) - (len(drawn) - 1) / 2) * width
@@ -218,32 +172,13 @@ def edits_figure(edits: Mapping[str, Edit]) -> Figure | None:
 
 def slices_figure(slices: Sequence[Slice], target: float | None) -> Figure | None:
     """Draw TPR and FPR of the slices, the crossed ones left out."""
-    slices = [
-        one
-        for one in slices
-        if " x " not in str(one.by) and (one.tpr is not None or one.fpr is not None)
-    ][:MOST_SLICES]
-    if not slices:
-        return None
-    figure, axes = panels(2, height=1.0 + 0.22 * max(5, len(slices)))
-    for axis, rate, colour in zip(axes, ("tpr", "fpr"), (BLUE, GREEN), strict=True):
-        for at, one in enumerate(slices):
-            value, edges = getattr(one, rate), getattr(one, f"{rate}_interval")
-            if edges and None not in edges:
-                axis.plot(edges, [at, at], color=colour, linewidth=2, solid_capstyle="butt")
-            if value is not None:
-                axis.plot([value], [at], color=BLACK, marker="o", markersize=4)
-        axis.set(xlabel=rate.upper(), ylim=(len(slices) - 0.5, -0.5), xlim=(0, 1.02))
-    if target is not None:
-        axes[1].axvline(target, color=BLACK, linestyle="--", linewidth=1)
-        ends = [((one.fpr_interval or [0, 0])[1] or 0, one.fpr or 0) for one in slices]
-        axes[1].set_xlim(0, 1.02 if max(map(max, ends)) > 0.3 else 0.32)
-    names = [_plain(f"{one.by}: {one.value}") for one in slices]
-    axes[0].set_yticks(range(len(slices)), names, fontsize=7.5)
-    axes[1].set_yticks(range(len(slices)), [""] * len(slices))
-    return figure
-
-
-def _plain(text: str) -> str:
-    """Return a text that a figure shows as it is, and no longer than its axis."""
-    return "".join(c if c.isprintable() else "?" for c in text[:36]).replace("$", r"\$")
+    plain = [one for one in slices if " x " not in str(one.by)]
+    bars_of = {
+        rate.upper(): [
+            figures.Bar(f"{one.by}: {one.value}"[:36], value, getattr(one, f"{rate}_interval"))
+            for one in plain
+            if (value := getattr(one, rate)) is not None
+        ][:MOST_SLICES]
+        for rate in ("tpr", "fpr")
+    }
+    return figures.interval_figure(bars_of, lines={"FPR": target})

@@ -31,6 +31,7 @@ from nbhelpers.reports.blocks import (
     Summary,
     Table,
     Text,
+    listing,
     texts,
 )
 
@@ -59,7 +60,6 @@ LENGTHS = "Tokens per train sample; what lies beyond the dashed line is cut."
 def summary(facts: RunFacts) -> Summary:
     """Return what the report opens with."""
     scores = Figure("scores", INTERVALS, lambda: figures.finetune_scores(facts.result))
-    loss = Figure("loss", LOSS, lambda: figures.finetune_loss(facts.result))
     has_scores = bool(list(evaluated(facts.result)))
     return Summary(
         title=sections.title(facts),
@@ -72,14 +72,18 @@ def summary(facts: RunFacts) -> Summary:
             sections.time_figure(facts),
             sections.data_figure(facts, "samples"),
         ),
-        picture=scores if has_scores else loss,
+        picture=scores if has_scores else _loss(facts),
         where=sections.where(facts),
     )
 
 
+def _loss(facts: RunFacts) -> Figure:
+    titles = {"loss": "loss (nats per supervised token)"}
+    return Figure("loss", LOSS, lambda: figures.loss_figure(facts.result.training, titles, {}))
+
+
 def blocks(facts: RunFacts) -> list[Block]:
     """Return the sections of the report."""
-    loss = Figure("loss", LOSS, lambda: figures.finetune_loss(facts.result))
     lengths = Figure("lengths", LENGTHS, lambda: figures.lengths_figure(facts.result.data.lengths))
     return [
         sections.targets(facts),
@@ -89,7 +93,7 @@ def blocks(facts: RunFacts) -> list[Block]:
         samples(facts.run.path / FILE_NAME),
         sections.doubts(_doubts(facts)),
         *_trained(facts),
-        *sections.cost(facts, RATES, loss),
+        *sections.cost(facts, RATES, _loss(facts)),
         _energy(facts),
         *sections.origin(facts, [Table("data", _data_rows(facts)), lengths]),
     ]
@@ -152,9 +156,7 @@ def _main_score(facts: RunFacts) -> KeyFigure | None:
 
 
 def _caveat(facts: RunFacts) -> str:
-    if facts.is_sample:
-        return sections.sample_caveat(facts.result)
-    return next(iter([*sections.random_start(facts), *_few_samples(facts)]), "")
+    return sections.caveat(facts.result) or next(_few_samples(facts), "")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ def _decoded(facts: RunFacts) -> str:
 
 
 def _against_base(facts: RunFacts) -> Section:
-    rows = difference_rows(differences(facts), ours="this run", other="base")
+    rows = list(difference_rows(facts))
     note = (
         "Both models on the same samples. Within noise: the 95 % interval of the difference (in "
         "brackets) holds 0, or chance alone often reaches it."
@@ -339,7 +341,6 @@ def _start(text: str) -> str:
 def _doubts(facts: RunFacts) -> list[str]:
     note = facts.result.data.note
     sentences = [str(note)] if facts.is_sample and note else []
-    sentences += sections.random_start(facts)
     for doubts in (_few_samples, _few_steps, _cut_answers, _of_data, _of_run):
         sentences += doubts(facts)
     return sentences + [f"Warning: {warning}" for warning in facts.result.warnings]
@@ -435,10 +436,10 @@ def _trained(facts: RunFacts) -> list[Section]:
         ),
         Section(
             "Adapter",
-            [*texts([_trained_share(facts)]), Table("adapter", _adapter_rows(facts))],
+            [*texts([_trained_share(facts)]), listing("adapter", _adapter(facts))],
             "adapter",
         ),
-        Section("Model", [Table("model", _model_rows(facts))], "model", parity, in_text=False),
+        Section("Model", [listing("model", _model(facts))], "model", parity, in_text=False),
         example,
     ]
 
@@ -480,7 +481,7 @@ def _plain(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else written(value)
 
 
-def _adapter_rows(facts: RunFacts) -> list[dict[str, str]]:
+def _adapter(facts: RunFacts) -> dict[str, str]:
     adapter = facts.result.adapter
     trained, total = adapter.trainable_parameters, adapter.total_parameters
     rows = {
@@ -494,20 +495,16 @@ def _adapter_rows(facts: RunFacts) -> list[dict[str, str]]:
         "share trained": f"{100 * trained / total:.2f} %" if trained and total else None,
     }
     is_known = adapter.method is not None or trained is not None
-    return [{"what": k, "value": written(v)} for k, v in rows.items() if v and is_known]
+    return {what: written(value) for what, value in rows.items() if value and is_known}
 
 
-def _model_rows(facts: RunFacts) -> list[dict[str, str]]:
+def _model(facts: RunFacts) -> dict[str, str]:
     model = facts.result.model
     rows: dict[str, Any] = {
         name: getattr(model, name) for name in ("attention", "loss", "compiled")
     }
     rows |= dict(_flat(model.parity, "parity"))
-    return [
-        {"what": name.replace("_", " "), "value": _plain(value)}
-        for name, value in rows.items()
-        if value is not None
-    ]
+    return {name.replace("_", " "): _plain(value) for name, value in rows.items()}
 
 
 def _flat(values: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:

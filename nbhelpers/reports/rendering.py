@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from jinja2 import Template
 
-WIDTH = 100
+WIDTH, PAGE_WIDTH = 100, 110
 UNBROKEN = "\u00a0"
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 
@@ -84,6 +84,7 @@ def as_html(
         summary=summary,
         blocks=filled(blocks, images),
         images=encoded,
+        width=PAGE_WIDTH,
         is_document=bool(page_title),
         page_title=page_title,
     )

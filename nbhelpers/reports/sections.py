@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.time import TimeBudget, compare_time
 from nbhelpers.common.display import Cell
-from nbhelpers.common.formatting import count, duration, share, signed, size, written
+from nbhelpers.common.formatting import count, duration, signed, size, written
 from nbhelpers.common.result_files import DataFlow, Problems, Result, Split, SplitData
 from nbhelpers.metrics.registry import Scores
 from nbhelpers.presets.jobs import CLONES, JOBS, JobSpec
@@ -23,13 +23,16 @@ from nbhelpers.reports.blocks import (
     Section,
     Table,
     Text,
+    listing,
     texts,
 )
 from nbhelpers.reports.facts import SAMPLE, RunFacts
+from nbhelpers.runs.progress import PHASE_TITLES
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+AHEAD, LEVEL, BEHIND, ABOVE, NOT_ABOVE = "ahead", "level", "behind", "above", "not above"
 SIMULATION, ESTIMATE = "simulation", "estimate"
 WEIGHTS = ("model.", "pytorch_model.", "adapter_model.")  # how a file of weights begins
 HELD = {
@@ -38,6 +41,9 @@ HELD = {
     "context_bytes": ("CUDA context", "outside the allocator, measured after the first steps"),
 }
 LIKE = {"equal": "equal", "same_question": "of the same question", "near": "nearly equal"}
+# The phases of a prediction, as the parts that a run measures are summed for them.
+PREDICTED = {"data": "before training", "evaluation": "after training"}
+PARTS = "Before training: start, check, data and model; after it: all parts that follow."
 
 
 def spec_of(facts: RunFacts) -> JobSpec:
@@ -116,12 +122,20 @@ def sample_caveat(result: Result) -> str:
     return f"The data is a sample: {last[:1].lower()}{last[1:]}."
 
 
-def random_start(facts: RunFacts) -> list[str]:
-    """Return that a model which is usually pretrained began with random weights."""
-    is_embedded = facts.result.settings.model in spec_of(facts).models.embedded
-    if not facts.result.model.random_weights or facts.is_evaluation or is_embedded:
-        return []
-    return ["The model started from random weights, not from pretrained ones."]
+def random_start(result: Result) -> str:
+    """Return that scores are of a model that began with random weights and was not pre-trained."""
+    is_embedded = result.settings.model in JOBS.get(str(result.job), CLONES).models.embedded
+    is_random = is_embedded or result.model.random_weights
+    has_scores = bool(result.scores or result.similarity.retrieval)
+    trained = result.settings.pretrain_steps or result.mode == "evaluate"
+    if not is_random or trained or not has_scores:
+        return ""
+    return "The model started from random weights, not from pretrained ones."
+
+
+def caveat(result: Result) -> str:
+    """Return what weighs most against the scores: made-up data, random weights; or nothing."""
+    return " ".join(filter(None, [sample_caveat(result), random_start(result)]))
 
 
 def memory_figure(facts: RunFacts) -> KeyFigure | None:
@@ -188,7 +202,7 @@ def cost(facts: RunFacts, rates: Mapping[str, tuple[str, str]], *loss: Figure) -
         rates: Title and unit of each speed of the job, by its name in the result.
         loss: The curve of the training.
     """
-    training = Section("Training", [Table("training", training_rows(facts)), *loss], "training")
+    training = Section("Training", [_training(facts), *loss], "training")
     speed = Section("Speed", [Table("throughput", rate_rows(facts, rates))], "speed")
     return [memory(facts), time(facts), speed, gpus(facts), training]
 
@@ -212,8 +226,12 @@ def memory(facts: RunFacts) -> Section:
                 [
                     Table("memory_lines", parts),
                     Table("memory_left_over", left_over_rows(facts)),
-                    Table("memory_alive", alive_rows(facts), {"total_bytes": "together"}),
                 ],
+                in_text=False,
+            ),
+            Section(
+                "What was alive at the peak, and the code that made it",
+                [Table("memory_alive", alive_rows(facts), {"total_bytes": "together"})],
                 in_text=False,
             ),
         ],
@@ -341,10 +359,12 @@ def _compared_time(facts: RunFacts) -> list[dict[str, Any]]:
 
 
 def time(facts: RunFacts, *, extra: Sequence[Block] = ()) -> Section:
-    """Return measured seconds by phase, and predicted beside measured ones."""
+    """Return predicted beside measured seconds, and the measured ones part by part."""
+    once = facts.result.timing.get("pretrain_s")
+    titles = PREDICTED | ({"total": "total, pre-training aside"} if once else {})
     compared = [
         {
-            "phase": row["phase"],
+            "phase": Cell(row["phase"], label=titles.get(row["phase"], row["phase"])),
             "predicted": Cell(row["predicted_s"], "duration"),
             "range": f"{duration(row['low_s'])} to {duration(row['high_s'])}",
             "measured": duration(row["measured_s"]),
@@ -353,35 +373,35 @@ def time(facts: RunFacts, *, extra: Sequence[Block] = ()) -> Section:
         for row in _compared_time(facts)
     ]
     blocks = [
-        Table("timing", timing_rows(facts)),
         Table("time", compared),
         *texts(time_notes(facts)),
+        Table("timing", part_rows(facts.result.timing), {"phase": "measured part"}),
     ]
     return Section("Time", [*blocks, *extra], "time")
 
 
-def timing_rows(facts: RunFacts) -> list[dict[str, Any]]:
-    """Return seconds by phase and their share of the total."""
-    timing = {name: s for name, s in facts.result.timing.items() if s}
-    total = timing.get("total_s") or sum(timing.values())
+def part_rows(parts: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    """Return seconds by part, such as `train_s`, and their share of the total."""
+    known = {name.removesuffix("_s"): seconds for name, seconds in parts.items() if seconds}
+    total = known.get("total") or sum(known.values())
     return [
         {
-            "phase": name.removesuffix("_s"),
+            "phase": Cell(name, label=PHASE_TITLES.get(name, "")),
             "seconds": Cell(seconds, "duration"),
             "share": Cell(seconds / total, "share"),
         }
-        for name, seconds in timing.items()
+        for name, seconds in known.items()
     ]
 
 
 def time_notes(facts: RunFacts) -> list[str]:
-    """Return what the predicted time rests on; nothing without a comparison."""
+    """Return what the predicted time rests on, and what it sums; nothing without a comparison."""
     rows, budget = _compared_time(facts), predicted_time(facts)
     if not rows or budget is None or rows[-1]["error_percent"] is None:
         return []
     once = facts.result.timing.get("pretrain_s")
     apart = f", without {duration(once)} of pre-training, done once" if once else ""
-    return [f"Predicted before the run ({budget.basis}){apart}."]
+    return [f"Predicted before the run ({budget.basis}){apart}.", PARTS]
 
 
 def rate_rows(facts: RunFacts, names: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
@@ -410,17 +430,13 @@ def gpus(facts: RunFacts) -> Section:
     return Section("GPUs", [Table("gpus", rows, heads), picture], "gpus", in_text=False)
 
 
-def training_rows(facts: RunFacts) -> list[dict[str, Any]]:
+def _training(facts: RunFacts) -> Table:
     """Return how far training went and what the loss did."""
     training = facts.result.training
     names = ("optimizer_steps", "total_steps", "epochs", "examples", "skipped_steps", "first_loss")
     names += ("last_loss", "best_step", "resumed_from")
-    values = {name: getattr(training, name) for name in names if training.optimizer_steps}
-    return [
-        {"what": name.replace("_", " "), "value": value}
-        for name, value in values.items()
-        if value is not None
-    ]
+    names = names if training.optimizer_steps else ()
+    return listing("training", {name.replace("_", " "): getattr(training, name) for name in names})
 
 
 # ------------------------------------------------------------------------------------------------
@@ -453,6 +469,24 @@ def score_cell(scores: Scores, name: str, value: float | None, edges: Any = None
     return Cell(value, f".{scores.metric(name).decimals}f", edges)
 
 
+def standing_of(
+    ours: float | None, other: float | None, difference: Sequence[float | None] | None
+) -> str:
+    """Say how a score stands to a baseline's: settled by the interval of the difference.
+
+    >>> standing_of(0.9, 0.8, [0.1, 0.05, 0.15]), standing_of(0.9, 0.8, [0.1, -0.05, 0.2])
+    ('ahead', 'level')
+    >>> standing_of(0.9, 0.8, None)
+    'above'
+    """
+    _, low, high = difference or (None, None, None)
+    if low is not None and high is not None:
+        return AHEAD if low > 0 else BEHIND if high < 0 else LEVEL
+    if ours is None or other is None:
+        return ""
+    return ABOVE if ours > other else NOT_ABOVE
+
+
 def targets(facts: RunFacts) -> Section:
     """Return the preset's success criteria beside what was measured."""
     bounds, passed = {"<=": "at most", ">=": "at least"}, {True: "passed", False: "missed"}
@@ -483,7 +517,6 @@ def doubts(sentences: Iterable[str]) -> Section:
 def origin(facts: RunFacts, data: Sequence[Block], note: str = "") -> list[Block]:
     """Return the sections on data, settings and citation."""
     heads = {"what": "to cite", "value": ""}
-    cited = [{"what": what, "value": value} for what, value in citation(facts).items()]
     return [
         Section("Data", [*data, data_findings(facts)], "data", note, in_text=False),
         Section(
@@ -494,7 +527,7 @@ def origin(facts: RunFacts, data: Sequence[Block], note: str = "") -> list[Block
         ),
         Section(
             "To cite or repeat this run",
-            [Table("citation", cited, heads)],
+            [listing("citation", citation(facts), heads)],
             "citation",
             in_text=False,
         ),
@@ -656,8 +689,3 @@ def duplicate_lines(duplicates: BaseModel) -> list[str]:
 def note(text: str) -> Text:
     """Return a text that explains."""
     return Text(text, NOTE)
-
-
-def one_share(part: float | None, whole: float | None) -> str:
-    """Write a part of a whole in per cent; empty where one is unknown."""
-    return share(part / whole) if part is not None and whole else ""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import SpeedRow, row_of, shipped_rows
 from nbhelpers.budget.time import predict_time
 from nbhelpers.common.display import Cell
-from nbhelpers.common.formatting import duration, size
+from nbhelpers.common.formatting import duration, listed, size
 from nbhelpers.common.result_files import Result
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.hardware.detection import plan_hardware
@@ -23,6 +23,7 @@ from nbhelpers.hardware.machine import is_notebook
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TITLES
 from nbhelpers.plan import plan_batch
 from nbhelpers.reports import figures
+from nbhelpers.reports.against_base import NOT_COMPARABLE, Pair
 from nbhelpers.reports.blocks import (
     VERBATIM,
     Block,
@@ -35,7 +36,7 @@ from nbhelpers.reports.blocks import (
     texts,
 )
 from nbhelpers.reports.rendering import Report, write_report
-from nbhelpers.reports.sections import sample_caveat
+from nbhelpers.reports.sections import caveat
 from nbhelpers.runs.study_results import HEADS, SHOWN, StudyResult, StudyRow
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "study.html"
 SETTLED = ("better", "worse")
-WITHIN_NOISE, NOT_COMPARABLE = "within noise", "not comparable"
+WITHIN_NOISE = "within noise"
 FEW_SEEDS = 3
 PAIR_HEADS = {"first": "adapter", "second": "against", "p_holm": "p"}
 TIME_NOISE = 0.2  # of a run's time, on a machine that others may use too
@@ -94,7 +95,7 @@ def summary(study: StudyResult, pairs: Sequence[Pair]) -> Summary:
         title=f"study: {study.rows[0].settings.model if study.rows else ''}, {names}",
         verdict=f"{verdict if among else verdict[:1].upper() + verdict[1:]}.",
         alarms=[f"Without a result: {line}" for line in study.failure_lines()],
-        caveat=next(filter(None, [*map(sample_caveat, _results(study)), *doubts(study)]), ""),
+        caveat=next(filter(None, [*map(caveat, _results(study)), *doubts(study)]), ""),
         figures=[finished, *_time_of_all(study), *cheapest(study, pairs)],
         picture=Figure("scores", SCORES, lambda: _scores_figure(study)),
         where=f"Study {study.path.name}.",
@@ -135,45 +136,6 @@ def _finished(study: StudyResult) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # Every pair of adapters, and the spread over seeds.
-
-
-class Pair(NamedTuple):
-    """One score of two adapters: `first` minus `second` on the same samples.
-
-    `p_is_bound`: no draw reached the difference, so that more draws might give a smaller p.
-    """
-
-    first: str
-    second: str
-    split: str
-    metric: str
-    difference: float | None
-    low: float | None
-    high: float | None
-    p_holm: float | None
-    verdict: str
-    reason: str
-    p_is_bound: bool = False
-
-    @property
-    def title(self) -> str:
-        """The score's name, with its set of problems."""
-        name = TITLES.get(self.metric, self.metric)
-        return name if self.split == "test" else f"{name} on {TITLES.get(self.split, self.split)}"
-
-    def p_words(self) -> str:
-        """Return p, or nothing where none was computed.
-
-        >>> line = ("r32", "r16", "test", "bleu", 2.0, 1.0, 3.0)
-        >>> Pair(*line, 1 / 201, "better", "", True).p_words()
-        'p <= 0.005'
-        """
-        p = self.p_holm
-        if p is None:
-            return ""
-        if self.p_is_bound:
-            return f"p <= {p:.3f}" if p >= 0.001 else f"p <= {p:.1g}"
-        return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def pairs_of(study: StudyResult) -> list[Pair]:
@@ -218,23 +180,7 @@ def _pairs(study: StudyResult, split: str, metric: str) -> Iterator[Pair]:
                 yield Pair(first, second, split, metric, *values)
             continue
         for first in (name for name in names[at + 1 :] if name in against):
-            yield _pair(first, second, split, metric, against[first], least)
-
-
-def _pair(
-    first: str, second: str, split: str, metric: str, compared: Mapping[str, Any], least: float
-) -> Pair:
-    """Return a comparison as a pair; `least` is the smallest p that the draws can give.
-
-    Over seeds p comes from a distribution and has no such bound.
-    """
-    low, high = compared.get("interval") or (None, None)
-    p, is_drawn = compared.get("p_value"), "degrees_of_freedom" not in compared
-    return Pair(
-        *(first, second, split, metric, compared["difference"], low, high),
-        *(compared.get("p_holm"), compared["verdict_holm"], compared.get("reason") or ""),
-        is_drawn and p is not None and p <= least * (1 + 1e-9),
-    )
+            yield Pair.of((first, second, split, metric), against[first], "_holm", least=least)
 
 
 def pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
@@ -244,12 +190,8 @@ def pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
             "first": pair.first,
             "second": pair.second,
             "score": Cell(f"{pair.split}.{pair.metric}", label=pair.title),
-            "difference": Cell(
-                pair.difference,
-                f"+.{FINETUNE_SCORES.metric(pair.metric).decimals}f",
-                (pair.low, pair.high),
-            ),
-            "p_holm": Cell(pair.p_holm, label=pair.p_words()),
+            "difference": pair.cell,
+            "p_holm": Cell(pair.p, label=pair.p_words()),
             "verdict": pair.verdict,
             "reason": pair.reason,
         }
@@ -297,14 +239,14 @@ def among_adapters(study: StudyResult, pairs: Sequence[Pair]) -> list[str]:
     if not wins:
         verdicts = dict.fromkeys(pair.verdict for pair in among)
         if not among or any(verdict != WITHIN_NOISE for verdict in verdicts):
-            return [f"{_joined(trained)}: {', '.join(verdicts)}"] if among else []
+            return [f"{listed(trained)}: {', '.join(verdicts)}"] if among else []
         titles = ", ".join(dict.fromkeys(pair.title for pair in among))
-        return [f"{_joined(trained)} are within noise of each other ({titles})"]
+        return [f"{listed(trained)} are within noise of each other ({titles})"]
     losers: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (winner, loser), titles in wins.items():
         losers.setdefault((winner, tuple(titles)), []).append(loser)
     clauses = [
-        f"{winner} is better than {_joined(names)} in {_joined(titles)}"
+        f"{winner} is better than {listed(names)} in {listed(titles)}"
         for (winner, titles), names in losers.items()
     ]
     rest = len({(p.first, p.second) for p in among}) > len(wins)
@@ -328,10 +270,6 @@ def against_base(study: StudyResult, pairs: Sequence[Pair]) -> list[str]:
         for (verdict, names), titles in titles_of.items()
     ]
     return [f"against the base model {'; '.join(clauses)}"] if clauses else []
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def _are(names: Sequence[str]) -> str:
@@ -360,7 +298,7 @@ def cheapest(study: StudyResult, pairs: Sequence[Pair]) -> list[KeyFigure]:
     if pairs and timed:
         quick = [name for seconds, name in timed if seconds <= timed[0][0] * (1 + TIME_NOISE)]
         noise = f" (below {100 * TIME_NOISE:.0f} % is noise)" if len(quick) > 1 else ""
-        note = f"{_joined(quick)}{noise}, {of_whom}"
+        note = f"{listed(quick)}{noise}, {of_whom}"
         least.append(KeyFigure("least time", duration(timed[0][0]), note))
     if pairs and sized:
         note = f"{sized[0][1]}, {of_whom}"
@@ -397,7 +335,7 @@ def _unlike_bases(study: StudyResult) -> list[str]:
     if not bits[True] or not bits[False]:
         return []
     return [
-        f"{_joined(bits[True])}: trained and evaluated on the base in 4 bits, the others on the "
+        f"{listed(bits[True])}: trained and evaluated on the base in 4 bits, the others on the "
         "base as it is, `base` too. A difference is that of adapter and quantisation together."
     ]
 

@@ -23,6 +23,7 @@ LOG_EVERY_S = 10.0
 LOG_EVERY_SHARE = 0.1
 LOSSES = ("classification", "contrastive")
 ETA_AFTER_S = 1.0  # a count that has just begun tells no speed
+PHASE_TITLES = {"floors": "baselines"}  # as people call them
 UNITS = {"pretrain": "steps"}  # what a task of any job counts, by the first word of its name
 
 
@@ -166,9 +167,14 @@ class Progress:
         gib = self.memory_bytes / 2**30
         return [f"memory {gib:.2f} GiB" if gib >= 1 else f"memory {gib * 1024:.1f} MiB"]
 
+    @property
+    def title(self) -> str:
+        """The phase, as people call it."""
+        return PHASE_TITLES.get(self.phase, self.phase)
+
     def line(self) -> str:
         """All of it on one line."""
-        return f"[{self.phase}] {' · '.join(self.parts())}".rstrip()
+        return f"[{self.title}] {' · '.join(self.parts())}".rstrip()
 
 
 def _gpu_text(gpu: dict[str, Any]) -> str:
@@ -262,7 +268,7 @@ class NotebookView:
             '<div style="width:24em;max-width:100%;height:.7em;border:1px solid #888;">'
             f'<div style="width:{share:.1f}%;height:100%;background:#3b7ddd"></div></div>'
         )
-        cells = (progress.phase, *progress.parts())
+        cells = (progress.title, *progress.parts())
         self._body = bar + Table([""] * len(cells), [cells]).html()
         self._update()
 
