@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 # What TRL's trainer does not promise as the loop of this package does.
 TRL_NOTE = (
-    "TRL trains: a resumed run goes on from its checkpoint, not bit by bit; rows come in its own "
-    "order, and several processes fill the last batch of an epoch with rows they have had; packed "
-    "rows count as samples; the validation loss is a mean over batches"
+    "TRL trains: a resumed run is not bit-equal, rows come in its own order and may repeat at the "
+    "end of an epoch, packed rows count as samples, the validation loss is a mean over batches"
 )
 MAX_OFFERED = 16  # choices that one message lists
 MAX_OFFERED_GPUS = 8  # of one node; a plan for more processes offers up to twice their number

@@ -138,7 +138,8 @@ def _simulator(facts: dict[str, Any], rank: int) -> Iterator[Child | None]:
 
     def warm_up() -> None:
         with suppress(NbhelpersError):  # the simulation itself will say so
-            child.call("warm_up", job=facts["job"])
+            engine = facts["preset"]["settings"].get("engine")
+            child.call("warm_up", job=facts["job"], engine=engine)
 
     threading.Thread(target=warm_up, daemon=True).start()
     try:

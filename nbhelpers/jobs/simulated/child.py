@@ -34,14 +34,19 @@ def simulate(
     return simulate_settings(Preset.from_dict(preset), *where, shapes=shapes).to_dict()
 
 
-def warm_up(*, job: str) -> dict[str, Any]:
-    """Simulate a small run of a job: the libraries load some two thousand modules on the way."""
+def warm_up(*, job: str, engine: str | None = None) -> dict[str, Any]:
+    """Simulate a small run of a job: the libraries load some two thousand modules on the way.
+
+    Args:
+        engine: Of a fine-tuning: TRL's trainer is another library.
+    """
     from nbhelpers.hardware.detection import plan_hardware
     from nbhelpers.plan import plan_batch
     from nbhelpers.presets.loading import load_preset
 
     hardware = plan_hardware("h100")
-    preset = load_preset(job, "smoke", hardware=hardware)
+    changes = {"engine": engine} if engine else {}
+    preset = load_preset(job, "smoke", hardware=hardware, overrides=changes)
     plan = plan_batch(preset, hardware)
     return simulate(preset=preset.to_dict(), plan=plan.to_dict(), hardware=hardware.to_dict())
 

@@ -429,29 +429,30 @@ class _TrlFinetuning(_Finetuning):
         return choose_attention(asked, config.model_type, self.base.model.device)
 
     def _loop(self, adapted: Adapted, samples: np.ndarray) -> Any:
-        """Return the trainer of so many optimizer steps, each as the largest one."""
+        """Return the trainer of one optimizer step; what earlier ones leave is there before."""
+        from transformers import TrainerCallback
+
         from nbhelpers.jobs.finetune_trl import make_trainer
 
-        accumulated = 2 if self.has_earlier else 1
+        class Earlier(TrainerCallback):
+            def on_step_begin(this, *_: Any, **__: Any) -> None:
+                if self.has_earlier:
+                    _give_gradients(learning(adapted.model))
+
         vocab = self.base.config.get_text_config().vocab_size
-        splits = {"train": np.tile(samples, (accumulated * (self.steps + 1), 1))}
-        splits["valid"] = np.asarray(self.shapes["valid"]).reshape(-1, 2)
+        sizes = {"train": samples, "valid": np.asarray(self.shapes["valid"]).reshape(-1, 2)}
         with without_modes():
             adapted.base.tokenizer = _tokenizer()
-            tables = {name: rows_of(sizes, vocab) for name, sizes in splits.items()}
+            tables = {name: rows_of(of_split, vocab) for name, of_split in sizes.items()}
+        one = {"per_device_train_batch_size": len(samples), "gradient_accumulation_steps": 1}
         return make_trainer(
-            self.context,
-            tables,
-            adapted,
-            Path("unused"),
-            per_device_train_batch_size=len(samples),
-            gradient_accumulation_steps=accumulated,
-            max_steps=self.steps + 1,
+            self.context, tables, adapted, Path("unused"), callbacks=[Earlier()], max_steps=1, **one
         )
 
     def step(self) -> None:
         """Train, then score held-out rows and generate as the job does."""
         if self.one_step is not None:
+            _make_state(self.one_step.create_optimizer())
             with generating(self.base.model, self.kernel):
                 self.one_step.train()
         with current().phase(EVALUATION), _last_blocks(self.base.model):
