@@ -362,6 +362,7 @@ COMMAND_LINES = [
     ("plan clones --preset t5", "t4", "plan clones --preset t4 --gpu t4"),
     ("plan clones --gpu t44", "did you mean t4", "plan clones --gpu t4"),
     ("plan clones --gpu t4 -o epoch=1", "`epochs`", "plan clones --gpu t4 -o epochs=1"),
+    ("plan clones -o seq_len=none", "leave it out", "plan clones"),
     ("plan clones --gpu t4 -o epochs", "-o epochs=1", "plan clones --gpu t4 -o epochs=1"),
     ("plan clones --gpu t4 --epochs 1", "-o epochs=1", "plan clones --gpu t4 -o epochs=1"),
     ("plan clones --gpu t4 --lr=1e-5", "-o learning_rate", "plan clones -o learning_rate=1e-5"),

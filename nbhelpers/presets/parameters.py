@@ -94,10 +94,13 @@ def parse_overrides(job: str, pairs: Iterable[str]) -> dict[str, Any]:
     {'languages': ['python', 'java'], 'prevalences': [0.1], 'epochs': 1}
 
     Raises:
-        ConfigError: There is no such job; or see `parse_assignments`.
+        ConfigError: There is no such job, or a setting has no value; or see `parse_assignments`.
     """
     fields, values = settings_class(job).model_fields, parse_assignments(pairs, "-o")
     for name, value in values.items():
+        if value is None:
+            fix = f"leave it out for the preset's own, or write a value: -o {name}=VALUE"
+            raise ConfigError(f"-o {name} without a value takes none away.", fix=fix)
         is_list = name in fields and get_origin(fields[name].annotation) is list
         if is_list and isinstance(value, str | int | float) and not isinstance(value, bool):
             parts = [part.strip() for part in str(value).strip("[]").split(",")]

@@ -249,7 +249,7 @@ class Run:
         """
         record = self.record
         if record is None:
-            fix = "Launch with fresh=True: the folder is set aside and the run starts anew."
+            fix = "Launch with fresh=True (--fresh): the folder is set aside, the run starts anew."
             raise ConfigError(f"There is no {self.record_path}.", fix=fix)
         return record
 

@@ -273,7 +273,7 @@ def _set_aside(run: Run) -> Path:
 def _check_same(run: Run) -> None:
     if not any(run.path.iterdir()):
         return
-    fix = "Launch with fresh=True: the folder is set aside and the run starts anew."
+    fix = "Launch with fresh=True (--fresh): the folder is set aside, the run starts anew."
     record = run.record
     if record is None:
         raise LaunchError(f"{run.path} has no run.json that can be read.", fix=fix)

@@ -284,7 +284,7 @@ def _place(path: str | Path, run_dir: str | Path) -> Place:
 def _training_record(run: Path) -> Record:
     record = Record.read(run / "run.json")
     if record is None:
-        fix = "launch it again with fresh=True, or name another run"
+        fix = "launch it again with fresh=True (--fresh), or name another run"
         raise ConfigError(f"There is no {run / 'run.json'}.", fix=fix)
     if record.mode == "evaluate":
         text = f"{run.name} only scored weights of another run: {record.checkpoint}."
@@ -416,7 +416,7 @@ def _of_adapter(place: Place, base: str | None, template: str | None) -> Trained
     if not named:
         raise ConfigError(
             f"{folder} names no base model: base_model_name_or_path in {ADAPTER_CONFIG} is empty.",
-            fix="name it with base=...: a hub id or a folder",
+            fix="name it with base=... (in a shell: --base): a hub id or a folder",
         )
     if base is not None:
         values["model_revision"] = None
