@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import CheckpointIndex
 from nbhelpers.errors import DataError, JobFailed
+from nbhelpers.use.facts import file_sha256
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -87,7 +87,7 @@ def adopt(folder: Path, part: Path, *, step: int, is_best: bool, keep: int) -> P
     files = sorted(p for p in part.iterdir() if p.is_file())
     for file in files:
         _flush(file)
-    manifest = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+    manifest = {p.name: {"bytes": p.stat().st_size, "sha256": file_sha256(p)} for p in files}
     write_json(part / MANIFEST, manifest)
     if target.exists():
         shutil.rmtree(target)
@@ -113,11 +113,6 @@ def _write_parts(
 def _flush(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_index(folder: Path) -> dict[str, str]:
@@ -163,7 +158,7 @@ def verify(path: Path, *, with_hashes: bool = True) -> str:
         file = path / name
         if not file.is_file() or file.stat().st_size != facts["bytes"]:
             return f"{path.name}: {name} is missing or cut short"
-        if with_hashes and _sha256(file) != facts["sha256"]:
+        if with_hashes and file_sha256(file) != facts["sha256"]:
             return f"{path.name}: {name} has changed since it was written"
     return ""
 
