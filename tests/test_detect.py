@@ -189,6 +189,8 @@ def test_a_model_of_the_bundled_sample_calls_nothing_and_every_output_says_what_
     outputs += [pairs.text(), json.dumps(pairs.to_dict()), json.dumps(batch.to_dict())]
     outputs.append(pairs.save(tmp_path / "pairs.csv").read_text())
     assert all("detects nothing real" in each for each in outputs)
+    assert batch.csv().startswith("rank,file,") and outputs[-1].startswith("rank,file_a,")
+    assert all(row["note"] == SAMPLE_NOTE for row in csv.DictReader(batch.csv().splitlines()))
 
 
 def test_a_checkpoint_without_a_result_is_known_by_the_data_of_its_run(tmp_path: Path) -> None:

@@ -368,6 +368,8 @@ COMMAND_LINES = [
     ("plan clones --gpu t4 --lr=1e-5", "-o learning_rate", "plan clones -o learning_rate=1e-5"),
     ("plan clones --gpu t4 --price 0", "--price 3", "plan clones --gpu t4 --price 3"),
     ("plan clones --gpu t4 -o precision=bf16", '"auto" or "fp16"', "plan clones -o precision=auto"),
+    ("audit nothing --html x.htm", "name another ending", "audit nothing --html x.html"),
+    ("audit nothing --html no/x.html", "folder that exists", "audit nothing --html x.html"),
     ("budget --plot x.png", "--history", "budget --history --plot x.png"),
     ("budget --method lora -o method=base", "name one", "budget finetune --gpu l4 --method lora"),
     ("study --gpu t4", "--plan-only", "study --gpu t4 --plan-only"),

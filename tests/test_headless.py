@@ -25,7 +25,9 @@ from nbhelpers.errors import (
     NbhelpersError,
     OutOfMemory,
     RequirementMissed,
+    Stopped,
 )
+from nbhelpers.notebook import headless
 from nbhelpers.notebook.headless import check_notebook, run_notebook
 from nbhelpers.presets.parameters import Overrides, check_parameters, parse_assignments, parse_value
 from nbhelpers.runs.run import RunResult
@@ -341,6 +343,17 @@ def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
     assert process.returncode == 9
     assert "--resume" in said
     assert "did not finish" in saved.read_text()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", None])
+@pytest.mark.parametrize("status", ["finished", "stopped", ""])
+def test_an_end_says_what_became_of_the_run(name: str | None, status: str) -> None:
+    runs = [SimpleNamespace(status=status, typed="clones-x")] if status else []
+    error = headless._ended(runs, name, 5.0)
+    assert isinstance(error, Stopped if name else Killed)
+    assert ("its run had finished" in error.message) is (status == "finished")
+    assert ("nbhelpers report clones-x" in error.fix) is (status == "finished")
+    assert ("--resume" in error.fix) is (status != "finished")
 
 
 def test_overrides_say_in_words_what_you_change() -> None:

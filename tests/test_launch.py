@@ -251,6 +251,7 @@ def test_a_dead_run_with_another_split_is_named_and_goes_on(
     goes_on = names_it and way in ("resume", "headless")
     assert (starting.newest_step(run) == 120) is goes_on
     assert ("continues" in run.record) is goes_on
+    assert ("in its split alone" in text) is (way == "resume" and not is_sibling)
     if names_it:
         assert all(f"{name} {there.get(name)} -> {value}" in text for name, value in here.items())
         assert ("not bit-equal" if goes_on else "--resume") in text

@@ -190,6 +190,8 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     table = list_runs(tmp_path)
     assert list(table) == [new, aside] and len(table) == 2
     assert [row["status"] for row in table.rows()] == ["new", "finished"]
+    write_json(table[0].record_path, {"mode": "evaluate", "preset": {"name": "smoke"}})
+    assert [row["preset"] for row in list_runs(tmp_path).rows()] == ["smoke, evaluate", "smoke"]
     assert aside.id in table._repr_html_() and aside.id in repr(table)
     assert "no runs" in repr(list_runs(tmp_path / "none"))
 

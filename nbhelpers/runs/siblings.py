@@ -7,6 +7,7 @@ depend on the global batch alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nbhelpers.errors import DataError
-from nbhelpers.runs.run import Run, list_runs
+from nbhelpers.runs.run import Run
 
 # Settings that say how a step is computed, not what is learned; out-of-memory errors advise them.
 SPLIT = ("per_device_train_batch_size", "num_gpus", "allow_uneven_split")
@@ -37,14 +38,16 @@ def find_sibling(run: Run, record: Mapping[str, Any]) -> tuple[Run, str] | None:
         record: What its `run.json` will hold.
     """
     furthest, best = newest_step(run), None
-    for other in list_runs(run.path.parent):
-        try:
-            changes = _changes(other.record or {}, record)
-            step = newest_step(other) if changes and other.id == other.record["run_id"] else 0
-            if step > furthest and other.status in ENDED:
-                furthest, best = step, (other, changes)
-        except DataError:
+    kind = run.id.rpartition("-")[0]  # job and model: the rest of an id is its hash
+    for folder in run.path.parent.glob(f"{kind}-*/checkpoints"):
+        other = Run(folder.parent)
+        if (step := newest_step(other)) <= furthest:
             continue
+        with contextlib.suppress(DataError):
+            there = other.record or {}
+            changes = _changes(there, record) if other.id == there.get("run_id") else ""
+            if changes and other.status in ENDED:
+                furthest, best = step, (other, changes)
     return best
 
 

@@ -242,6 +242,8 @@ def go_on(run: Run, record: dict[str, Any], *, resume: bool | None) -> dict[str,
     facts = {"continues": earlier} if earlier else {}
     sibling = find_sibling(run, record)
     if sibling is None:
+        if resume and not newest_step(run):
+            _say(f"No run that ended early differs from {run.id} in its split alone: from step 0.")
         return facts
     other, changes = sibling
     step, own = newest_step(other), newest_step(run)
