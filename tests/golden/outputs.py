@@ -44,7 +44,7 @@ DEFAULT_OF = re.compile(r"nbhelpers/[\w/]+\.py \(default\)")
 NO_GPU = re.compile(r"no GPU here: [^;]*;")
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 # Only budgets name the libraries that are here; a report names those of its run.
-OTHERS_HERE = re.compile(r"made with [^;\n]*; here [\w.+, ]*")
+OTHERS_HERE = re.compile(r"simulated with [^;\n]*; your [\w.+, ]* may need more or less")
 LIBRARIES = re.compile(r"\b(torch|transformers|accelerate|peft|trl|bitsandbytes) \d[\w.+]*")
 
 
