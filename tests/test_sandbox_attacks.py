@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 import sandbox_bench
-from sandbox_bench import MIB, SECRET, TIGHT, bare
+from sandbox_bench import MIB, SECRET, TIGHT, bare, run_program
 
 from nbhelpers.jobs.sandbox import host, running, seccomp
-from nbhelpers.jobs.sandbox.running import run_program
 
 pytestmark = [
     pytest.mark.slow,

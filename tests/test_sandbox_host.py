@@ -8,7 +8,6 @@ import pytest
 
 from nbhelpers.errors import ConfigError, LaunchError
 from nbhelpers.jobs.sandbox import host, running, seccomp
-from nbhelpers.jobs.sandbox.running import run_program
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_where_there_is_no_sandbox_no_policy_runs_a_program(
             allowed, why = running.may_run(policy)
             assert not allowed and platform in why
         with pytest.raises(LaunchError, match=platform) as caught:
-            run_program("x = 1")
+            running.run_programs(["x = 1"])
         assert "run_generated_code=never" in caught.value.fix
     finally:
         running.describe.cache_clear()

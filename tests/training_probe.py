@@ -6,7 +6,6 @@ It uses the job's own loop, batches and model on made-up functions, and writes t
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,14 +117,6 @@ def main(config: dict) -> None:
         accelerator.num_processes,
         allow_uneven=True,
     )
-    hooks = Hooks(
-        emit=lambda *a, **k: None,
-        save=lambda *a, **k: None,
-        wants_stop=lambda: False,
-        save_is_due=lambda: False,
-        peak_bytes=lambda: 0,
-        step_context=lambda step: nullcontext(),
-    )
     trainer = Trainer(
         task=task,
         model=wrapped,
@@ -133,7 +124,7 @@ def main(config: dict) -> None:
         accelerator=accelerator,
         settings=settings,
         plan=plan,
-        hooks=hooks,
+        hooks=Hooks(),
     )
     state = trainer.fit(TrainState())
     given, swapped = task.predict(data.splits["valid"])

@@ -17,7 +17,7 @@ from nbhelpers.presets.loading import list_presets, load_preset
 from nbhelpers.presets.preset import Preset
 from nbhelpers.simulate.cards import find_card
 
-SIZE_ONLY = {"name", "memory_total_bytes", "is_exact", "context_source"}
+SIZE_ONLY = {"name", "memory_total_bytes", "is_exact"}
 COUNTS = (1, 2, 4, 8)  # of cards
 GRID_LENGTHS = (128, 2048)  # the ends between which lengths are interpolated
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nbhelpers.common.json_models import read_lines
-from nbhelpers.common.result_files import DetectorPrediction
-from nbhelpers.data.hub import is_repo_id
 from nbhelpers.data.samples.styles import load_style_rows
-from nbhelpers.errors import NbhelpersError, RequirementMissed
+from nbhelpers.errors import RequirementMissed
 from nbhelpers.jobs.models.causal_batches import prompt_ids
 
 if TYPE_CHECKING:
@@ -120,7 +116,7 @@ def agreement(reference: Tensor, other: Tensor) -> Agreement:
 # Detectors.
 
 
-PROGRAMS = 16
+PROGRAMS, ORIGIN = 16, "programs of the bundled sample"
 # Logits have no unit: p_ai moves by at most a quarter of a difference. Vectors have length 1.
 RELOAD_LIMIT = 1e-5  # the same weights through the same code
 ONNX_LIMIT = 1e-3  # other kernels, in fp32 as well; half precision would miss it
@@ -182,37 +178,14 @@ def _largest_gap(one: NDArray[Any], other: NDArray[Any]) -> float:
     return float("inf") if not np.isfinite(gap).all() else float(gap.max(initial=0.0))
 
 
-def find_programs(run: Path | None, settings: dict[str, Any]) -> tuple[list[str], str]:
-    """Return programs to compare on, and in words where they are from.
+def find_programs() -> list[str]:
+    """Return programs of the bundled sample to compare on, and a few odd ones.
 
-    They are of the run's test where its data lies here, else of the bundled sample.
-
-    They are spread over all lengths, from the shortest to the longest; a few odd ones are added.
+    They are spread over all lengths, from the shortest to the longest.
     """
-    rows, where = _of_run(run, settings), "programs of the run's own test"
-    if not rows:
-        rows, where = [row["code"] for row in load_style_rows()], "programs of the bundled sample"
-    rows = sorted(set(rows), key=lambda code: (len(code), code))
+    rows = sorted({row["code"] for row in load_style_rows()}, key=lambda code: (len(code), code))
     chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(PROGRAMS, len(rows))).astype(int)]
-    return [*_ODD, *dict.fromkeys(chosen), "\n".join(chosen)], where
-
-
-def _of_run(run: Path | None, settings: dict[str, Any]) -> list[str]:
-    """The code of the run's scored programs; nothing where it cannot be read here and now."""
-    source = settings.get("data")
-    if run is None or not isinstance(source, str):
-        return []
-    if is_repo_id(source) and not Path(source).expanduser().exists():
-        return []  # nothing is fetched for this
-    from nbhelpers.data.detection import read_rows
-
-    predictions = read_lines(DetectorPrediction, run / "predictions.jsonl")
-    scored = {str(row.get("id")) for row in predictions if row["split"] == "test"}
-    try:
-        rows = read_rows(source, on_bad_rows="drop") if scored else []
-    except (NbhelpersError, OSError):  # the data was moved since: the sample does as well
-        return []
-    return [row.code for row in rows if row.id in scored]
+    return [*_ODD, *dict.fromkeys(chosen), "\n".join(chosen)]
 
 
 def batches_of(lengths: Sequence[int], longest: int) -> list[tuple[list[int], int]]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.common.files import write_json
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import CheckpointIndex
 from nbhelpers.errors import DataError, JobFailed
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
 
 INDEX, MANIFEST = "index.json", "manifest.json"
 SEEN_WITHIN_S = 180.0  # by default an NFS client may go by an old listing for a minute
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON in one step: aside, flushed to disk, renamed."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, default=float)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def save_checkpoint(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.batches import RowBatches
 from nbhelpers.jobs.context import Forecast, RunContext
-from nbhelpers.jobs.forecast import Simulate, encoder_estimate, largest_rows
-from nbhelpers.jobs.loop import PlainTask, seed_everything
+from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
+from nbhelpers.jobs.loop import PlainTask, listed, seed_everything
 from nbhelpers.jobs.models.clones import (
     CloneModel,
     PairBatch,
@@ -209,8 +208,7 @@ class PairTask(PlainTask):
             f"{row + 1} ({ids[self.pairs.left[row]]}, {ids[self.pairs.right[row]]})"
             for row in shown.tolist()
         ]
-        more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
-        return "train pairs " + ", ".join(names) + more
+        return listed("train pairs", names, len(rows))
 
 
 def min_bucket_tokens(gpu_tflops: float | None, *, is_masked: bool) -> int:
@@ -256,11 +254,7 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
 
 def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
     """Return the simulated memory of the largest batch of pairs."""
-    task = _task(context, inputs, None)
-    parts = largest_rows(context, task)
-    if not parts:
-        return Forecast()
-    return Forecast(budget=simulate(batch_shapes(task, parts, is_scored=not context.is_probe)))
+    return encoder_forecast(context, _task(context, inputs, None), simulate, batch_shapes)
 
 
 def batch_shapes(
@@ -323,7 +317,8 @@ def score_splits(
         _add_floors(context, inputs.data, predicted, threshold["value"], scores)
     parts = {
         "data": inputs.data.to_dict() | {"truncated_functions": inputs.table.truncated},
-        "model": _model_facts(context, inputs, model),
+        "model": outcome.model_facts(context, inputs.found, model)
+        | {"data_flow": _data_flow(context.settings, inputs.table)},
         "threshold": threshold,
         "scores": scores,
         "throughput": _throughput(training, task),
@@ -426,20 +421,6 @@ def _add_floors(
     )
     for name, split_baselines in baselines.items():
         scores[name]["floors"] = split_baselines
-
-
-def _model_facts(context: RunContext, inputs: Inputs, model: CloneModel) -> dict[str, Any]:
-    weights = inputs.found.weights
-    return {
-        "name": context.settings.model,
-        "revision": weights.revision if weights else None,
-        "architecture": type(model.encoder).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "random_weights": context.settings.random_weights and context.checkpoint is None,
-        "tokenizer": inputs.found.note,
-        "seq_len": context.settings.seq_len,
-        "data_flow": _data_flow(context.settings, inputs.table),
-    }
 
 
 def _data_flow(settings: Any, table: Any) -> dict[str, Any] | None:
@@ -576,18 +557,13 @@ def build_model(context: RunContext, inputs: Inputs) -> CloneModel:
 
 def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
-
-    def save_files(folder: Path) -> None:
-        inputs.found.config.save_pretrained(folder)
-        inputs.found.tokenizer.save_pretrained(folder)
-
     task = _task(context, inputs, model)
     return train_task(
         context,
         task,
         model,
         predict=lambda steps: encoder_estimate(context, task, steps),
-        save_files=save_files,
+        save_files=inputs.found.save,
     )
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from nbhelpers.common.files import write_json
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import score_run
 from nbhelpers.jobs.detector_task import DetectorTask
-from nbhelpers.jobs.forecast import Simulate, encoder_estimate, largest_rows
+from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.models.detector import (
     FACTS_FILE,
@@ -35,10 +36,7 @@ from nbhelpers.presets.schema import DetectorSettings
 def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
     """Return the simulated memory of the largest batch of programs."""
     task = DetectorTask(context.settings, inputs, context.accelerator, None)
-    parts = largest_rows(context, task)
-    if not parts:
-        return Forecast()
-    return Forecast(budget=simulate(batch_shapes(task, parts, is_scored=not context.is_probe)))
+    return encoder_forecast(context, task, simulate, batch_shapes)
 
 
 def batch_shapes(
@@ -239,11 +237,9 @@ def _pretrained(context: RunContext, inputs: Inputs, config: Any) -> Any:
 
 def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training:
     """Train; the model ends as the checkpoint with the best score on valid."""
-    from nbhelpers.jobs.checkpoint import write_json
 
     def save_files(folder: Path) -> None:
-        inputs.found.config.save_pretrained(folder)
-        inputs.found.tokenizer.save_pretrained(folder)
+        inputs.found.save(folder)
         write_json(folder / FACTS_FILE, facts_of(context.settings, inputs.form))
 
     task = _task(context, inputs, model)

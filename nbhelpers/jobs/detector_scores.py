@@ -419,20 +419,13 @@ def write_predictions(path: Path, numbers: Numbers, point: OperatingPoint) -> No
 
 
 def _model_facts(context: RunContext, inputs: Inputs, task: DetectorTask) -> dict[str, Any]:
-    s, weights = context.settings, inputs.found.weights
-    return {
-        "name": s.model,
-        "revision": weights.revision if weights else None,
-        "architecture": type(task.raw.encoder).__name__,
-        "parameters": sum(p.numel() for p in task.raw.parameters()),
-        "random_weights": context.checkpoint is None
-        and (s.random_weights or s.model in DETECTOR.models.embedded),
-        "tokenizer": inputs.found.note,
-        "seq_len": s.seq_len,
+    s, is_embedded = context.settings, context.settings.model in DETECTOR.models.embedded
+    facts = outcome.model_facts(context, inputs.found, task.raw) | {
         "pooling": s.pooling,
         "projection_size": s.projection_size,
         "pretrain": {"steps": s.pretrain_steps} if s.pretrain_steps else None,
     }
+    return facts | ({"random_weights": context.checkpoint is None} if is_embedded else {})
 
 
 def _phases(training: Training | None) -> dict[str, float] | None:
@@ -460,16 +453,11 @@ def _mfu(context: RunContext, task: DetectorTask, training: Training) -> float |
     """Return the share of the GPUs' half-precision peak that useful tokens need.
 
     Source: 6 operations per matrix element and token (forward 2, backward 4; a frozen encoder has
-    2), attention left out; PaLM, appendix B.
+    2), attention left out.
     """
-    tflops, s = context.gpu_tflops, context.settings
-    if tflops is None or not context.plan.use_gpu:
-        return None
-    matrices = matrix_parameters(task.raw.encoder)
-    frozen = min(1.0, s.freeze_epochs / s.epochs)
-    per_token = matrices * (6 - 4 * frozen)
-    per_s = training.state.useful_tokens / training.state.train_s * per_token
-    return per_s / (tflops * 1e12 * context.plan.world_size)
+    frozen = min(1.0, context.settings.freeze_epochs / context.settings.epochs)
+    per_token = matrix_parameters(task.raw.encoder) * (6 - 4 * frozen)
+    return outcome.mfu(context, training.state.useful_tokens / training.state.train_s * per_token)
 
 
 def matrix_parameters(encoder: nn.Module) -> int:

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 
 from nbhelpers.budget.formulas import BatchExtent, is_packed
-from nbhelpers.errors import JobFailed
 from nbhelpers.jobs.batches import RowBatches
 from nbhelpers.jobs.detector_inputs import ABSENT, Inputs
-from nbhelpers.jobs.loop import PlainTask
+from nbhelpers.jobs.loop import PlainTask, listed
 from nbhelpers.jobs.models.contrastive import anchors, cached_gradient
 from nbhelpers.jobs.models.detector import DetectorModel, ProgramBatch, class_weights, label_loss
 from nbhelpers.jobs.models.encoding import has_ragged_kernel, wide
 from nbhelpers.jobs.models.inputs import TokenTable
-from nbhelpers.metrics.detection import threshold_at_fpr
+from nbhelpers.metrics.detection import task_groups, threshold_at_fpr
 from nbhelpers.metrics.ranking import Ranking
 from nbhelpers.metrics.retrieval import rank_queries
 from nbhelpers.presets.schema import DetectorSettings
@@ -137,8 +136,8 @@ class DetectorTask(PlainTask):
         self.costs = inputs.table.lengths[self.forms.reshape(-1)]
         self.labels = inputs.labels("train") if len(train) else np.zeros(0, dtype=np.int64)
         rows = [inputs.data.rows[row] for row in train]
-        self.tasks = number_tasks([row.task for row in rows])
-        self._languages = number_tasks([row.language or "?" for row in rows])
+        self.tasks = task_groups([row.task for row in rows], len(rows))
+        self._languages = task_groups([row.language or "?" for row in rows], len(rows))
         balanced = settings.class_weights == "balanced"
         groups = [f"{row.source}\0{row.language}" if balanced else "" for row in rows]
         self._weights = class_weights(self.labels, groups) if balanced else self.labels >= 0
@@ -155,7 +154,6 @@ class DetectorTask(PlainTask):
         self._groups: torch.Tensor | None = None
         self._anchors = 0
         self._is_whole = False
-        self._before: torch.Tensor | None = None
 
     @property
     def examples(self) -> int:
@@ -189,20 +187,7 @@ class DetectorTask(PlainTask):
         if is_frozen == self.raw.is_frozen:
             return False
         self.raw.freeze(is_frozen)
-        self._before = None if is_frozen else _fingerprint(self.raw.encoder)
         return True
-
-    def after_step(self, *, is_skipped: bool) -> None:
-        """After the first step with a learning encoder: its weights must have moved."""
-        if self._before is None or is_skipped:
-            return
-        moved = not torch.equal(self._before, _fingerprint(self.raw.encoder))
-        self._before = None
-        if not moved:
-            raise JobFailed(
-                "The encoder was unfrozen, and its weights did not move in the next step.",
-                fix="raise encoder_learning_rate; with compile_layers=on try off",
-            )
 
     def start_step(
         self, batch_rows: np.ndarray, micro_batches: list[np.ndarray], seed: Callable[[int], None]
@@ -323,9 +308,9 @@ class DetectorTask(PlainTask):
 
     def describe(self, rows: np.ndarray) -> str:
         """Name programs by their place in the data."""
-        places = [self.inputs.data.rows[self._train[row % self.examples]].place for row in rows]
-        more = f" and {len(places) - 8} more" if len(places) > 8 else ""
-        return "train programs " + ", ".join(places[:8]) + more
+        shown = [self._train[row % self.examples] for row in rows[:8]]
+        places = [self.inputs.data.rows[row].place for row in shown]
+        return listed("train programs", places, len(rows))
 
 
 def mean_reciprocal_rank(vectors: np.ndarray, tasks: Sequence[str]) -> float:
@@ -333,19 +318,6 @@ def mean_reciprocal_rank(vectors: np.ndarray, tasks: Sequence[str]) -> float:
     ranks = rank_queries(vectors, tasks, vectors, tasks, same=np.arange(len(tasks)))
     known = ranks.reciprocal_rank[~np.isnan(ranks.reciprocal_rank)]
     return float(known.mean()) if len(known) else 0.0
-
-
-def number_tasks(tasks: Sequence[str]) -> np.ndarray:
-    """Return (rows,) int64: equal numbers for equal tasks; a row without one has its own.
-
-    >>> number_tasks(["a", "", "a", ""]).tolist()
-    [0, 1, 0, 2]
-    """
-    numbers: dict[str, int] = {}
-    task_numbers = np.empty(len(tasks), dtype=np.int64)
-    for at, task in enumerate(tasks):
-        task_numbers[at] = numbers.setdefault(task or f"\0{at}", len(numbers))
-    return task_numbers
 
 
 def task_order(
@@ -381,9 +353,3 @@ def task_order(
         groups += [rows[one:two] for one, two in zip(cuts, ends, strict=True)]
     mixed = [groups[at] for at in draw.permutation(len(groups))]
     return np.array([row for group in mixed for row in group], dtype=np.int64)
-
-
-def _fingerprint(encoder: Any) -> torch.Tensor:
-    """Return some weights of the encoder, copied: enough to see whether it moved."""
-    moving = [p for p in encoder.parameters() if p.dim() == 2]
-    return moving[-1].detach().flatten()[:4096].clone()

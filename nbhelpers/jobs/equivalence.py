@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -103,9 +104,9 @@ def _cap_is_kept(
         return _hidden(adapted, table, rows, name, dtype, device, **how)
 
     for stress in STRESSES:
-        with _times(part.q_proj, stress):
+        with part.q_proj.register_forward_hook(partial(_times, stress)):
             capped = attended("eager")
-            with _without_cap(part):
+            with mock.patch.object(part, "attn_logit_softcapping", None):
                 uncapped = attended("eager")
             if not _distance(uncapped, capped) >= CAP_MATTERS:  # NaN is not, either
                 continue
@@ -115,41 +116,12 @@ def _cap_is_kept(
     return {}
 
 
+def _times(factor: float, layer: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
+    return out * factor
+
+
 def _distance(states: torch.Tensor, reference: torch.Tensor) -> float:
     return float((states - reference).float().norm() / reference.float().norm())
-
-
-@contextmanager
-def _input_of(layer: torch.nn.Module | None) -> Iterator[list[torch.Tensor]]:
-    """Keep what a layer is called with."""
-    layer_inputs: list[torch.Tensor] = []
-    if layer is None:
-        yield layer_inputs
-        return
-    hook = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
-    try:
-        yield layer_inputs
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _times(layer: torch.nn.Module, factor: float) -> Iterator[None]:
-    """Multiply what a layer returns."""
-    hook = layer.register_forward_hook(lambda _, inputs, out: out * factor)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _without_cap(part: torch.nn.Module) -> Iterator[None]:
-    cap, part.attn_logit_softcapping = part.attn_logit_softcapping, None
-    try:
-        yield
-    finally:
-        part.attn_logit_softcapping = cap
 
 
 def _some_samples(table: TextTable) -> np.ndarray:
@@ -182,7 +154,11 @@ def _hidden(
     batch = make_batch(
         table, rows, pad_id=adapted.base.pad_id, packed=packed, multiple=multiple
     ).to(device)
-    with forward.active(), _input_of(into) as layer_inputs:
+    layer_inputs: list[torch.Tensor] = []
+    watch: AbstractContextManager[Any] = nullcontext()
+    if into is not None:
+        watch = into.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
+    with forward.active(), watch:
         states = forward.hidden(batch.ids, batch.layout)
     return (layer_inputs[0] if into is not None else states)[batch.layout.segments >= 0]
 

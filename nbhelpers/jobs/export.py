@@ -19,7 +19,7 @@ from nbhelpers.common.hub_errors import explain_push, network_errors
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import DetectorFile, ExportFile, Record, Result
 from nbhelpers.data.hub import is_repo_id
-from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import agreement
 from nbhelpers.jobs.cards import CARD, adapter_card, detector_card
 from nbhelpers.jobs.load import DETECTOR_WEIGHTS, LoadedDetector, load_detector, require_whole
@@ -236,7 +236,7 @@ def _write_detector(trained: TrainedDetector, part: Path, options: Options) -> d
     options.report("reading both back and comparing them")
     record = Record.read(trained.run / "run.json") if trained.run else None
     settings = record.preset.settings if record else {}
-    codes, origin = agreement.find_programs(trained.run, settings)
+    codes = agreement.find_programs()
     expected = load_detector(trained.folder).score(codes, batch_size=BATCH_SIZE)
     copy = load_detector(part)
     scores = copy.score(codes, batch_size=BATCH_SIZE)
@@ -262,12 +262,12 @@ def _write_detector(trained: TrainedDetector, part: Path, options: Options) -> d
         "calibration": read_json(part / CALIBRATION),
         "parameters": parameters,
         "agreement": agreements,
-        "programs": origin,
+        "programs": agreement.ORIGIN,
         "onnx": options.onnx,
         "versions": library_versions(*(("onnx", "onnxruntime") if options.onnx else ())),
     }
     (part / CARD).write_text(detector_card(result, facts), encoding="utf-8")
-    return {"agreement": agreements, "programs": origin}
+    return {"agreement": agreements, "programs": agreement.ORIGIN}
 
 
 def _detector_result(trained: TrainedDetector) -> dict[str, Any]:
@@ -281,7 +281,6 @@ def _detector_result(trained: TrainedDetector) -> dict[str, Any]:
 def _copy_detector(trained: TrainedDetector, part: Path, result: dict[str, Any]) -> None:
     """Write weights, configuration, tokenizer and what is known of the model."""
     source = trained.folder
-    _require_plain_names(source / DETECTOR_WEIGHTS)
     _copy(source, part, DETECTOR_WEIGHTS, "config.json")  # a calibration names the weights' hash
     scrub(part)
     facts = read_raw(DetectorFile, source / FACTS_FILE)
@@ -291,28 +290,6 @@ def _copy_detector(trained: TrainedDetector, part: Path, result: dict[str, Any])
     write_json(part / FACTS_FILE, without_paths(facts))
     if result:
         Result.write(part / RESULT_NAME, result)
-
-
-def _require_plain_names(path: Path) -> None:
-    """Stop on names that a wrapper of the training left in the weights.
-
-    Raises:
-        DataError: There are such names, or the file cannot be read.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            names = list(file.keys())
-    except (SafetensorError, OSError) as error:
-        fix = "copy the folder again, or name another checkpoint"
-        raise DataError(f"{path} cannot be read: {error}", fix=fix) from error
-    wrapped = [name for name in names if {"_orig_mod", "module"} & set(name.split("."))]
-    if wrapped:
-        raise DataError(
-            f"{path} holds names of a wrapped model, such as {wrapped[0]}.",
-            fix="train again with this version: its checkpoints hold plain names",
-        )
 
 
 def _copy_calibration(trained: TrainedDetector, part: Path) -> dict[str, Any] | None:

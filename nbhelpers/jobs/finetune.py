@@ -29,7 +29,7 @@ from nbhelpers.jobs.models.causal import (
     load_base,
     load_tokenizer,
 )
-from nbhelpers.jobs.models.causal_batches import TextTable, check_ends, tokenise_samples
+from nbhelpers.jobs.models.causal_batches import TextTable, tokenise_samples
 from nbhelpers.jobs.models.causal_forward import (
     choose_attention,
     generation_kernel,
@@ -60,7 +60,7 @@ def build_data(context: RunContext) -> Inputs:
     """Read the rows, make prompts, tokenise each split, and read the problems of pass@1.
 
     Raises:
-        DataError: Rows that cannot be used, or answers without an end.
+        DataError: Rows that cannot be used.
         ConfigError: A template that the model does not have.
     """
     s = context.settings
@@ -95,12 +95,6 @@ def build_data(context: RunContext) -> Inputs:
         for name, samples in data.splits.items()
     }
     _tell_cut(context, tables)
-    problems = check_ends(tables["train"], tokenizer, template=data.template, seq_len=s.seq_len)
-    if problems:
-        raise ConfigError(
-            f"The training texts are not sound: {'; '.join(problems)}.",
-            fix="check the tokenizer's special tokens and the template",
-        )
     refusal = _refusal(context)
     tasks = {} if refusal else _tasks(context, data, tokenizer)
     return Inputs(data=data, tables=tables, tokenizer=tokenizer, tasks=tasks, refusal=refusal)

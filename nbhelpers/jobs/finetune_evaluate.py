@@ -258,16 +258,13 @@ def _throughput(context: RunContext, adapted: Adapted, training: Training | None
         return {}
     state = training.state
     per_s, steps = state.useful_tokens / state.train_s, max(1, state.step)
-    # The known peak is that of half precision.
-    peak = context.gpu_tflops if context.plan.use_gpu and context.precision != "fp32" else None
-    world = context.plan.world_size
     flops = FLOPS_PER_PARAMETER * adapted.base.facts["parameters"] * per_s
-    return {
-        "useful_tokens_per_s": per_s,
-        "padded_tokens_per_s": state.padded_tokens / state.train_s,
-        "samples_per_s": state.examples / state.train_s,
-        "useful_share": state.useful_tokens / max(1, state.padded_tokens),
-        "mfu_4n": flops / (peak * 1e12 * world) if peak else None,
+    rates = outcome.throughput(state)
+    samples_per_s = rates.pop("pairs_per_s")
+    return rates | {
+        "samples_per_s": samples_per_s,
+        # The known peak is that of half precision.
+        "mfu_4n": None if context.precision == "fp32" else outcome.mfu(context, flops),
         "tokens_per_update": state.useful_tokens / steps,
         "samples_per_update": state.examples / steps,
     }

@@ -25,8 +25,13 @@ from nbhelpers.errors import is_out_of_memory
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.equivalence import prove, reason, rehearse
 from nbhelpers.jobs.forecast import estimate, largest_extent
-from nbhelpers.jobs.loop import PlainTask
-from nbhelpers.jobs.models.causal import DTYPES, Adapted
+from nbhelpers.jobs.loop import PlainTask, listed
+from nbhelpers.jobs.models.causal import (
+    DTYPES,
+    Adapted,
+    adapter_tensors,
+    load_adapter_tensors,
+)
 from nbhelpers.jobs.models.causal_batches import (
     MicroBatch,
     TextTable,
@@ -174,9 +179,7 @@ class AdapterTask(PlainTask):
 
     def describe(self, rows: np.ndarray) -> str:
         """Name samples by their ids."""
-        shown = ", ".join(self.names[row] for row in rows[:MOST_NAMED])
-        more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
-        return f"train samples {shown}{more}"
+        return listed("train samples", [self.names[row] for row in rows[:MOST_NAMED]], len(rows))
 
 
 def longest_first(table: TextTable) -> np.ndarray:
@@ -187,20 +190,6 @@ def longest_first(table: TextTable) -> np.ndarray:
 def learning(model: Any) -> list[dict[str, Any]]:
     """Return the optimizer's group: the adapters alone."""
     return [{"params": [p for p in model.parameters() if p.requires_grad]}]
-
-
-def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Return the adapter's tensors under PEFT's names, asking no hub."""
-    from peft import get_peft_model_state_dict
-
-    return get_peft_model_state_dict(model, save_embedding_layers=False)
-
-
-def load_adapter_tensors(model: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """Put tensors under PEFT's names into the adapter."""
-    from peft import set_peft_model_state_dict
-
-    set_peft_model_state_dict(model, tensors)
 
 
 ADAPTER = SavedWeights(

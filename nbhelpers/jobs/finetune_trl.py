@@ -27,17 +27,16 @@ from trl import SFTConfig, SFTTrainer
 from nbhelpers.errors import NonFinite, Stopped
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.finetune_task import Inputs, adapter_tensors, save_files
+from nbhelpers.jobs.finetune_task import Inputs, save_files
 from nbhelpers.jobs.loop import TrainState
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import PhaseTimer, meter_of, peaks_of
-from nbhelpers.jobs.models.causal import Adapted, adapters_in_fp32
+from nbhelpers.jobs.models.causal import Adapted, adapter_tensors, adapters_in_fp32
 from nbhelpers.jobs.models.causal_batches import TextTable
 from nbhelpers.jobs.models.causal_forward import generating
 from nbhelpers.jobs.probe import ProbedSteps, probed_steps
 from nbhelpers.jobs.schedule import epoch_windows
-from nbhelpers.jobs.track import emitter
-from nbhelpers.jobs.training import COUNTED_STEPS, Training, watched_gpus
+from nbhelpers.jobs.training import COUNTED_STEPS, Training, emitter, watched_gpus
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # under transformers' name
 WATCHED_STEPS = 20  # whose phases are measured on a GPU: which is the heaviest is not known before

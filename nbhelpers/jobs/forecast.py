@@ -197,6 +197,23 @@ def largest_rows(
     )
 
 
+def encoder_forecast(
+    context: RunContext,
+    task: Task,
+    simulate: Simulate,
+    shapes_of: Callable[..., dict[str, Any]],
+) -> Forecast:
+    """Return the simulated memory of an encoder's largest batch.
+
+    Args:
+        shapes_of: The job's `batch_shapes`.
+    """
+    parts = largest_rows(context, task)
+    if not parts:
+        return Forecast()
+    return Forecast(budget=simulate(shapes_of(task, parts, is_scored=not context.is_probe)))
+
+
 # ------------------------------------------------------------------------------------------------
 # The same on a CPU, by formulas: live bytes of the steps that are counted there.
 

@@ -10,7 +10,7 @@ import torch
 
 from nbhelpers.data.templates import render_question, resolve_template
 from nbhelpers.jobs.load import Loaded, require_context
-from nbhelpers.jobs.models.causal_batches import prompt_ids, stop_tokens
+from nbhelpers.jobs.models.causal_batches import pad_token, prompt_ids, stop_tokens
 from nbhelpers.jobs.models.causal_forward import generating, generation_kernel
 
 
@@ -56,17 +56,11 @@ def generate_answers(
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i]), i))
     answers: list[Answer | None] = [None] * len(encoded)
     device, done = next(model.parameters()).device, 0
+    how = _decoding(stop_ids, pad_id, max_new_tokens)
     with _numbers(device, precision), for_generation(bare):
         for start in range(0, len(order), batch_size):
             part = order[start : start + batch_size]
-            batch_tokens = _batch(
-                model,
-                [encoded[i] for i in part],
-                stop_ids=stop_ids,
-                pad_id=pad_id,
-                max_new_tokens=max_new_tokens,
-                device=device,
-            )
+            batch_tokens = _new_tokens(model, [encoded[i] for i in part], how)
             for number, tokens in zip(part, batch_tokens, strict=True):
                 answers[number] = answer = _answer(tokenizer, tokens, stop_ids)
                 if told is not None:
@@ -101,32 +95,42 @@ def for_generation(bare: Any) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def _batch(
+def _new_tokens(
     model: Any,
     prompts: list[list[int]],
+    how: Any,
     *,
-    stop_ids: Sequence[int],
-    pad_id: int,
-    max_new_tokens: int,
-    device: torch.device,
+    stop: Callable[..., torch.Tensor] | None = None,
 ) -> list[list[int]]:
-    """Return the new tokens of each prompt, padding behind the end included."""
-    width = max(len(ids) for ids in prompts)
-    ids = torch.full((len(prompts), width), pad_id)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
-    out = model.generate(
-        input_ids=ids.to(device),
-        attention_mask=mask.to(device),
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        use_cache=True,
-        eos_token_id=list(stop_ids),
-        pad_token_id=pad_id,
+    """Return the new tokens of each prompt, padding behind the end included.
+
+    Args:
+        how: See `_decoding`.
+        stop: Asked at each token which rows end, (batch,) bool.
+    """
+    from transformers import StoppingCriteriaList
+
+    width, device = max(map(len, prompts)), next(model.parameters()).device
+    rows = [[how.pad_token_id] * (width - len(ids)) + ids for ids in prompts]
+    mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]  # 1: a token, 0: padding
+    sequences = model.generate(  # (batch, prompt and new tokens)
+        input_ids=torch.tensor(rows, device=device),
+        attention_mask=torch.tensor(mask, device=device),
+        generation_config=how,
+        stopping_criteria=StoppingCriteriaList([stop] if stop else []),
     )
-    return [row.tolist() for row in out[:, width:].cpu()]
+    return sequences[:, width:].tolist()
+
+
+def _decoding(stop_ids: Sequence[int], pad_id: int, limit: int, temperature: float = 0.0) -> Any:
+    """Return greedy decoding at temperature 0, else sampling from the whole distribution."""
+    from transformers import GenerationConfig
+
+    plain = {"max_new_tokens": limit, "num_beams": 1, "use_cache": True}
+    plain |= {"eos_token_id": list(stop_ids), "pad_token_id": pad_id}
+    if temperature == 0:
+        return GenerationConfig(do_sample=False, **plain)
+    return GenerationConfig(do_sample=True, temperature=temperature, top_k=0, top_p=1.0, **plain)
 
 
 def _answer(tokenizer: Any, tokens: list[int], stop_ids: Sequence[int]) -> Answer:
@@ -147,7 +151,6 @@ def dressed(prompt: str, template: str, tokenizer: Any) -> str:
     return render_question(prompt, "", used, tokenizer)
 
 
-@torch.inference_mode()
 def continuations(
     loaded: Loaded,
     texts: list[str],
@@ -162,32 +165,15 @@ def continuations(
     Raises:
         ConfigError: A text is too long.
     """
-    from transformers import StoppingCriteriaList
-
     tokenizer, model = loaded.tokenizer, loaded.model
     prompts = prompt_ids(tokenizer, texts)
-    width, pad = max(map(len, prompts)), pad_token(tokenizer)
-    require_context(width, limit, model.config)
-    rows = [[pad] * (width - len(ids)) + ids for ids in prompts]
-    mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
-    how = decoding(model, tokenizer, template, limit, temperature)
+    require_context(max(map(len, prompts)), limit, model.config)
+    ends = end_tokens(model, tokenizer, template)
+    how = _decoding(ends, pad_token(tokenizer), limit, temperature)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     with for_generation(bare):
-        sequences = model.generate(  # (batch, prompt and new tokens)
-            input_ids=torch.tensor(rows, device=loaded.device),
-            attention_mask=torch.tensor(mask, device=loaded.device),  # 1: a token, 0: padding
-            generation_config=how,
-            stopping_criteria=StoppingCriteriaList([stop] if stop else []),
-        )
-    return tokenizer.batch_decode(sequences[:, width:].tolist(), skip_special_tokens=True)
-
-
-def pad_token(tokenizer: Any) -> int:
-    """Return the id that fills rows; never told from an end token by its number."""
-    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return int(token)
-    return 0
+        sequences = _new_tokens(model, prompts, how, stop=stop)
+    return tokenizer.batch_decode(sequences, skip_special_tokens=True)
 
 
 def end_tokens(model: Any, tokenizer: Any, template: str) -> list[int]:
@@ -195,15 +181,3 @@ def end_tokens(model: Any, tokenizer: Any, template: str) -> list[int]:
     own = model.generation_config.eos_token_id
     ids = [*stop_tokens(tokenizer, template), *(own if isinstance(own, list) else [own])]
     return list(dict.fromkeys(int(token) for token in ids if token is not None))
-
-
-def decoding(model: Any, tokenizer: Any, template: str, limit: int, temperature: float) -> Any:
-    """Return greedy decoding at temperature 0, else sampling from the whole distribution."""
-    from transformers import GenerationConfig
-
-    plain = {"max_new_tokens": limit, "num_beams": 1, "use_cache": True}
-    plain |= {"eos_token_id": end_tokens(model, tokenizer, template)}
-    plain |= {"pad_token_id": pad_token(tokenizer)}
-    if temperature == 0:
-        return GenerationConfig(do_sample=False, **plain)
-    return GenerationConfig(do_sample=True, temperature=temperature, top_k=0, top_p=1.0, **plain)

@@ -213,22 +213,15 @@ def attach(base: Any, folder: Path, tokenizer: Any) -> tuple[Any, AdapterCheck]:
     return model, _checked(model, loaded, folder, tokenizer)
 
 
-def _state(model: Any) -> dict[str, Any]:
-    from peft import get_peft_model_state_dict
-
-    # "auto" would ask the hub whether the vocabulary has grown.
-    return get_peft_model_state_dict(model, save_embedding_layers=False)
-
-
 def _fill(model: Any, tensors: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Copy the tensors of a file into the modules, each into its own, and return what lies there.
 
     peft skips a tensor that has no place without a word: so the names are compared first, and the
     values after.
     """
-    from peft import set_peft_model_state_dict
+    from nbhelpers.jobs.models.causal import adapter_tensors, load_adapter_tensors
 
-    places = _state(model)
+    places = adapter_tensors(model)
     homeless, empty = sorted(set(tensors) - set(places)), sorted(set(places) - set(tensors))
     shared = set(tensors) & set(places)
     misfit = sorted(name for name in shared if tensors[name].shape != places[name].shape)
@@ -241,8 +234,8 @@ def _fill(model: Any, tensors: dict[str, Any], folder: Path) -> dict[str, Any]:
             fix="load it on the base that it was trained on, with the adapter_config.json that was "
             "saved with it",
         )
-    set_peft_model_state_dict(model, tensors)
-    loaded = _state(model)
+    load_adapter_tensors(model, tensors)
+    loaded = adapter_tensors(model)
     changed = [
         n for n, t in tensors.items() if not torch.equal(loaded[n].cpu(), t.to(loaded[n]).cpu())
     ]

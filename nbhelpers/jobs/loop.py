@@ -58,9 +58,6 @@ class Task(Protocol):
     def loss_sum(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what is differentiated, and (1 + components,) the summed loss and components."""
 
-    def after_step(self, *, is_skipped: bool) -> None:
-        """See the model after an optimizer step."""
-
     def evaluate(self, step: int) -> dict[str, float]:
         """Return the validation scores, the same on every rank; none without validation rows."""
 
@@ -101,8 +98,15 @@ class PlainTask:
     ) -> None:
         """Each micro-batch has a loss of its own."""
 
-    def after_step(self, *, is_skipped: bool) -> None:
-        """Nothing to look at."""
+
+def listed(what: str, names: list[str], total: int) -> str:
+    """Return some names of a total in a sentence.
+
+    >>> listed("train pairs", ["1", "2"], 5)
+    'train pairs 1, 2 and 3 more'
+    """
+    more = f" and {total - len(names)} more" if total > len(names) else ""
+    return f"{what} {', '.join(names)}{more}"
 
 
 @dataclass(slots=True)
@@ -130,9 +134,8 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainState:
-        """Rebuild what `to_dict` gave; checkpoints once called the best score an F1."""
-        old = {"best_score": values["best_f1"]} if "best_f1" in values else {}
-        return cls(**{k: v for k, v in values.items() if k != "best_f1"} | old)
+        """Rebuild what `to_dict` gave."""
+        return cls(**values)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,14 +162,15 @@ class Totals:
 
 @dataclass(slots=True, kw_only=True)
 class Hooks:
-    """How the loop speaks to the outside."""
+    """How the loop speaks to the outside; by default not at all."""
 
-    emit: Callable[..., None]  # event type, fields
-    save: Callable[..., None]  # state, is_best
-    wants_stop: Callable[[], bool]
-    save_is_due: Callable[[], bool]  # asked on rank 0 only: by the clock
-    peak_bytes: Callable[[], int]
-    step_context: Callable[[int], AbstractContextManager[Any]]  # around each optimizer step
+    emit: Callable[..., None] = lambda kind, **fields: None  # event type, fields
+    save: Callable[..., None] = lambda state, *, is_best: None
+    wants_stop: Callable[[], bool] = lambda: False
+    save_is_due: Callable[[], bool] = lambda: False  # asked on rank 0 only: by the clock
+    peak_bytes: Callable[[], int] = lambda: 0
+    # Around each optimizer step.
+    step_context: Callable[[int], AbstractContextManager[Any]] = lambda step: nullcontext()
     phases: PhaseTimer = field(default_factory=PhaseTimer)
     rewrap: Callable[[], Any] | None = None  # wraps the model anew when other parameters learn
 
@@ -220,11 +224,10 @@ class Trainer:
                     micro = self._backward(batch_rows, state)
                     norm = self.accelerator.clip_grad_norm_(self._learning, s.max_grad_norm)
                     totals = self._agree(micro, norm)
-                    is_applied = self._check_finite(totals, state, batch_rows, micro)
+                    self._check_finite(totals, state, batch_rows, micro)
                     self.optimizer.step()
                     self.optimizer.zero_grad()
                     self.hooks.phases.mark("optimizer")
-                self.task.after_step(is_skipped=not is_applied)
                 self._advance(state, batch_rows, totals, time.perf_counter() - started)
                 self._emit_step(state, totals, self.task.total_weight(batch_rows))
                 if only is None:
@@ -307,17 +310,17 @@ class Trainer:
 
     def _check_finite(
         self, totals: Totals, state: TrainState, batch_rows: np.ndarray, micro: MicroSteps
-    ) -> bool:
-        """Return whether the step may be made; False: the gradient scaler skips it."""
+    ) -> None:
+        """Stop at numbers that are not finite, unless the gradient scaler skips such a step."""
         loss, norm = totals.losses[0], totals.norm
         if math.isfinite(loss) and math.isfinite(norm):
             state.skipped_in_a_row = 0
-            return True
+            return
         state.skipped_steps += 1
         state.skipped_in_a_row += 1
         fp16 = self.accelerator.mixed_precision == "fp16"
         if fp16 and state.skipped_in_a_row <= self.settings.max_skipped_steps:
-            return False  # it lowers its scale too
+            return  # it lowers its scale too
         pairs = zip(micro.rows, micro.losses, strict=True)
         bad = [rows for rows, losses in pairs if not math.isfinite(float(losses[0]))]
         what = "loss" if not math.isfinite(loss) else "gradient"

@@ -26,8 +26,9 @@ from nbhelpers.jobs.agreement import (
 )
 from nbhelpers.jobs.cards import CARD, adapter_card
 from nbhelpers.jobs.export import draft, require_ours, sign
-from nbhelpers.jobs.generate import continuations, dressed, end_tokens, pad_token
+from nbhelpers.jobs.generate import continuations, dressed, end_tokens
 from nbhelpers.jobs.load import Loaded, choose_device, choose_precision, load_trained
+from nbhelpers.jobs.models.causal_batches import pad_token
 from nbhelpers.jobs.public import public_settings, scrub
 from nbhelpers.runs.run import RESULT_NAME
 from nbhelpers.use.facts import file_sha256

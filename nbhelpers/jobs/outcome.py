@@ -6,7 +6,7 @@ import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
@@ -26,6 +26,9 @@ from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.schema import Settings
 from nbhelpers.runs.events import read_events
 from nbhelpers.use.weight_files import weights_file
+
+if TYPE_CHECKING:
+    from nbhelpers.jobs.models.encoders import Tokeniser
 
 ADAPTER = "adapter_model.safetensors"
 VERSIONS = (
@@ -118,36 +121,44 @@ def write_result(
     """
     context.clock.phase("finish")
     ranks[0]["rss_bytes"] = peak_rss_bytes()  # scores and floors came after the gathering
-    facts, s = context.facts, context.settings
+    facts, s, trained = context.facts, context.settings, training is not None
+    budget = training.budget if training else None
+    result = {
+        "settings": s.model_dump(),
+        "checkpoint": facts.get("checkpoint"),
+        "git_commit": facts.get("git_commit"),
+        "seed": s.seed,
+        "versions": library_versions(*filter(None, [WEIGHTS_OF.get(s.model)])),
+        "training": _training_facts(training),
+        "memory": memory_facts(context, ranks, budget, trained=trained),
+        "gpu": training.gpu if training else [],
+    }
+    written = _write(context, result | parts)
+    prediction_log.append(written, facts)
+
+
+def _write(context: RunContext, parts: dict[str, Any]) -> dict[str, Any]:
+    """Write what every result holds with its parts, and end the run; return what was written."""
+    facts = context.facts
     result = {
         "schema": 1,
         "run_id": facts["run_id"],
         "job": facts["job"],
         "mode": facts["mode"],
         "preset": context.preset.name,
-        "settings": s.model_dump(),
         "precision": context.precision,
         "plan": context.plan.to_dict(),
         "budget": facts["budget"],
-        "checkpoint": facts.get("checkpoint"),
         "command": facts.get("command"),
-        "git_commit": facts.get("git_commit"),
-        "seed": s.seed,
         "finished_at": time.time(),
-        "versions": library_versions(*filter(None, [WEIGHTS_OF.get(s.model)])),
-        "training": _training_facts(training),
-        "memory": memory_facts(
-            context, ranks, training.budget if training else None, trained=training is not None
-        ),
-        "gpu": training.gpu if training else [],
         "warnings": context.warnings,
         "timing": context.clock.result(),
     }
-    written = Result.write(context.run.result_path, result | parts)
-    prediction_log.append(written.raw, facts)
-    speeds.remember(facts, written.raw)
+    written = Result.write(context.run.result_path, result | parts).raw
+    speeds.remember(facts, written)
     context.accelerator.end_training()
     context.emit_rank("end")
+    return written
 
 
 def write_probe(context: RunContext, training: Training | None) -> None:
@@ -168,19 +179,8 @@ def write_probe(context: RunContext, training: Training | None) -> None:
     events = read_events(context.run.events_path(context.rank))[len(context.earlier) :]
     steps = [event for event in events if event["type"] == "step"]
     probed = training.probed if training else ProbedSteps(batches=[], longest=0, examples=0)
-    facts, preset = context.facts, context.preset
     result = {
-        "schema": 1,
-        "run_id": facts["run_id"],
-        "job": facts["job"],
-        "mode": facts["mode"],
-        "preset": preset.name,
-        "settings": preset.settings.model_dump(mode="json"),
-        "precision": context.precision,
-        "plan": context.plan.to_dict(),
-        "budget": facts["budget"],
-        "command": facts.get("command"),
-        "finished_at": time.time(),
+        "settings": context.preset.settings.model_dump(mode="json"),
         "training": {"optimizer_steps": len(steps)},
         "throughput": rate_of(steps[probed.longest :]),
         "probe": {
@@ -191,13 +191,8 @@ def write_probe(context: RunContext, training: Training | None) -> None:
         },
         "model": training.model if training else {},
         "memory": _probed_memory(context, ranks, training.budget if training else None),
-        "warnings": context.warnings,
-        "timing": context.clock.result(),
     }
-    written = Result.write(context.run.result_path, result)
-    speeds.remember(facts, written.raw)
-    context.accelerator.end_training()
-    context.emit_rank("end")
+    _write(context, result)
 
 
 def _probed_memory(
@@ -235,6 +230,29 @@ def throughput(state: TrainState) -> dict[str, float]:
         "useful_tokens_per_s": state.useful_tokens / state.train_s,
         "padded_tokens_per_s": state.padded_tokens / state.train_s,
         "useful_share": state.useful_tokens / max(1, state.padded_tokens),
+    }
+
+
+def mfu(context: RunContext, flops_per_s: float) -> float | None:
+    """Return the share of the GPUs' half-precision peak; None where it is not known.
+
+    Source: Chowdhery et al. 2022, PaLM, appendix B.
+    """
+    tflops = context.gpu_tflops if context.plan.use_gpu else None
+    return flops_per_s / (tflops * 1e12 * context.plan.world_size) if tflops else None
+
+
+def model_facts(context: RunContext, tokeniser: Tokeniser, model: Any) -> dict[str, Any]:
+    """Return what a result says of an encoder with its heads."""
+    s, weights = context.settings, tokeniser.weights
+    return {
+        "name": s.model,
+        "revision": weights.revision if weights else None,
+        "architecture": type(model.encoder).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "random_weights": s.random_weights and context.checkpoint is None,
+        "tokenizer": tokeniser.note,
+        "seq_len": s.seq_len,
     }
 
 

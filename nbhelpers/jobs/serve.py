@@ -25,7 +25,7 @@ from nbhelpers.common.processes import (
     collect_garbage_again,
     is_alive,
 )
-from nbhelpers.errors import JobFailed, NbhelpersError, OutOfMemory
+from nbhelpers.errors import JobFailed, NbhelpersError, OutOfMemory, is_out_of_memory
 
 
 class Line:
@@ -103,8 +103,7 @@ def _described(error: Exception) -> dict[str, str]:
 def _translated(error: Exception) -> NbhelpersError:
     """Name foreign errors; what a starved answer held is given back, and the model stays."""
     text = f"{type(error).__name__}: {error}"
-    starved = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
-    if starved or "not enough memory" in str(error).lower():
+    if is_out_of_memory(error):
         _release(error)
         return OutOfMemory(
             "The model's process ran out of memory.",

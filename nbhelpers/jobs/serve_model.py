@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nbhelpers.data.canonical import canonical
-from nbhelpers.errors import ConfigError, OutOfMemory, Stopped
+from nbhelpers.errors import ConfigError, OutOfMemory, Stopped, is_out_of_memory
 from nbhelpers.jobs.generate import continuations, dressed
 from nbhelpers.jobs.load import (
     Loaded,
@@ -186,7 +186,7 @@ class ServedDetector:
         try:
             return self.loaded.score(codes, batch_size=batch_size, report=stop)
         except Exception as error:
-            if "out of memory" not in str(error).lower() and not isinstance(error, MemoryError):
+            if not is_out_of_memory(error):
                 raise
             raise OutOfMemory(
                 f"Scoring {batch_size} programs at once needs more memory than there is.",

@@ -27,7 +27,6 @@ from nbhelpers.jobs.measure_phases import (
 )
 from nbhelpers.jobs.models.weights import read_state_dict
 from nbhelpers.jobs.probe import ProbedSteps, probed_steps
-from nbhelpers.jobs.track import emitter
 
 COUNTED_STEPS = 2  # on a CPU: the first step makes the optimizer's state, the second has it all
 
@@ -147,6 +146,18 @@ def train_task(
         probed=probed,
         energy=watch.energy(told_energy(context.earlier)),
     )
+
+
+def emitter(context: RunContext) -> Callable[..., None]:
+    """Return what the loop calls for each event: the event file, and a tracker if chosen."""
+
+    def emit(kind: str, **fields: Any) -> None:
+        context.emit(kind, **fields)
+        if kind == "step" and context.settings.track != "none":
+            numbers = {k: fields[k] for k in ("loss", "learning_rate", "grad_norm")}
+            context.accelerator.log(numbers, step=fields["step"])
+
+    return emit
 
 
 def adamw(context: RunContext, parameters: Any) -> torch.optim.Optimizer:

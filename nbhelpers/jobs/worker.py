@@ -167,9 +167,13 @@ def _start(
     began: float | None,
 ) -> RunContext:
     """Compare the world with the plan before anything is loaded, and let the processes meet."""
-    from nbhelpers.jobs.context import RunContext, start_accelerator
+    from nbhelpers.jobs.context import (
+        RunContext,
+        check_tracker,
+        start_accelerator,
+        start_tracker,
+    )
     from nbhelpers.jobs.measure import Clock
-    from nbhelpers.jobs.track import check_tracker, start_tracker
 
     settings, plan = Preset.from_dict(facts["preset"]).settings, BatchPlan.from_dict(facts["plan"])
     hardware = Hardware.from_dict(facts["hardware"])

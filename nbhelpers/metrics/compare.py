@@ -396,7 +396,6 @@ def compare_runs(
 
     Raises:
         ConfigError: No such metric or baseline, or numbers that cannot be drawn with.
-        DataError: A row has no answer.
 
     Source: Koehn 2004, Statistical significance tests for machine translation evaluation (paired
     bootstrap); Riezler and Maxwell 2005, On some pitfalls in automatic evaluation (randomisation).

@@ -134,7 +134,7 @@ def task_groups(tasks: Sequence[str], n: int) -> np.ndarray:
     if len(tasks) != n:
         raise DataError(f"{len(tasks)} tasks for {n} rows", fix="Give one to each; '' for none.")
     numbers: dict[Any, int] = {}
-    keys = [task if task else (row,) for row, task in enumerate(tasks)]
+    keys = [task or (row,) for row, task in enumerate(tasks)]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 

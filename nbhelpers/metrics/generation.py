@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from nbhelpers.common.files import is_number
-from nbhelpers.errors import DataError
 from nbhelpers.metrics.intervals import LEVEL, divide, interval, plain, wilson
 from nbhelpers.metrics.python_code import (
     MAX_CODE_CHARS,
@@ -188,12 +186,16 @@ def _extracted(metric: Any, pairs: list[tuple[str, str] | None], columns: int) -
 
 
 # ------------------------------------------------------------------------------------------------
-# Scores of generated code: plain functions on lists of texts, and the scores of a run's rows.
+# Scores of generated code: of a run's rows.
 #
-# Every function reads the *code* of a text, `extract_code` of it, so an answer in fences with prose
-# around it is judged by its code; answers and references are treated alike. Shares and pass rates
-# are between 0 and 1; BLEU and chrF are between 0 and 100, as their literature has them. What is
-# not defined (no rows, no references, nothing was run) is None, never 0.
+# Read is the *code* of a text, `extract_code` of it, so an answer in fences with prose around it is
+# judged by its code; answers and references are treated alike. An answer without a statement does
+# not parse here, although `ast.parse` accepts it. BLEU is sacrebleu's with `tokenize="none"` on
+# texts that were cut by `code_tokens` before; it is not CodeBLEU, which also compares trees and
+# data flow. With one greedy answer a task the share that passed is what is called pass@1; every
+# other outcome is a failure, also a timeout. Shares are between 0 and 1; BLEU and chrF are between
+# 0 and 100, as their literature has them. What is not defined (no rows, no references, nothing was
+# run) is None, never 0.
 #
 # All scores are of texts that the model generated freely. The scores of a run carry 95 % intervals
 # over samples: Wilson's for shares, which stays honest at 0 and 1, and a percentile bootstrap for
@@ -203,73 +205,8 @@ def _extracted(metric: Any, pairs: list[tuple[str, str] | None], columns: int) -
 
 GENERATION_METRICS, TASK_METRICS = FINETUNE_SCORES.names("test"), FINETUNE_SCORES.names(TASKS[0])
 PASSED, NOT_RUN = "passed", "not run"
-MAX_NEW_TOKENS = 10**9  # far beyond any answer
 
 Row = Mapping[str, Any]
-
-
-def syntax_accuracy(answers: Sequence[str]) -> float | None:
-    """Return the share of answers whose code parses; see `python_code` for what that means.
-
-    An answer without a statement is wrong, although `ast.parse` accepts it.
-    """
-    return shares([error is None for error in syntax_errors_of(codes(answers))]).value
-
-
-def syntax_errors(answers: Sequence[str]) -> dict[str, int]:
-    """Return how many answers have which kind of syntax error, most frequent first."""
-    return _tally_errors(syntax_errors_of(codes(answers)))
-
-
-def code_bleu(answers: Sequence[str], references: Sequence[str | None]) -> float | None:
-    """Return corpus BLEU, 0 to 100, over the tokens of `code_tokens`; None without a reference.
-
-    This is sacrebleu's BLEU with `tokenize="none"` on texts that were cut before
-    (`bleu_signature`). It is not CodeBLEU, which also compares trees and data flow. An answer
-    without a reference takes no part.
-    """
-    _check_lengths(answers, references)
-    return bleu_counts(codes(answers), codes(references)).value
-
-
-def code_chrf(answers: Sequence[str], references: Sequence[str | None]) -> float | None:
-    """Return chrF, 0 to 100, of the code as it stands; white space does not count."""
-    _check_lengths(answers, references)
-    return chrf_counts(codes(answers), codes(references)).value
-
-
-def bleu_signature() -> str:
-    """Return sacrebleu's signature of `code_bleu` with the name of our cut; others don't compare.
-
-    >>> bleu_signature().split("|")[:3], bleu_signature().split("|")[-1]
-    (['nrefs:1', 'case:mixed', 'eff:no'], 'pretok:nb-python-1')
-    """
-    return signatures()["bleu"]
-
-
-def chrf_signature() -> str:
-    """Return sacrebleu's signature of `code_chrf`."""
-    return signatures()["chrf"]
-
-
-def exact_match(answers: Sequence[str], references: Sequence[str | None]) -> float | None:
-    """Return the share of answers whose code is the reference's, character by character.
-
-    White space at the ends of lines, blank lines at the end and the style of line ends are set
-    aside; indentation and blank lines in between count. An answer without a reference takes no
-    part.
-    """
-    _check_lengths(answers, references)
-    return shares(_matches(codes(answers), codes(references))).value
-
-
-def pass_at_1(outcomes: Sequence[str | None]) -> float | None:
-    """Return the share of tasks whose one answer passed; tasks that were not run take no part.
-
-    With one greedy answer a task this is what is called pass@1. Every outcome other than "passed"
-    is a failure, also a timeout.
-    """
-    return shares(_passes(outcomes)).value
 
 
 def score_generations(rows: Sequence[Row], *, seed: int, resamples: int) -> dict[str, Any]:
@@ -286,7 +223,6 @@ def score_generations(rows: Sequence[Row], *, seed: int, resamples: int) -> dict
         `interval_methods`, `level`, `signatures`, `tokenizer` and `syntax_errors` by kind.
 
     Raises:
-        DataError: A row has no answer.
         ConfigError: `seed` or `resamples` cannot be used.
     """
     generated = Generated(rows)
@@ -295,7 +231,7 @@ def score_generations(rows: Sequence[Row], *, seed: int, resamples: int) -> dict
         "n_references": sum(reference is not None for reference in generated.references),
         "signatures": signatures(),
         "tokenizer": TOKENIZER,
-        "syntax_errors": _tally_errors(generated.errors),
+        "syntax_errors": generated.error_counts,
     }
 
 
@@ -308,24 +244,13 @@ def score_tasks(rows: Sequence[Row], *, seed: int = 0, resamples: int = 1000) ->
     generated = Generated(rows)
     scores = _scores(generated, TASK_METRICS, seed=seed, resamples=resamples)
     outcomes = _tally(outcome or NOT_RUN for outcome in generated.column("outcome"))
-    return scores | {"outcomes": outcomes, "syntax_errors": _tally_errors(generated.errors)}
+    return scores | {"outcomes": outcomes, "syntax_errors": generated.error_counts}
 
 
 class Generated:
-    """The rows of one split, with code, references and syntax errors read once.
-
-    Raises:
-        DataError: A row has no answer, or a value of another kind than a run writes.
-    """
+    """The rows of one split, with code, references and syntax errors read once."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        for at, row in enumerate(rows):
-            if fault := _row_fault(row):
-                name = f" (id {row.get('id')!r:.60})" if isinstance(row, Mapping) else ""
-                raise DataError(
-                    f"row {at}{name} {fault}",
-                    fix="Give rows as generations.jsonl has them; an empty answer is an empty text",
-                )
         self.rows = rows
         self._counts: dict[str, Counts] = {}
 
@@ -343,6 +268,11 @@ class Generated:
     def errors(self) -> list[str | None]:
         """The kind of syntax error of each answer, None where it parses."""
         return syntax_errors_of(self.answers)
+
+    @property
+    def error_counts(self) -> dict[str, int]:
+        """How many answers have which kind of syntax error, most frequent first."""
+        return _tally(error for error in self.errors if error is not None)
 
     def column(self, name: str) -> list[Any]:
         """One value of each row, None where the row lacks it."""
@@ -365,22 +295,6 @@ class Generated:
             "mean_new_tokens": lambda: means(self.column("new_tokens")),
         }
         return counters[metric]()
-
-
-def _row_fault(row: object) -> str:
-    """What is wrong with a row; empty for one as a run writes it."""
-    if not isinstance(row, Mapping):
-        return f"is {type(row).__name__}, no object"
-    if not isinstance(row.get("answer"), str):
-        return "has no answer"
-    kinds = {"reference": str, "stopped": bool, "outcome": str, "id": str | int, "split": str}
-    for name, kind in kinds.items():
-        if row.get(name) is not None and not isinstance(row[name], kind):
-            return f"has {type(row[name]).__name__} as its {name}"
-    count = row.get("new_tokens")
-    if count is not None and not (is_number(count) and 0 <= count <= MAX_NEW_TOKENS):
-        return f"has new_tokens={count!r:.40}, no number of tokens"
-    return ""
 
 
 def codes(texts: Sequence[str | None]) -> list[Any]:
@@ -431,6 +345,7 @@ def _matches(answers: Sequence[str], references: Sequence[str | None]) -> list[b
 
 
 def _bare(code: str) -> str:
+    """Set aside what ends lines, and blank lines at the end; indentation counts."""
     lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(line.rstrip() for line in lines).rstrip("\n")
 
@@ -439,17 +354,5 @@ def _passes(outcomes: Sequence[str | None]) -> list[bool | None]:
     return [None if outcome is None else outcome == PASSED for outcome in outcomes]
 
 
-def _tally_errors(errors: Iterable[str | None]) -> dict[str, int]:
-    return _tally(error for error in errors if error is not None)
-
-
 def _tally(kinds: Iterable[str]) -> dict[str, int]:
     return dict(Counter(kinds).most_common())
-
-
-def _check_lengths(answers: Sequence[Any], references: Sequence[Any]) -> None:
-    if len(answers) != len(references):
-        raise DataError(
-            f"{len(answers)} answers and {len(references)} references",
-            fix="Give one reference to each answer; None where there is none.",
-        )

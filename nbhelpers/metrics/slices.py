@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,19 +22,7 @@ MIN_ROWS = 30  # of the class that a rate is about: fewer cannot be called the w
 _LINES = ((10, "<10"), (25, "10-24"), (50, "25-49"))
 
 
-class Row(Protocol):
-    """What a row must offer; `data.detection.CodeRow` does."""
-
-    @property
-    def code(self) -> str: ...  # noqa: D102
-    @property
-    def language(self) -> str: ...  # noqa: D102
-    @property
-    def task(self) -> str: ...  # noqa: D102
-    @property
-    def generator(self) -> str: ...  # noqa: D102
-    @property
-    def source(self) -> str: ...  # noqa: D102
+Row = Any  # a program with its code, language, task, generator and source: `CodeRow` of `data`
 
 
 def slice_scores(

@@ -292,11 +292,11 @@ def samples(path: Path) -> Section:
 
 def _kind(row: Row, error: str | None) -> str:
     """Return what became of it: of each kind one is shown. `error`: of its syntax, or None."""
-    from nbhelpers.metrics.generation import exact_match
+    from nbhelpers.metrics.generation import Generated
 
     if row.get("outcome"):
         return row["outcome"]
-    if exact_match([row["answer"]], [row.get("reference")]) == 1:
+    if Generated([row]).counts("exact_match").value == 1:
         return "exact match"
     return "not the reference, but it parses" if error is None else "does not parse"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from nbhelpers.errors import BudgetError
-
 # ------------------------------------------------------------------------------------------------
 # Blocks of simulated GPU memory, the pools of free ones, and the addresses that segments get.
 #
@@ -20,7 +18,7 @@ SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer, large_segment_size()
 MIN_LARGE = 10 * MIB  # kMinLargeAlloc: from here a request gets a segment of its own
 ROUND_LARGE = 2 * MIB  # kRoundLarge
-# An expandable segment reserves addresses for 9/8 of the card; without a card, for this much.
+# Addresses that an expandable segment reserves: more than any card has.
 UNBOUNDED = 2**42
 
 
@@ -174,50 +172,32 @@ def merge(block: Block, pool: Pool) -> None:
 # driver chooses them is not documented; `Addresses` says what is assumed.
 
 
-class SimulatedOutOfMemory(BudgetError):
-    """The simulated card has no room for a request, even without what the allocator had cached."""
-
-
 class CachingAllocator:
     """Hand out simulated memory as PyTorch does on a GPU, and count it as PyTorch does.
 
     Args:
-        capacity_bytes: What the card has for this allocator, the context taken off; None: no limit.
-        fraction_bytes: What `torch.cuda.set_per_process_memory_fraction` allows, if it was called.
         expandable_segments: As in `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
 
     `allocated`, `reserved` and `requested` are bytes now, `peak_…` the most since `reset_peaks`.
     """
 
-    def __init__(
-        self,
-        *,
-        capacity_bytes: int | None = None,
-        fraction_bytes: int | None = None,
-        expandable_segments: bool = False,
-    ) -> None:
-        self.capacity_bytes, self.fraction_bytes = capacity_bytes, fraction_bytes
+    def __init__(self, *, expandable_segments: bool = False) -> None:
         self.expandable_segments = expandable_segments
         self.allocated = self.reserved = self.requested = 0
         self.peak_allocated = self.peak_reserved = self.peak_requested = 0
-        self.num_ooms = self.num_alloc_retries = 0
         self.num_device_alloc = self.num_device_free = 0
         self.num_active = self.num_segments = 0
-        self._pools: dict[tuple[int, bool], Pool] = {}
+        self._large, self._small = Pool(is_small=False), Pool(is_small=True)
         self._addresses = Addresses()
 
-    def malloc(self, size: int, *, pool_stream: int = 0) -> Block:
-        """Take `size` bytes for `pool_stream`; torch asks for none with 0, which costs nothing.
-
-        Raises:
-            SimulatedOutOfMemory: The card is full, also after cached segments went back.
-        """
+    def malloc(self, size: int) -> Block:
+        """Take `size` bytes; torch asks for none with 0, which costs nothing."""
         if size <= 0:
             block = Block(0, 0, None)
             block.is_free = False
             return block
         rounded = (size + MIN_BLOCK - 1) // MIN_BLOCK * MIN_BLOCK
-        pool = self._pool(pool_stream, is_small=rounded <= SMALL_SIZE)
+        pool = self._small if rounded <= SMALL_SIZE else self._large
         block = self._cached(pool, rounded) or self._new(pool, rounded)
         rest = block.size - rounded
         if rest >= MIN_BLOCK if pool.is_small or self.expandable_segments else rest > SMALL_SIZE:
@@ -248,8 +228,7 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Return to the card every segment (or page) that no block in use needs."""
-        pools = sorted(self._pools.values(), key=lambda pool: pool.is_small)
-        for pool in pools:
+        for pool in (self._large, self._small):
             for _, _, block in list(pool.free):
                 if self.expandable_segments:
                     self._unmap(block, pool)
@@ -273,7 +252,7 @@ class CachingAllocator:
         """
         shared: list[int] = []
         if not self.expandable_segments:
-            for pool in self._pools.values():
+            for pool in (self._large, self._small):
                 shared += [size for size, _, block in pool.free if block.is_split]
         return {
             "allocated_bytes.all.current": self.allocated,
@@ -288,17 +267,11 @@ class CachingAllocator:
             "segment.all.current": self.num_segments,
             "inactive_split.all.current": len(shared),
             "inactive_split_bytes.all.current": sum(shared),
-            "num_alloc_retries": self.num_alloc_retries,
-            "num_ooms": self.num_ooms,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
             "num_device_alloc": self.num_device_alloc,
             "num_device_free": self.num_device_free,
         }
-
-    def _pool(self, stream: int, *, is_small: bool) -> Pool:
-        pool = self._pools.get((stream, is_small))
-        if pool is None:
-            pool = self._pools[stream, is_small] = Pool(is_small=is_small)
-        return pool
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
         """Take the best fit out of the free blocks. Source: get_free_block."""
@@ -313,29 +286,10 @@ class CachingAllocator:
         return free.pop(index)[2]
 
     def _new(self, pool: Pool, size: int) -> Block:
-        """Get a block from the card: at once, or after all cached segments went back to it.
-
-        Source: malloc; `release_available_cached_blocks` does nothing without a max_split_size.
-        """
-        segment = _segment_size(size)
-        block = self._grow(pool, size, segment)
-        if block is None:
-            self.empty_cache()
-            self.num_alloc_retries += 1
-            block = self._grow(pool, size, segment)
-        if block is None:
-            self.num_ooms += 1
-            raise self._out_of_memory(segment)
-        return block
-
-    def _grow(self, pool: Pool, size: int, segment: int) -> Block | None:
         """Take memory from the card. Source: alloc_block."""
-        if self.fraction_bytes is not None and self.reserved + segment > self.fraction_bytes:
-            return None
         if self.expandable_segments:
             return self._expand(pool, size)
-        if self.capacity_bytes is not None and self.reserved + segment > self.capacity_bytes:
-            return None
+        segment = _segment_size(size)
         self.num_segments += 1
         self._reserve(segment)
         return Block(self._addresses.take(segment), segment, pool)
@@ -346,19 +300,18 @@ class CachingAllocator:
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
 
-    def _expand(self, pool: Pool, size: int) -> Block | None:
+    def _expand(self, pool: Pool, size: int) -> Block:
         """Map pages behind the lowest place that has room.
 
         Source: try_allocate_expandable_block.
         """
         block = self._place(pool, size)
-        if not block.is_mapped and not self._map(block, pool, min(block.size, size)):
-            return None
+        if not block.is_mapped:
+            self._map(block, pool, min(block.size, size))
         while block.size < size:
             behind = block.next
             assert behind is not None
-            if not self._map(behind, pool, min(size - block.size, behind.size)):
-                return None
+            self._map(behind, pool, min(size - block.size, behind.size))
             block = behind
         pool.remove(block)
         return block
@@ -376,18 +329,15 @@ class CachingAllocator:
                 free_bytes, each = free_bytes + each.size, each.next
             if free_bytes >= size:
                 return block
-        card = self.capacity_bytes or self.fraction_bytes or UNBOUNDED
-        length = round_up(max(card + card // 8, size), LARGE_SEGMENT)
+        length = round_up(max(UNBOUNDED + UNBOUNDED // 8, size), LARGE_SEGMENT)
         block = Block(self._addresses.take(length), length, pool)
         block.is_mapped = False
         pool.add(block)
         return block
 
-    def _map(self, block: Block, pool: Pool, size: int) -> bool:
+    def _map(self, block: Block, pool: Pool, size: int) -> None:
         """Back the front of an unmapped block with pages, and make it free. Source: map_block."""
         size = round_up(size, pool.page)
-        if self.capacity_bytes is not None and self.reserved + size > self.capacity_bytes:
-            return False
         pool.remove(block)
         if size < block.size:
             rest = Block(block.address + size, block.size - size, pool)
@@ -399,7 +349,6 @@ class CachingAllocator:
         merge(block, pool)
         pool.add(block)
         self._reserve(size)
-        return True
 
     def _unmap(self, block: Block, pool: Pool) -> None:
         """Return to the card the pages that lie wholly in a free block. Source: unmap_block."""
@@ -425,15 +374,6 @@ class CachingAllocator:
             self._addresses.give(block.address, block.size)
         self.reserved -= last - first
         self.num_device_free += 1
-
-    def _out_of_memory(self, size: int) -> SimulatedOutOfMemory:
-        limits = [x for x in (self.capacity_bytes, self.fraction_bytes) if x is not None]
-        return SimulatedOutOfMemory(
-            f"The simulated card has {min(limits) / 2**30:.2f} GiB for tensors; "
-            f"{self.reserved / 2**30:.2f} GiB are reserved ({self.allocated / 2**30:.2f} GiB in "
-            f"use) and {size / MIB:,.0f} MiB more are wanted.",
-            fix="take a smaller batch, gradient checkpointing or a larger card",
-        )
 
 
 def _segment_size(size: int) -> int:

@@ -7,24 +7,17 @@ bf16 call took cuDNN's kernel, every fp32 call the memory-efficient one.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from nbhelpers.simulate.cards import Card
+from nbhelpers.simulate.kernels_call import torch_version
 
 aten = torch.ops.aten
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # as torch.nn.attention.SDPBackend counts
 _HALF = (torch.float16, torch.bfloat16)
-
-
-@functools.cache
-def torch_version() -> tuple[int, int]:
-    """Return torch's major and minor version."""
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 class Attention(NamedTuple):
@@ -33,11 +26,11 @@ class Attention(NamedTuple):
     query: torch.Tensor  # (batch, heads, length, head size)
     key: torch.Tensor  # (batch, key heads, key length, head size)
     value: torch.Tensor
-    mask: torch.Tensor | None
-    dropout: float
-    is_causal: bool
-    scale: float | None
-    gqa: bool
+    attn_mask: torch.Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
 
     @property
     def needs_grad(self) -> bool:
@@ -73,12 +66,12 @@ def _dense(call: Attention, *, grouped: bool, singleton_strides: bool) -> bool:
         return False
     if q.shape[1] == k.shape[1] == v.shape[1]:
         return True
-    return grouped and call.gqa and q.shape[1] % k.shape[1] == 0
+    return grouped and call.enable_gqa and q.shape[1] % k.shape[1] == 0
 
 
 def _flash(call: Attention, card: Card) -> bool:
     q, size = call.query, call.query.shape[-1]
-    if not torch.backends.cuda.flash_sdp_enabled() or call.mask is not None:
+    if not torch.backends.cuda.flash_sdp_enabled() or call.attn_mask is not None:
         return False
     if card.capability < 80 or q.dtype not in _HALF or size > 256:
         return False
@@ -86,7 +79,7 @@ def _flash(call: Attention, card: Card) -> bool:
         return False
     # The backward kernel of these cards lacks shared memory for wide heads.
     is_small = card.capability // 10 in (8, 12) and card.capability != 80
-    if is_small and call.needs_grad and size > 192 and (call.dropout > 0 or size <= 224):
+    if is_small and call.needs_grad and size > 192 and (call.dropout_p > 0 or size <= 224):
         return False
     if call.is_causal and q.shape[-2] != call.key.shape[-2]:
         return False
@@ -101,7 +94,7 @@ def _efficient(call: Attention, card: Card) -> bool:
         q.dtype is torch.bfloat16 and card.capability < 80
     ):
         return False
-    if call.mask is not None and call.mask.requires_grad:
+    if call.attn_mask is not None and call.attn_mask.requires_grad:
         return False  # a learned bias: measured with T5 in torch 2.11
     is_half = q.dtype in _HALF
     alignment = 4 if card.capability >= 80 else 1
@@ -119,13 +112,15 @@ def _cudnn(call: Attention, card: Card) -> bool:
     most = 256 if card.capability // 10 in (9, 10) else 128
     if max(size, call.value.shape[-1]) > most or size % 8 or call.value.shape[-1] % 8:
         return False
-    if call.key.shape[2] == 1 or (call.dropout and q.shape[2] == 1):
+    if call.key.shape[2] == 1 or (call.dropout_p and q.shape[2] == 1):
         return False
     if torch.are_deterministic_algorithms_enabled():
         return False
-    if call.mask is not None and (call.mask.requires_grad or call.mask.dim() not in (2, 4)):
+    if call.attn_mask is not None and (
+        call.attn_mask.requires_grad or call.attn_mask.dim() not in (2, 4)
+    ):
         return False
-    if torch_version() >= (2, 13) and (call.dropout * 16) % 1:
+    if torch_version() >= (2, 13) and (call.dropout_p * 16) % 1:
         return False  # cuDNN draws dropout in steps of 1/16
     return _dense(call, grouped=True, singleton_strides=True)
 
@@ -133,20 +128,20 @@ def _cudnn(call: Attention, card: Card) -> bool:
 def attend(call: Attention, card: Card) -> torch.Tensor:
     """Run the kernel that the card would take; (batch, heads, length, value's head size)."""
     kernel = choose(call, card)
-    q, k, v, mask = call.query, call.key, call.value, call.mask
+    q, k, v, mask = call.query, call.key, call.value, call.attn_mask
     if kernel == FLASH:
         return _run_flash(call)
     if mask is not None and mask.dtype is torch.bool:
         mask = _as_bias(mask, q)
     if kernel == CUDNN:
         return aten._scaled_dot_product_cudnn_attention(
-            q, k, v, mask, call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
+            q, k, v, mask, call.needs_grad, call.dropout_p, call.is_causal, False, scale=call.scale
         )[0]
     if kernel == EFFICIENT:
         if mask is not None:
             mask = _aligned(mask).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         return aten._scaled_dot_product_efficient_attention(
-            q, k, v, mask, call.needs_grad, call.dropout, call.is_causal, scale=call.scale
+            q, k, v, mask, call.needs_grad, call.dropout_p, call.is_causal, scale=call.scale
         )[0]
     return _run_math(call, mask)
 
@@ -161,7 +156,7 @@ def _run_math(call: Attention, mask: torch.Tensor | None) -> torch.Tensor:
     if dtype in _HALF and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
         q, k, v = q.float(), k.float(), v.float()
     root = (q.shape[-1] ** -0.5 if call.scale is None else abs(call.scale)) ** 0.5
-    if call.gqa:
+    if call.enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     q = q * root
     if call.is_causal:
@@ -172,9 +167,9 @@ def _run_math(call: Attention, mask: torch.Tensor | None) -> torch.Tensor:
         if mask.dtype is not scores.dtype and not mask.is_floating_point():
             mask = mask.to(scores.dtype)
         scores = scores.add_(mask)
-    weights = aten._safe_softmax(scores, -1) if torch_version() >= (2, 5) else scores.softmax(-1)
-    if call.dropout > 0:
-        weights = torch.native_dropout(weights, call.dropout, True)[0]
+    weights = aten._safe_softmax(scores, -1)
+    if call.dropout_p > 0:
+        weights = torch.native_dropout(weights, call.dropout_p, True)[0]
     out = torch.matmul(weights, v)
     return out.to(dtype)
 
@@ -193,7 +188,7 @@ def _run_flash(call: Attention) -> torch.Tensor:
         scale = size**-0.5 if scale is None else scale
         inputs = tuple(F.pad(t, (0, 8 - size % 8)) for t in inputs)
     out = aten._scaled_dot_product_flash_attention(
-        *inputs, call.dropout, call.is_causal, False, scale=scale
+        *inputs, call.dropout_p, call.is_causal, False, scale=scale
     )[0]
     return out[..., :size] if size % 8 else out
 

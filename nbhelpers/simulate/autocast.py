@@ -45,16 +45,8 @@ def _functions(names: str) -> frozenset[Any]:
     )
 
 
-LOWER, FLOAT = _functions(_LOWER), _functions(_FLOAT)
-FLOAT_RESULT, PROMOTE = _functions(_FLOAT_RESULT), _functions(_PROMOTE)
-_POLICIES: dict[Any, str] = {}
-for _set, _name in (
-    (LOWER, "lower"),
-    (FLOAT, "float"),
-    (FLOAT_RESULT, "result"),
-    (PROMOTE, "promote"),
-):
-    _POLICIES.update(dict.fromkeys(_set, _name))
+_NAMES = {"lower": _LOWER, "float": _FLOAT, "result": _FLOAT_RESULT, "promote": _PROMOTE}
+_POLICIES = {each: policy for policy, names in _NAMES.items() for each in _functions(names)}
 
 
 @contextmanager

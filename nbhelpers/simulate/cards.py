@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.gpus import GIB, Gpu, GpuSpec, find_gpu, known_gpus
 
-NATIVE_BF16 = 80
 # Source: "Streaming multiprocessors" in NVIDIA's whitepapers and datasheets of each GPU; the driver
 # reports the same (an H100 80GB HBM3 and an H200 reported 132).
 _MULTIPROCESSORS = {
@@ -37,24 +36,13 @@ _MULTIPROCESSORS = {
     "h200": 132,
     "b200": 148,
 }
-# Capability: threads and blocks that a multiprocessor can hold, and its shared memory in KiB.
+# Capability: threads that a multiprocessor can hold.
 # Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-_LIMITS = {
-    70: (2048, 32, 96),
-    75: (1024, 16, 64),
-    80: (2048, 32, 164),
-    86: (1536, 16, 100),
-    87: (1536, 16, 164),
-    89: (1536, 24, 100),
-    90: (2048, 32, 228),
-    100: (2048, 32, 228),
-    103: (2048, 32, 228),
-    120: (1536, 24, 100),
-}
+_THREADS = {70: 2048, 75: 1024, 80: 2048, 86: 1536, 87: 1536, 89: 1536}
+_THREADS |= {90: 2048, 100: 2048, 103: 2048, 120: 1536}
 # Multiprocessors of one compute slice of a MIG instance. Source: NVIDIA's MIG user guide.
 _SLICE = {80: 14, 90: 16, 100: 18}
 
-MEASURED, ESTIMATED = "measured on an H200", "estimated"
 # Source: measured outside the allocator, torch 2.11, after training on an H200.
 _H200_CONTEXT_BYTES, _H200_THREADS = int(0.75 * GIB), 132 * 2048
 # Source: 141 MiB were reported on a T4. The context keeps local memory for every thread that can be
@@ -78,36 +66,18 @@ class Card:
     """A GPU as kernels and the allocator meet it.
 
     `capability` is 10 x major + minor (90 for an H100). `context_bytes` and `nccl_bytes` (only with
-    several processes) are what a process takes outside the allocator; `context_source` says whether
-    the first was measured. `is_exact`: the GPU is in the table; else its multiprocessors are those
-    of the nearest one that is.
+    several processes) are what a process takes outside the allocator. `is_exact`: the GPU is in the
+    table; else its multiprocessors are those of the nearest one that is.
     """
 
     name: str
     capability: int
     multiprocessors: int
     threads_per_multiprocessor: int
-    blocks_per_multiprocessor: int
-    shared_memory_per_multiprocessor_bytes: int
     memory_total_bytes: int
     context_bytes: int
-    context_source: str = ESTIMATED
     nccl_bytes: int = NCCL_BYTES
     is_exact: bool = True
-
-    @property
-    def has_bf16(self) -> bool:
-        """Native bf16, which an emulating `torch.cuda.is_bf16_supported()` does not tell."""
-        return self.capability >= NATIVE_BF16
-
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """The capability as (major, minor)."""
-        return divmod(self.capability, 10)
-
-    def with_context(self, context_bytes: int, *, source: str = "measured here") -> Card:
-        """Return the card with a context that was measured."""
-        return replace(self, context_bytes=context_bytes, context_source=source)
 
 
 def find_card(gpu: str | Gpu | Card) -> Card:
@@ -140,9 +110,9 @@ def describe_card(capability: int, memory_total_bytes: int, *, name: str = "") -
     family = [spec for spec in known_gpus().values() if _capability(spec) == capability]
     if not family:
         major = [x for x in known_gpus().values() if _capability(x) // 10 == capability // 10]
-        family = major if capability in _LIMITS else []
+        family = major if capability in _THREADS else []
     if not family:
-        known = ", ".join(f"{each / 10:.1f}" for each in sorted(_LIMITS))
+        known = ", ".join(f"{each / 10:.1f}" for each in sorted(_THREADS))
         raise ConfigError(
             f"GPUs of compute capability {capability / 10:.1f} are not known to the simulation.",
             fix=f"name one of {known}, or a GPU of gpus.yaml",
@@ -179,33 +149,27 @@ def _known(spec: GpuSpec) -> Card:
 def _card(
     name: str, capability: int, multiprocessors: int, memory: int, *, is_exact: bool = True
 ) -> Card:
-    threads, blocks, shared_kib = _LIMITS[capability]
-    context, source = _context(multiprocessors * threads)
+    threads = _THREADS[capability]
     return Card(
         name=name,
         capability=capability,
         multiprocessors=multiprocessors,
         threads_per_multiprocessor=threads,
-        blocks_per_multiprocessor=blocks,
-        shared_memory_per_multiprocessor_bytes=shared_kib * 1024,
         memory_total_bytes=memory,
-        context_bytes=context,
-        context_source=source if capability == 90 else ESTIMATED,
+        context_bytes=_context_bytes(multiprocessors * threads),
         is_exact=is_exact,
     )
 
 
-def _context(threads: int) -> tuple[int, str]:
-    """Return the context of a card that can hold so many threads, and where the figure is from.
+def _context_bytes(threads: int) -> int:
+    """Return the context of a card that can hold so many threads.
 
-    >>> _context(132 * 2048)[0] / 2**30, _context(40 * 1024)[0] / 2**30
+    >>> _context_bytes(132 * 2048) / 2**30, _context_bytes(40 * 1024) / 2**30
     (0.75, 0.25)
     """
-    if threads == _H200_THREADS:
-        return _H200_CONTEXT_BYTES, MEASURED
     slope = (_H200_CONTEXT_BYTES - _T4_CONTEXT_BYTES) / (_H200_THREADS - _T4_THREADS)
     estimate = _T4_CONTEXT_BYTES + slope * (threads - _T4_THREADS)
-    return max(int(estimate), _LEAST_CONTEXT_BYTES), ESTIMATED
+    return max(int(estimate), _LEAST_CONTEXT_BYTES)
 
 
 def _capability(spec: GpuSpec) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from nbhelpers.simulate.kernels_call import overloads
 from nbhelpers.simulate.shadow import Shadows
 from nbhelpers.simulate.state import State, Unpredictable
 
@@ -27,29 +28,11 @@ class Tracker(Protocol):
         """Give a tensor memory on the card, if it has none."""
 
 
-def _overloads(*names: str) -> set[Any]:
-    """The overloads of these operations that this torch has."""
-    chosen = set()
-    for name in names:
-        packet, _, overload = name.partition(".")
-        packet = getattr(aten, packet, None)
-        if packet is not None and (overload or "default") in packet.overloads():
-            chosen.add(getattr(packet, overload or "default"))
-    return chosen
-
-
-SCALARS = _overloads("_local_scalar_dense", "equal", "is_nonzero", "item", "allclose")
+SCALARS = overloads("_local_scalar_dense equal is_nonzero item allclose")
 # Their results have a size that only values tell.
-SIZED = _overloads(
-    "nonzero",
-    "masked_select",
-    "_unique",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "unique_dim_consecutive",
-    "bincount",
-    "repeat_interleave.Tensor",
+SIZED = overloads(
+    "nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
+    "bincount repeat_interleave.Tensor"
 )
 DATA_DEPENDENT = SCALARS | SIZED | {aten.index.Tensor}
 

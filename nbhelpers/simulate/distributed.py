@@ -13,11 +13,11 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import torch
 from torch import nn
 
+from nbhelpers.simulate.opaque_patches import Patches
 from nbhelpers.simulate.state import COMMUNICATION
 
 if TYPE_CHECKING:
@@ -236,15 +236,11 @@ def fake_distributed(tracker: Tracker) -> Iterator[None]:
         return
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(fresh_accelerate())
-        stack.enter_context(mock.patch.object(DataParallel, "__init__", _wrap_alone))
-        stack.enter_context(mock.patch.object(DataParallel, "forward", _forward_alone))
-        for name, answer in _answers(tracker.state).items():
-            if hasattr(dist, name):
-                stack.enter_context(mock.patch.object(dist, name, answer))
+    with Patches() as patches:
+        patches.enter_context(fresh_accelerate())
+        patches.put(DataParallel, "__init__", _wrap_alone)
+        patches.put(DataParallel, "forward", _forward_alone)
+        patches.put_known(dist, _answers(tracker.state))
         for name, method in _wrap(tracker).items():
-            stack.enter_context(
-                mock.patch.object(DistributedDataParallel, name, method, create=True)
-            )
+            patches.put(DistributedDataParallel, name, method)
         yield

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import torch
+
+from nbhelpers.simulate.opaque_patches import Patches
 
 if TYPE_CHECKING:
     from nbhelpers.simulate.cards import Card
@@ -161,30 +162,22 @@ def _returns(value: Any) -> Callable[..., Any]:
 @contextlib.contextmanager
 def fake_cuda(state: State) -> Iterator[None]:
     """Let `torch.cuda` answer for the simulated card."""
-    with contextlib.ExitStack() as stack:
-        for name, value in _answers(state).items():
-            if hasattr(torch.cuda, name):
-                stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
-            if hasattr(torch.cuda.nvtx, name):
-                stack.enter_context(mock.patch.object(torch.cuda.nvtx, name, _returns(0)))
+    none, memory = _returns({}), torch.cuda.memory
+    with Patches() as patches:
+        patches.put_known(torch.cuda, _answers(state))
+        marks = ("range_push", "range_pop", "range_start", "range_end", "mark")
+        patches.put_known(torch.cuda.nvtx, dict.fromkeys(marks, _returns(0)))
         for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
-            value = getattr(torch.cuda, name)
-            stack.enter_context(mock.patch.object(torch.cuda.random, name, value))
-        memory = torch.cuda.memory
-        settings = _settings(state)
-        if hasattr(memory, "_set_allocator_settings"):
-            stack.enter_context(mock.patch.object(memory, "_set_allocator_settings", settings))
-        for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
-            if hasattr(memory, name):
-                stack.enter_context(mock.patch.object(memory, name, _returns({})))
+            patches.put(torch.cuda.random, name, getattr(torch.cuda, name))
         for name in ("memory_allocated", "max_memory_allocated", "memory_stats", "empty_cache"):
-            stack.enter_context(mock.patch.object(memory, name, getattr(torch.cuda, name)))
-        stack.enter_context(mock.patch.object(torch.backends.cuda, "is_built", _returns(True)))
+            patches.put(memory, name, getattr(torch.cuda, name))
+        records = ("_record_memory_history", "_dump_snapshot", "_snapshot")
+        patches.put_known(memory, dict.fromkeys(records, none))
+        patches.put_known(memory, {"_set_allocator_settings": _settings(state)})
+        patches.put(torch.backends.cuda, "is_built", _returns(True))
         # A build for CPUs lacks the kernel that the card's build has.
         has_flash = _returns(state.card.capability >= 80)
-        name = "is_flash_attention_available"
-        stack.enter_context(mock.patch.object(torch.backends.cuda, name, has_flash))
+        patches.put(torch.backends.cuda, "is_flash_attention_available", has_flash)
         if torch.version.cuda is None:
-            stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
+            patches.put(torch.version, "cuda", "13.0")
         yield

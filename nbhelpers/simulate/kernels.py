@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from nbhelpers.simulate import (
-    kernels_attention,
-    kernels_convolution,
-    kernels_embedding,
-    kernels_foreach,
-    kernels_indexing,
-    kernels_losses,
-    kernels_matmul,
-    kernels_norm,
-    kernels_reductions,
-    kernels_softmax,
-    kernels_sorting,
-)
-from nbhelpers.simulate.kernels_call import Call, Events, Rule, alive_at_peak
+from nbhelpers.simulate.kernels_call import OUT, Call, Events, Rule, overloads
 
 # ------------------------------------------------------------------------------------------------
 # Operators that were looked at and whose kernels allocate nothing but their outputs.
@@ -104,35 +92,12 @@ def is_plain(func: Any) -> bool:
 # at an operator; what nobody looked at is named in a budget, never guessed.
 
 
-_FAMILIES = (
-    kernels_attention,
-    kernels_convolution,
-    kernels_embedding,
-    kernels_foreach,
-    kernels_indexing,
-    kernels_losses,
-    kernels_matmul,
-    kernels_norm,
-    kernels_reductions,
-    kernels_softmax,
-    kernels_sorting,
-)
-
-
-def _overload(name: str) -> Any:
-    """The operator of a name such as `sum.dim_IntList`; None where this torch lacks it."""
-    packet, _, overload = name.partition(".")
-    try:
-        return getattr(getattr(torch.ops.aten, packet), overload)
-    except AttributeError:
-        return None
-
-
+_FAMILIES = "attention convolution embedding indexing losses matmul norm reductions sorting"
 RULES: dict[Any, Rule] = {
-    found: rule
-    for family in _FAMILIES
-    for name, rule in getattr(family, "RULES", {}).items()
-    if (found := _overload(name)) is not None
+    func: rule
+    for family in _FAMILIES.split()
+    for name, rule in import_module(f"nbhelpers.simulate.kernels_{family}").RULES.items()
+    for func in overloads(name)
 }
 _known: dict[Any, bool] = {}
 
@@ -149,23 +114,15 @@ def is_known(func: Any) -> bool:
     return _known[func]
 
 
-def before(call: Call) -> Events:
-    """Events ahead of the outputs: +n allocates n bytes, -n gives such a block back."""
+def events(call: Call) -> tuple[Events, Events]:
+    """Events ahead of the outputs, and after them: +n allocates, -n gives such a block back.
+
+    What then lives, also of the first, ends with the operator.
+    """
     rule = RULES.get(call.func)
-    return () if rule is None or rule.before is None else rule.before(call)
-
-
-def events(call: Call) -> Events:
-    """Events after the outputs; what then lives, also from `before`, ends with the operator."""
-    rule = RULES.get(call.func)
-    return () if rule is None or rule.temporaries is None else rule.temporaries(call)
-
-
-def temporaries(call: Call) -> Sequence[int]:
-    """The blocks, in bytes, that live besides inputs and outputs when the operator needs most."""
-    if call.func not in RULES:
-        return ()
-    return alive_at_peak([*before(call), *events(call)])
+    steps = list(rule.events(call)) if rule is not None and rule.events is not None else []
+    at = steps.index(OUT) if OUT in steps else -1
+    return steps[: max(at, 0)], steps[at + 1 :]
 
 
 def outputs(call: Call) -> Sequence[int] | None:

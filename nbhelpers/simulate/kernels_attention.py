@@ -8,7 +8,9 @@ from typing import NamedTuple
 import torch
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     argument,
     ceil_div,
@@ -92,12 +94,13 @@ def _flash_forward(call: Call) -> list[int]:
     return [4 * rows, 4 * rows * _rounded_head(sizes.head_dim)]
 
 
-def _flash_backward_before(call: Call) -> list[int]:
-    return copies_of(_transposed(call.args[0]), _transposed(call.args[4]))
+def _flash_backward(call: Call) -> Events:
+    grad, query, key, _, out = call.args[:5]
+    copies = copies_of(_transposed(grad), _transposed(out))
+    return [*copies, OUT, *_flash_sums(call, query, key)]
 
 
-def _flash_backward(call: Call) -> list[int]:
-    query, key = call.args[1], call.args[2]
+def _flash_sums(call: Call, query: torch.Tensor, key: torch.Tensor) -> list[int]:
     sizes = _sizes(query, key)
     length = round_up(sizes.queries, 128)
     copies = 1
@@ -120,16 +123,12 @@ def _rows_forward(call: Call) -> list[int]:
     return _flash_forward(call._replace(args=(query, key, value, dropout), kwargs={}))
 
 
-def _rows_backward_before(call: Call) -> list[int]:
-    return copies_of(call.args[0], call.args[4])
-
-
-def _rows_backward(call: Call) -> list[int]:
+def _rows_backward(call: Call) -> Events:
     """Sums of rows end to end, of which each may be written 128 tokens beyond its end."""
-    ends, (grad, query, key) = argument(call, 6, "cum_seq_q"), call.args[:3]
+    ends, (grad, query, key, _, out) = argument(call, 6, "cum_seq_q"), call.args[:5]
+    made = [*copies_of(grad, out), OUT]
     if ends is None:
-        dense = tuple(_transposed(tensor) for tensor in (grad, query, key))
-        return _flash_backward(call._replace(args=dense))
+        return [*made, *_flash_sums(call, _transposed(query), _transposed(key))]
     tokens, heads, head_dim = query.shape
     rows = ends.numel() - 1
     sums = 4 * heads * (tokens + 128 * rows)
@@ -137,7 +136,7 @@ def _rows_backward(call: Call) -> list[int]:
     taken = [sums, copies * sums * _rounded_head(head_dim)]
     if heads != key.shape[1]:
         taken += 2 * [key.shape[0] * heads * head_dim * query.element_size()]
-    return taken
+    return [*made, *taken]
 
 
 # ---------------------------------------------------------------- memory-efficient
@@ -208,24 +207,20 @@ def _efficient_forward(call: Call) -> list[int]:
     return []
 
 
-def _efficient_backward_before(call: Call) -> list[int]:
-    return copies_of(_transposed(call.args[0]))
-
-
-def _efficient_backward(call: Call) -> list[int]:
+def _efficient_backward(call: Call) -> Events:
     grad, query, key, value = call.args[:4]
-    sizes = _sizes(query, key)
+    sizes, made = _sizes(query, key), [*copies_of(_transposed(grad)), OUT]
     delta = 4 * sizes.rows * sizes.queries
     space = efficient_workspace(
         sizes, value.shape[-1], query.dtype, call.card, deterministic=call.deterministic
     )
     if is_half(query.dtype):  # the kernel computes delta itself
-        return [delta, space]
+        return [*made, delta, space]
     product = size_of(grad, torch.float32)
     # grad * out is summed over the head, and the sums are laid out anew
     if sizes.heads == 1 or sizes.queries == 1:
-        return [product, delta, -product, space]
-    return [product, delta, delta, -delta, -product, space]
+        return [*made, product, delta, -product, space]
+    return [*made, product, delta, delta, -delta, -product, space]
 
 
 # ---------------------------------------------------------------- cuDNN
@@ -250,13 +245,13 @@ RULES: dict[str, Rule] = {
         _flash_forward, f"{FLASH_SOURCE}: mha_fwd, set_params_splitkv"
     ),
     "_scaled_dot_product_flash_attention_backward.default": Rule(
-        _flash_backward, f"{FLASH_SOURCE}: mha_bwd", before=_flash_backward_before
+        _flash_backward, f"{FLASH_SOURCE}: mha_bwd"
     ),
     "_flash_attention_forward.default": Rule(
         _rows_forward, f"{FLASH_SOURCE}: mha_varlen_fwd, mha_fwd"
     ),
     "_flash_attention_backward.default": Rule(
-        _rows_backward, f"{FLASH_SOURCE}: mha_varlen_bwd, mha_bwd", before=_rows_backward_before
+        _rows_backward, f"{FLASH_SOURCE}: mha_varlen_bwd, mha_bwd"
     ),
     "_scaled_dot_product_efficient_attention.default": Rule(
         _efficient_forward, f"{EFFICIENT_SOURCE}/attention.cu: _efficient_attention_forward"
@@ -264,7 +259,6 @@ RULES: dict[str, Rule] = {
     "_scaled_dot_product_efficient_attention_backward.default": Rule(
         _efficient_backward,
         f"{EFFICIENT_SOURCE}/attention_backward.cu: _efficient_attention_backward",
-        before=_efficient_backward_before,
     ),
     "_scaled_dot_product_cudnn_attention.default": Rule(
         _cudnn_forward, f"{CUDNN_SOURCE}: run_cudnn_SDP_fprop"

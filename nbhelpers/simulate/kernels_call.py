@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
-Events = Sequence[int]  # bytes: +n allocates, -n gives back the latest live block of n bytes
+aten = torch.ops.aten
+OUT = None  # among events: here the outputs are made
+# Bytes: +n allocates, -n gives back the latest live block of n bytes.
+Events = Sequence[int | None]
+
+
+@functools.cache
+def torch_version() -> tuple[int, int]:
+    """Return torch's major and minor version."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def overloads(names: str, among: Collection[str] = ("default",)) -> set[Any]:
+    """The operators of these names that this torch has: `sum` in each of the overloads that are
+    `among`, `sum.dim_IntList` in that one.
+    """
+    chosen = set()
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        packet = getattr(aten, packet, None)
+        known = packet.overloads() if packet is not None else ()
+        wanted = (overload,) if overload else among
+        chosen |= {getattr(packet, each) for each in known if each in wanted}
+    return chosen
 
 
 class Call(NamedTuple):
@@ -19,22 +44,20 @@ class Call(NamedTuple):
     kwargs: dict
     out: Any
     card: Any  # nbhelpers.simulate.cards.Card
-    is_backward: bool = False
     deterministic: bool = False
 
 
 class Rule(NamedTuple):
     """What a CUDA kernel allocates besides its outputs, and where that is written.
 
-    `before` happens ahead of the outputs and `temporaries` after them; both give events, and what
-    is still alive goes back when the operator ends. `outputs` gives the bytes of the outputs'
+    `events`, in order: those ahead of the outputs, if there are any, end with `OUT`; what is still
+    alive after the last goes back when the operator ends. `outputs` gives the bytes of the outputs'
     storages, in order, where they differ from those of the meta function.
     """
 
-    temporaries: Callable[[Call], Events] | None
+    events: Callable[[Call], Events] | None
     source: str
     outputs: Callable[[Call], Sequence[int]] | None = None
-    before: Callable[[Call], Events] | None = None
     note: str = ""  # what the rule cannot know exactly
 
 
@@ -60,6 +83,23 @@ def copy_of(tensor: Any) -> list[int]:
 def copies_of(*tensors: Any) -> list[int]:
     """What `.contiguous()` of several tensors allocates."""
     return [size for tensor in tensors for size in copy_of(tensor)]
+
+
+def copying(*places: tuple[int, str]) -> Callable[[Call], Events]:
+    """The events of `.contiguous()` of some arguments, each by its place and name."""
+    return lambda call: copies_of(*(argument(call, *place) for place in places))
+
+
+def first(events: Callable[[Call], Events]) -> Callable[[Call], Events]:
+    """The same events ahead of the outputs."""
+    return lambda call: [*events(call), OUT]
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether the channels of an image, or of a volume, lie beside each other."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layout = formats.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout)
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -100,22 +140,6 @@ def phases(*steps: Iterable[int]) -> list[int]:
         events += taken
         events += [-size for size in reversed(taken)]
     return events
-
-
-def alive_at_peak(events: Events) -> list[int]:
-    """The blocks that live when the sum of the events is highest."""
-    live: list[int] = []
-    total = best = 0
-    at_peak: list[int] = []
-    for size in events:
-        total += size
-        if size > 0:
-            live.append(size)
-        elif -size in live:
-            del live[len(live) - 1 - live[::-1].index(-size)]
-        if total > best:
-            best, at_peak = total, list(live)
-    return at_peak
 
 
 def elements(shape: Iterable[int]) -> int:

@@ -12,12 +12,17 @@ from typing import NamedTuple
 import torch
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     accumulation_bytes,
     argument,
     copy_of,
+    copying,
     elements,
+    first,
+    is_channels_last,
     phases,
     round_up,
     size_of,
@@ -34,11 +39,7 @@ DEPTHWISE_FLOAT = 10 << 20
 
 
 def _is_last(tensor: torch.Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layout = formats.get(tensor.dim())
-    if layout is None or tensor.is_contiguous():
-        return False
-    return tensor.is_contiguous(memory_format=layout)
+    return not tensor.is_contiguous() and is_channels_last(tensor)
 
 
 def _filled(tensor: torch.Tensor, groups: int = 1) -> int:
@@ -134,26 +135,26 @@ def _dense(tensor: torch.Tensor) -> list[int]:
     return [] if _is_last(tensor) else copy_of(tensor)
 
 
-def _before(call: Call) -> list[int]:
+def _copies(call: Call) -> list[int]:
     return [*_dense(call.args[0]), *_dense(call.args[1])]
 
 
-def _forward(call: Call) -> list[int]:
+def _forward(call: Call) -> Events:
     image, weight = call.args[0], call.args[1]
     ends = (call.out, image) if argument(call, 6, "transposed") else (image, call.out)
     stride, groups = argument(call, 3, "stride"), argument(call, 8, "groups")
-    return [forward_workspace(Convolution(ends[0], weight, ends[1], stride, groups))]
+    conv = Convolution(ends[0], weight, ends[1], stride, groups)
+    return [*_copies(call), OUT, forward_workspace(conv)]
 
 
-def _backward_before(call: Call) -> list[int]:
-    grad, image = call.args[0], call.args[1]
+def _backward_copies(grad: torch.Tensor, image: torch.Tensor) -> list[int]:
     if _is_last(image):
         return [] if _is_last(grad) else [size_of(grad)]
     taken = [] if grad.is_contiguous() else [size_of(grad)]
     return [*taken, *copy_of(image)]
 
 
-def _backward(call: Call) -> list[int]:
+def _backward(call: Call) -> Events:
     grad, image, weight = call.args[:3]
     stride, groups = argument(call, 4, "stride"), argument(call, 9, "groups")
     mask = argument(call, 10, "output_mask", (True, True, True))
@@ -168,16 +169,12 @@ def _backward(call: Call) -> list[int]:
         dims = (0, *range(2, grad.dim()))
         size = accumulation_bytes(grad.dtype)
         events += reduction(call, grad, dims, accumulator=size)
-    return [event for event in events if event]
+    return [*_backward_copies(grad, image), OUT, *filter(None, events)]
 
 
 RULES: dict[str, Rule] = {
-    "im2col.default": Rule(
-        None, "aten/src/ATen/native/cuda/Im2Col.cu", before=lambda call: copy_of(call.args[0])
-    ),
-    "col2im.default": Rule(
-        lambda call: copy_of(call.args[0]), "aten/src/ATen/native/cuda/Col2Im.cu"
-    ),
+    "im2col.default": Rule(first(copying((0, "self"))), "aten/src/ATen/native/cuda/Im2Col.cu"),
+    "col2im.default": Rule(copying((0, "self")), "aten/src/ATen/native/cuda/Col2Im.cu"),
     "_fft_c2r.default": Rule(
         lambda call: [size_of(call.args[0])],
         "aten/src/ATen/native/cuda/SpectralOps.cpp: _fft_c2r_cufft clones its input",
@@ -185,8 +182,8 @@ RULES: dict[str, Rule] = {
     ),
     "_fft_r2c.default": Rule(None, "aten/src/ATen/native/cuda/SpectralOps.cpp", note=FFT),
     "_fft_c2c.default": Rule(None, "aten/src/ATen/native/cuda/SpectralOps.cpp", note=FFT),
-    "convolution.default": Rule(_forward, SOURCE, before=_before, note=NOTE),
-    "_convolution.default": Rule(_forward, SOURCE, before=_before, note=NOTE),
-    "cudnn_convolution.default": Rule(None, SOURCE, before=_before, note=NOTE),
-    "convolution_backward.default": Rule(_backward, SOURCE, before=_backward_before, note=NOTE),
+    "convolution.default": Rule(_forward, SOURCE, note=NOTE),
+    "_convolution.default": Rule(_forward, SOURCE, note=NOTE),
+    "cudnn_convolution.default": Rule(first(_copies), SOURCE, note=NOTE),
+    "convolution_backward.default": Rule(_backward, SOURCE, note=NOTE),
 }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     argument,
     ceil_div,
     copies_of,
     copy_of,
+    first,
     phases,
     round_up,
 )
@@ -40,7 +43,7 @@ def radix_sort(count: int, key_bytes: int, value_bytes: int, bits: int | None = 
     return own + round_up(count * key_bytes, 256) + round_up(count * value_bytes, 256)
 
 
-def _embedding_before(call: Call) -> list[int]:
+def _embedding(call: Call) -> list[int]:
     """The indices in one line: a view wherever their strides allow."""
     indices = call.args[1]
     try:
@@ -50,26 +53,9 @@ def _embedding_before(call: Call) -> list[int]:
     return []
 
 
-def _sorted_before(call: Call) -> list[int]:
-    """Copies, then the sort of the indices beside where they came from."""
-    grad, indices = call.args[0], call.args[1]
-    taken = copies_of(grad, indices)
-    count, each = indices.numel(), indices.element_size()
-    if count <= UNSORTED and not argument(call, 4, "scale_grad_by_freq", False):
-        return taken
-    buffer = count * each
-    return [*taken, *_sort_events(count, each), *_counts(call, buffer)]
-
-
 def _sort_events(count: int, each: int) -> list[int]:
     buffer, space = count * each, radix_sort(count, each, each)
     return [buffer, buffer, buffer, space, -space, -buffer]
-
-
-def _counts(call: Call, buffer: int) -> list[int]:
-    if not argument(call, 4, "scale_grad_by_freq", False):
-        return []
-    return [buffer, SCAN, -SCAN, SCAN, -SCAN]
 
 
 def summed_parts(count: int, rows: int, width: int, each: int, grad_bytes: int) -> list[int]:
@@ -92,25 +78,28 @@ def summed_parts(count: int, rows: int, width: int, each: int, grad_bytes: int) 
     return [*events, max(grad_bytes, 4) * parts * width]
 
 
-def _dense_backward(call: Call) -> list[int]:
+def _dense_backward(call: Call) -> Events:
+    """Copies, then the sort of the indices beside where they came from, then sums."""
     grad, indices = call.args[0], call.args[1]
-    count, rows = indices.numel(), argument(call, 2, "num_weights")
-    if count <= UNSORTED and not argument(call, 4, "scale_grad_by_freq", False):
+    taken, scales = copies_of(grad, indices), argument(call, 4, "scale_grad_by_freq", False)
+    count, each = indices.numel(), indices.element_size()
+    if count <= UNSORTED and not scales:
+        return [*taken, OUT]
+    counts = [count * each, SCAN, -SCAN, SCAN, -SCAN] if scales else []
+    return [*taken, *_sort_events(count, each), *counts, OUT, *_sums(call, 2)]
+
+
+def _bag_backward(call: Call) -> Events:
+    indices, is_max = call.args[1], argument(call, 8, "mode", 0) == 2
+    if is_max:
         return []
-    each = indices.element_size()
-    return summed_parts(count, rows, grad.shape[-1], each, grad.element_size())
+    return [*_sort_events(indices.numel(), indices.element_size()), OUT, *_sums(call, 6)]
 
 
-def _bag_backward_before(call: Call) -> list[int]:
-    indices = call.args[1]
-    return _sort_events(indices.numel(), indices.element_size())
-
-
-def _bag_backward(call: Call) -> list[int]:
-    grad, indices = call.args[0], call.args[1]
-    rows = argument(call, 6, "num_weights")
-    each = indices.element_size()
-    return summed_parts(indices.numel(), rows, grad.shape[-1], each, grad.element_size())
+def _sums(call: Call, rows_at: int) -> list[int]:
+    grad, indices, rows = call.args[0], call.args[1], argument(call, rows_at, "num_weights")
+    sizes = indices.element_size(), grad.element_size()
+    return summed_parts(indices.numel(), rows, grad.shape[-1], *sizes)
 
 
 def _renorm(call: Call) -> list[int]:
@@ -119,25 +108,16 @@ def _renorm(call: Call) -> list[int]:
     return phases([count, count, radix_sort(indices.numel(), indices.element_size(), 8)])
 
 
-def _is_max(call: Call) -> bool:
-    return argument(call, 8, "mode", 0) == 2
-
-
 RULES: dict[str, Rule] = {
-    "embedding.default": Rule(
-        None, "aten/src/ATen/native/Embedding.cpp: embedding", before=_embedding_before
-    ),
+    "embedding.default": Rule(first(_embedding), "aten/src/ATen/native/Embedding.cpp: embedding"),
     "embedding_dense_backward.default": Rule(
         _dense_backward,
         f"{SOURCE}/Embedding.cu: embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
-        before=_sorted_before,
     ),
     "_embedding_bag.default": Rule(None, f"{SOURCE}/EmbeddingBag.cu"),
     "_embedding_bag_forward_only.default": Rule(None, f"{SOURCE}/EmbeddingBag.cu"),
     "_embedding_bag_backward.default": Rule(
-        lambda call: [] if _is_max(call) else _bag_backward(call),
-        f"{SOURCE}/EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg",
-        before=lambda call: [] if _is_max(call) else _bag_backward_before(call),
+        _bag_backward, f"{SOURCE}/EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg"
     ),
     "embedding_renorm_.default": Rule(_renorm, f"{SOURCE}/Embedding.cu: embedding_renorm_cuda_"),
 }

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     argument,
     copies_of,
     copy_of,
     elements,
+    first,
     round_up,
     size_of,
 )
@@ -35,12 +38,9 @@ def positions(mask: torch.Tensor, card: Any) -> tuple[list[int], list[int]]:
     return [4, count, -count], [SELECT, -SELECT, -4]
 
 
-def _nonzero_before(call: Call) -> list[int]:
-    return [*copy_of(call.args[0]), *positions(call.args[0], call.card)[0]]
-
-
-def _nonzero(call: Call) -> list[int]:
-    return positions(call.args[0], call.card)[1]
+def _nonzero(call: Call) -> Events:
+    ahead, behind = positions(call.args[0], call.card)
+    return [*copy_of(call.args[0]), *ahead, OUT, *behind]
 
 
 def _found(mask: torch.Tensor, count: int, card: Any) -> list[int]:
@@ -73,7 +73,7 @@ def _laid_out(indices: list[torch.Tensor]) -> list[int]:
     return taken
 
 
-def _index_before(call: Call) -> list[int]:
+def _index(call: Call) -> list[int]:
     indices = call.args[1]
     tensors = _given(indices)
     masks = [index for index in tensors if index.dtype in _MASKS]
@@ -124,7 +124,7 @@ def _written_shape(target: torch.Tensor, indices: Sequence[Any], count: int) -> 
     return [count, *rest]
 
 
-def _masked_select_before(call: Call) -> list[int]:
+def _masked_select(call: Call) -> list[int]:
     tensor, mask = call.args[0], call.args[1]
     wide = torch.broadcast_tensors(tensor, mask)[1]
     return [*copy_of(wide), *_found(wide, call.out.numel(), call.card)]
@@ -138,7 +138,7 @@ def _masked_scatter(call: Call) -> list[int]:
     return [*copies_of(wide, source), count * INDEX, round_up(count // 70, 256) + 255]
 
 
-def _masked_scatter_backward_before(call: Call) -> list[int]:
+def _masked_scatter_backward(call: Call) -> list[int]:
     """What the mask selects, then zeros up to the source's size; taken as half of it each."""
     grad, mask = call.args[:2]
     half = size_of(grad) // 2
@@ -146,11 +146,11 @@ def _masked_scatter_backward_before(call: Call) -> list[int]:
     return [selected, half, -selected, half]
 
 
-def _repeat_before(call: Call) -> list[int]:
+def _repeat(call: Call) -> list[int]:
     return [call.args[0].numel() * INDEX, 1279, -1279]
 
 
-def _roll_before(call: Call) -> list[int]:
+def _roll(call: Call) -> list[int]:
     """One dimension is rolled after the other."""
     shifts = argument(call, 1, "shifts")
     tensor = call.args[0]
@@ -223,36 +223,31 @@ _PLAIN = (
 )
 RULES: dict[str, Rule] = {
     **{name: Rule(None, f"{SOURCE}/cuda: measured to take nothing") for name in _PLAIN},
-    "index.Tensor": Rule(None, f"{SOURCE}/TensorAdvancedIndexing.cpp: index", before=_index_before),
+    **dict.fromkeys(
+        ("index.Tensor", "_unsafe_index.Tensor"),
+        Rule(first(_index), f"{SOURCE}/TensorAdvancedIndexing.cpp: index"),
+    ),
     **dict.fromkeys(
         ("index_put.default", "index_put_.default", "_index_put_impl_.default"),
         Rule(_put, f"{SOURCE}/cuda/Indexing.cu: index_put_with_sort_kernel"),
     ),
     "_unsafe_index_put.default": Rule(_put, f"{SOURCE}/cuda/Indexing.cu"),
-    "_unsafe_index.Tensor": Rule(
-        None, f"{SOURCE}/TensorAdvancedIndexing.cpp: index", before=_index_before
-    ),
-    "nonzero.default": Rule(
-        _nonzero, f"{SOURCE}/cuda/Nonzero.cu: nonzero_cuda_out_impl", before=_nonzero_before
-    ),
+    "nonzero.default": Rule(_nonzero, f"{SOURCE}/cuda/Nonzero.cu: nonzero_cuda_out_impl"),
     "masked_select.default": Rule(
-        None, f"{SOURCE}/cuda/IndexKernel.cpp: masked_select_cuda", before=_masked_select_before
+        first(_masked_select), f"{SOURCE}/cuda/IndexKernel.cpp: masked_select_cuda"
     ),
     **dict.fromkeys(
         ("masked_scatter.default", "masked_scatter_.default"),
         Rule(_masked_scatter, f"{SOURCE}/cuda/IndexKernel.cpp: masked_scatter__cuda"),
     ),
     "masked_scatter_backward.default": Rule(
-        None,
+        first(_masked_scatter_backward),
         f"{SOURCE}/TensorAdvancedIndexing.cpp: masked_scatter_backward",
-        before=_masked_scatter_backward_before,
     ),
     "repeat_interleave.Tensor": Rule(
-        None, f"{SOURCE}/Repeat.cpp: repeat_interleave_common", before=_repeat_before
+        first(_repeat), f"{SOURCE}/Repeat.cpp: repeat_interleave_common"
     ),
-    "roll.default": Rule(
-        None, f"{SOURCE}/TensorTransformations.h: roll_common", before=_roll_before
-    ),
+    "roll.default": Rule(first(_roll), f"{SOURCE}/TensorTransformations.h: roll_common"),
     "unfold_backward.default": Rule(_unfold_backward, f"{SOURCE}/UnfoldBackward.cpp"),
     **dict.fromkeys(
         ("scatter_add.default", "scatter_add_.default"),

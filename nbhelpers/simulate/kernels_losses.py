@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     accumulation_bytes,
     argument,
@@ -57,25 +57,20 @@ def _in_place_mean(place: int) -> Rule:
     return Rule(events, f"{LOSS}: values in the result's own storage", lambda call: [_full(call)])
 
 
-def _huber_before(call: Call) -> list[int]:
-    return [_full(call)] if argument(call, 2, "reduction", 1) != NONE else []
+def _huber(call: Call) -> Events:
+    if argument(call, 2, "reduction", 1) == NONE:
+        return []
+    return [_full(call), OUT, *_mean_of_values(call)]
 
 
-def _after_mean(place: int) -> Callable[[Call], list[int]]:
-    def events(call: Call) -> list[int]:
-        return _mean_of_values(call) if argument(call, place, "reduction", 1) != NONE else []
-
-    return events
-
-
-def _logits_before(call: Call) -> list[int]:
+def _logits(call: Call) -> Events:
     """Two temporaries of full size, also where positives are weighted."""
     full = _full(call)
     weight = argument(call, 3, "pos_weight")
     weighted = [] if weight is None else [size_of(weight), full, -full, -size_of(weight)]
     if argument(call, 4, "reduction", 1) == NONE:
-        return [full, *weighted]
-    return [full, *weighted, full]
+        return [full, *weighted, OUT]
+    return [full, *weighted, full, OUT, *_mean_of_values(call)]
 
 
 def _ctc(call: Call) -> list[int]:
@@ -120,9 +115,9 @@ RULES: dict[str, Rule] = {
     "smooth_l1_loss.default": _values_and_mean(2),
     "binary_cross_entropy.default": _in_place_mean(3),
     "soft_margin_loss.default": _in_place_mean(2),
-    "huber_loss.default": Rule(_after_mean(2), f"{LOSS}: huber_loss", before=_huber_before),
+    "huber_loss.default": Rule(_huber, f"{LOSS}: huber_loss"),
     "binary_cross_entropy_with_logits.default": Rule(
-        _after_mean(4), f"{LOSS}: binary_cross_entropy_with_logits", before=_logits_before
+        _logits, f"{LOSS}: binary_cross_entropy_with_logits"
     ),
     "soft_margin_loss_backward.default": Rule(
         lambda call: [_full(call), _full(call)], f"{LOSS}: soft_margin_loss_backward"

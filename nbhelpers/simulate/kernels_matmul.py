@@ -6,30 +6,30 @@ from typing import Any
 
 import torch
 
-from nbhelpers.simulate.kernels_call import Call, Rule, argument, copy_of, size_of
+from nbhelpers.simulate.kernels_call import (
+    Call,
+    Rule,
+    argument,
+    copying,
+    first,
+    size_of,
+    torch_version,
+)
+from nbhelpers.simulate.state import WORKSPACE, State
 
 BLAS = "aten/src/ATen/native/cuda/Blas.cpp"
 KIB, MIB = 1 << 10, 1 << 20
 # Products that ask for the workspace of the handle; those that may go through cuBLASLt.
-PRODUCTS = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "addmv",
-    "mv",
-    "dot",
-    "vdot",
-    "addbmm",
-    "_addmm_activation",
-)
-LT_PRODUCTS = ("addmm", "_addmm_activation", "_scaled_mm", "_int_mm")
+LT_PRODUCTS = ("addmm", "_addmm_activation")
+PRODUCTS = (*LT_PRODUCTS, "mm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm")
+# Source: aten/src/ATen/cuda/CUDABlas.cpp: _parseChosenWorkspaceSize; since 2.7 it can share the
+# handle's workspace if TORCH_CUBLASLT_UNIFIED_WORKSPACE=1.
+LT_BYTES = MIB
 
 
 def cublas_workspace_bytes(card: Any, version: tuple[int, int] = (2, 11)) -> int:
     """Bytes of the workspace of one cuBLAS handle and stream, kept until the process ends.
 
-    Every thread that multiplies has a handle: the backward pass has one of its own.
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize,
     getChosenWorkspaceSize. 32 MiB for capability 9.0 (and 10.0, 12.0 since 2.7), else
     `:4096:2:16:8`, 2 x 4096 + 8 x 16 KiB.
@@ -40,13 +40,21 @@ def cublas_workspace_bytes(card: Any, version: tuple[int, int] = (2, 11)) -> int
     return (4096 * 2 + 16 * 8) * KIB
 
 
-def cublaslt_workspace_bytes(card: Any, version: tuple[int, int] = (2, 11)) -> int:
-    """Bytes of cuBLASLt's workspace for one product.
+def claim_workspace(state: State, func: Any) -> None:
+    """Take the workspace that this operation is the first to need.
 
-    Source: aten/src/ATen/cuda/CUDABlas.cpp: _parseChosenWorkspaceSize; since 2.7 it can share the
-    handle's workspace if TORCH_CUBLASLT_UNIFIED_WORKSPACE=1.
+    The thread that runs backward passes has a cuBLAS handle of its own, and so its own workspace.
     """
-    return MIB
+    name = func._schema.name.removeprefix("aten::")
+    if name not in PRODUCTS:
+        return
+    buffers = state.workspaces
+    thread = "forward" if torch._C._current_autograd_node() is None else "backward"
+    if thread not in buffers:
+        size = cublas_workspace_bytes(state.card, torch_version())
+        buffers[thread] = state.allocate(size, WORKSPACE, "cuBLAS")
+    if name in LT_PRODUCTS and "lt" not in buffers:
+        buffers["lt"] = state.allocate(LT_BYTES, WORKSPACE, "cuBLASLt")
 
 
 def _fits(stride_fast: int, stride_slow: int, length: int) -> bool:
@@ -93,7 +101,7 @@ def _trilinear(call: Call) -> list[int]:
     return [size_of(call.args[1]) // max(call.args[1].shape[0], 1), call.out.element_size()]
 
 
-def _distances_before(call: Call) -> list[int]:
+def _distances(call: Call) -> list[int]:
     """Euclidean distances as a product: squares, norms, and both sides with two more columns.
 
     Source: aten/src/ATen/native/Distance.cpp: _euclidean_dist.
@@ -119,9 +127,7 @@ def _all_pairs(call: Call) -> list[int]:
 
 RULES: dict[str, Rule] = {
     "_trilinear.default": Rule(_trilinear, "aten/src/ATen/native/Linear.cpp"),
-    "_euclidean_dist.default": Rule(
-        None, "aten/src/ATen/native/Distance.cpp", before=_distances_before
-    ),
+    "_euclidean_dist.default": Rule(first(_distances), "aten/src/ATen/native/Distance.cpp"),
     **dict.fromkeys(
         ("_cdist_backward.default", "_pdist_backward.default"),
         Rule(_all_pairs, "aten/src/ATen/native/cuda/DistanceKernel.cu"),
@@ -132,8 +138,8 @@ RULES: dict[str, Rule] = {
     "baddbmm.default": _product(1, 2),
     "addbmm.default": _product(1, 2),
     "_addmm_activation.default": _product(1, 2),
-    "mv.default": Rule(lambda call: copy_of(call.args[1]), f"{BLAS}: addmv_out_cuda"),
-    "addmv.default": Rule(lambda call: copy_of(call.args[2]), f"{BLAS}: addmv_out_cuda"),
+    "mv.default": Rule(copying((1, "vec")), f"{BLAS}: addmv_out_cuda"),
+    "addmv.default": Rule(copying((2, "vec")), f"{BLAS}: addmv_out_cuda"),
     "dot.default": Rule(None, f"{BLAS}: dot_cuda"),
     "vdot.default": Rule(None, f"{BLAS}: vdot_cuda"),
     "_grouped_mm.default": Rule(

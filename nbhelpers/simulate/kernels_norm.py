@@ -1,19 +1,27 @@
-"""Normalisation: copies of what is not contiguous, and statistics of groups and channels."""
+"""Normalisation and softmax: copies of what is not contiguous, statistics of groups and channels,
+products with the gradient, rows of -inf.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     accumulation_bytes,
     argument,
     ceil_div,
     copies_of,
     copy_of,
+    copying,
     elements,
+    first,
+    is_channels_last,
     size_of,
+    torch_version,
 )
 from nbhelpers.simulate.kernels_reductions import reduction
 
@@ -21,13 +29,9 @@ SOURCE = "aten/src/ATen/native/cuda"
 LAYER_NORM = f"{SOURCE}/layer_norm_kernel.cu"
 GROUP_NORM = f"{SOURCE}/group_norm_kernel.cu"
 BATCH_NORM = f"{SOURCE}/Normalization.cu, Normalization.cuh"
+SOFTMAX = f"{SOURCE}/SoftMax.cu"
 FLOAT = 4
-VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 MANY_ROWS, MOST_BLOCKS = 64 * 1024, 32 * 1024
-
-
-def _layer_norm_before(call: Call) -> list[int]:
-    return copies_of(call.args[0], argument(call, 2, "weight"), argument(call, 3, "bias"))
 
 
 def _partial_rows(call: Call, rows: int, width: int) -> int:
@@ -44,7 +48,7 @@ def _weight_parts(call: Call, weight: torch.Tensor | None, grads: int) -> list[i
     """Events of partial sums for the gradients of weight and bias, and of their sums."""
     tensor, width = call.args[1], elements(argument(call, 2, "normalized_shape"))
     rows = _partial_rows(call, tensor.numel() // max(width, 1), width)
-    if not rows or not grads or weight is None or VERSION < (2, 8):
+    if not rows or not grads or weight is None or torch_version() < (2, 8):
         return []
     parts = torch.empty(rows, width, dtype=weight.dtype, device="meta")
     size = accumulation_bytes(weight.dtype)
@@ -52,27 +56,17 @@ def _weight_parts(call: Call, weight: torch.Tensor | None, grads: int) -> list[i
     return [size_of(parts)] * grads + [size_of(weight), *total] * grads
 
 
-def _layer_norm_backward_before(call: Call) -> list[int]:
-    return copies_of(call.args[1], argument(call, 5, "weight"))
-
-
-def _layer_norm_backward(call: Call) -> list[int]:
+def _layer_norm_backward(call: Call) -> Events:
     mask = argument(call, 7, "output_mask", (True, True, True))
     weight = argument(call, 5, "weight")
-    return [*copy_of(call.args[0]), *_weight_parts(call, weight, sum(map(bool, mask[1:])))]
+    parts = _weight_parts(call, weight, sum(map(bool, mask[1:])))
+    return [*copies_of(call.args[1], weight), OUT, *copy_of(call.args[0]), *parts]
 
 
-def _rms_norm_before(call: Call) -> list[int]:
-    return copies_of(call.args[0], argument(call, 2, "weight"))
-
-
-def _rms_norm_backward_before(call: Call) -> list[int]:
-    return copies_of(call.args[1], argument(call, 4, "weight"))
-
-
-def _rms_norm_backward(call: Call) -> list[int]:
-    mask = argument(call, 5, "output_mask", (True, True))
-    return [*copy_of(call.args[0]), *_weight_parts(call, argument(call, 4, "weight"), int(mask[1]))]
+def _rms_norm_backward(call: Call) -> Events:
+    mask, weight = argument(call, 5, "output_mask", (True, True)), argument(call, 4, "weight")
+    parts = _weight_parts(call, weight, int(mask[1]))
+    return [*copies_of(call.args[1], weight), OUT, *copy_of(call.args[0]), *parts]
 
 
 def _group_norm(call: Call) -> list[int]:
@@ -94,19 +88,13 @@ def _channels(tensor: torch.Tensor) -> int:
     return tensor.shape[1] if tensor.dim() > 1 else 1
 
 
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layout = formats.get(tensor.dim())
-    return layout is not None and tensor.is_contiguous(memory_format=layout)
-
-
 def _dense_copy(tensor: torch.Tensor) -> list[int]:
-    return [] if _is_channels_last(tensor) else copy_of(tensor)
+    return [] if is_channels_last(tensor) else copy_of(tensor)
 
 
 def _staged(tensor: torch.Tensor, sums: int) -> list[int]:
     """Partial sums of blocks when channels come last: at most 256 rows of every channel."""
-    if not _is_channels_last(tensor):
+    if not is_channels_last(tensor):
         return []
     rows = min(ceil_div(tensor.numel() // _channels(tensor), 16 * 8), 256)
     return [sums * FLOAT * rows * _channels(tensor), FLOAT * ceil_div(_channels(tensor), 32)]
@@ -116,45 +104,55 @@ def _batch_norm(call: Call) -> list[int]:
     return _staged(call.args[0], 2)
 
 
-def _batch_norm_backward_before(call: Call) -> list[int]:
-    return [FLOAT * _channels(call.args[1])] * 2
+def _batch_norm_backward(call: Call) -> Events:
+    return [*[FLOAT * _channels(call.args[1])] * 2, OUT, *_staged(call.args[1], 2)]
 
 
-def _batch_norm_backward(call: Call) -> list[int]:
-    return _staged(call.args[1], 2)
-
-
-def _cudnn_batch_norm(call: Call) -> list[int]:
+def _cudnn(inputs: int) -> Rule:
     """cuDNN's workspace with channels last: measured at up to 1/28 of the input."""
-    tensor = call.args[0]
-    return [size_of(tensor) // 28 + 1024] if _is_channels_last(tensor) else []
+
+    def events(call: Call) -> Events:
+        tensor = call.args[0]
+        copies = [size for each in call.args[:inputs] for size in _dense_copy(each)]
+        space = [size_of(tensor) // 28 + 1024] if is_channels_last(tensor) else []
+        return [*copies, OUT, *space]
+
+    return Rule(events, "aten/src/ATen/native/cudnn/BatchNorm.cpp", note=CUDNN)
 
 
-def _cudnn_before(call: Call) -> list[int]:
-    return _dense_copy(call.args[0])
+def _softmax_backward(call: Call) -> list[int]:
+    """`grad * output`, and copies of what is not contiguous; the output of a softmax is."""
+    grad, output = call.args[0], call.args[1]
+    dtype = torch.promote_types(grad.dtype, output.dtype)
+    product = size_of(output, dtype)
+    dense = grad.stride() == output.stride() or grad.is_contiguous()
+    return [product, *copy_of(output), *([] if dense else [product])]
 
 
-def _cudnn_backward_before(call: Call) -> list[int]:
-    return [*_dense_copy(call.args[0]), *_dense_copy(call.args[1])]
+def _safe_softmax(call: Call) -> list[int]:
+    """Which scores are -inf, and which rows are nothing else.
+
+    Before torch 2.8 the result was chosen into a tensor of its own.
+    """
+    scores, dim = call.args[0], call.args[1]
+    rows = scores.numel() // max(scores.shape[dim], 1)
+    return [*copy_of(scores), scores.numel(), rows, 4]
 
 
 CUDNN = "cuDNN's own workspace: an upper bound"
 RULES: dict[str, Rule] = {
     "native_layer_norm.default": Rule(
-        None, f"{LAYER_NORM}: layer_norm_cuda", before=_layer_norm_before
+        first(copying((0, "input"), (2, "weight"), (3, "bias"))), f"{LAYER_NORM}: layer_norm_cuda"
     ),
     "native_layer_norm_backward.default": Rule(
-        _layer_norm_backward,
-        f"{LAYER_NORM}: layer_norm_backward_cuda",
-        before=_layer_norm_backward_before,
+        _layer_norm_backward, f"{LAYER_NORM}: layer_norm_backward_cuda"
     ),
     "_fused_rms_norm.default": Rule(
-        None, f"{LAYER_NORM}: _fused_rms_norm_cuda (since torch 2.9)", before=_rms_norm_before
+        first(copying((0, "input"), (2, "weight"))),
+        f"{LAYER_NORM}: _fused_rms_norm_cuda (since torch 2.9)",
     ),
     "_fused_rms_norm_backward.default": Rule(
-        _rms_norm_backward,
-        f"{LAYER_NORM}: _fused_rms_norm_backward_cuda",
-        before=_rms_norm_backward_before,
+        _rms_norm_backward, f"{LAYER_NORM}: _fused_rms_norm_backward_cuda"
     ),
     "native_group_norm.default": Rule(_group_norm, f"{GROUP_NORM}: GroupNormKernelImplInternal"),
     "native_group_norm_backward.default": Rule(
@@ -163,22 +161,21 @@ RULES: dict[str, Rule] = {
     "native_batch_norm.default": Rule(_batch_norm, f"{BATCH_NORM}: batch_norm_cuda_out"),
     "_native_batch_norm_legit.default": Rule(_batch_norm, f"{BATCH_NORM}: batch_norm_cuda_out"),
     "native_batch_norm_backward.default": Rule(
-        _batch_norm_backward,
-        f"{BATCH_NORM}: batch_norm_backward_cuda",
-        before=_batch_norm_backward_before,
+        _batch_norm_backward, f"{BATCH_NORM}: batch_norm_backward_cuda"
     ),
-    "cudnn_batch_norm.default": Rule(
-        _cudnn_batch_norm,
-        "aten/src/ATen/native/cudnn/BatchNorm.cpp",
-        before=_cudnn_before,
-        note=CUDNN,
-    ),
-    "cudnn_batch_norm_backward.default": Rule(
-        _cudnn_batch_norm,
-        "aten/src/ATen/native/cudnn/BatchNorm.cpp",
-        before=_cudnn_backward_before,
-        note=CUDNN,
-    ),
+    "cudnn_batch_norm.default": _cudnn(1),
+    "cudnn_batch_norm_backward.default": _cudnn(2),
     "_weight_norm_interface.default": Rule(None, f"{SOURCE}/WeightNorm.cu"),
     "_weight_norm_interface_backward.default": Rule(None, f"{SOURCE}/WeightNorm.cu"),
+    "_safe_softmax.default": Rule(
+        _safe_softmax, "aten/src/ATen/native/transformers/attention.cpp: _safe_softmax"
+    ),
+    "_softmax.default": Rule(copying((0, "self")), f"{SOFTMAX}: host_softmax"),
+    "_log_softmax.default": Rule(copying((0, "self")), f"{SOFTMAX}: host_softmax"),
+    "_softmax_backward_data.default": Rule(
+        _softmax_backward, f"{SOFTMAX}: softmax_backward_cuda_out, host_softmax_backward"
+    ),
+    "_log_softmax_backward_data.default": Rule(
+        copying((0, "grad_output"), (1, "output")), f"{SOFTMAX}: host_softmax_backward"
+    ),
 }

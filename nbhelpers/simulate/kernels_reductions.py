@@ -11,7 +11,9 @@ from typing import NamedTuple
 import torch
 
 from nbhelpers.simulate.kernels_call import (
+    OUT,
     Call,
+    Events,
     Rule,
     accumulation_bytes,
     argument,
@@ -24,7 +26,9 @@ from nbhelpers.simulate.kernels_call import (
     size_of,
 )
 
-SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
+CUDA = "aten/src/ATen/native/cuda"
+SOURCE = f"{CUDA}/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
+CHUNK = 65536  # elements that one block takes of a tensor in a list
 MAX_THREADS, WARP = 512, 32
 MIN_VALUES, MAX_VALUES = 16, 256  # per thread
 INT32_MAX = 2**31 - 1
@@ -273,7 +277,7 @@ def _norm_dims_at(place: int) -> Rule:
     return Rule(events, f"{SOURCE}; aten/src/ATen/native/cuda/ReduceNormKernel.cu")
 
 
-def _logsumexp_before(call: Call) -> list[int]:
+def _logsumexp(call: Call) -> Events:
     """The maxima, and the differences that are exponentiated in place.
 
     Source: aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl.
@@ -283,14 +287,10 @@ def _logsumexp_before(call: Call) -> list[int]:
     outputs = elements(size for d, size in enumerate(tensor.shape) if d not in dims)
     maxima, mask = outputs * tensor.element_size(), outputs
     greatest = reduction(call, tensor, dims, accumulator=tensor.element_size())
-    return [maxima, *greatest, maxima, mask, -mask, -maxima, size_of(tensor)]
-
-
-def _logsumexp(call: Call) -> list[int]:
-    tensor = call.args[0]
-    dims = kept_dims(tensor.dim(), argument(call, 1, "dim"))
+    ahead = [maxima, *greatest, maxima, mask, -mask, -maxima, size_of(tensor)]
     dense = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    return reduction(call, dense, dims, accumulator=accumulation_bytes(tensor.dtype))
+    size = accumulation_bytes(tensor.dtype)
+    return [*ahead, OUT, *reduction(call, dense, dims, accumulator=size)]
 
 
 def _argument_extreme(call: Call) -> list[int]:
@@ -300,9 +300,20 @@ def _argument_extreme(call: Call) -> list[int]:
     return copy + reduction(call, tensor, dims, accumulator=VALUE_AND_INDEX)
 
 
+def _chunks(call: Call) -> int:
+    """Numbers, one for every chunk of every tensor, as many as the largest tensor has."""
+    tensors = call.args[0]
+    chunks = max((ceil_div(tensor.numel(), CHUNK) for tensor in tensors), default=0)
+    return chunks * len(tensors)
+
+
 VALUE_AND_INDEX = 16  # bytes of a pair of a value and its place
 WELFORD = 16  # mean, squared differences, count twice
 
+# Lists of tensors: norms in parts; optimizers and what mixed precision checks write in place.
+NOTHING = Rule(None, f"{CUDA}: fused kernels write in place")
+_FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+_FUSED_OVERLOADS = ("default", "tensor_lr")
 RULES: dict[str, Rule] = {
     "sum.default": Rule(_sum_all, SOURCE),
     "sum.dim_IntList": Rule(_sum_dims, SOURCE),
@@ -325,7 +336,16 @@ RULES: dict[str, Rule] = {
     "norm.ScalarOpt_dim": _norm_dims_at(2),
     "norm.ScalarOpt_dim_dtype": _norm_dims_at(2),
     "norm.Scalar": _norm_dims_at(9),
-    "logsumexp.default": Rule(
-        _logsumexp, "aten/src/ATen/native/ReduceOps.cpp: logsumexp_out", before=_logsumexp_before
+    "logsumexp.default": Rule(_logsumexp, "aten/src/ATen/native/ReduceOps.cpp: logsumexp_out"),
+    "_foreach_norm.Scalar": Rule(
+        lambda call: [4 * _chunks(call), OUT],
+        f"{CUDA}/ForeachReduceOp.cu: foreach_tensor_norm_cuda",
     ),
+    "_foreach_max.default": Rule(
+        lambda call: [call.args[0][0].element_size() * _chunks(call), OUT],
+        f"{CUDA}/ForeachReduceOp.cu: foreach_tensor_max_cuda",
+    ),
+    **{f"{name}.{overload}": NOTHING for name in _FUSED for overload in _FUSED_OVERLOADS},
+    "_amp_foreach_non_finite_check_and_unscale_.default": Rule(None, f"{CUDA}/AmpKernels.cu"),
+    "_amp_update_scale_.default": Rule(None, f"{CUDA}/AmpKernels.cu"),
 }

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from nbhelpers.simulate.kernels_call import Call, Rule, argument, ceil_div, copy_of, size_of
+from nbhelpers.simulate.kernels_call import (
+    Call,
+    Rule,
+    argument,
+    ceil_div,
+    copy_of,
+    copying,
+    first,
+    size_of,
+)
 from nbhelpers.simulate.kernels_embedding import SCAN, radix_sort
 
 SOURCE = "aten/src/ATen/native/cuda"
@@ -69,7 +78,7 @@ def _cumulative(call: Call) -> list[int]:
     return [*copy, SCAN] if tensor.dim() == 1 else copy
 
 
-def _unique_before(call: Call) -> list[int]:
+def _unique(call: Call) -> list[int]:
     tensor = call.args[0]
     keys, places = size_of(tensor), tensor.numel() * INDEX
     space = radix_sort(tensor.numel(), tensor.element_size(), INDEX)
@@ -94,22 +103,19 @@ def _topk_of(call: Call, weights: torch.Tensor, count: int) -> list[int]:
     return [weights.numel() // weights.shape[-1] * count * weights.element_size()]
 
 
-def _median(call: Call) -> list[int]:
-    return copy_of(call.args[0])
-
-
 _SCANS = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("sort.default", "sort.stable"), Rule(_sorted, f"{SOURCE}/Sort.cpp")),
     "topk.default": Rule(_topk, f"{SOURCE}/TensorTopK.cu: mbtopk"),
     **{f"{name}.default": Rule(_cumulative, f"{SOURCE}/ScanKernels.cpp") for name in _SCANS},
     "cumsum_.default": Rule(_cumulative, f"{SOURCE}/ScanKernels.cpp"),
-    "_unique2.default": Rule(None, f"{SOURCE}/UniqueCub.cu", before=_unique_before),
-    "unique_dim.default": Rule(None, f"{SOURCE}/Unique.cu", before=_unique_before),
+    "_unique2.default": Rule(first(_unique), f"{SOURCE}/UniqueCub.cu"),
+    "unique_dim.default": Rule(first(_unique), f"{SOURCE}/Unique.cu"),
     "unique_consecutive.default": Rule(None, f"{SOURCE}/UniqueCub.cu"),
     "randperm.default": Rule(_randperm, f"{SOURCE}/Randperm.cu"),
     "multinomial.default": Rule(_multinomial, f"{SOURCE}/MultinomialKernel.cu"),
     **dict.fromkeys(
-        ("median.dim", "kthvalue.default", "nanmedian.dim"), Rule(_median, f"{SOURCE}/Sorting.cpp")
+        ("median.dim", "kthvalue.default", "nanmedian.dim"),
+        Rule(copying((0, "self")), f"{SOURCE}/Sorting.cpp"),
     ),
 }

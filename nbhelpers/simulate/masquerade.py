@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from nbhelpers.simulate import attention
 from nbhelpers.simulate.autocast import Autocast, without_autocast
 from nbhelpers.simulate.data_dependent import tell_unknown
+from nbhelpers.simulate.kernels_call import torch_version
+from nbhelpers.simulate.opaque_patches import Patches
 from nbhelpers.simulate.shadow import MOST_WEIGHTS, is_small
 from nbhelpers.simulate.state import INPUTS
 from nbhelpers.simulate.tracker import Tracker
@@ -323,7 +325,7 @@ class CudaPaths:
         """CUDA has a kernel of its own from torch 2.9 on, where the types agree."""
         fused = getattr(aten, "_fused_rms_norm", None)
         same = weight is None or weight.dtype is x.dtype
-        if not x.is_meta or fused is None or attention.torch_version() < (2, 9) or not same:
+        if not x.is_meta or fused is None or torch_version() < (2, 9) or not same:
             return torch.rms_norm(x, shape, weight, eps)
         return fused(x, list(shape), weight, eps)[0]
 
@@ -332,54 +334,18 @@ class CudaPaths:
             return torch.native_dropout(x, p, True)[0]
         return torch.dropout(x, p, train)
 
-    def _attention(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
+    def _attention(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        call = attention.Attention(*args, **kwargs)
         if torch.is_autocast_enabled("cuda"):
-            dtype = torch.get_autocast_dtype("cuda")
-            query, key, value = (self.casts.cast(t, dtype) for t in (query, key, value))
-            attn_mask = self.casts.cast(attn_mask, dtype)
-        if not query.is_meta:
-            return F.scaled_dot_product_attention(
-                query,
-                key,
-                value,
-                attn_mask,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
-        call = attention.Attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-        )
+            dtype, names = torch.get_autocast_dtype("cuda"), ("query", "key", "value", "attn_mask")
+            call = call._replace(**{n: self.casts.cast(getattr(call, n), dtype) for n in names})
+        if not call.query.is_meta:
+            return F.scaled_dot_product_attention(**call._asdict())
         with self, without_autocast():  # what it does inside is seen too
             return attention.attend(call, self.tracker.state.card)
 
-    def _attention_choice(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> int:
-        call = attention.Attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-        )
-        return attention.choose(call, self.tracker.state.card)
+    def _attention_choice(self, *args: Any, **kwargs: Any) -> int:
+        return attention.choose(attention.Attention(*args, **kwargs), self.tracker.state.card)
 
     def _assumed(self, x: torch.Tensor, truth: bool) -> torch.Tensor:
         """A step that goes well has finite numbers only."""
@@ -512,22 +478,12 @@ def _is_foreign(values: Any) -> bool:
 @contextlib.contextmanager
 def transparent_python() -> Iterator[None]:
     """Let torch's own Python functions run in sight of the mode, so that it sees what they call."""
-    import sys
-
-    def one(value: Any) -> bool:
-        return _is_foreign((value,))
-
-    def some(*values: Any) -> bool:
-        return _is_foreign(values)
-
     fakes = {
         "has_torch_function": _is_foreign,
-        "has_torch_function_unary": one,
-        "has_torch_function_variadic": some,
+        "has_torch_function_unary": lambda value: _is_foreign((value,)),
+        "has_torch_function_variadic": lambda *values: _is_foreign(values),
     }
-    with contextlib.ExitStack() as stack:
+    with Patches() as patches:
         for module in _ASKING:
-            for name, fake in fakes.items():
-                if hasattr(sys.modules[module], name):
-                    stack.enter_context(mock.patch.object(sys.modules[module], name, fake))
+            patches.put_known(sys.modules[module], fakes)
         yield

@@ -8,10 +8,9 @@ from typing import Any
 
 from nbhelpers.simulate.opaque_bitsandbytes import bitsandbytes_without_kernels
 from nbhelpers.simulate.opaque_compile import compile_named, flex_kernels
-from nbhelpers.simulate.opaque_flash import flash_attention, liger_without_traces
-from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+from nbhelpers.simulate.opaque_patches import Patches, when_imported
 from nbhelpers.simulate.opaque_triton import triton_without_kernels
-from nbhelpers.simulate.state import Unpredictable
+from nbhelpers.simulate.state import State, Unpredictable
 
 # ------------------------------------------------------------------------------------------------
 # Libraries and features that a simulation cannot follow: they are named, never guessed.
@@ -60,13 +59,11 @@ STOPS = (
 @contextlib.contextmanager
 def refusals(state: State) -> Iterator[None]:
     """Name each of these parts when the code under simulation uses it."""
-    patches = Patches()
-    with contextlib.ExitStack() as stack:
-        stack.callback(patches.undo)
+    with Patches() as patches:
         for module, attribute, name, why in (*CALLS, *STOPS):
             stops = (module, attribute, name, why) in STOPS
             patch = _patch(patches, state, attribute, name, why, stops)
-            stack.enter_context(when_imported(module, patch))
+            patches.enter_context(when_imported(module, patch))
         yield
 
 
@@ -125,10 +122,8 @@ def stand_ins(state: State) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(triton_without_kernels(state))
-        stack.enter_context(liger_without_traces(state))
         flex = stack.enter_context(flex_kernels(state))
         stack.enter_context(compile_named(state, flex))
         stack.enter_context(bitsandbytes_without_kernels(state))
-        stack.enter_context(flash_attention(state))
         stack.enter_context(refusals(state))
         yield

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from nbhelpers.simulate.opaque_patches import Patches, State, when_imported, without_modes
+from nbhelpers.simulate.opaque_patches import Patches, when_imported, without_modes
+from nbhelpers.simulate.state import State
 
 _HAS_GPU = torch.cuda.is_available()  # asked before a simulation says otherwise
 PRIVATE = "bitsandbytes.backends.cuda.ops_without_kernels"
@@ -27,23 +28,20 @@ PRIVATE = "bitsandbytes.backends.cuda.ops_without_kernels"
 @contextlib.contextmanager
 def bitsandbytes_without_kernels(state: State) -> Iterator[None]:
     """Let bitsandbytes run on tensors that pretend to be on a GPU."""
-    patches = Patches()
 
     def load_for_this_machine() -> Callable[[], None]:
         """Import it as the machine is: it picks its library by what is there."""
         loading = Patches()
         loading.put(torch.cuda, "is_available", lambda: _HAS_GPU)
-        return loading.undo
+        return loading.close
 
     def patch(package: Any) -> None:
         _patch(package, patches, state)
 
-    try:
+    with Patches() as patches:
+        patches.callback(sys.modules.pop, PRIVATE, None)
         with when_imported("bitsandbytes", patch, before=load_for_this_machine):
             yield
-    finally:
-        patches.undo()
-        sys.modules.pop(PRIVATE, None)
 
 
 def _patch(package: Any, patches: Patches, state: State) -> None:
@@ -55,23 +53,17 @@ def _patch(package: Any, patches: Patches, state: State) -> None:
     for name in sorted({full.partition(".")[0] for full in kernels}):
         real = getattr(torch.ops.bitsandbytes, name)
         of_name = {k.partition(".")[2] or "default": v for k, v in kernels.items() if _is(k, name)}
-        patches.put(vars(torch.ops.bitsandbytes), name, _Operator(real, of_name))
+        patches.put(torch.ops.bitsandbytes, name, _Operator(real, of_name))
     functional = sys.modules["bitsandbytes.functional"]
     patches.put(functional, "lib", _Library())
-    for name in ("create_dynamic_map", "create_linear_map", "create_normal_map", "create_fp8_map"):
-        if hasattr(functional, name):
-            patches.put(functional, name, _on_host(getattr(functional, name)))
+    tables = ("create_dynamic_map", "create_linear_map", "create_normal_map", "create_fp8_map")
+    known = {name: getattr(functional, name) for name in tables if hasattr(functional, name)}
+    patches.put_known(functional, {name: _on_host(make) for name, make in known.items()})
     patches.put(functional, "name2qmap", {})  # tables that a GPU holds once they were used
     patches.put(functional.GlobalPageManager.get_instance(), "paged_tensors", [])
     patches.put(functional.CUBLAS_Context, "get_context", lambda self, device: 0)
-    for name, stand_in in (
-        ("get_paged", _paged),
-        ("prefetch_tensor", _nothing),
-        ("elementwise_func", _nothing),
-        ("_get_tensor_stream", lambda tensor: 0),
-    ):
-        if hasattr(functional, name):
-            patches.put(functional, name, stand_in)
+    stand_ins = {"get_paged": _paged, "prefetch_tensor": _nothing, "elementwise_func": _nothing}
+    patches.put_known(functional, stand_ins | {"_get_tensor_stream": lambda tensor: 0})
     modules = sys.modules["bitsandbytes.nn.modules"]
     for name in ("Params4bit", "Int8Params"):
         _quantise_in_place(getattr(modules, name), patches)
@@ -199,10 +191,8 @@ def _run_file(
     loading.put(torch, "compile", _as_it_is)  # as a decorator of helpers, where it may fail
     # CPU builds of torch lack it; with a real one a stream would be asked of a driver.
     loading.put(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
-    try:
+    with loading:
         return _execute(file, f"bitsandbytes.backends.{backend}") and caught
-    finally:
-        loading.undo()
 
 
 def _execute(file: Path, parent: str) -> ModuleType:

@@ -12,7 +12,9 @@ import torch
 import torch._dynamo.eval_frame as eval_frame
 from torch import Tensor
 
-from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+from nbhelpers.simulate.kernels_call import torch_version
+from nbhelpers.simulate.opaque_patches import Patches, when_imported
+from nbhelpers.simulate.state import State
 
 # ------------------------------------------------------------------------------------------------
 # flex_attention as its compiled kernels use memory: no scores, a log-sum-exp, a delta.
@@ -66,14 +68,9 @@ class FlexKernels:
             why = "it makes all scores without torch.compile; compile it"
             self.state.refuse("flex_attention, not compiled", why)
         out, lse = _Flex.apply(query, key, value)
-        if _version() < WITH_MAXIMA:
+        if torch_version() < WITH_MAXIMA:
             return out, lse
         return out, lse, torch.empty_like(lse)
-
-
-def _version() -> tuple[int, int]:
-    major, minor, *_ = torch.__version__.split(".")
-    return int(major), int(minor)
 
 
 class _Flex(torch.autograd.Function):
@@ -139,7 +136,7 @@ def _compiled_block_mask(flex: Any) -> Callable[..., Any]:
 @contextlib.contextmanager
 def flex_kernels(state: State) -> Iterator[FlexKernels]:
     """Put the operator in place, and forget compiled functions that libraries keep."""
-    kernels, patches = FlexKernels(state), Patches()
+    kernels, compiled = FlexKernels(state), []
 
     def patch_torch(flex: Any) -> None:
         patches.put(flex, "flex_attention_hop", kernels.operator)
@@ -154,16 +151,15 @@ def flex_kernels(state: State) -> Iterator[FlexKernels]:
         compiled.append(module._compiled_flex)
         module._compiled_flex.cache_clear()
 
-    compiled: list[Any] = []
     try:
         with (
+            Patches() as patches,
             when_imported(MODULE, patch_torch),
             when_imported("transformers.integrations.flex_attention", patch_transformers),
             when_imported("nbhelpers.jobs.models.causal_forward", patch_ours),
         ):
             yield kernels
     finally:
-        patches.undo()
         for function in compiled:
             function.cache_clear()
 
@@ -185,7 +181,6 @@ def compile_named(state: State, flex: FlexKernels) -> Iterator[None]:
     `state.compiled_stand_ins`, if it is there, lists functions that return what takes the place of
     a function that is compiled, or None: for code whose compiled memory is known.
     """
-    patches = Patches()
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -201,14 +196,12 @@ def compile_named(state: State, flex: FlexKernels) -> Iterator[None]:
     def compile_module(self: Any, *args: Any, **options: Any) -> None:
         state.refuse(NAME, WHY)
 
-    patches.put(torch, "compile", compile_)
-    patches.put(torch.nn.Module, "compile", compile_module)
-    if hasattr(eval_frame, "_callback_from_stance"):
-        patches.put(eval_frame, "_callback_from_stance", _run_eagerly(state, flex))
-    try:
+    with Patches() as patches:
+        patches.put(torch, "compile", compile_)
+        patches.put(torch.nn.Module, "compile", compile_module)
+        if hasattr(eval_frame, "_callback_from_stance"):
+            patches.put(eval_frame, "_callback_from_stance", _run_eagerly(state, flex))
         yield
-    finally:
-        patches.undo()
 
 
 def _named(function: Any, state: State) -> Any:

@@ -7,67 +7,35 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
-from typing import Any, Protocol
-
-ABSENT = object()
-
-
-class State(Protocol):
-    """What a stand-in may ask of the simulation that it stands in."""
-
-    card: Any
-
-    def refuse(self, name: str, why: str) -> None:
-        """Name a part that cannot be predicted."""
-
-    def note(self, text: str) -> None:
-        """Say how a part was predicted."""
-
-    def temporary(self, *sizes_bytes: int) -> None:
-        """Allocate blocks one after another, then free them together."""
+from typing import Any
+from unittest import mock
 
 
-class Patches:
-    """Values that were put in place of others, and the way back.
+class Patches(ExitStack):
+    """Values that are put in place of others until it is closed.
 
     >>> class Box: value = 1
-    >>> patches = Patches()
-    >>> patches.put(Box, "value", 2)
+    >>> with Patches() as patches:
+    ...     patches.put(Box, "value", 2)
+    ...     Box.value
+    2
+    >>> Box.value
     1
-    >>> Box.value, patches.undo(), Box.value
-    (2, None, 1)
     """
 
-    def __init__(self) -> None:
-        self._undo: list[tuple[Any, Any, Any]] = []
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute, also one that is not there."""
+        self.enter_context(mock.patch.object(owner, name, value, create=True))
 
-    def put(self, owner: Any, name: Any, value: Any) -> Any:
-        """Set an attribute, or an item of a dictionary; return what was there, None for nothing."""
-        if isinstance(owner, dict):
-            old = owner.get(name, ABSENT)
-            owner[name] = value
-        else:
-            # What the owner inherits is not its own: undoing must not leave a copy of it.
-            old = vars(owner).get(name, ABSENT) if hasattr(owner, "__dict__") else ABSENT
-            setattr(owner, name, value)
-        self._undo.append((owner, name, old))
-        return None if old is ABSENT else old
-
-    def undo(self) -> None:
-        """Put everything back, the last first."""
-        while self._undo:
-            owner, name, old = self._undo.pop()
-            if isinstance(owner, dict):
-                owner.pop(name, None) if old is ABSENT else owner.__setitem__(name, old)
-            elif old is ABSENT:
-                if name in vars(owner):
-                    delattr(owner, name)
-            else:
-                setattr(owner, name, old)
+    def put_known(self, owner: Any, values: Mapping[str, Any]) -> None:
+        """Set those attributes that this release of a library has."""
+        for name, value in values.items():
+            if hasattr(owner, name):
+                self.put(owner, name, value)
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from nbhelpers.simulate.opaque_patches import Patches, State, when_imported
+from nbhelpers.simulate.opaque_patches import Patches, when_imported
+from nbhelpers.simulate.state import State
 
 # Libraries whose kernels were looked at: each writes into tensors that Python made before.
 KNOWN = ("liger_kernel.", "bitsandbytes.")
@@ -75,8 +76,6 @@ def _function(kernel: Any) -> Any:
 
 @contextlib.contextmanager
 def _real_triton(launches: _Launches) -> Iterator[None]:
-    patches = Patches()
-
     def patch(jit: Any) -> None:
         def get_item(self: Any, grid: Any) -> Callable[..., None]:
             return lambda *args, **kwargs: launches.launch(self, kwargs)
@@ -87,21 +86,17 @@ def _real_triton(launches: _Launches) -> Iterator[None]:
         patches.put(jit.KernelInterface, "__getitem__", get_item)
         patches.put(jit.JITFunction, "run", run)
 
-    try:
-        with when_imported("triton.runtime.jit", patch):
-            yield
-    finally:
-        patches.undo()
+    with Patches() as patches, when_imported("triton.runtime.jit", patch):
+        yield
 
 
 # ------------------------------------------------------------------ Triton is not there
 
 
-class _Name:
-    """Any name of Triton: may be called, subscripted, read from, and used as a decorator."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
+class _Name(ModuleType):
+    """Any name of Triton, also a module of it: may be called, subscripted, read from, and used as a
+    decorator.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -135,17 +130,6 @@ class _Kernel:
         self.launches.launch(self, kwargs)
 
 
-class _StubModule(ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name[:1].isupper():  # a class, of which `isinstance` may ask
-            stub = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
-            setattr(self, name, stub)
-            return stub
-        return _Name(f"{self.__name__}.{name}")
-
-
 def _fill(module: ModuleType, launches: _Launches) -> None:
     def jit(fn: Any = None, **options: Any) -> Any:
         make = lambda function: _Kernel(function, launches)  # noqa: E731
@@ -171,7 +155,7 @@ class _StubFinder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StubModule(spec.name)
+        return _Name(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == "triton":
@@ -195,10 +179,10 @@ def _forget() -> None:
     """
     if "triton" not in sys.modules:
         return
-    kinds = {_Name, _StubModule, _Kernel}
+    kinds = {_Name, _Kernel}
     for name, module in list(sys.modules.items()):
         is_ligers = name.partition(".")[0] == "liger_kernel"
-        if is_ligers or type(module) is _StubModule or _took(module, kinds):
+        if is_ligers or type(module) is _Name or _took(module, kinds):
             del sys.modules[name]
     answers = sys.modules.get("torch.utils._triton")
     for value in list(vars(answers).values()) if answers else ():

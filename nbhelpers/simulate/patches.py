@@ -13,6 +13,8 @@ from unittest import mock
 import torch
 from torch.utils._pytree import tree_map_only
 
+from nbhelpers.simulate.opaque_patches import Patches
+
 if TYPE_CHECKING:
     from nbhelpers.simulate.masquerade import Masquerade
 
@@ -158,34 +160,29 @@ def patched_torch(mode: Masquerade) -> Iterator[None]:
         real_clear()
 
     group = _grouping(foreach._group_tensors_by_device_and_dtype)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(real_modules_kept())
-        patch = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
-        patch(torch, "clear_autocast_cache", clear)
-        patch(torch, "Generator", _Generator)
+    checks = checkpoint._allowed_determinism_checks_to_fns
+    with Patches() as patches:
+        put = patches.put
+        patches.enter_context(real_modules_kept())
+        put(torch, "clear_autocast_cache", clear)
+        put(torch, "Generator", _Generator)
         # Functions of modules that are imported now stay what they are in Python.
-        patch(torch.jit, "script", lambda obj=None, *_, **__: obj)
-        patch(torch, "load", _loading(torch.load))
-        patch(torch, "set_default_device", lambda device: _set_default(mode, device))
-        patch(torch, "get_default_device", lambda: mode.default_device or torch.device("cpu"))
-        stack.enter_context(
-            mock.patch.object(torch.Tensor, "record_stream", lambda *_: None, create=True)
-        )
+        put(torch.jit, "script", lambda obj=None, *_, **__: obj)
+        put(torch, "load", _loading(torch.load))
+        put(torch, "set_default_device", lambda device: _set_default(mode, device))
+        put(torch, "get_default_device", lambda: mode.default_device or torch.device("cpu"))
+        put(torch.Tensor, "record_stream", lambda *_: None)
         with contextlib.suppress(ImportError):
             import safetensors.torch as files
 
-            patch(files, "load_file", _loading(files.load_file))
+            put(files, "load_file", _loading(files.load_file))
             # A file of tensors without data stays empty.
-            for name in ("_flatten", "_flatten_as_ptr"):
-                if hasattr(files, name):
-                    patch(files, name, lambda *_: {})
-        patch(ThreadPoolExecutor, "submit", _run_at_once)
-        patch(torch.UntypedStorage, "data_ptr", _pointer(torch.UntypedStorage.data_ptr))
-        patch(torch.Tensor, "__repr__", _representation(torch.Tensor.__repr__))
-        patch(torch.Tensor, "__deepcopy__", _deepcopy(mode, torch.Tensor.__deepcopy__))
-        checks = checkpoint._allowed_determinism_checks_to_fns
-        stack.enter_context(mock.patch.dict(checks, {"default": _shape_and_type}))
+            patches.put_known(files, dict.fromkeys(("_flatten", "_flatten_as_ptr"), lambda *_: {}))
+        put(ThreadPoolExecutor, "submit", _run_at_once)
+        put(torch.UntypedStorage, "data_ptr", _pointer(torch.UntypedStorage.data_ptr))
+        put(torch.Tensor, "__repr__", _representation(torch.Tensor.__repr__))
+        put(torch.Tensor, "__deepcopy__", _deepcopy(mode, torch.Tensor.__deepcopy__))
+        patches.enter_context(mock.patch.dict(checks, {"default": _shape_and_type}))
         for module in (foreach, optimizer, clip_grad):
-            if hasattr(module, "_group_tensors_by_device_and_dtype"):
-                patch(module, "_group_tensors_by_device_and_dtype", group)
+            patches.put_known(module, {"_group_tensors_by_device_and_dtype": group})
         yield

@@ -48,7 +48,6 @@ class State:
         self.phase_now = LOAD
         self.opaque: dict[str, str] = {}
         self.notes: list[str] = []
-        self.events: list[tuple[str, int, str]] | None = None  # (action, bytes, what)
         self.peak_at = ""
         self.workspaces: dict[str, Any] = {}
         self.uses_nccl = False
@@ -95,8 +94,6 @@ class State:
         self.see(phase)
         if now > self.peak:
             self.peak, self.peak_sums, self.peak_at = now, dict(self.sums), what
-        if self.events is not None:
-            self.events.append(("alloc", size_bytes, f"{phase}: {what or category}"))
         return [block, category, size_bytes]
 
     def see(self, phase: str) -> None:
@@ -107,11 +104,9 @@ class State:
         """Give memory back."""
         if handle is None:
             return
-        block, category, size_bytes = handle
+        block, category, _ = handle
         self.sums[category] -= block.size
         self.allocator.free(block)
-        if self.events is not None:
-            self.events.append(("free", size_bytes, ""))
 
     def relabel(self, handle: Any, category: str) -> None:
         """Say that memory serves another cause than when it was taken."""

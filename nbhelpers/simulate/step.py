@@ -106,15 +106,8 @@ class Simulation:
         def after(*_: Any) -> None:
             self.tracker.in_optimizer = self.tracker.steps_in_backward = False
 
-        handles = [
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
-        ]
-        try:
+        with register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def end_build(self, built: Any) -> None:
         """Say that what stands on the card now is the model."""

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbhelpers.simulate import kernels, matmul_workspace
+from nbhelpers.simulate import kernels
 from nbhelpers.simulate.data_dependent import DATA_DEPENDENT, run_data_dependent
+from nbhelpers.simulate.kernels_matmul import claim_workspace
 from nbhelpers.simulate.shadow import ABSORBING, FILLED, Shadows, filled_values, settled
 from nbhelpers.simulate.shortcuts import SLOW, shortcut
 from nbhelpers.simulate.state import (
@@ -271,13 +272,13 @@ class Tracker(TorchDispatchMode):
             kwargs,
             out,
             state.card,
-            state.phase_now == BACKWARD,
             torch.are_deterministic_algorithms_enabled(),
         )
         what = func._schema.name
         inside = what + " (inside)"
         handles: list[Any] = []
-        self._play(kernels.before(call), handles, inside)
+        ahead, after = kernels.events(call)
+        self._play(ahead, handles, inside)
         sizes = kernels.outputs(call)
         metas = [t for t in tensors if t.is_meta]
         if func is aten.native_dropout.default:
@@ -287,8 +288,8 @@ class Tracker(TorchDispatchMode):
             self._track(tensor, self._category(tensor, func), what, added_to, size)
         if func in _RESIZING:
             self._resized(metas[0])
-        matmul_workspace.claim(self.state, func)
-        self._play(kernels.events(call), handles, inside)
+        claim_workspace(self.state, func)
+        self._play(after, handles, inside)
         for handle in handles:
             state.free(handle)
 

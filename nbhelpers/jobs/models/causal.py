@@ -13,7 +13,8 @@ from torch import nn
 
 from nbhelpers.common.files import cache_dir
 from nbhelpers.errors import ConfigError, NbhelpersError, is_out_of_memory
-from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_words, wrap_words
+from nbhelpers.jobs.models.causal_batches import pad_token
+from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_tokenizer
 from nbhelpers.jobs.models.weights import Weights, find_weights, put_in_place
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.schema import OWN_ENGINE
@@ -115,10 +116,7 @@ class CausalBase:
     @property
     def pad_id(self) -> int:
         """The id that fills rows; never told from an end token by its number."""
-        for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
-            if token is not None:
-                return int(token)
-        return 0
+        return pad_token(self.tokenizer)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,11 +152,11 @@ def load_tokenizer(settings: FinetuneSettings, texts: Sequence[str] = ()) -> Any
     from transformers import AutoTokenizer
 
     if settings.random_weights and settings.model in FINETUNE.models.aliases.values():
-        return _trained_tokenizer(texts)
+        return train_tokenizer(texts, TRAINED_WORDS) if texts else None
     read_config(settings)  # another family is told before any data is read
     weights = _weights(settings, with_weights=False)
     if not any((weights.folder / n).is_file() for n in ("tokenizer.json", "tokenizer.model")):
-        return _trained_tokenizer(texts)
+        return train_tokenizer(texts, TRAINED_WORDS) if texts else None
     fix = "give the folder of a Hugging Face model with tokenizer.json"
     with _told(f"The tokenizer of {settings.model} cannot be read", fix):
         tokenizer = AutoTokenizer.from_pretrained(weights.folder)
@@ -177,12 +175,6 @@ def _told(what: str, fix: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ConfigError(f"{what}: {_first_lines(error)}", fix=fix) from error
-
-
-def _trained_tokenizer(texts: Sequence[str]) -> Any:
-    if not texts:
-        return None
-    return wrap_words(train_words(texts, TRAINED_WORDS))
 
 
 def load_base(
@@ -396,6 +388,21 @@ def _is_half(module: Any) -> bool:
     weight = module.get_base_layer().weight
     dtype = getattr(module.get_base_layer(), "compute_dtype", None) or weight.dtype
     return dtype in (torch.float16, torch.bfloat16)
+
+
+def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return the adapter's tensors under PEFT's names, asking no hub."""
+    from peft import get_peft_model_state_dict
+
+    # "auto" would ask the hub whether the vocabulary has grown.
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
+def load_adapter_tensors(model: Any, tensors: dict[str, torch.Tensor]) -> None:
+    """Put tensors under PEFT's names into the adapter; one that has no place there is skipped."""
+    from peft import set_peft_model_state_dict
+
+    set_peft_model_state_dict(model, tensors)
 
 
 def linear_names(model: Any) -> set[str]:

@@ -95,6 +95,14 @@ def stop_tokens(tokenizer: Any, template: str) -> list[int]:
     return list(dict.fromkeys([end_token(tokenizer, template), *own]))
 
 
+def pad_token(tokenizer: Any) -> int:
+    """Return the id that fills rows; never told from an end token by its number."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0
+
+
 def prompt_ids(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
     """Return the ids of prompts, each with exactly one start token where the model has one."""
     start = tokenizer.bos_token
@@ -177,21 +185,6 @@ def tokenise_samples(
         dropped=len(samples) - len(ids),
         full_lengths=np.array(full, dtype=np.int64),
     )
-
-
-def check_ends(table: TextTable, tokenizer: Any, *, template: str, seq_len: int) -> list[str]:
-    """Return what is wrong with the ends and starts of samples: nothing, if training can begin.
-
-    An answer that was not cut must end with a supervised end token, and no sample starts twice.
-    """
-    end, start, problems = end_token(tokenizer, template), tokenizer.bos_token_id, []
-    open_ended = sum(int(ids[-1] != end) for ids in table.ids if len(ids) < seq_len)
-    if open_ended:
-        problems.append(f"{open_ended} answers lack their end token")
-    doubled = sum(len(ids) > 1 and ids[0] == start == ids[1] for ids in table.ids)
-    if start is not None and doubled:
-        problems.append(f"{doubled} samples begin with two start tokens")
-    return problems
 
 
 def coloured_parts(table: TextTable, index: int, tokenizer: Any) -> list[tuple[str, bool]]:

@@ -16,11 +16,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from nbhelpers.budget.shapes import SMOKE_GRAPH
 from nbhelpers.data.canonical import MARKS, WORDS
 from nbhelpers.errors import ConfigError
-from nbhelpers.jobs.models.clones import head_dropout, set_dropout
+from nbhelpers.jobs.models.clones import head_dropout
 from nbhelpers.jobs.models.encoders import (
     Tokeniser,
     build_encoder,
-    code_positions,
+    fit,
     read_tokenizer,
     smoke_tokenizer,
 )
@@ -273,13 +273,7 @@ def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[s
         tokeniser = read_tokenizer(
             settings, train_texts, families=FAMILIES, weights=weights, collapse=collapse
         )
-    positions = code_positions(tokeniser.config)
-    if settings.seq_len > positions:
-        raise ConfigError(
-            f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
-            fix=f"set seq_len to {positions} or less",
-        )
-    set_dropout(tokeniser.config, settings.dropout)
+    fit(tokeniser, settings)
     return tokeniser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nbhelpers.budget.shapes import SMOKE_MODELS, Shape
@@ -29,6 +30,11 @@ class Tokeniser:
     weights: Weights | None
     note: str
 
+    def save(self, folder: Path) -> None:
+        """Write both into a folder, as a checkpoint has them."""
+        self.config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
 
 def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
     """Return tokenizer and configuration; `smoke` and bare folders train a tokenizer first.
@@ -40,20 +46,29 @@ def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tok
         tokeniser = smoke_tokenizer(SMOKE_MODELS[settings.model], train_texts)
     else:
         tokeniser = read_tokenizer(settings, train_texts)
-    positions = code_positions(tokeniser.config)
-    if settings.seq_len > positions:
-        raise ConfigError(
-            f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
-            fix=f"set seq_len to {positions} or less",
-        )
+    fit(tokeniser, settings)
     if settings.data_flow_length is not None and tokeniser.config.model_type != "roberta":
         raise ConfigError(
             f"data_flow_length is for RoBERTa models; {settings.model} is a "
             f"{tokeniser.config.model_type!r} model.",
             fix="leave data_flow_length out, or use model=graphcodebert",
         )
-    set_dropout(tokeniser.config, settings.dropout)
     return tokeniser
+
+
+def fit(tokeniser: Tokeniser, settings: Settings) -> None:
+    """Set a configuration's dropout, where the model has positions for `seq_len`.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    positions = code_positions(tokeniser.config)
+    if settings.seq_len > positions:
+        raise ConfigError(
+            f"seq_len={settings.seq_len} exceeds the {positions} positions of {settings.model}.",
+            fix=f"set seq_len to {positions} or less",
+        )
+    set_dropout(tokeniser.config, settings.dropout)
 
 
 def code_positions(config: Any) -> int:
@@ -72,35 +87,51 @@ def smoke_tokenizer(
     shape: Shape, train_texts: Sequence[str], *, collapse: bool = True
 ) -> Tokeniser:
     """Train a tokenizer on the texts and return it with the configuration of a small model."""
-    from transformers import GPT2Config, RobertaConfig
-
     special = SPECIAL_TOKENS if shape.family == "gpt2" else ROBERTA_TOKENS
     tokenizer = train_bpe(train_texts, shape.vocab, special_tokens=special, collapse=collapse)
-    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    if shape.family == "gpt2":
-        config = GPT2Config(
-            vocab_size=len(tokenizer),
-            n_positions=shape.positions,
-            n_embd=shape.hidden,
-            n_layer=shape.layers,
-            n_head=shape.heads,
-            **ends,
-        )
-    else:
-        config = RobertaConfig(
-            vocab_size=len(tokenizer),
-            max_position_embeddings=shape.positions,
-            hidden_size=shape.hidden,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            intermediate_size=shape.inner,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-            pad_token_id=tokenizer.pad_token_id,
-            **ends,
-        )
+    options = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id}
+    options |= {"eos_token_id": tokenizer.eos_token_id}
+    if shape.family != "gpt2":
+        options |= {"layer_norm_eps": 1e-5, "pad_token_id": tokenizer.pad_token_id}
+    config = config_of(shape, **options)
     note = f"byte-level BPE of {len(tokenizer)} words, trained on the train functions"
     return Tokeniser(tokenizer=tokenizer, config=config, weights=None, note=note)
+
+
+def config_of(shape: Shape, **options: Any) -> Any:
+    """Return a GPT-2's, BERT's or RoBERTa's configuration in these sizes.
+
+    Args:
+        options: Beside or in the place of what follows from the sizes.
+    """
+    from transformers import BertConfig, GPT2Config, RobertaConfig
+
+    if shape.family == "gpt2":
+        sizes = {
+            "vocab_size": shape.vocab,
+            "n_positions": shape.positions,
+            "n_embd": shape.hidden,
+            "n_layer": shape.layers,
+            "n_head": shape.heads,
+            "n_inner": None if shape.inner == 4 * shape.hidden else shape.inner,
+            "resid_pdrop": shape.dropout,
+            "embd_pdrop": shape.dropout,
+            "attn_pdrop": shape.dropout,
+        }
+        return GPT2Config(**sizes | options)
+    sizes = {
+        "vocab_size": shape.vocab,
+        "max_position_embeddings": shape.positions,
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.inner,
+        "type_vocab_size": shape.token_types,
+        "hidden_dropout_prob": shape.dropout,
+        "attention_probs_dropout_prob": shape.dropout,
+        "pad_token_id": max(0, shape.spare_positions - 1),
+    }
+    return (BertConfig if shape.family == "bert" else RobertaConfig)(**sizes | options)
 
 
 def read_tokenizer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -197,6 +197,37 @@ class TokenTable:
         return out
 
 
+def train_words(
+    texts: Iterable[str],
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    *,
+    splits_digits: bool = False,
+) -> Any:
+    """Return a byte-level BPE of the tokenizers library, trained on the texts.
+
+    Args:
+        splits_digits: Each digit is a word of its own, as in Gemma's, so that a number is copied
+            digit by digit.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if splits_digits:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        bpe.pre_tokenizer = pre_tokenizers.Sequence([digits, bpe.pre_tokenizer])
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
+
+
 def train_bpe(
     texts: Sequence[str],
     vocab_size: int,
@@ -210,19 +241,10 @@ def train_bpe(
         special_tokens: `<pad>`, `<s>`, `</s>` and `<unk>`, in the order of their ids.
         collapse: Read any white space as one blank.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(special_tokens),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(map(collapse_whitespace, texts) if collapse else texts, trainer)
+    texts = map(collapse_whitespace, texts) if collapse else texts
+    bpe = train_words(texts, vocab_size, special_tokens)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token="<pad>",

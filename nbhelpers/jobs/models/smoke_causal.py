@@ -22,6 +22,7 @@ from nbhelpers.budget.shapes import SMOKE_CAUSAL
 from nbhelpers.common.files import cached
 from nbhelpers.data.samples.instructions import load_instruction_rows, plain_code
 from nbhelpers.data.templates import alpaca
+from nbhelpers.jobs.models.inputs import train_words
 from nbhelpers.jobs.pretraining import pretrain
 
 BATCH, WIDTH, LEARNING_RATE, WARMUP_STEPS = 8, 128, 5e-3, 30
@@ -68,7 +69,7 @@ def smoke_tokenizer() -> Any:
     bpe = cached(
         "smoke",
         [facts],
-        lambda: train_words(texts),
+        lambda: train_words(texts, SMOKE_CAUSAL.vocab, SPECIAL_TOKENS, splits_digits=True),
         load=lambda path: Tokenizer.from_file(str(path)),
         save=lambda path, bpe: bpe.save(str(path)),
         suffix=".json",
@@ -116,29 +117,9 @@ def smoke_config(tokenizer: Any) -> Any:
     )
 
 
-def train_words(texts: Sequence[str], vocab_size: int = SMOKE_CAUSAL.vocab) -> Any:
-    """Return a byte-level BPE trained on the texts.
-
-    Each digit is a word of its own, as in Gemma's, so that a number is copied digit by digit.
-    """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(texts, trainer)
-    return bpe
+def train_tokenizer(texts: Sequence[str], vocab_size: int = SMOKE_CAUSAL.vocab) -> Any:
+    """Return a tokenizer trained on the texts, which puts `<bos>` first, as Gemma's."""
+    return wrap_words(train_words(texts, vocab_size, SPECIAL_TOKENS, splits_digits=True))
 
 
 def wrap_words(bpe: Any) -> Any:

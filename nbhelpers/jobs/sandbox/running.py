@@ -19,12 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbhelpers.common.processes import available_cpus
 from nbhelpers.errors import ConfigError, LaunchError, Stopped
 from nbhelpers.jobs.sandbox import host, seccomp
 
@@ -32,13 +33,20 @@ STATUSES = (
     *("passed", "failed", "error", "syntax", "exited"),
     *("timeout", "memory", "output", "killed"),
 )
-TIMEOUT_S, MEMORY_BYTES, OUTPUT_BYTES, FILE_BYTES = 10.0, 2**30, 2**20, 16 * 2**20
-_INTERPRETER_BYTES = 64 * 2**20
+# Of one program: wall time, and the CPU's as well; address space, interpreter included; what it may
+# print; what it may write into its folder, in all.
+LIMITS = {
+    "timeout_s": 10.0,
+    "memory_bytes": 2**30,
+    "output_bytes": 2**20,
+    "file_bytes": 16 * 2**20,
+}
 _GRACE_S = 30.0
 _CHILD = Path(__file__).with_name("child.py")
 _PROBE = Path(__file__).with_name("probe.py")
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _FOLDER = "nbhelpers-sandbox-"
+_FIELDS = ("status", "detail", "seconds")  # of an outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,57 +67,27 @@ class Outcome:
     seconds: float
 
 
-def run_program(
-    source: str,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    memory_bytes: int = MEMORY_BYTES,
-    output_bytes: int = OUTPUT_BYTES,
-    file_bytes: int = FILE_BYTES,
-) -> Outcome:
-    """Run one program to its end or to a limit, whichever comes first.
-
-    Args:
-        source: The program with its tests; it passes when its last line has run.
-        timeout_s: Wall time; the CPU's time is limited too.
-        memory_bytes: Address space, interpreter included; 64 MiB at least.
-        output_bytes: What it may print.
-        file_bytes: What it may write into its folder, in all.
-
-    Raises:
-        LaunchError: This machine cannot cage a program; see `describe`.
-    """
-    limits = _limits(timeout_s, memory_bytes, output_bytes, file_bytes)
-    with _ready():
-        return _outcome(_run(source, limits, threading.Event()))
-
-
 def run_programs(
     sources: Sequence[str],
     *,
-    workers: int | None = None,
     report: Callable[[int, int], object] | None = None,
     stop: Callable[[], bool] | None = None,
-    timeout_s: float = TIMEOUT_S,
-    memory_bytes: int = MEMORY_BYTES,
-    output_bytes: int = OUTPUT_BYTES,
-    file_bytes: int = FILE_BYTES,
+    limits: Mapping[str, float] = LIMITS,
 ) -> list[Outcome]:
-    """Run programs, a few at a time; outcomes in the order of the sources.
+    """Run programs to their ends or to a limit, a few at a time; outcomes in the sources' order.
 
     Args:
-        sources: One program each.
-        workers: Programs at once; None: the CPUs of this process, at most 4.
+        sources: Programs with their tests; one passes when its last line has run.
         report: Called in this thread with (done, total), after each program.
         stop: Asked some times a second; True ends the running programs.
+        limits: As `LIMITS` has them.
 
     Raises:
         Stopped: `stop` said so. Whatever ends this call, no program is left running.
-        LaunchError: This machine cannot cage a program.
+        LaunchError: This machine cannot cage a program; see `describe`.
     """
-    limits = _limits(timeout_s, memory_bytes, output_bytes, file_bytes)
     cancel = threading.Event()
-    with _ready(), ThreadPoolExecutor(workers or min(4, cpu_count())) as pool:
+    with _ready(), ThreadPoolExecutor(min(4, available_cpus())) as pool:
         try:
             jobs = [pool.submit(_run, source, limits, cancel) for source in sources]
             _follow(jobs, report, stop)
@@ -117,7 +95,8 @@ def run_programs(
             cancel.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return [_outcome(job.result()) for job in jobs]
+    replies = [job.result() for job in jobs]
+    return [Outcome(**{name: reply[name] for name in _FIELDS}) for reply in replies]
 
 
 def _follow(
@@ -137,13 +116,6 @@ def _follow(
             )
         if ended and report is not None:
             report(total - len(waiting), total)
-
-
-def cpu_count() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -170,27 +142,8 @@ def _prctl(option: int, value: int = 0) -> int:
     return int(ctypes.CDLL(None).prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))))
 
 
-def _limits(timeout_s: float, memory: int, output: int, file: int) -> dict[str, float]:
-    limits = {"timeout_s": timeout_s, "memory_bytes": memory}
-    limits |= {"output_bytes": output, "file_bytes": file}
-    wrong = [name for name, value in limits.items() if not 0 < value < float("inf")]
-    if wrong:
-        names = ", ".join(wrong)
-        raise ConfigError(f"{names}: a limit is a number above 0.", fix="leave it at its default")
-    if memory < _INTERPRETER_BYTES:
-        raise ConfigError(
-            f"memory_bytes={memory} is too little for a Python interpreter.",
-            fix=f"give at least {_INTERPRETER_BYTES}",
-        )
-    return limits
-
-
-def _outcome(reply: dict[str, Any]) -> Outcome:
-    return Outcome(status=reply["status"], detail=reply["detail"], seconds=reply["seconds"])
-
-
 def _run(
-    source: str, limits: dict[str, float], cancel: threading.Event, without: Sequence[str] = ()
+    source: str, limits: Mapping[str, float], cancel: threading.Event, without: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Start a supervisor for one program, and read its answer.
 
@@ -337,8 +290,7 @@ def _probe(without: Sequence[str] = ()) -> dict[str, Any]:
             (folder / name).chmod(mode)
         call = ", ".join(repr(str(folder / name)) for name in files)
         source = f"{_PROBE.read_text(encoding='utf-8')}\nprobe({call})\n"
-        limits = _limits(TIMEOUT_S, MEMORY_BYTES, OUTPUT_BYTES, FILE_BYTES)
-        return _run(source, limits, threading.Event(), without)
+        return _run(source, LIMITS, threading.Event(), without)
     finally:
         _remove(str(folder))
 

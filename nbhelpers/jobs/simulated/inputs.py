@@ -14,7 +14,7 @@ from nbhelpers.budget.shapes import Shape, find_shape
 from nbhelpers.common.files import expanded, is_folder
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.models.clones import set_dropout
-from nbhelpers.jobs.models.encoders import NEW_TOKENIZER_VOCAB, Tokeniser
+from nbhelpers.jobs.models.encoders import NEW_TOKENIZER_VOCAB, Tokeniser, config_of
 from nbhelpers.jobs.models.inputs import GraphTable, TokenTable, code_room
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _config(settings: Settings) -> Any:
         return transformers.ModernBertConfig()  # the class's defaults are this checkpoint's
     shape = find_shape(settings)
     if isinstance(shape, Shape):
-        return _of_shape(shape)
+        return config_of(shape)
     return _read(settings.model, settings.model)
 
 
@@ -94,36 +94,6 @@ def _has_tokenizer(model: str) -> bool:
     if not is_folder(model):
         return True
     return any((expanded(model) / name).is_file() for name in ("tokenizer.json", "vocab.json"))
-
-
-def _of_shape(shape: Shape) -> Any:
-    import transformers
-
-    if shape.family == "gpt2":
-        return transformers.GPT2Config(
-            vocab_size=shape.vocab,
-            n_positions=shape.positions,
-            n_embd=shape.hidden,
-            n_layer=shape.layers,
-            n_head=shape.heads,
-            n_inner=shape.inner,
-            resid_pdrop=shape.dropout,
-            embd_pdrop=shape.dropout,
-            attn_pdrop=shape.dropout,
-        )
-    build = transformers.BertConfig if shape.family == "bert" else transformers.RobertaConfig
-    return build(
-        vocab_size=shape.vocab,
-        max_position_embeddings=shape.positions,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.inner,
-        type_vocab_size=shape.token_types,
-        hidden_dropout_prob=shape.dropout,
-        attention_probs_dropout_prob=shape.dropout,
-        pad_token_id=max(0, shape.spare_positions - 1),
-    )
 
 
 def longest_sizes(settings: Settings, rows: int, config: Any) -> list[list[int]]:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import numpy as np
-import torch
-from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from nbhelpers.hardware.detection import Hardware
 from nbhelpers.jobs.context import RunContext, start_accelerator
@@ -32,35 +30,25 @@ MOST_MICRO_STEPS = 2
 def simulated_context(
     settings: Settings, plan: BatchPlan, hardware: Hardware, *, precision: str
 ) -> Iterator[RunContext]:
-    """Set up torch and Accelerate as a worker does, for a run without a folder; undo it after.
+    """Set up torch and Accelerate as a worker does, for a run without a folder.
+
+    The simulation gives back what this changes of both.
 
     Args:
         precision: bf16, fp16 or fp32.
     """
-    shared = [kind._shared_state for kind in (PartialState, AcceleratorState, GradientState)]
-    before = [dict(values) for values in shared]
-    cudnn, products = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
-    for values in shared:
-        values.clear()
     ranks = {}
     if plan.world_size > 1:
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(plan.world_size)}
         ranks |= {"LOCAL_WORLD_SIZE": str(plan.processes_per_node)}
-    try:
-        with mock.patch.dict(os.environ, ranks):
-            yield RunContext(
-                settings=settings,
-                plan=plan,
-                accelerator=start_accelerator(precision, plan),
-                precision=precision,
-                facts={"hardware": hardware.to_dict()},
-            )
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        torch.set_float32_matmul_precision(products)
-        for values, old in zip(shared, before, strict=True):
-            values.clear()
-            values.update(old)
+    with mock.patch.dict(os.environ, ranks):
+        yield RunContext(
+            settings=settings,
+            plan=plan,
+            accelerator=start_accelerator(precision, plan),
+            precision=precision,
+            facts={"hardware": hardware.to_dict()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +83,6 @@ def one_step(
     optimizer = adamw(context, model.parameters() if groups is None else groups(model))
     task.start_epoch(task_epoch(task, settings))
     wrapped, prepared = accelerator.prepare(model, optimizer)
-    hooks = Hooks(
-        emit=context.emit,
-        save=lambda *args, **fields: None,
-        wants_stop=context.wants_stop,
-        save_is_due=lambda: False,
-        peak_bytes=lambda: 0,
-        step_context=lambda step: nullcontext(),
-    )
     trainer = Trainer(
         task=task,
         model=wrapped,
@@ -110,7 +90,7 @@ def one_step(
         accelerator=accelerator,
         settings=settings,
         plan=context.plan,
-        hooks=hooks,
+        hooks=Hooks(),
     )
     return OneStep(trainer, examples)
 
