@@ -176,7 +176,6 @@ def result(name: str = "r16", **scores: Any) -> dict[str, Any]:
             "samples_per_update": 16.0,
         },
         "energy": {"joules": 345_600.0, "watts_mean": 540.0},
-        "gpu_baseline": {"before_bytes": 500 * MIB, "after_bytes": 510 * MIB},
         "memory": {
             "device": "cuda",
             "what": "allocator peak",

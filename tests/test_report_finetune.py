@@ -350,14 +350,12 @@ def test_doubts_name_their_reason(finished: Path, tmp_path: Path) -> None:
     data["scores"]["test"]["metrics"]["stopped"] = 0.25
     data["model"]["random_weights"] = True
     data["training"]["skipped_steps"] = 7
-    data["gpu_baseline"]["after_bytes"] += 2**30
     folder = write_finetune(tmp_path / "run", data=data, rows=[])
     said = texts(folder)[0]
     for wanted in (
         "started from random weights",
         "75.0 % of the answers were cut at 256 new tokens",
         "7 optimizer steps were skipped",
-        "1.01 GiB more than before it",
         "3.0 % of the train samples are longer than 512 tokens",
     ):
         assert wanted in said

@@ -606,7 +606,6 @@ class Result(JsonFile):
     throughput: Numbers = {}
     training: Training = Training()
     gpu: list[Gpu] = []
-    gpu_baseline: Numbers = {}
     energy: Numbers = {}
     warnings: list[str] = []
     data: Data = Data()
@@ -697,7 +696,6 @@ class StudyFile(JsonFile):
     created_at: Number = None
     updated_at: Number = None
     runs: dict[str, dict[str, Any]] = {}
-    baseline: dict[str, Any] = {}
 
 
 class ExportFile(JsonFile):

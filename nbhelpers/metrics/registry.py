@@ -353,7 +353,6 @@ FINETUNE_SCORES = Scores(
         training=_TRAINING,
         adapter=("trainable_parameters", "total_parameters"),
         energy=("joules", "watts_mean"),
-        gpu_baseline=("before_bytes", "after_bytes"),
     ),
     names_test=False,
     unmeasured="evaluated",

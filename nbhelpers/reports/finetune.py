@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.display import Cell
-from nbhelpers.common.formatting import count, interval, share, size, written
+from nbhelpers.common.formatting import count, interval, share, written
 from nbhelpers.common.result_files import Split
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES
 from nbhelpers.reports import figures, sections
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from nbhelpers.reports.facts import RunFacts
 
 FEW_SAMPLES = 100
-BASELINE_BYTES = 50 * 2**20  # a GPU that holds this much more than before has something left over
 WELL_STOPPED = 0.8
 FEW_STEPS = 20  # optimizer steps
 NOT_EVALUATED = "not evaluated"
@@ -393,11 +392,8 @@ def _of_data(facts: RunFacts) -> Iterator[str]:
 
 def _of_run(facts: RunFacts) -> Iterator[str]:
     skipped, warning = facts.result.training.skipped_steps, facts.result.sandbox.warning
-    before, after = _in_use(facts)
     if skipped:
         yield f"{count(skipped)} optimizer steps were skipped, as gradients overflowed."
-    if before is not None and after is not None and after - before >= BASELINE_BYTES:
-        yield f"After the run the GPU held {size(after - before)} more than before it."
     if facts.adapter != "base" and facts.result.model.quantised and differences(facts):
         yield (
             "Trained and evaluated on the base in 4 bits, and compared with the base as it is: a "
@@ -527,23 +523,15 @@ def _example(facts: RunFacts) -> Text:
     return Text(text, VERBATIM, marks)
 
 
-def _in_use(facts: RunFacts) -> tuple[float | None, float | None]:
-    baseline = facts.result.gpu_baseline
-    return baseline.get("before_bytes"), baseline.get("after_bytes")
-
-
 def _energy(facts: RunFacts) -> Section:
-    energy, (before, after) = facts.result.energy, _in_use(facts)
+    energy = facts.result.energy
     joules = energy.get("joules")
     row = {
         "energy (Wh)": Cell(None if joules is None else joules / 3600, ".1f"),
         "mean power (W)": Cell(energy.get("watts_mean"), ".0f"),
-        "gpu_before_bytes": Cell(before, "size"),
-        "gpu_after_bytes": Cell(after, "size"),
     }
-    heads = {"gpu_before_bytes": "GPU before the run", "gpu_after_bytes": "GPU after it"}
     rows = [row] if any(cell.value is not None for cell in row.values()) else []
-    return Section("Energy by NVML, and memory in use", [Table("energy", rows, heads)], "energy")
+    return Section("Energy by NVML", [Table("energy", rows)], "energy")
 
 
 def _data_rows(facts: RunFacts) -> list[dict[str, Any]]:

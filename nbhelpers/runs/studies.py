@@ -7,11 +7,10 @@ import io
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbhelpers.common import processes
 from nbhelpers.common.files import expanded, is_file, locked
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import StudyFile
@@ -342,7 +341,7 @@ class _Driver:
             facts |= {"error": None if error is None else error_fields(error)}
             if works:
                 facts |= {"ended_at": time.time()}
-                facts |= {"baseline": check.to_dict() if check else None}
+                facts |= {"baseline": asdict(check) if check else None}
             self.folder.note(row, **facts)
         if error is not None:
             self.say(f"{row.name} has no result: {type(error).__name__}: {error}")
@@ -376,7 +375,9 @@ class _Driver:
 
     def _launch(self, row: PlannedRun, status: str) -> bool:
         """Launch under the study's lock; the memory in use before it is the baseline."""
-        before, used = self.folder.run_of(row).process.get("launch_id"), self._memory(row, status)
+        before = self.folder.run_of(row).process.get("launch_id")
+        if not self.baseline and status != "running":
+            self.baseline = memory_in_use(gpus_of(row.plan, self.hardware))
         with contextlib.nullcontext() if self.show else contextlib.redirect_stdout(io.StringIO()):
             run = launch(
                 row.preset,
@@ -392,22 +393,9 @@ class _Driver:
             raise ConfigError("The data changed after the study was planned.", fix=fix)
         is_new = run.process.get("launch_id") != before
         if is_new:
-            if not self.baseline and used:
-                self.baseline = used
-                place = {"gpus": used, "machine": processes.machine(), "at": time.time()}
-                self.folder.write(self.folder.facts() | {"baseline": place})
-            facts = {"status": "running", "started_at": time.time(), "before_bytes": used}
+            facts = {"status": "running", "started_at": time.time()}
             self.folder.note(row, **facts, error=None, baseline=None)
         return is_new or status == "running"
-
-    def _memory(self, row: PlannedRun, status: str) -> dict[str, int]:
-        """Memory in use before a run; of one that works already, the baseline of who started it."""
-        if status != "running":
-            return memory_in_use(gpus_of(row.plan, self.hardware))
-        stored = self.folder.facts().get("baseline") or {}
-        if not self.baseline and stored.get("machine") == processes.machine():
-            self.baseline = dict(stored["gpus"])
-        return {}
 
     def follow(self, row: PlannedRun) -> None:
         """Watch a run to its end; an interrupt goes on to whoever called."""
@@ -424,11 +412,8 @@ class _Driver:
             return None
         check = check_baseline(gpus, self.baseline, patience_s=self.patience_s)
         if check is not None and not check.is_back:
-            who = ", ".join(check.holders) or "processes that the driver does not name"
-            self.say(
-                f"Warning: {check.excess_bytes / 2**20:,.0f} MiB more than before the study are in "
-                f"use after {row.name}, held by: {who}"
-            )
+            more = f"{check.excess_bytes / 2**20:,.0f} MiB more than before the study are in use"
+            self.say(f"Warning: {more} after {row.name}; nvidia-smi names who holds them.")
         return check
 
     def how_to_go_on(self) -> str:
