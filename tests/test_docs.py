@@ -17,7 +17,7 @@ from nbhelpers.cli.app import app
 from nbhelpers.legacy import passed_options, recipe_of
 from nbhelpers.presets.jobs import CLONES, JOBS
 from nbhelpers.presets.parameters import parse_assignments
-from tests.legacy_scripts import PARSE, script, write
+from tests.legacy_scripts import script, write
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = "docs/GUIDE.md"
@@ -89,7 +89,8 @@ def test_a_documented_command_that_writes_files_runs(
     monkeypatch.chdir(tmp_path)
     model = "graphcodebert" if "graphcodebert" in line else "codegpt"
     options = [f'parser.add_argument("--{name}")' for name in passed_options(recipe_of(model))]
-    write(tmp_path, script(parse="\n".join([*options, PARSE])))
+    parsed = "    args = parser.parse_args()\n"
+    write(tmp_path, script((parsed, "".join(f"    {each}\n" for each in options) + parsed)))
     words = shlex.split(line.replace("/shared/runs", str(tmp_path / "runs")))
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as end:

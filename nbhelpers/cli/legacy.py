@@ -99,6 +99,8 @@ def legacy_launcher(
     )
     if per_gpu_batch is None and 0 < size_gib < (recipe.measured_gib or TUNED_GIB):
         warn(_too_small(recipe, size_gib))
+    for note in launcher.notes:
+        warn(note)
     if write is None:
         typer.echo(launcher.text, nl=False)
         return

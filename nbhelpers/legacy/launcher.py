@@ -6,20 +6,19 @@ import ast
 import contextlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbhelpers.common.files import absence, is_file, kind_of
 from nbhelpers.errors import ConfigError
-from nbhelpers.legacy.faults import never_saved
+from nbhelpers.legacy.faults import intervals
 from nbhelpers.legacy.patch import patch_script
-from nbhelpers.legacy.result import ALREADY, train_command
-from nbhelpers.legacy.source import last_name, read_script
+from nbhelpers.legacy.result import ALREADY, hints_of, train_command
+from nbhelpers.legacy.source import Script, last_name, read_script
 from nbhelpers.plan import BatchPlan, split_batch, valid_choices
 
 GLOBAL_BATCH, EPOCHS, SAVE_STEPS = 64, 2, 500
-SAMPLE_PAIRS = 90_102  # the 10 % of the training pairs that the scripts draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +66,17 @@ RECIPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptFacts:
-    """A script's state: repaired or refused, its options, the interval that it sets, its faults."""
+    """What a script shows: whether it is repaired, its options, the faults that stay.
+
+    `refusal` says why patch-legacy leaves it alone, empty where it does not; `interval_line` sets
+    an interval that accumulation never meets, 0 for none.
+    """
 
     is_patched: bool
-    is_refused: bool
+    is_clones: bool
+    refusal: str
     options: frozenset[str]
-    interval_lines: tuple[int, ...]
+    interval_line: int
     faults: tuple[str, ...]
 
     def lacks(self, wanted: list[str]) -> list[str]:
@@ -84,11 +88,15 @@ class ScriptFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """A launcher as text, with the name that its users know and the split of its batch."""
+    """A launcher as text, with the name that its users know and the split of its batch.
+
+    `notes` is what its header says of the script, which the command says on stderr as well.
+    """
 
     name: str
     text: str
     plan: BatchPlan
+    notes: tuple[str, ...] = ()
 
 
 def recipe_of(model: str) -> Recipe:
@@ -107,28 +115,46 @@ def script_facts(path: Path) -> ScriptFacts | None:
     """Return what a script shows; None where it is not at hand or does not parse."""
     if not is_file(path):
         return None
-    patch = None
+    patch, refusal = None, ""
     try:
         script = read_script(path)
     except ConfigError:
         return None
-    with contextlib.suppress(ConfigError):
+    try:
         patch = patch_script(path)
-    seen = [fault for fault in patch.faults if fault.lines] if patch else []
-    options = {
+    except ConfigError as error:
+        refusal = error.message
+    return ScriptFacts(
+        is_patched=patch is not None and patch.status == ALREADY,
+        is_clones=hints_of(script).is_clones,
+        refusal=refusal,
+        options=frozenset().union(*map(_options, [script, *_beside(path, script)])),
+        interval_line=next((value.lineno for value, _ in intervals(script)), 0),
+        faults=tuple(
+            f"{each.name} (line {', '.join(map(str, each.lines))})"
+            for each in (patch.faults if patch else ())
+        ),
+    )
+
+
+def _beside(path: Path, script: Script) -> Iterator[Script]:
+    """The modules beside a script that it imports: `configs.py` may hold the parser."""
+    for node in script.nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and "." not in node.module:
+            file = path.with_name(f"{node.module}.py")
+            if is_file(file):
+                with contextlib.suppress(ConfigError):
+                    yield read_script(file)
+
+
+def _options(script: Script) -> set[str]:
+    return {
         part.value.lstrip("-").replace("-", "_")
         for call in script.calls
         if last_name(call) == "add_argument"
         for part in call.args
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
-    return ScriptFacts(
-        is_patched=patch is not None and patch.status == ALREADY,
-        is_refused=patch is None,
-        options=frozenset(options),
-        interval_lines=tuple(never_saved(script)),
-        faults=tuple(f"{each.name} (line {', '.join(map(str, each.lines))})" for each in seen),
-    )
 
 
 def split_for(recipe: Recipe, num_gpus: int, per_gpu: int | None, global_batch: int) -> BatchPlan:
@@ -196,6 +222,7 @@ def make_launcher(
             )
     plan = split_for(recipe, num_gpus, per_gpu_batch, global_batch)
     quoted = shlex.quote(str(script))
+    notes = _notes(quoted, plan, facts)
     cards = f"{num_gpus} GPU{'s' * (num_gpus > 1)}" + (f" ({gpu_name})" if gpu_name else "")
     header = [
         f"{recipe.title} on BigCloneBench with the legacy script, for {cards}:",
@@ -203,16 +230,12 @@ def make_launcher(
         "Written by nbhelpers legacy-launcher. Start it in the folder that the paths below start "
         "from.",
         "",
-        _readiness(quoted, facts),
-        "",
         "The script computes in fp32: --mixed_precision is for accelerate, which it does not use.",
-        *_saving(plan, facts),
         "",
-        "What stays wrong, whatever the launcher does:",
-        *(f"- {fault}" for fault in (facts.faults if facts else _USUAL_FAULTS)),
-        "",
-        f"Without these: {train_command(model, presets)}",
+        *notes,
     ]
+    if facts is None or facts.is_clones:
+        header += ["", f"Our own training: {train_command(model, presets)}"]
     text = _LAUNCHER.format(
         header="\n".join(f"# {line}".rstrip() for line in header),
         script=quoted,
@@ -224,7 +247,7 @@ def make_launcher(
         one_gpu=_ONE_GPU if num_gpus == 1 else "",
         command=_command(recipe, num_gpus),
     )
-    return Launcher(name=recipe.file, text=text, plan=plan)
+    return Launcher(name=recipe.file, text=text, plan=plan, notes=tuple(notes))
 
 
 _LAUNCHER = """\
@@ -305,55 +328,21 @@ def passed_options(recipe: Recipe) -> list[str]:
     return re.findall(r" --(\w+)", _command(recipe, 1).partition('"$SCRIPT"')[2])
 
 
-def batches_until_saved(plan: BatchPlan, pairs: int = SAMPLE_PAIRS) -> tuple[int, int]:
-    """Return the counter value that saves, and the highest one, where the interval is an epoch.
-
-    The scripts set the interval to the batches of an epoch and count optimizer steps; with
-    accumulation the counter may never get there.
-
-    >>> batches_until_saved(split_batch(64, 8, 2)), batches_until_saved(split_batch(64, 16, 4))
-    ((5632, 2816), (1408, 2816))
-    """
-    share = -(-pairs // plan.world_size)
-    batches = -(-share // plan.per_device_train_batch_size)
-    return batches, batches // plan.gradient_accumulation_steps * EPOCHS
-
-
-_USUAL_FAULTS = (
-    "several GPUs: test predictions are sharded and out of order, so predictions.txt is no score",
-    "several GPUs: rank 0 evaluates its own share only, through DDP, while the others wait",
-    "each evaluation draws another random 10 % of the validation pairs",
-    "the threshold on test is 0.5",
-)
-
-
-def _readiness(quoted: str, facts: ScriptFacts | None) -> str:
-    """Whether the script has the two repairs."""
-    if facts and facts.is_refused:
-        return "patch-legacy refuses this script, so several GPUs will not work with it."
-    if facts and facts.is_patched:
-        return f"{quoted} has the two repairs of patch-legacy."
-    start = "NOT PATCHED YET. Before" if facts else "Before"
-    return f"{start} the first start: nbhelpers patch-legacy {quoted} --write"
-
-
-def _saving(plan: BatchPlan, facts: ScriptFacts | None) -> list[str]:
-    """When the script saves: by the option, or by an interval that it sets itself."""
-    steps = f"--save_steps {SAVE_STEPS} counts optimizer steps"
-    if facts is not None and not facts.interval_lines:
-        return [f"{steps}; the script evaluates and saves at each."]
-    saves_at, highest = batches_until_saved(plan)
-    where = f" (line {facts.interval_lines[0]})" if facts else ""
-    setting = (
-        f"The script sets save_steps to the batches of an epoch{where}, so the option is ignored"
-    )
-    setting = setting if facts else f"{steps}, unless the script sets it to the batches of an epoch"
-    if saves_at > highest:
-        cure = "delete the line that sets it, or use more GPUs"
-        outcome = f"step {saves_at} is needed and {highest} is the last: NOTHING IS SAVED; {cure}."
-    else:
-        outcome = f"saved at step {saves_at} of {highest}."
-    return [f"{setting}.", f"Then, with {SAMPLE_PAIRS:,} pairs and {EPOCHS} epochs, {outcome}"]
+def _notes(quoted: str, plan: BatchPlan, facts: ScriptFacts | None) -> list[str]:
+    """What is to be known of the script before the launcher starts it."""
+    patch = f"nbhelpers patch-legacy {quoted} --write"
+    if facts is None:
+        return [f"{quoted} is not at hand. Before the first start: {patch}"]
+    if facts.refusal:
+        return [f"Do not start it on several GPUs. {facts.refusal}"]
+    unpatched = f"{quoted} is not patched yet. Before the first start: {patch}"
+    notes = [] if facts.is_patched else [unpatched]
+    if facts.interval_line and plan.gradient_accumulation_steps > EPOCHS:
+        notes.append(
+            f"line {facts.interval_line} sets the interval to an epoch's batches: unpatched, with "
+            f"{plan.gradient_accumulation_steps} micro-steps and {EPOCHS} epochs, nothing is saved"
+        )
+    return [*notes, *(f"What stays: {fault}" for fault in facts.faults)]
 
 
 def write_launcher(path: Path, launcher: Launcher, *, force: bool) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbhelpers.legacy.faults import Fault, Kept
+from nbhelpers.legacy.faults import Fault
 from nbhelpers.legacy.source import Script, last_name
 
 WOULD, DONE, ALREADY = "would patch", "patched", "already patched"
@@ -27,16 +27,14 @@ class Hints:
 class ScriptPatch:
     """What was found in a script and what was, or would be, done to it.
 
-    `reads_rank` and `saves` say in words what each of the two repairs found; `diff` is a unified
-    diff, empty for a script that is already patched; `faults` without lines were not seen.
+    `repairs` says in words what each edit does, with the line of the script as it was; `diff` is a
+    unified diff, empty for a script that is already patched.
     """
 
     path: Path
     target: Path
     status: str
-    reads_rank: tuple[str, ...]
-    saves: tuple[str, ...]
-    kept: tuple[Kept, ...]
+    repairs: tuple[str, ...]
     notes: tuple[str, ...]
     diff: str
     backup: Path | None
@@ -44,8 +42,7 @@ class ScriptPatch:
     hints: Hints
 
     def __repr__(self) -> str:
-        seen = sum(bool(fault.lines) for fault in self.faults)
-        return f"ScriptPatch({self.path}: {self.status}; {seen} faults remain)"
+        return f"ScriptPatch({self.path}: {self.status}; {len(self.faults)} faults remain)"
 
 
 def hints_of(script: Script) -> Hints:
@@ -97,32 +94,22 @@ def patch_text(patch: ScriptPatch, presets: Sequence[str] = ()) -> str:
     """
     note = f"; the old script is {patch.backup}" if patch.backup else ""
     note = " (nothing is written without --write)" if patch.status == WOULD else note
-    parts = [f"{patch.path}: {patch.status}{note}", "  1. LOCAL_RANK is read"]
-    parts += [f"     {each}" for each in patch.reads_rank]
-    parts += ["  2. rank 0 evaluates and saves", *(f"     {each}" for each in patch.saves)]
-    parts += [
-        f"     line {condition.line}: left as it is: {condition.reason}" for condition in patch.kept
-    ]
+    parts = [f"{patch.path}: {patch.status}{note}", *(f"  {each}" for each in patch.repairs)]
     parts += [f"  note: {note}" for note in patch.notes]
     if patch.diff:
         parts += ["", patch.diff.rstrip("\n")]
-    return "\n".join([*parts, "", *_faults(patch), "", *_instead(patch.hints, presets)])
-
-
-def _faults(patch: ScriptPatch) -> list[str]:
-    seen = [fault for fault in patch.faults if fault.lines]
-    unseen = [fault.name for fault in patch.faults if not fault.lines]
-    lines = [f"What these two repairs do not mend in {patch.path.name}:"] if seen else []
-    for fault in seen:
+    faults = [f"What the repair leaves in {patch.path.name}:"] if patch.faults else []
+    for fault in patch.faults:
         where = f"line{'s' * (len(fault.lines) > 1)} {', '.join(map(str, fault.lines))}"
-        lines += [f"  {where}: {fault.name}", f"      {fault.harm}"]
-    return [*lines, f"Not seen in this file: {'; '.join(unseen)}."] if unseen else lines
+        faults += [f"  {where}: {fault.name}", f"      {fault.harm}"]
+    instead = _instead(patch.hints, presets) if patch.hints.is_clones else []
+    return "\n".join(
+        [*parts, *(["", *faults] if faults else []), *(["", *instead] if instead else [])]
+    )
 
 
 def _instead(hints: Hints, presets: Sequence[str]) -> list[str]:
     """Our commands that replace the script, and rescue the score of what it has trained."""
-    if not hints.is_clones:
-        return ["The script does not look like clone detection: no job here replaces it."]
     unknown = "  MODEL is codegpt, graphcodebert or codebert: the script does not show which."
     return [
         "Instead of the script (every pair predicted once, in order, on any number of GPUs):",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import bisect
-import io
 import re
 import sys
-import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,17 +23,7 @@ SAVE = {"save", "saving", "dump"}
 TEST = {"test", "predict", "prediction", "predictions", "inference"}
 _NOT_AN_ACTION = {"args", "arg", "config", "input", "inputs", "path", "load", "literal", "mode"}
 _NOT_EVALUATING = {"get", "build", "make", "dataset", "loader", "dataloader", "examples"}
-_COLLECTIVES = {
-    "barrier",
-    "wait_for_everyone",
-    "all_gather",
-    "all_gather_object",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "gather_object",
-    "broadcast_object_list",
-}
-_GROUPS = {"distributed", "dist", "accelerator"}
+LOGGING = {"print", "info", "warning", "debug", "log", "error", "exit", "format"}
 
 
 def last_name(node: ast.AST) -> str:
@@ -89,11 +77,11 @@ def is_training(*nodes: ast.AST) -> bool:
     return any(last_name(call) == "backward" for call in calls(*nodes))
 
 
-def is_collective(call: ast.Call) -> bool:
-    """Whether all processes have to make a call together; `x.gather(1, i)` is a tensor's own."""
-    name = last_name(call)
-    is_method = name in ("gather", "broadcast", "reduce") and base_name(call) in _GROUPS
-    return name in _COLLECTIVES or is_method
+def is_written_open(call: ast.Call) -> bool:
+    """Whether a call opens a file to write: `open(path, "w")`."""
+    modes = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "mode")]
+    texts = [str(getattr(mode, "value", "")) for mode in modes]
+    return last_name(call) == "open" and any(text[:1] in ("w", "a", "x") for text in texts)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -128,19 +116,17 @@ class Edit:
 class Script:
     """A parsed script; `text` is without its byte order mark and keeps its line ends."""
 
-    encoding: str
     bom: bytes
     text: str
     tree: ast.Module
     starts: tuple[int, ...]
-    tokens: tuple[tokenize.TokenInfo, ...]
     nodes: tuple[ast.AST, ...] = field(repr=False)  # walked once: a walk costs as much as parsing
     calls: tuple[ast.Call, ...] = field(repr=False)
     parents: dict[ast.AST, ast.AST] = field(repr=False)
 
     def to_bytes(self, text: str) -> bytes:
-        """Return a text in this script's encoding."""
-        return self.bom + text.encode(self.encoding)
+        """Return a text as the bytes of a file."""
+        return self.bom + text.encode()
 
     def place(self, line: int, column_bytes: int) -> int:
         """Return the character at a node's line (from 1) and column (UTF-8 bytes, from 0)."""
@@ -159,33 +145,9 @@ class Script:
         start, end = self.span(node)
         return self.text[start:end]
 
-    def token_place(self, position: tuple[int, int]) -> int:
-        """Return the character at a token's line (from 1) and column (characters, from 0)."""
-        line, column = position
-        if line > len(self.starts):  # the end marker behind a last line without a newline
-            return len(self.text)
-        return min(self.starts[line - 1] + column, len(self.text))
-
     def line_start(self, place: int) -> int:
         """Return where the line of a place starts."""
         return self.starts[bisect.bisect_right(self.starts, place) - 1]
-
-    def between(self, start: int, end: int) -> Iterator[tokenize.TokenInfo]:
-        """Yield the tokens that start in a range of the text."""
-        first = bisect.bisect_left(self.tokens, start, key=lambda t: self.token_place(t.start))
-        for token in self.tokens[first:]:
-            if self.token_place(token.start) >= end:
-                return
-            yield token
-
-    def logical_end(self, place: int) -> tuple[int, int]:
-        """Return where the statement line of a place ends, without and with its line end."""
-        for token in self.between(place, len(self.text) + 1):
-            if token.type == tokenize.NEWLINE:
-                line = token.start[0]
-                after = self.starts[line] if line < len(self.starts) else len(self.text)
-                return self.token_place(token.start), after
-        return len(self.text), len(self.text)
 
     def line_end(self, place: int) -> str:
         """Return the line end that the line of a place has, else the first of the file."""
@@ -235,17 +197,15 @@ def read_script(path: Path, raw: bytes | None = None) -> Script:
     """
     raw = _read(path) if raw is None else raw
     bom = BOM if raw.startswith(BOM) else b""
-    text, encoding = _decode(path, raw[len(bom) :], bom)
+    text = _decode(path, raw[len(bom) :])
     plain = LINE_END.sub("\n", text)
-    tree, tokens = _parse(path, plain)
+    tree = _parse(path, plain)
     nodes = tuple(ast.walk(tree))
     return Script(
-        encoding=encoding,
         bom=bom,
         text=text,
         tree=tree,
         starts=(0, *(match.end() for match in LINE_END.finditer(text))),
-        tokens=tokens,
         nodes=nodes,
         calls=tuple(node for node in nodes if isinstance(node, ast.Call)),
         parents={child: node for node in nodes for child in ast.iter_child_nodes(node)},
@@ -276,58 +236,38 @@ def _read(path: Path) -> bytes:
     return raw
 
 
-def _decode(path: Path, body: bytes, bom: bytes) -> tuple[str, str]:
-    """The text and its encoding: the one that Python would use, if it gives the bytes back."""
-    lines = io.BytesIO(bom + re.sub(rb"\r\n?", b"\n", body)).readline
+def _decode(path: Path, body: bytes) -> str:
     try:
-        encoding = "utf-8" if bom else tokenize.detect_encoding(lines)[0]
-        if bom:
-            tokenize.detect_encoding(lines)  # refuses a cookie that contradicts the mark
-        text = body.decode(encoding)
-    except (SyntaxError, LookupError) as error:
-        text = f"names an encoding that Python refuses ({error})"
-        raise _refused(path, text, "mend it") from error
+        return body.decode()
     except UnicodeDecodeError as error:
         line = body.count(b"\n", 0, error.start) + 1
-        text = f"is not valid {error.encoding} in line {line}"
-        fix = "save it as UTF-8, or name its encoding in line 1: # -*- coding: latin-1 -*-"
-        raise _refused(path, text, fix) from error
-    if text.encode(encoding) != body:
-        text = f"cannot be written back byte for byte in its encoding {encoding}"
-        raise _refused(path, text, "save it as UTF-8")
-    return text, encoding
+        raise _refused(path, f"is not valid UTF-8 in line {line}", "save it as UTF-8") from error
 
 
-def _parse(path: Path, text: str) -> tuple[ast.Module, tuple[tokenize.TokenInfo, ...]]:
+def _parse(path: Path, text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes and the like are not ours to mend
-            return ast.parse(text), tuple(tokenize.generate_tokens(io.StringIO(text).readline))
+            return ast.parse(text)
     except SyntaxError as error:
         raise _unparsable(path, text, error) from error
-    except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise _refused(path, f"cannot be parsed ({type(error).__name__})", "check it") from error
 
 
 def _unparsable(path: Path, text: str, error: SyntaxError) -> ConfigError:
     """Say what a script that does not parse seems to be: Python 2, broken by sed, or damaged."""
     lines, number = text.split("\n"), error.lineno or 1
-    near = lines[max(number - 3, 0) : number]
     line = lines[number - 1] if number <= len(lines) else ""
-    if any("LOCAL_RANK" in each for each in near) and isinstance(error, IndentationError):
-        return _refused(
-            path,
-            f"line {number} does not fit the indentation around it ({error.msg}): it looks like "
-            "the two lines that `sed` inserts, which assume four spaces",
-            "delete those two lines, then run patch-legacy again",
-        )
-    is_old = any(sign in (error.msg or "") for sign in _PYTHON_2)
-    if is_old or _PYTHON_2_LINE.search(line) or "python2" in lines[0]:
-        return _refused(
-            path,
-            f"is written for Python 2 (line {number}: {error.msg})",
-            "convert it to Python 3 first, or train with: nbhelpers train clones",
-        )
+    what = f"does not parse: line {number}: {error.msg}"
     fix = f"mend line {number}; if it is right for a later Python than this one, "
     fix += f"{sys.version_info.major}.{sys.version_info.minor}, install nbhelpers there"
-    return _refused(path, f"does not parse: line {number}: {error.msg}", fix)
+    is_indentation = isinstance(error, IndentationError)
+    if is_indentation and "LOCAL_RANK" in "".join(lines[max(number - 3, 0) : number]):
+        what = f"line {number} does not fit the indentation around it: it looks like the two lines "
+        what += "that `sed` inserts, which assume four spaces"
+        fix = "delete those two lines, then run patch-legacy again"
+    elif any(sign in (error.msg or "") for sign in _PYTHON_2) or _PYTHON_2_LINE.search(line):
+        what = f"is written for Python 2 (line {number}: {error.msg})"
+        fix = "convert it to Python 3 first"
+    return _refused(path, what, fix)
