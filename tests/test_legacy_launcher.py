@@ -185,7 +185,7 @@ def test_the_header_and_stderr_say_what_is_to_be_known_of_the_script(
     write(tmp_path, SCRIPT.replace("DistributedDataParallel(model)", "model"))
     out, err = told()
     assert "Do not start it on several GPUs." in err
-    assert "no DistributedDataParallel" in err
+    assert "calls no DistributedDataParallel" in err
     write(tmp_path, HAND_WRITTEN)
     out, err = told()
     assert "train clones" not in out + err

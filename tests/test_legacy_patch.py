@@ -135,6 +135,13 @@ def test_a_default_of_the_option_is_kept_where_no_launcher_speaks(tmp_path: Path
     )
 
 
+@pytest.mark.parametrize("name", ["makedirs", "mkdir"])
+def test_a_folder_that_every_process_makes_may_be_there(tmp_path: Path, name: str) -> None:
+    made = f"    if not os.path.isdir(args.output_dir):\n        os.{name}(args.output_dir)\n"
+    path = write(tmp_path, script(("    random.seed(3)\n", f"{made}    random.seed(3)\n")))
+    assert "+        os.makedirs(args.output_dir, exist_ok=True)\n" in patch_script(path).diff
+
+
 def test_the_missing_import_stands_behind_docstring_and_future(tmp_path: Path) -> None:
     path = write(tmp_path, script(("import os\n", "import os as system\n")))
     patch_script(path, write=True)
@@ -217,7 +224,7 @@ UNREADABLE = {
         b"        args.local_rank = int(os.environ['LOCAL_RANK'])\n",
         "the two lines that `sed` inserts",
     ),
-    "return outside": (b"import os\nreturn\n", "does not compile (line 2"),
+    "return outside": (b"import os\nreturn\n", "does not parse: line 2: 'return' outside function"),
     "huge": (b"#" * (MAX_SOURCE_BYTES + 1), "is larger than 1 MiB"),
     "deep": (b"x = " + b"(" * 5000 + b")" * 5000, "pars"),
 }

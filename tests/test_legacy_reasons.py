@@ -19,6 +19,7 @@ OPTION = (
     'parser.add_argument("--local_rank", type=int, default=-1)\n'
     "args = parser.parse_args()\n"
 )
+TAB = " " * 20
 TESTED_BY_ALL = (
     "    if args.local_rank in [-1, 0]:\n        model.load",
     "    if 1:\n        model.load",
@@ -78,7 +79,7 @@ REFUSED = {
     ),
     "shares that all evaluate": (
         script(TESTED_BY_ALL),
-        "each process evaluates a share of its own (line ",
+        "each process evaluates a share of its own (line 75)",
     ),
     "a file that all write": (
         script(
@@ -116,7 +117,7 @@ REFUSED = {
     ),
     "a condition that is not read": (
         script(("if args.local_rank in [-1, 0] and global", "if odd(args.local_rank) and global")),
-        "a condition on the rank of line 48 decides over",
+        "a condition of line 48 that the ranks may find different decides",
     ),
     "a training that is handed on": (
         script(
@@ -125,7 +126,50 @@ REFUSED = {
         ),
         "its calls are not followed here",
     ),
-    "no backward": (OPTION + "if args.local_rank == 0:\n    pass\n", "no backward()"),
+    "a training loop that rank 0 leaves alone": (
+        script(
+            (
+                "                    if results",
+                "                    if step > 3: break\n" + TAB + "if results",
+            )
+        ),
+        "one rank may leave the training loop alone",
+    ),
+    "early stopping that rank 0 alone decides": (
+        script(
+            ("    global_step, best = 0, -1.0\n", "    global_step, best, stop = 0, -1.0, False\n"),
+            ("    best = results", "    stop, best = True, results"),
+            (
+                "            model.train()\n",
+                "            if stop: break\n            model.train()\n",
+            ),
+        ),
+        "one rank may leave the training loop alone",
+    ),
+    "training data that all draw whole": (
+        script(
+            ("RandomSampler(data) if args.local_rank == -1 else Distributed", "Random"),
+        ),
+        "DistributedSampler() is not seen to run on every process, for the training",
+    ),
+    "a save in another file": (
+        script(
+            ("    train(args, Pairs(args", "    save_results(args)\n    train(args, Pairs(args")
+        ),
+        "no condition keeps every process from writing the same file",
+    ),
+    "a wrapper by another name": (
+        script(
+            ("import DistributedDataParallel\n", "import DistributedDataParallel as Wrapper\n"),
+            ("model = DistributedDataParallel(", "model = Wrapper("),
+        ),
+        "DistributedDataParallel() is not seen to run on every process",
+    ),
+    "a required option": (
+        script(("default=-1)", "required=True)")),
+        "is required, and accelerate passes none",
+    ),
+    "no backward": (OPTION + "if args.local_rank == 0:\n    pass\n", "this file calls no backward"),
     "arguments in another form": (
         script(("args = parser.parse_args()\n    if", "args = [parser.parse_args()][0]\n    if")),
         "no statement parses --local_rank in a form that is known here",

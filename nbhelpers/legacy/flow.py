@@ -36,7 +36,8 @@ _COLLECTIVES = re.compile(
     "broadcast_object_list"
 )
 _METHODS = {"gather", "broadcast", "reduce", "scatter"}  # tensors have some of them too
-_WRITES = {"save", "save_pretrained", "savez", "savetxt", "to_csv", "to_json"}
+_WRITES = {"save", "save_pretrained", "savez", "savetxt", "to_csv", "to_json", "write_text"}
+_FOLDERS = {"makedirs", "mkdir"}
 _ASKING = {"hasattr", "isinstance", "getattr", "id", "type", "len", "print", "repr", "deepcopy"}
 _LEAVING = {"exit", "_exit"}
 _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -108,6 +109,7 @@ class Flow:
     reasons: list[tuple[int, str]] = field(default_factory=list)
     handed: dict[ast.expr, int] = field(default_factory=dict)  # wrapped arguments of lone calls
     to_open: dict[ast.Compare, bool] = field(default_factory=dict)
+    differing: set[tuple[ast.AST, str]] = field(default_factory=set)  # names, by their function
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     frames: dict[object, Frame] = field(default_factory=dict)
     results: dict[ast.expr, set[int]] = field(default_factory=dict)  # wrapped models, by call
@@ -120,8 +122,9 @@ class Flow:
 def follow(script: Script, judge: Judge) -> Flow:
     """Follow a script; conditions that must let rank 0 pass are opened until none is left."""
     opened: dict[ast.Compare, bool] = {}
+    differing: set[tuple[ast.AST, str]] = set()
     while True:
-        flow = Flow(script, replace(judge, opened=frozenset(opened)))
+        flow = Flow(script, replace(judge, opened=frozenset(opened)), differing={*differing})
         for node in script.nodes:
             if isinstance(node, ast.FunctionDef):
                 flow.functions.setdefault(node.name, node)
@@ -129,11 +132,12 @@ def follow(script: Script, judge: Judge) -> Flow:
         walker.block(script.tree.body, State())
         _close(flow, walker.frame)
         _follow_uncalled(walker)
-        if not flow.to_open:
+        if not flow.to_open and flow.differing == differing:
             flow.to_open = opened
             _unfollowed(flow)
             return flow
         opened |= flow.to_open
+        differing |= flow.differing
 
 
 def _follow_uncalled(walker: _Walker) -> None:
@@ -167,43 +171,41 @@ class _Walker:
         return state
 
     def statement(self, node: ast.stmt, state: State) -> State:
-        nobody = State(frozenset(), state.is_together)
         if isinstance(node, ast.If):
             return self.branch(node, state)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             self.frame.stores[node.name].append((node.lineno, state))
             return state
-        if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-            self.expressions(node, state)
-            path, self.frame.path = self.frame.path, (*self.frame.path, f"loop {node.lineno}")
-            inside = state
-            if isinstance(node, ast.While):
-                inside, _ = self.split(node.test, state)
-            self.block(node.body, inside)
-            self.frame.path = path
-            self.block(node.orelse, state)
-            return state
-        if isinstance(node, ast.With | ast.AsyncWith):
-            self.expressions(node, state)
-            return self.block(node.body, state)
-        if isinstance(node, ast.Try):
-            after = self.block([*node.body, *node.orelse], state)
-            for handler in node.handlers:
-                if handler.name:
-                    self.frame.stores[handler.name].append((handler.lineno, state))
-                after = after.with_(self.block(handler.body, state))
-            self.block(node.finalbody, state)
-            return after
         self.expressions(node, state)
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             self.assign(node, state)
         if isinstance(node, ast.Return) and node.value is not None:
             parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            places = {n for n, part in enumerate(parts) if self.is_wrapped(part)}
-            self.frame.returns |= places
+            self.frame.returns |= {n for n, part in enumerate(parts) if self.is_wrapped(part)}
         is_exit = isinstance(node, ast.Expr) and last_name(node.value) in _LEAVING
-        leaves = isinstance(node, ast.Return | ast.Raise | ast.Continue | ast.Break) or is_exit
-        return nobody if leaves else state
+        if is_exit or isinstance(node, ast.Return | ast.Raise | ast.Continue | ast.Break):
+            loops = [
+                n for n in self.flow.script.ancestors(node) if isinstance(n, ast.For | ast.While)
+            ]
+            is_lonely = state.launched and not state.is_all and not isinstance(node, ast.Raise)
+            if is_lonely and is_training(*loops):
+                self.flow.reasons.append(
+                    (node.lineno, "one rank may leave the training loop alone")
+                )
+            return State(frozenset(), state.is_together)
+        if isinstance(node, ast.With):
+            return self.block(node.body, state)
+        path = self.frame.path
+        if isinstance(node, ast.For | ast.While):
+            self.frame.path = (*path, f"loop {node.lineno}")
+        inside = self.split(node.test, state)[0] if isinstance(node, ast.While) else state
+        for handler in getattr(node, "handlers", []):
+            self.frame.stores[handler.name].append((handler.lineno, state))
+            self.block(handler.body, state)
+        for name in ("body", "orelse", "finalbody"):
+            self.block(getattr(node, name, []), inside)
+        self.frame.path = path
+        return state
 
     def branch(self, node: ast.If, state: State) -> State:
         self.expression(node.test, state)
@@ -222,6 +224,9 @@ class _Walker:
         """Who finds a condition true, and who false."""
         judge = replace(self.flow.judge, constants=self.frame.constants)
         named = {last_name(each) for each in ast.walk(test) if isinstance(each, ast.Name)}
+        if any((self.frame.function, name) in self.flow.differing for name in named):
+            self.event("unread", test, state)
+            return replace(state, is_together=False), replace(state, is_together=False)
         if not judge.asks(test) and not named & set(self.frame.constants):
             names = {last_name(each) for each in ast.walk(test)}
             if not names & {"is_initialized", "world_size", "get_world_size"}:
@@ -286,6 +291,8 @@ class _Walker:
                 self.frame.loads.append((node.id, node.lineno, state))
             else:
                 self.frame.stores[node.id].append((node.lineno, state))
+                if state.launched and not state.is_all and self.frame.state.is_all:
+                    self.flow.differing.add((self.frame.function, node.id))
         elif isinstance(node, ast.alias):
             name = node.asname or node.name.split(".")[0]
             self.frame.stores[name].append((node.lineno, state))
@@ -359,7 +366,9 @@ class _Walker:
             self.event("sampler", node, state)
         elif is_evaluation(node) and not base:
             self.event("evaluation", node, state)
-        elif name in _WRITES or is_written_open(node):
+        elif name in _FOLDERS:
+            self.event("folder", node, state)
+        elif name in _WRITES or is_written_open(node) or (is_save(node) and not base):
             self.event("write", node, state)
         if self.is_wrapped(node.func):
             self.event("forward", node, state, ast.unparse(node.func))
@@ -505,12 +514,12 @@ def _unfollowed(flow: Flow) -> None:
 
 def sampled(event: Event, script: Script) -> str:
     """Return what a sampler draws from, by the names around it: "train", "eval", or ""."""
-    statement = script.statement(event.node)
-    inner = [event.node] if isinstance(statement, ast.Return) else [statement]
-    named = {word for each in inner for node in ast.walk(each) for word in words(last_name(node))}
-    if any(word.startswith("train") for word in named):
-        return "train"
-    if named & (EVAL | TEST | {"dev", "val"}):
-        return "eval"
-    is_module = event.frame.function is script.tree
-    return "train" if not is_module and is_training(event.frame.function) else ""
+    statement, function = script.statement(event.node), event.frame.function
+    inner = event.node if isinstance(statement, ast.Return) else statement
+    named = {word for node in ast.walk(inner) for word in words(last_name(node))}
+    for each in (named, words(getattr(function, "name", ""))):
+        if any(word.startswith("train") for word in each):
+            return "train"
+        if each & (EVAL | TEST | {"dev", "val"}):
+            return "eval"
+    return "train" if function is not script.tree and is_training(function) else ""

@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import shutil
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,12 +84,11 @@ def patch_script(path: str | Path, *, write: bool = False) -> ScriptPatch:
 
 def _patched(path: Path, target: Path, *, write: bool) -> ScriptPatch:
     script = read_script(target)
-    _check(target, script.to_bytes(script.text), original=True)
     plan = _plan(script, path)
     text = apply_edits(script.text, plan.edits)
     after = script.to_bytes(text)
     if plan.edits:
-        _check(target, after, original=False)
+        _check(target, after)
     backup = _replaced(target, after) if write and plan.edits else None
     shown = _plan(read_script(target, after), path) if backup else plan
     notes = [f"{path} is a link: the file behind it is meant, {target}"] if target != path else []
@@ -131,6 +129,13 @@ def _plan(script: Script, path: Path) -> _Plan:
         text = f"{name}.module if {rank}" + f" else {name}"
         words = f"rank 0 evaluates the model inside the wrapper: `{text}`"
         plan.add(argument.lineno, words, Edit(*script.span(argument), text))
+    for event in {each.node: each for each in flow.of("folder")}.values():
+        call = event.node
+        is_safe = any(each.arg == "exist_ok" for each in call.keywords)
+        if event.state.is_all and not is_safe and script.source(call.func).startswith("os."):
+            text = f"os.makedirs({script.source(call.args[0])}, exist_ok=True)"
+            words = f"a folder that every process makes may be there: `{text}`"
+            plan.add(call.lineno, words, Edit(*script.span(call), text))
     _wait_longer(plan, flow)
     for value, steps in intervals(script):
         text = f"max(1, {script.source(value)} // {steps})"
@@ -274,19 +279,9 @@ def _opened(script: Script, judge: Judge, node: ast.Compare, is_single: bool) ->
     return Edit(start, end, f"{blank}{rank} {'in' if is_single else 'not in'} [{usual}, 0]")
 
 
-def _check(path: Path, content: bytes, *, original: bool) -> None:
-    """Compile a version of the script, and see that a repaired one needs no further repair."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(content, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        what = "it does not compile" if original else "the repaired script would not compile"
-        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        text = f"{path}: {what} ({line}). Nothing was changed."
-        fix = "mend that line" if original else "make the repair by hand"
-        raise ConfigError(text, fix=fix) from error
-    if not original and _plan(read_script(path, content), path).edits:
+def _check(path: Path, content: bytes) -> None:
+    """See that a repaired script compiles, and needs no further repair."""
+    if _plan(read_script(path, content), path).edits:
         raise ConfigError(
             f"{path}: a second run would patch the repaired script again, so its spelling is "
             "beyond this tool. Nothing was changed.",

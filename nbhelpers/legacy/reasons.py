@@ -12,7 +12,6 @@ from nbhelpers.legacy.ranks import (
     VARIABLE,
     Option,
     RankNames,
-    parse_statement,
     rank_option,
 )
 from nbhelpers.legacy.source import (
@@ -40,6 +39,7 @@ _LIBRARIES = {
     "Accelerator": "accelerate's Accelerator",
 }
 _STARTERS = {"horovod": "Horovod", "deepspeed": "DeepSpeed", "pytorch_lightning": "Lightning"}
+_ALONE = ": each process would train alone on its share, and the last one's file would stay"
 _NO_SPLIT = {"device", "set_device", "manual_seed", "manual_seed_all", "seed", "set_seed", "join"}
 
 
@@ -194,12 +194,10 @@ def _of_events(flow: Flow) -> Iterator[tuple[int, str]]:
     for event in flow.events:
         who, name, is_each = event.state.launched, event.name, event.state.is_all
         is_saving = is_save(event.node)
-        if len(who) == 2 and not is_each and event.kind != "unread":
+        if len(who) == 2 and not is_each and event.kind not in ("unread", "folder"):
             lines = f" of line {min(unread)}" if unread else ""
-            yield (
-                event.line,
-                f"a condition on the rank{lines} decides over {name}(), and is not read",
-            )
+            text = f"a condition{lines} that the ranks may find different decides {name}()"
+            yield event.line, text
         elif who and not is_each and event.kind in lonely and not is_saving:
             yield event.line, lonely[event.kind].format(name=name)
         elif is_each and event.kind == "foreign" and is_evaluation(event.node):
@@ -240,23 +238,26 @@ def _lost(flow: Flow) -> Iterator[tuple[int, str]]:
 
 
 def _missing(flow: Flow, option: Option) -> Iterator[str]:
-    """The parts of a recognised script that are not there."""
-    script = flow.script
-    called = {last_name(call) for call in script.calls}
+    """The parts of a recognised script that are not there, or not seen to run on every process."""
+    script, line = flow.script, option.call.lineno
+    named = {last_name(call) for call in script.calls}
+    named |= {each.name for each in script.nodes if isinstance(each, ast.alias) and each.asname}
     reads = [n for n in script.nodes if isinstance(n, ast.Attribute | ast.Subscript | ast.Call)]
     if not any(flow.judge.names.matches(node) for node in reads):
-        yield f"the option of line {option.call.lineno} is never read"
-    if not called & WRAPPERS and "DistributedSampler" in called:
-        yield (
-            "it samples by rank and this file has no DistributedDataParallel: each process would "
-            "train alone on its share, and the last one's file would stay"
-        )
-    elif not called & WRAPPERS:
-        yield "this file has no DistributedDataParallel"
-    for name in ("init_process_group", "DistributedSampler", "backward"):
-        if name not in called:
-            yield f"this file has no {name}" + "(): it does not train" * (name == "backward")
-    if parse_statement(script, option) is None and not any(
-        "parse" in last_name(c) for c in script.calls
-    ):
-        yield "no statement here parses arguments"
+        yield f"the option of line {line} is never read"
+    if any(k.arg == "required" and script.source(k.value) == "True" for k in option.call.keywords):
+        yield f"the option of line {line} is required, and accelerate passes none"
+    parts = {
+        "DistributedDataParallel": flow.of("wrapper"),
+        "init_process_group": (e for e in flow.of("collective") if "init" in e.name),
+        "DistributedSampler": (e for e in flow.of("sampler") if sampled(e, script) != "eval"),
+        "backward": flow.of("backward"),
+    }
+    for name, events in parts.items():
+        is_wrapper = name == "DistributedDataParallel"
+        if not named & (WRAPPERS if is_wrapper else {name}):
+            yield f"this file calls no {name}" + _ALONE * (
+                "DistributedSampler" in named and is_wrapper
+            )
+        elif not any(event.state.is_all for event in events) and not flow.reasons:
+            yield f"{name}() is not seen to run on every process, for the training"

@@ -11,7 +11,7 @@ from nbhelpers.legacy.faults import Fault
 from nbhelpers.legacy.source import Script, last_name
 
 WOULD, DONE, ALREADY = "would patch", "patched", "already patched"
-USUAL_WEIGHTS = "checkpoint-best-f1/model.bin"
+WEIGHTS = "checkpoint-best-f1/model.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,6 @@ class Hints:
 
     is_clones: bool
     model: str
-    weights: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class ScriptPatch:
 
 
 def hints_of(script: Script) -> Hints:
-    """Return what a script shows of its job: our name for its model, its file of weights.
+    """Return what a script shows of its job: our name for its model.
 
     Source: the features of the scripts of CodeXGLUE, GraphCodeBERT and ISSTA22-CodeStudy. Clone
     scripts call the pair's ids url1 and url2. GraphCodeBERT alone has a data flow, CodeGPT ends a
@@ -58,10 +57,8 @@ def hints_of(script: Script) -> Hints:
     texts = [value for value in values if isinstance(value, str)]
     is_clones = {"url1", "url2"} <= names
     is_other = any(text.startswith("<encoder") for text in texts)
-    paths = [text for text in texts if "/" in text and text.endswith(".bin") and "{" not in text]
-    paths = [text for text in paths if " " not in text and "last" not in text]
     model = _model(names) if is_clones and not is_other else ""
-    return Hints(is_clones, model, paths[0] if paths else USUAL_WEIGHTS)
+    return Hints(is_clones, model)
 
 
 def _model(names: set[str]) -> str:
@@ -115,7 +112,7 @@ def _instead(hints: Hints, presets: Sequence[str]) -> list[str]:
         "Instead of the script (every pair predicted once, in order, on any number of GPUs):",
         f"  {train_command(hints.model, presets)}",
         "To score a model that the script has already trained:",
-        f"  nbhelpers evaluate clones --checkpoint OUTPUT_DIR/{hints.weights} "
+        f"  nbhelpers evaluate clones --checkpoint OUTPUT_DIR/{WEIGHTS} "
         f"--model {hints.model or 'MODEL'} --data FOLDER",
         *([] if hints.model else [unknown]),
         *_lengths(hints.model),

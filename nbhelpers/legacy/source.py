@@ -248,7 +248,9 @@ def _parse(path: Path, text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes and the like are not ours to mend
-            return ast.parse(text)
+            tree = ast.parse(text)
+            compile(text, str(path), "exec", dont_inherit=True)
+            return tree
     except SyntaxError as error:
         raise _unparsable(path, text, error) from error
     except (ValueError, RecursionError, MemoryError) as error:
