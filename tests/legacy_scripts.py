@@ -94,7 +94,7 @@ def main():
     parser.add_argument("--evaluate_during_training", action="store_true")
     parser.add_argument("--accumulation_steps", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--size", type=int, default=11)
+    parser.add_argument("--size", type=int, default=16)
     parser.add_argument("--output_dir", default=".")
     args = parser.parse_args()
     if args.local_rank != -1:

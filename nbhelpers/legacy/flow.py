@@ -40,6 +40,7 @@ _WRITES = {"save", "save_pretrained", "savez", "savetxt", "to_csv", "to_json", "
 _FOLDERS = {"makedirs", "mkdir"}
 _ASKING = {"hasattr", "isinstance", "getattr", "id", "type", "len", "print", "repr", "deepcopy"}
 _LEAVING = {"exit", "_exit"}
+_PROCESSES = {"is_initialized", "world_size", "get_world_size"}
 _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -224,23 +225,21 @@ class _Walker:
         """Who finds a condition true, and who false."""
         judge = replace(self.flow.judge, constants=self.frame.constants)
         named = {last_name(each) for each in ast.walk(test) if isinstance(each, ast.Name)}
-        if any((self.frame.function, name) in self.flow.differing for name in named):
-            self.event("unread", test, state)
-            return replace(state, is_together=False), replace(state, is_together=False)
-        if not judge.asks(test) and not named & set(self.frame.constants):
-            names = {last_name(each) for each in ast.walk(test)}
-            if not names & {"is_initialized", "world_size", "get_world_size"}:
-                return state, state
+        differs = any((self.frame.function, name) in self.flow.differing for name in named)
+        asked = {last_name(each) for each in ast.walk(test)}
+        is_free = not judge.asks(test) and not named & set(self.frame.constants)
+        if is_free and not differs and not asked & _PROCESSES:
+            return state, state
         rows = judge.table(test)
-        if judge.is_hidden:
+        if differs or judge.is_hidden:
             self.event("unread", test, state)
-            return replace(state, is_together=False), replace(state, is_together=False)
         places = {SINGLE: 0, FIRST: 1, SECOND: 2}
-        differs = len(state.launched) == 2 and any(row[1] != row[2] for row in rows)
+        is_apart = len(state.launched) == 2 and any(row[1] != row[2] for row in rows)
+        is_together = state.is_together and not (differs or judge.is_hidden or is_apart)
         sides = []
         for value in (True, False):
             who = {rank for rank in state.who if any(row[places[rank]] is value for row in rows)}
-            sides.append(State(frozenset(who), state.is_together and not differs))
+            sides.append(State(frozenset(who) if rows else state.who, is_together))
         return sides[0], sides[1]
 
     def key(self, test: ast.expr) -> list[str]:

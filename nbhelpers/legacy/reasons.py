@@ -12,6 +12,7 @@ from nbhelpers.legacy.ranks import (
     VARIABLE,
     Option,
     RankNames,
+    assignments,
     rank_option,
 )
 from nbhelpers.legacy.source import (
@@ -39,6 +40,7 @@ _LIBRARIES = {
     "Accelerator": "accelerate's Accelerator",
 }
 _STARTERS = {"horovod": "Horovod", "deepspeed": "DeepSpeed", "pytorch_lightning": "Lightning"}
+_FROM_LAUNCHER = re.compile("environ|getenv|get_world_size|get_rank")
 _ALONE = ": each process would train alone on its share, and the last one's file would stay"
 _NO_SPLIT = {"device", "set_device", "manual_seed", "manual_seed_all", "seed", "set_seed", "join"}
 
@@ -91,9 +93,12 @@ def reasons_of(flow: Flow, option: Option | None) -> list[str]:
         *_start_of_group(script, flow.judge.names),
     ]
     missing = [(0, text) for text in _missing(flow, option)]
+    lines: dict[str, set[int]] = {}
+    for line, text in (*sorted(first), *missing, *sorted([*_of_events(flow), *_lost(flow)])):
+        lines.setdefault(text, set()).update({line} - {0} if f"line {line}" not in text else ())
     return [
-        text if not line or f"line {line}" in text else f"{text} (line {line})"
-        for line, text in (*sorted(first), *missing, *sorted([*_of_events(flow), *_lost(flow)]))
+        f"{text} (line {', '.join(map(str, sorted(where)))})" if where else text
+        for text, where in lines.items()
     ]
 
 
@@ -129,7 +134,8 @@ def _no_option(flow: Flow) -> str:
     wraps = [call.lineno for call in script.calls if last_name(call) == "DataParallel"]
     uses = f", DataParallel in line {wraps[0]}" if wraps else ""
     alone = ": the processes that a launcher starts would each train alone, on all the data"
-    is_alone = not {last_name(call) for call in script.calls} & {"init_process_group", *WRAPPERS}
+    called = {last_name(call) for call in script.calls}
+    is_alone = "backward" in called and not called & {"init_process_group", *WRAPPERS}
     return f"it has no option --local_rank{uses}{alone * is_alone}"
 
 
@@ -137,6 +143,7 @@ def _splits(flow: Flow) -> Iterator[tuple[int, str]]:
     """Where the rank is computed with: a share of the data, or of the results, per process."""
     script, names = flow.script, flow.judge.names
     for node in script.nodes:
+        is_autograd = getattr(script.scope(node), "name", "") in ("forward", "backward")
         if not names.matches(node) or isinstance(getattr(node, "ctx", None), ast.Store):
             continue
         parent = script.parents[node]
@@ -153,7 +160,7 @@ def _splits(flow: Flow) -> Iterator[tuple[int, str]]:
         is_other = any(last_name(call) in _NO_SPLIT | LOGGING for call in around)
         named = {w for n in ast.walk(script.statement(node)) for w in words(last_name(n))}
         is_other |= bool(named & {"device", "devices", "gpu", "gpus", "seed", "port"})
-        if (is_product or is_slice or is_turn or is_item) and not is_other:
+        if (is_product or is_slice or is_turn or is_item) and not (is_other or is_autograd):
             text = "the data is split by rank inside the script"
             yield node.lineno, text  # type: ignore[attr-defined]
 
@@ -169,15 +176,17 @@ def _apex(script: Script) -> Iterator[tuple[int, str]]:
 
 def _start_of_group(script: Script, names: RankNames) -> Iterator[tuple[int, str]]:
     """A process group that does not start from what a launcher sets."""
+    values = [(last_name(target), script.source(value)) for _, target, value in assignments(script)]
     for call in (each for each in script.calls if last_name(each) == "init_process_group"):
         for each in call.keywords:
             source = script.source(each.value)
-            is_known = "environ" in source or "getenv" in source or "get_world_size" in source
+            texts = [source, *(text for name, text in values if name == last_name(each.value))]
+            is_known = any(_FROM_LAUNCHER.search(text) for text in texts)
             is_known |= each.arg == "rank" and names.occurs(each.value)
             if each.arg in ("rank", "world_size") and not is_known:
                 text = f"the process group takes its {each.arg} from {source}, which nothing passes"
                 yield call.lineno, text
-            if each.arg == "init_method" and "env://" not in source:
+            if each.arg == "init_method" and not any("env://" in text for text in texts):
                 yield call.lineno, f"the processes meet at an address of the script's own, {source}"
 
 
