@@ -135,6 +135,15 @@ def test_a_default_of_the_option_is_kept_where_no_launcher_speaks(tmp_path: Path
     )
 
 
+def test_a_function_that_only_saves_is_handed_the_wrapper(tmp_path: Path) -> None:
+    text = HAND_WRITTEN.replace(
+        "parser = argparse",
+        "def store(model):\n    torch.save(model.module.state_dict(), 'm.pt')\nparser = argparse",
+    ).replace('torch.save(model.state_dict(), "best.pt")', "store(model)")
+    assert "+        if test(model.module if" in patch_script(write(tmp_path, text)).diff
+    assert "store(model.module" not in patch_script(write(tmp_path, text)).diff
+
+
 @pytest.mark.parametrize("name", ["makedirs", "mkdir"])
 def test_a_folder_that_every_process_makes_may_be_there(tmp_path: Path, name: str) -> None:
     made = f"    if not os.path.isdir(args.output_dir):\n        os.{name}(args.output_dir)\n"

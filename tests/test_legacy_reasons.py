@@ -11,7 +11,7 @@ from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError
 from nbhelpers.legacy import patch_script, reasons
 from nbhelpers.presets.loading import list_presets
-from tests.legacy_scripts import SCRIPT, script, write
+from tests.legacy_scripts import HAND_WRITTEN, SCRIPT, script, write
 
 OPTION = (
     "import argparse, os, torch, torch.distributed as dist\n"
@@ -164,6 +164,14 @@ REFUSED = {
             ("model = DistributedDataParallel(", "model = Wrapper("),
         ),
         "DistributedDataParallel() is not seen to run on every process",
+    ),
+    "a wrapped model that a function takes from the module": (
+        HAND_WRITTEN.replace("test(model, ", "test(").replace("test(model, valid", "test(valid"),
+        "rank 0 passes through DistributedDataParallel alone, by model()",
+    ),
+    "a function that needs the wrapper and passes through it": (
+        HAND_WRITTEN.replace("    model.eval()\n", "    model.module.eval()\n"),
+        "model.module is asked of the model that rank 0 evaluates",
     ),
     "a required option": (
         script(("default=-1)", "required=True)")),

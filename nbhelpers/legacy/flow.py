@@ -75,7 +75,9 @@ class Frame:
     state: State
     constants: Mapping[str, Any] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)  # names of the model inside the wrapper
+    inner: set[str] = field(default_factory=set)  # names of the model that was taken out of it
     is_in_training: bool = False
+    names: frozenset[str] = frozenset()  # its own, which hide those of the module
     path: tuple[str, ...] = ()
     stores: dict[str, list[tuple[int, State]]] = field(default_factory=lambda: defaultdict(list))
     loads: list[tuple[str, int, State]] = field(default_factory=list)
@@ -114,6 +116,7 @@ class Flow:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     frames: dict[object, Frame] = field(default_factory=dict)
     results: dict[ast.expr, set[int]] = field(default_factory=dict)  # wrapped models, by call
+    shared: set[str] = field(default_factory=set)  # wrapped models that every function sees
 
     def of(self, kind: str) -> Iterator[Event]:
         """Yield the events of a kind."""
@@ -292,6 +295,11 @@ class _Walker:
                 self.frame.stores[node.id].append((node.lineno, state))
                 if state.launched and not state.is_all and self.frame.state.is_all:
                     self.flow.differing.add((self.frame.function, node.id))
+        elif isinstance(node, ast.Attribute) and last_name(node.value) in self.frame.inner:
+            guards = (n for n in self.flow.script.ancestors(node) if isinstance(n, ast.IfExp))
+            if node.attr == "module" and not any(guards):
+                text = f"{ast.unparse(node)} is asked of the model that rank 0 evaluates"
+                self.flow.reasons.append((node.lineno, text))
         elif isinstance(node, ast.alias):
             name = node.asname or node.name.split(".")[0]
             self.frame.stores[name].append((node.lineno, state))
@@ -317,7 +325,9 @@ class _Walker:
             is_unwrapping = any(last_name(part) == "module" for part in parts)
             return not is_unwrapping and any(map(self.is_wrapped, parts))
         if isinstance(node, ast.Name | ast.Attribute):
-            return ast.unparse(node) in self.frame.wrapped
+            text = ast.unparse(node)
+            is_shared = text in self.flow.shared and text not in self.frame.names
+            return text in self.frame.wrapped or is_shared
         if isinstance(node, ast.Call):
             if last_name(node) in WRAPPERS:
                 return True
@@ -340,6 +350,8 @@ class _Walker:
                 is_single = not state.launched
                 if number in places or (value is not None and self.is_wrapped(value)):
                     self.frame.wrapped.add(name)
+                    if "." in name or self.frame.function is self.flow.script.tree:
+                        self.flow.shared.add(name)
                 elif value is not None and name in self.frame.wrapped and not is_single:
                     self.frame.wrapped.discard(name)
 
@@ -404,24 +416,20 @@ class _Walker:
             if name not in stored
         }
         wrapped = {name for name, value in given.items() if self.is_wrapped(value)}
-        if wrapped and state.launched and not state.is_all:
-            for name in wrapped:
+        inner = {name for name, each in given.items() if last_name(each) in self.frame.inner}
+        if state.launched and not state.is_all:
+            for name in {each for each in wrapped if self.is_called(function, each)}:
                 self.flow.handed[given[name]] = node.lineno
+                wrapped, inner = wrapped - {name}, inner | {name}
             if is_training(function):
-                self.flow.reasons.append(
-                    (node.lineno, f"{function.name}() trains, and not every process calls it")
-                )
-            wrapped = set()
-        is_in_training = self.frame.is_in_training or is_training(self.frame.function)
+                text = f"{function.name}() trains, and not every process calls it"
+                self.flow.reasons.append((node.lineno, text))
         is_module = self.frame.function is self.flow.script.tree
-        frame = Frame(function, state, constants, wrapped, is_in_training and not is_module)
-        key = (
-            function,
-            state,
-            tuple(sorted(constants.items(), key=repr)),
-            frozenset(wrapped),
-            frame.is_in_training,
-        )
+        trains = self.frame.is_in_training or is_training(self.frame.function)
+        frame = Frame(function, state, constants, wrapped, inner, trains and not is_module)
+        frame.names = frozenset({*parameters(function), *stored})
+        known = frozenset(wrapped), frozenset(inner), frozenset(constants.items())
+        key = (function, state, known, frame.is_in_training)
         if is_evaluation(node) or last_name(node) in TEST:
             self.event("evaluation", node, state)
         if key not in self.flow.frames:
@@ -429,6 +437,23 @@ class _Walker:
             _Walker(self.flow, frame).block(function.body, state)
             _close(self.flow, frame)
         self.flow.results[node] = self.flow.frames[key].returns
+
+    def is_called(self, function: ast.FunctionDef, name: str, depth: int = 5) -> bool:
+        """Whether a function passes through the model that it is handed under a name."""
+        for call in calls(function):
+            if isinstance(call.func, ast.Name) and call.func.id == name:
+                return True
+            target = self.target(call)
+            given = self.arguments(call, target) if target and depth else {}
+            if any(
+                last_name(value) == name and self.is_called(target, each, depth - 1)
+                for each, value in given.items()
+            ):
+                return True
+            is_known = target or is_save(call) or last_name(call) in _ASKING | LOGGING
+            if not is_known and any(last_name(each) == name for each in call.args):
+                return True
+        return False
 
     def arguments(self, node: ast.Call, function: ast.FunctionDef) -> dict[str, ast.expr]:
         """A call's arguments by the names of the function's parameters."""
