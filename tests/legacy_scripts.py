@@ -35,7 +35,7 @@ class Pairs(Dataset):
 def train(args, data, model):
     sampler = RandomSampler(data) if args.local_rank == -1 else DistributedSampler(data)  # epoch
     batches = DataLoader(data, sampler=sampler, batch_size=2)
-    args.max_steps = args.epochs * len(batches)  # schedule
+    args.max_steps = args.epochs * len(batches)
     args.save_steps = len(batches)
     optimizer = AdamW(model.parameters(), lr=0.01)
     scheduler = get_linear_schedule_with_warmup(optimizer, 0, num_training_steps=args.max_steps)

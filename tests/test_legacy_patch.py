@@ -96,11 +96,6 @@ PARSINGS = {
         "        args.local_rank = int(os.environ['LOCAL_RANK'])\n",
         "args.local_rank = int(os.environ['LOCAL_RANK'])\n    if args.local_rank != -1:\n",
     ),
-    "read too late": (
-        "args = parser.parse_args()\n    print(args.local_rank)\n"
-        "    args.local_rank = int(os.environ['LOCAL_RANK'])\n",
-        'parse_args()\n    if args.local_rank == -1 and "LOCAL_RANK" in os.environ:\n',
-    ),
     "only asked": (
         "args = parser.parse_args()\n    print('LOCAL_RANK' in os.environ)\n",
         'parse_args()\n    if args.local_rank == -1 and "LOCAL_RANK" in os.environ:\n',
@@ -225,7 +220,7 @@ UNREADABLE = {
     "empty": (b"\xef\xbb\xbf \n\n", "is empty"),
     "binary": (b"\x7fELF\0\0", "holds zero bytes"),
     "not UTF-8": (b"import os\nname = '\xe9'\n", "is not valid UTF-8 in line 2"),
-    "Python 2": (b"import os\nprint 'rank', args.local_rank\n", "is written for Python 2 (line 2"),
+    "Python 2": (b"import os\nprint 'rank'\n", "line 2: Missing parentheses in call to 'print'"),
     "a syntax error": (b"import os\nif x\n    y\n", "does not parse: line 2"),
     "broken by sed": (
         b"args = parser.parse_args()\n"

@@ -268,7 +268,6 @@ def test_each_such_name_is_gone_from_the_transformers_that_is_here() -> None:
 MARKS = {
     "sampled": "each evaluation draws other pairs",
     "half": "the threshold on test is 0.5",
-    "schedule": "the learning rate's schedule counts batches",
     "group": "the last partial group of micro-steps makes no step",
     "clip": "gradients are clipped before they are complete",
     "epoch": "no set_epoch",
@@ -298,10 +297,6 @@ MENDED = {
     "a seed": ("sampled", ('if name != "test":', 'random.seed(1)\n        if name != "test":')),
     "the training data": ("sampled", ('if name != "test":', 'if name == "train":')),
     "another 0.5": ("half", ("threshold=0.5)", "dropout=0.5)")),
-    "a divided schedule": (
-        "schedule",
-        ("* len(batches)  #", "* len(batches) // args.accumulation_steps  #"),
-    ),
     "a last group": (
         "group",
         ("steps == 0:  # group", "steps == 0 or step + 1 == len(batches):  # group"),
@@ -384,7 +379,7 @@ def test_all_files_are_treated_and_the_worst_code_wins(
     assert _run(monkeypatch, *arguments) == 2
     told = capsys.readouterr()
     assert told.out.count(": patched; the old script is ") == 2
-    assert "is written for Python 2" in told.err
+    assert "Missing parentheses" in told.err
     assert "missing.py: does not exist" in told.err
     assert _run(monkeypatch, "patch-legacy", good, other, "--write") == 0
     assert capsys.readouterr().out.count(": already patched") == 2

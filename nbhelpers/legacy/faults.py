@@ -44,11 +44,6 @@ def find_faults(flow: Flow) -> list[Fault]:
             tuple(_fixed_threshold(script)),
         ),
         Fault(
-            "the learning rate's schedule counts batches",
-            "with accumulation it makes fewer steps than it was told, and never reaches its end",
-            tuple(_schedule_in_batches(script)),
-        ),
-        Fault(
             "the last partial group of micro-steps makes no step",
             "its gradients leak into the next epoch",
             tuple(_last_group(script)),
@@ -144,26 +139,6 @@ def intervals(script: Script) -> Iterator[tuple[ast.expr, str]]:
             is_set = isinstance(node, ast.Assign) and last_name(node.targets[0]) in met
             if is_set and isinstance(node.value, ast.Call) and last_name(node.value) == "len":
                 yield node.value, script.source(tests[0][1])
-
-
-def _schedule_in_batches(script: Script) -> Iterator[int]:
-    """What gives a scheduler its steps in batches, where it steps with the optimizer."""
-    for function in _functions(script):
-        steps = [c for test, _ in accumulation_tests(function) for c in calls(test)]
-        if not any(last_name(c) == "step" and "sched" in base_name(c) for c in steps):
-            continue
-        told = {
-            last_name(each.value)
-            for call in calls(function)
-            for each in call.keywords
-            if each.arg in ("num_training_steps", "t_total")
-        }
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and last_name(node.targets[0]) in told:
-                named = {word for each in ast.walk(node.value) for word in words(last_name(each))}
-                has_length = any(last_name(call) == "len" for call in calls(node.value))
-                if has_length and not named & _ACCUMULATION:
-                    yield node.lineno
 
 
 def _last_group(script: Script) -> Iterator[int]:

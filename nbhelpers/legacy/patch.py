@@ -183,11 +183,10 @@ def _rank_in_sight(flow: Flow, argument: ast.expr, single: object) -> str:
 def _read_rank(plan: _Plan, option: Option, path: Path) -> None:
     """Read LOCAL_RANK behind the statement that parses the option, unless the script does."""
     script = plan.script
-    names = rank_names(script, option.attribute)
-    if line := reading_line(script, names, option):
+    parsed = parse_statement(script, option)
+    if parsed and (line := reading_line(script, parsed[0], option)):
         plan.repairs.append(f"line {line}: {VARIABLE} is read already")
         return
-    parsed = parse_statement(script, option)
     start, end = script.span(parsed[0]) if parsed else (0, 0)
     rest = re.match(r"[ \t]*(?:#[^\r\n]*)?(?:(\r\n|\r|\n)|$)", script.text[end:])
     indent = _indent(script, start)

@@ -317,42 +317,19 @@ def parse_statement(script: Script, option: Option) -> tuple[ast.stmt, str] | No
     return (parent, script.source(target)) if known else None
 
 
-def reading_line(script: Script, names: RankNames, option: Option) -> int:
-    """Return the line where the script itself gives the rank the launcher's value; 0 for none.
+def reading_line(script: Script, statement: ast.stmt, option: Option) -> int:
+    """Return the line that gives the rank the launcher's value already; 0 for none.
 
-    A line that comes after the rank was asked in the same function does not count.
+    That is the option's own default, or the statement behind the one that parses.
     """
-    fed = {
-        last_name(target)
-        for _, target, value in assignments(script)
-        if isinstance(target, ast.Name) and _reads(value, set())
-    }
-    default = next((k.value for k in option.call.keywords if k.arg == "default"), None)
-    if default is not None and _reads(default, fed):
-        return option.call.lineno
-    for node, target, value in assignments(script):
-        if last_name(target) == option.attribute and _reads(value, fed):
-            around = {node, *script.ancestors(node)}
-            asked = [
-                each.lineno
-                for each in script.nodes
-                if isinstance(each, ast.Attribute | ast.Subscript | ast.Call)
-                and names.matches(each)
-                and script.scope(each) is script.scope(node)
-                and script.statement(each) not in around
-            ]
-            if min(asked, default=node.lineno) >= node.lineno:
-                return node.lineno
+    holder = script.parents[statement]
+    body = next(b for _, b in ast.iter_fields(holder) if isinstance(b, list) and statement in b)
+    behind = body[body.index(statement) + 1 :][:1]
+    default = [each.value for each in option.call.keywords if each.arg == "default"]
+    for node in (*default, *behind):
+        text = script.source(node)
+        if VARIABLE in text and (
+            node in default or re.search(rf"{option.attribute}\s*=[^=]", text)
+        ):
+            return node.lineno
     return 0
-
-
-def _reads(value: ast.expr, fed: set[str]) -> bool:
-    """Whether a value comes from the launcher; asking whether the variable is set is no value."""
-    if isinstance(value, ast.Compare):
-        return False
-    return any(
-        getattr(node, "value", None) == VARIABLE
-        or (isinstance(node, ast.Name) and node.id in fed)
-        or (isinstance(node, ast.Call) and last_name(node) in _RANK_CALLS)
-        for node in ast.walk(value)
-    )

@@ -95,12 +95,6 @@ MAX_SOURCE_BYTES = 2**20  # ten times the largest script that was seen
 BOM = b"\xef\xbb\xbf"
 LINE_END = re.compile(r"\r\n|\r|\n")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_PYTHON_2 = (
-    "Missing parentheses in call to",
-    "multiple exception types must be parenthesized",
-    "leading zeros in decimal integer",
-)
-_PYTHON_2_LINE = re.compile(r"^\s*(print\s+[^(\s]|exec\s+[^(\s]|raise\s+\w+\s*,)|<>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +252,8 @@ def _parse(path: Path, text: str) -> ast.Module:
 
 
 def _unparsable(path: Path, text: str, error: SyntaxError) -> ConfigError:
-    """Say what a script that does not parse seems to be: Python 2, broken by sed, or damaged."""
+    """Say why a script does not parse: broken by the seeds' `sed`, or as Python says it."""
     lines, number = text.split("\n"), error.lineno or 1
-    line = lines[number - 1] if number <= len(lines) else ""
     what = f"does not parse: line {number}: {error.msg}"
     fix = f"mend line {number}; if it is right for a later Python than this one, "
     fix += f"{sys.version_info.major}.{sys.version_info.minor}, install nbhelpers there"
@@ -269,7 +262,4 @@ def _unparsable(path: Path, text: str, error: SyntaxError) -> ConfigError:
         what = f"line {number} does not fit the indentation around it: it looks like the two lines "
         what += "that `sed` inserts, which assume four spaces"
         fix = "delete those two lines, then run patch-legacy again"
-    elif any(sign in (error.msg or "") for sign in _PYTHON_2) or _PYTHON_2_LINE.search(line):
-        what = f"is written for Python 2 (line {number}: {error.msg})"
-        fix = "convert it to Python 3 first"
     return _refused(path, what, fix)
