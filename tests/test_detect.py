@@ -250,9 +250,10 @@ def test_a_sheet_names_the_bytes_the_model_and_what_would_change_the_call(
 def test_what_cannot_be_scored_is_an_error_with_its_reason(
     detector: Detector, tmp_path: Path
 ) -> None:
-    (tmp_path / "book.ipynb").write_text('{"cells": []}')
-    with pytest.raises(DataError, match="notebook"):
-        detector.score_code(tmp_path / "book.ipynb")
+    for text, words in (('{"cells": []}', "no cell of code"), ("[1]", "no notebook that can be")):
+        (tmp_path / "book.ipynb").write_text(text)
+        with pytest.raises(DataError, match=words):
+            detector.score_code(tmp_path / "book.ipynb")
     (tmp_path / "x.py").write_bytes(b"\x7fELF\0\0")
     with pytest.raises(DataError, match="binary"):
         detector.score_code(tmp_path / "x.py")

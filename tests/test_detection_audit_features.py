@@ -9,7 +9,8 @@ import time
 import pytest
 
 from nbhelpers.data.audit_rules import aucs, template_facts
-from nbhelpers.data.audit_text import rows_of, statements, units
+from nbhelpers.data.audit_text import statements, units
+from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.layout_features import FEATURES, UNKNOWN_SHARE, layout_features
 
 ODD = ["", "\n", "\r\r\n", "\0", "\ufeff", "\ud800x", "=" * 50, "'''", "/*" * 40, "\t \t", "é" * 9]
@@ -81,6 +82,10 @@ def test_what_fills_a_template_does_not_show_and_the_rest_does() -> None:
     assert statements("int f() { return 1; }", "java") != statements("int f() { f(); }", "java")
 
 
+def code_rows(rows: list[dict[str, str]]) -> list[CodeRow]:
+    return [CodeRow(id="", **row) for row in rows]
+
+
 def test_several_answers_to_one_task_are_no_templates() -> None:
     draw = random.Random(0)
     kinds = ("x = {}", "if x:", "print({})", "f(x, {})", "for x in y:", "return {}", "y[{}] = x")
@@ -91,6 +96,6 @@ def test_several_answers_to_one_task_are_no_templates() -> None:
         for at, text in enumerate(tasks)
         for _ in range(40)
     ]
-    assert template_facts(rows_of(rows))["shapes_of_half"] >= 25
+    assert template_facts(code_rows(rows))["shapes_of_half"] >= 25
     few = [row | {"task": str(at % 700)} for at, row in enumerate(rows) if int(row["task"]) < 5]
-    assert template_facts(rows_of(few))["is_collapsed"]
+    assert template_facts(code_rows(few))["is_collapsed"]

@@ -46,7 +46,7 @@ def test_a_folder_that_is_not_clear_is_told(tmp_path: Path, names: list[str], de
 def test_forms_that_differ_between_splits_are_told(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", lines(ROWS))
     write(tmp_path / "test.jsonl", lines([{"prompt": "a", "completion": "b"}]))
-    assert "instruction in train.jsonl, completion in test.jsonl" in told(tmp_path)
+    assert "instruction at train.jsonl:1, completion at test.jsonl:1" in told(tmp_path)
 
 
 @pytest.mark.parametrize(

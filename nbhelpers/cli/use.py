@@ -63,7 +63,8 @@ def audit(
 def audit_text(result: Any) -> str:
     """Return an audit as a shell shows it: the verdict with its sentences, and the main tables."""
     lines = [repr(result)]
-    for title, sentences in (("Reasons", result.reasons), ("Warnings", result.warnings)):
+    parts = {"Read": result.read, "Reasons": result.reasons, "Warnings": result.warnings}
+    for title, sentences in parts.items():
         if sentences:
             lines += [f"{title}:", *map(_item, sentences)]
     facts = result.facts

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.data.audit_rules import (
@@ -30,11 +31,12 @@ from nbhelpers.data.audit_rules import (
     twin_facts,
     without_tags,
 )
-from nbhelpers.data.audit_text import CLASSES, rows_of
+from nbhelpers.data.audit_text import CLASSES
 from nbhelpers.data.audit_verdict import HOPELESS, judge
 from nbhelpers.data.canonical import FORMS, canonical
-from nbhelpers.data.detection_rows import CodeRow
-from nbhelpers.data.detection_sources import read_source
+from nbhelpers.data.detection_rows import CodeReader, CodeRow
+from nbhelpers.data.detection_sources import RawRows, raw_rows, read_source, why_missing
+from nbhelpers.data.files import Record
 from nbhelpers.data.findings import Findings
 from nbhelpers.errors import ConfigError, DataError
 
@@ -318,6 +320,20 @@ class Audit:
         return self.verdict == HOPELESS
 
     @property
+    def read(self) -> list[str]:
+        """The columns, folders and label words that were met, and what was not read."""
+        read = self.facts.get("read", {})
+        columns = [
+            what if what == name else f"{what} from {name}"
+            for what, name in read.get("columns", {}).items()
+        ]
+        lines = [f"Columns: {', '.join(columns)}."] if columns else []
+        for title in ("folders", "labels"):
+            words = [f"{word} = {meaning}" for word, meaning in read.get(title, {}).items()]
+            lines += [f"{title.capitalize()}: {', '.join(words)}."] if words else []
+        return lines + list(read.get("told", ()))
+
+    @property
     def tables(self) -> dict[str, pd.DataFrame]:
         """The measured facts as tables by name; those without rows are left out."""
 
@@ -396,9 +412,10 @@ def audit(
     if canonical not in FORMS:
         raise ConfigError(f"canonical is {canonical!r}.", fix=f"take one of: {', '.join(FORMS)}")
     dataset = _given(data, revision)
-    known = [] if known_humans is None else [row.code for row in _given(known_humans, None).rows]
+    known = [] if known_humans is None else _codes(known_humans)
     facts = {"source": dataset.source, "revision": dataset.revision, "licence": dataset.licence}
     facts |= {"left_out": dataset.left_out, "notes": list(dataset.notes)}
+    facts["read"] = dict(dataset.read)
     facts |= collect(dataset.rows, form=canonical, known=known)
     verdict, reasons, warnings = judge(facts)
     facts["seconds"] = round(time.perf_counter() - start, 2)
@@ -411,40 +428,65 @@ def audit(
     )
 
 
+def _codes(known: Any) -> list[str]:
+    return [row.code for row in _given(known, None, "known_humans").rows]
+
+
 class _Given(NamedTuple):
+    """Rows to look at, and what was met while they were read."""
+
     rows: list[CodeRow]
     source: str
     revision: str | None = None
     licence: str = ""
     left_out: str = ""
     notes: tuple[str, ...] = ()
+    read: Mapping[str, Any] = MappingProxyType({})
 
 
-def _given(data: Any, revision: str | None) -> _Given:
+def _given(data: Any, revision: str | None, what: str = "data") -> _Given:
     if isinstance(data, str | Path):
-        return _read(str(data), revision)
+        findings = Findings("drop", str(data))
+        return _of(read_source(str(data), revision, findings, what=what), findings)
     if hasattr(data, "splits") and hasattr(data, "rows"):
         return _loaded(data)
     if isinstance(data, Sequence) or (isinstance(data, Iterable) and not isinstance(data, Mapping)):
-        rows = rows_of(data)
-        return _Given(rows, f"{len(rows):,} rows")
+        return _listed(list(data))
     raise DataError(
-        f"data is {type(data).__name__}.",
+        f"{what} is {type(data).__name__}.",
         fix="give a file, a folder, a hub id, a sequence of rows, or loaded detection data.",
     )
 
 
-def _read(source: str, revision: str | None) -> _Given:
-    findings = Findings("drop", source)
-    raw = read_source(source, revision, findings)
-    notes = tuple(findings.rest())
+def _listed(items: list[Any]) -> _Given:
+    """Rows in memory: `CodeRow` as they are, others as the records of a file are read."""
+    findings = Findings("drop", f"{len(items):,} rows")
+    if all(isinstance(item, CodeRow) for item in items):
+        return _Given(items, findings.source)
+    reader = CodeReader(findings)
+    reader.read(Record("rows", number, item) for number, item in enumerate(items, 1))
+    reader.finish("rows")
+    return _of(raw_rows(reader, findings.source), findings)
+
+
+def _of(raw: RawRows, findings: Findings) -> _Given:
+    findings.stop_if_needed()
+    read = {"told": [text for text in findings.warnings() if text != findings.left_out()]}
+    if not any(row.label for row in raw.rows):
+        read["no_label"] = why_missing(raw, "label")
     return _Given(
-        rows_of(raw.rows), raw.source, raw.revision, raw.licence, findings.left_out(), notes
+        rows=raw.rows,
+        source=raw.source,
+        revision=raw.revision,
+        licence=raw.licence,
+        left_out=findings.left_out(),
+        notes=tuple(findings.rest()),
+        read=findings.facts | read,
     )
 
 
 def _loaded(data: Any) -> _Given:
     split = {int(at): name for name, rows in data.splits.items() for at in rows}
-    rows = [row._replace(split=split.get(at, "")) for at, row in enumerate(rows_of(data.rows))]
-    left_out = str((data.problems or {}).get("left_out", ""))
-    return _Given(rows, data.source, data.revision, data.licence, left_out)
+    rows = [row._replace(split=split.get(at, "")) for at, row in enumerate(data.rows)]
+    left_out, read = (data.problems or {}).get("left_out", ""), (data.problems or {}).get("facts")
+    return _Given(rows, data.source, data.revision, data.licence, str(left_out), read=read or {})

@@ -1,74 +1,15 @@
-"""Rows of an audit, and what of a program is compared: words, places, masked statements."""
+"""What an audit compares of a program: its words, its fixed places, and its masked statements."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 from nbhelpers.common.code_words import code_words
-from nbhelpers.data.detection_rows import CodeRow
-from nbhelpers.data.languages import LABELS, label_of, language_of, plain, split_word, task_id
-from nbhelpers.errors import DataError
-
-# ------------------------------------------------------------------------------------------------
-# The rows of an audit: programs with what is told of them, nothing left out and nothing mended.
-
 
 CLASSES = ("human", "ai")
 CHARACTERS_READ = 100_000  # of one program, where its text is compared; its layout is read whole
-
-
-def rows_of(data: Iterable[Any]) -> list[CodeRow]:
-    """Return rows from mappings or from objects with these fields (a `CodeRow`).
-
-    Raises:
-        DataError: An item is neither, has no `code`, or its label is not known; its number is told.
-    """
-    return [_row(item, number) for number, item in enumerate(data, start=1)]
-
-
-def _row(item: Any, number: int) -> CodeRow:
-    fields = item if isinstance(item, Mapping) else _fields(item, number)
-    code = fields.get("code")
-    if not isinstance(code, str):
-        raise DataError(
-            f"row {number} has no text in `code`.", fix="give each row its program as `code`."
-        )
-    texts = {
-        name: plain(fields.get(name)) for name in CodeRow._fields if name not in ("code", "label")
-    }
-    texts["id"] = texts["place"] or f"row {number}"
-    texts["place"] = texts["place"] or f"row {number}"
-    texts["task_as_written"] = texts["task_as_written"] or texts["task"]
-    texts["task"] = task_id(texts["task"])
-    texts["language"] = language_of(texts["language"])
-    texts["split"] = split_word(texts["split"]) or texts["split"]
-    return CodeRow(code=code, label=_label(fields.get("label"), texts["place"]), **texts)
-
-
-def _fields(item: Any, number: int) -> Mapping[str, Any]:
-    if hasattr(item, "_asdict"):
-        return item._asdict()
-    raise DataError(
-        f"row {number} is {type(item).__name__}.",
-        fix="give rows as mappings with the keys code, label, language, task, source …",
-    )
-
-
-def _label(value: Any, place: str) -> str | None:
-    label = label_of(value)
-    if label is None and plain(value):
-        words = "; ".join(f"{', '.join(words)}: {name}" for name, words in LABELS.items())
-        raise DataError(f"{place}: the label {value!r} is not known.", fix=f"write {words}.")
-    return label
-
-
-# ------------------------------------------------------------------------------------------------
-# What an audit compares of a program: its words, its fixed places, and its masked statements.
-
-
 PREFIX_TOKENS = 8
 LINES_SHOWN = 80  # characters of a line that are kept to name it
 ANY_NUMBER = "\ue000"  # stands for digits: a private character, which no program holds by chance

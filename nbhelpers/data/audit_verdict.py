@@ -56,7 +56,9 @@ def _classes(facts: Facts) -> Iterator[Finding]:
         yield Finding("no rows", "There are no rows.", True)
         return
     if not n["human"] and not n["ai"]:
-        yield Finding("no labels", f"None of the {facts['n_rows']:,} rows has a label.", True)
+        rows = f"{facts['n_rows']:,} row{'s' * (facts['n_rows'] > 1)} that can be used"
+        text = f"No label in the {rows}: {facts['read'].get('no_label', 'none is given')}."
+        yield Finding("no labels", f"{text} {facts['left_out']}".rstrip(), True)
         return
     for label, other in (CLASSES, CLASSES[::-1]):
         repeats = n[label] - distinct[label]

@@ -15,16 +15,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbhelpers.data.files import Fault, Files, Record, find_files, read_records, split_of, usable
+from nbhelpers.data.files import (
+    Fault,
+    Files,
+    Record,
+    find_files,
+    is_nothing,
+    listed,
+    named,
+    read_records,
+    split_of,
+    usable,
+)
 from nbhelpers.data.findings import Findings, Policy
 from nbhelpers.data.instruction_rows import (
     HUMANEVAL_QUESTION,
     called_name,
     mbpp_question,
-    named,
+    optional_text,
     plain_text,
 )
 from nbhelpers.data.instructions import MBPP_RANGES, mbpp_split
+from nbhelpers.data.languages import whole
 from nbhelpers.data.templates import AS_WRITTEN, render_question
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.answers import extract_code, parses
@@ -65,6 +77,7 @@ def load_tasks(
     template: str = AS_WRITTEN,
     tokenizer: Any = None,
     on_bad_rows: Policy = "stop",
+    warn: Callable[[str], None] = lambda text: None,
 ) -> list[CodingTask]:
     """The problems of HumanEval (all 164) or of MBPP's test part, in their own order.
 
@@ -81,6 +94,7 @@ def load_tasks(
             question.
         tokenizer: For the template `chat` only.
         on_bad_rows: MBPP: `stop` raises with the whole report, `drop` leaves out the bad rows.
+        warn: Is told of rows that were left out.
 
     Raises:
         ConfigError: No such task, or the package with HumanEval's problems is not installed.
@@ -97,7 +111,10 @@ def load_tasks(
     if name == "sample":
         tasks = _sample(ask)
     else:
-        tasks = _humaneval(ask) if name == "humaneval" else _mbpp(mbpp_data, ask, on_bad_rows)
+        findings = Findings(on_bad_rows, mbpp_data)
+        tasks = _humaneval(ask) if name == "humaneval" else _mbpp(mbpp_data, ask, findings)
+        if left_out := findings.left_out():
+            warn(f"Of the problems of {name}: {left_out}")
     if limit is None or limit >= len(tasks):
         return tasks
     return [tasks[i * len(tasks) // limit] for i in range(limit)]
@@ -164,8 +181,7 @@ def _humaneval_task(row: Mapping[str, Any], ask: Ask) -> CodingTask:
     )
 
 
-def _mbpp(source: str, ask: Ask, on_bad_rows: Policy) -> list[CodingTask]:
-    findings = Findings(on_bad_rows, source)
+def _mbpp(source: str, ask: Ask, findings: Findings) -> list[CodingTask]:
     files = find_files(source, None, findings, what="mbpp_data")
     tasks: dict[int, CodingTask] = {}
     names = _test_files(files)
@@ -211,29 +227,31 @@ def _mbpp_task(record: Record, *, ask: Ask) -> tuple[int, int, CodingTask]:
     """
     values = record.values
     question = "text" if "text" in values else "prompt"
-    missing = [n for n in (question, "code", "task_id", "test_list") if values.get(n) is None]
+    missing = [n for n in (question, "code", "task_id", "test_list") if is_nothing(values.get(n))]
     if missing:
         detail = f"no {', '.join(missing)}; the columns are {named(values)}"
         raise Fault("null_value", detail)
     text, code = plain_text(values[question], question), plain_text(values["code"], "code")
-    setup = plain_text(values.get("test_setup_code") or "", "test_setup_code")
-    tests, imports = values["test_list"], values.get("test_imports") or []
+    setup = optional_text(values, "test_setup_code")
+    imports = values.get("test_imports")
+    tests, imports = listed(values["test_list"]), [] if is_nothing(imports) else listed(imports)
     if not _are_texts(tests) or not tests or not _are_texts(imports):
         raise Fault("not_text", "test_list and test_imports are lists of texts")
-    if type(values["task_id"]) is not int:
+    number = whole(values["task_id"])
+    if not number.isdecimal():
         raise Fault("not_text", f"task_id is {values['task_id']!r}, not a whole number")
     name = called_name(tests[0], code)
     if not name:
         raise Fault("no_call", f"its first test calls no function: {tests[0][:60]}")
     task = CodingTask(
-        id=f"MBPP/{values['task_id']}",
+        id=f"MBPP/{number}",
         prompt=ask(mbpp_question(text, code, tests), ""),
         entry_point=name,
         tests="\n".join(_plain_lines(test) for test in tests) + "\n",
         setup="\n".join([*imports, setup]).strip("\n"),
         reference=code,
     )
-    return record.line, values["task_id"], task
+    return record.line, int(number), task
 
 
 def _are_texts(value: Any) -> bool:

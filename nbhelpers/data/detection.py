@@ -48,7 +48,8 @@ class DetectionData:
 
     `splits` has "train", "valid", "test" and, where something is held out, "held_out"; a row may be
     in none. `fingerprint` covers the rows as read, before anything is left out or drawn; it does
-    not depend on ids, order or file layout. `problems` and `overlap` are JSON.
+    not depend on ids, order or file layout. `problems` and `overlap` are JSON, `warnings` sentences
+    on what is left out or not read.
     """
 
     rows: tuple[CodeRow, ...]
@@ -61,6 +62,7 @@ class DetectionData:
     canonical: str
     problems: dict[str, Any]
     overlap: dict[str, Any]
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The `data` part of `result.json`."""
@@ -113,6 +115,7 @@ def read_rows(
     on_bad_rows: Policy = "stop",
     findings: Findings | None = None,
     label_is_task: bool = False,
+    what: str = "data",
 ) -> list[CodeRow]:
     """Read all usable rows of a source, repeats included, without splits.
 
@@ -123,13 +126,14 @@ def read_rows(
         findings: Collects what is found; its policy is used in place of `on_bad_rows`.
         label_is_task: A column `label` names the task where no other does, unless all its values
             are labels.
+        what: Name of the parameter, for errors.
 
     Raises:
         DataError: Nothing is there, it cannot be read, or rows are bad and the policy is `stop`.
     """
     check_choice(on_bad_rows, 1.0)
     own = findings if findings is not None else Findings(on_bad_rows, str(source))
-    return read_source(source, revision, own, label_is_task=label_is_task).rows
+    return read_source(source, revision, own, label_is_task=label_is_task, what=what).rows
 
 
 def hold_outs(data: DetectionData | Sequence[CodeRow]) -> list[str]:
@@ -208,6 +212,7 @@ def load_detection_data(
         note=raw.note,
         canonical=canonical,
         problems=findings.to_dict() | counts | {"split": how},
+        warnings=findings.warnings(),
         overlap=overlap,
     )
 

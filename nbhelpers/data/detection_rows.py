@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections import Counter
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from nbhelpers.data.files import Fault, Record, shorten, usable
+from nbhelpers.data.files import Fault, Record, RowReader, check_text, named, shorten, tell_unread
 from nbhelpers.data.findings import Findings
 from nbhelpers.data.languages import (
     AI,
@@ -20,6 +20,7 @@ from nbhelpers.data.languages import (
     plain,
     split_word,
     task_id,
+    whole,
 )
 
 # A longer one is a table of data or a bundle, no program that a person wrote; its near-duplicates
@@ -87,112 +88,104 @@ def check_code(code: Any) -> None:
         raise Fault("long_code", detail)
     if not code.strip().strip("\ufeff"):
         raise Fault("empty_code", "white space only" if code else "empty")
-    if "\0" in code:
-        raise Fault("bad_text", f"the code holds a NUL at character {code.index(chr(0)) + 1}")
-    try:
-        code.encode()
-    except UnicodeEncodeError as error:
-        detail = f"the code holds a lone surrogate at character {error.start + 1}"
-        raise Fault("bad_text", detail) from None
+    check_text(code, "the code")
 
 
-class RowReader:
-    """Turns records into rows; what cannot be used is a finding.
+class CodeReader(RowReader[CodeRow, dict[str, str]]):
+    """Turns records, and code files, into rows of code.
 
     Args:
         findings: Get what is found.
         known: What is known of the data set.
         label_is_task: A column `label` names the task where no other does.
+
+    Attributes:
+        words: How often each word stands for a label, and which (None: no known one).
+        name: What the name of the file that is read tells.
     """
+
+    unknown = "missing_column"
 
     def __init__(
         self, findings: Findings, known: Known | None = None, *, label_is_task: bool = False
     ) -> None:
-        self.findings, self.known = findings, known or Known()
+        super().__init__(findings)
+        self.known = known or Known()
         self.label_is_task = label_is_task
-        self.rows: list[CodeRow] = []
-        self.columns: tuple[str, ...] = ()  # of the first record
+        self.name = FileName()
+        self.words: Counter[tuple[str, str | None]] = Counter()
         self._ids: set[str] = set()
         self._noted: set[tuple[str, str]] = set()
-        self._columns_of: dict[tuple[str, ...], dict[str, str]] = {}
 
-    def read(self, records: Iterable[Record], name: FileName) -> None:
-        """Take the records of one file; one whose first record has no code is not read on."""
-        records = iter(records)
-        first = next(records, None)
-        if first is None:
-            return
-        if isinstance(first.values, dict) and "code" not in self._columns(first):
-            detail = self._lack_of_code(first)
-            self.findings.add("missing_column", first.file, first.line, detail)
-            return
-        records = chain([first], records)
-        for row in usable(records, lambda record: self._row(record, name), self.findings):
-            self.keep(row)
-
-    def _lack_of_code(self, record: Record) -> str:
-        names = ", ".join(map(str, list(record.values)[:12])) or "none"
-        return f"no column code (or {', '.join(COLUMNS['code'][1:])}); the columns are {names}"
-
-    def _columns(self, record: Record) -> dict[str, str]:
-        keys = tuple(map(str, record.values))
-        self.columns = self.columns or keys
-        if keys in self._columns_of:
-            return self._columns_of[keys]
-        names = {key.strip().lower(): key for key in reversed(keys)}
+    def choose(self, names: tuple[str, ...], record: Record) -> dict[str, str] | str:
+        """What each column is called that a row has; without code there is no row."""
+        column_of = {name.strip().lower(): name for name in reversed(names)}
         columns = {}
         for what, words in COLUMNS.items():
             own = self.known.columns.get(what, "")
             words = () if own is None else (own,) if own else words
-            column = next((names[word] for word in words if word in names), None)
+            column = next((column_of[word] for word in words if word in column_of), None)
             if column is not None:
                 columns[what] = column
         if self.label_is_task and "label" in columns and "task" not in columns:
             columns["task"] = columns.pop("label")
-        self._columns_of[keys] = columns
+        if "code" not in columns:
+            return f"no column code (or {', '.join(COLUMNS['code'][1:])})"
         odd = [f"{column} as {what}" for what, column in columns.items() if column != what]
         if odd:
             self.findings.add("columns_read", record.file, record.line, ", ".join(odd))
         return columns
 
-    def _row(self, record: Record, name: FileName) -> CodeRow:
-        columns = self._columns(record)
-        if "code" not in columns:
-            raise Fault("null_value", self._lack_of_code(record))
+    def names(self, columns: dict[str, str]) -> Collection[str]:
+        """All that hold something a row has."""
+        return set(columns.values())
+
+    def lack(self, record: Record, why: str, *, is_alone: bool) -> str:
+        """The names that code goes by, and the columns that are there."""
+        return f"{why}; the columns are {named(record.values)}"
+
+    def make(self, record: Record, columns: dict[str, str]) -> CodeRow:
+        """The row of a record; what it does not tell, the file or the data set may."""
         code = record.values[columns["code"]]
         check_code(code)
         cell = {what: plain(record.values[column]) for what, column in columns.items()}
+        cell |= {what: whole(cell[what]) for what in ("label", "author", "id") if what in cell}
         label, task = label_of(cell.get("label")), cell.get("task")
-        if cell.get("label") and label is None:
-            detail = f"{shorten(cell['label'])} in the column {columns['label']}"
-            raise Fault("unknown_label", detail)
+        if word := cell.get("label"):
+            self.words[word, label] += 1
+            if label is None:
+                raise Fault("unknown_label", f"{shorten(word)} in the column {columns['label']}")
+        elif self.name.label:
+            self.words[record.file, self.name.label] += 1
         place = f"{record.file}:{record.line}"
         split = split_word(word := cell.get("split", ""))
         if word and not split:
             self._note_once("unknown_split", record.file, word, record.line)
-        return CodeRow(
-            id=self._id(cell.get("id", ""), place),
-            code=code,
-            language=language_of(cell.get("language")) or self.known.language,
-            label=label or name.label or self.known.label,
-            task=task_id(self.known.task_prefix + task) if task else "",
-            author=cell.get("author", ""),
-            generator=cell.get("generator", ""),
-            source=cell.get("source") or self.known.source or name.source,
-            licence=cell.get("licence", ""),
-            date=cell.get("date", ""),
-            place=place,
-            task_as_written=task or "",
-            split=split or name.split,
+        return self.complete(
+            CodeRow(
+                id=self._id(cell.get("id", ""), place),
+                code=code,
+                language=language_of(cell.get("language")) or self.known.language,
+                label=label or self.name.label or self.known.label,
+                task=task_id(self.known.task_prefix + task) if task else "",
+                author=cell.get("author", ""),
+                generator=cell.get("generator", ""),
+                source=cell.get("source") or self.known.source or self.name.source,
+                licence=cell.get("licence", ""),
+                date=cell.get("date", ""),
+                place=place,
+                task_as_written=task or "",
+                split=split or self.name.split,
+            )
         )
 
-    def keep(self, row: CodeRow) -> None:
-        """Take a row that is already made; a generator that goes without saying is filled in."""
+    def complete(self, row: CodeRow) -> CodeRow:
+        """The row with the generator that goes without saying; an unknown language is noted."""
         if not row.generator and row.label is not None:
             row = row._replace(generator=HUMAN if row.label == HUMAN else self.known.generator)
         if row.language and not is_known_language(row.language):
             self._note_once("unknown_language", row.place.rpartition(":")[0], row.language)
-        self.rows.append(row)
+        return row
 
     def _id(self, id_: str, place: str) -> str:
         """The row's own id where it is the first with it, else its place."""
@@ -205,6 +198,25 @@ class RowReader:
         if (kind, word) not in self._noted:
             self._noted.add((kind, word))
             self.findings.add(kind, file, line, shorten(word))
+
+    def finish(self, source: str) -> None:
+        """Name the columns that nobody read; what was read as what is a fact of the data."""
+        tell_unread(self.unread, source, self.findings)
+        read: dict[str, str] = {}
+        for columns in self.columns.values():
+            read |= {} if isinstance(columns, str) else columns
+        if read:
+            self.findings.facts["columns"] = read
+        if self.words:
+            self.findings.facts["labels"] = meanings(self.words)
+
+
+def meanings(words: Counter[tuple[str, str | None]]) -> dict[str, str]:
+    """What each of the most frequent words for a label stands for, and how often it was met."""
+    return {
+        shorten(word, 40).strip("'"): f"{label or 'no label'} ({n:,})"
+        for (word, label), n in words.most_common(12)
+    }
 
 
 def labels_read() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath, PurePosixPath
@@ -12,11 +13,12 @@ from typing import NamedTuple
 from nbhelpers.common.files import expanded, kind_of
 from nbhelpers.data.detection_rows import (
     MAX_CODE_CHARACTERS,
+    CodeReader,
     CodeRow,
     FileName,
     Known,
-    RowReader,
     check_code,
+    meanings,
 )
 from nbhelpers.data.files import (
     ENDINGS,
@@ -32,6 +34,7 @@ from nbhelpers.data.files import (
     find_files,
     head_fault,
     is_data,
+    named,
     read_records,
     split_of,
 )
@@ -68,22 +71,71 @@ LEFT_OUT = ("__pycache__", "node_modules", "venv", "site-packages")
 PAGES = (".php",)  # whose files may begin as a web page does
 
 
+NOTEBOOK = ".ipynb"
+NOTEBOOK_BYTES = 40_000_000  # with the pictures that it shows
+PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")  # above a cell of Python
+
+
 class Decoded(NamedTuple):
-    """A text and the encoding that it was read in, or the kind and detail of what is wrong."""
+    """A text and the encoding that it was read in, or the kind and detail of what is wrong.
+
+    `language` is that of a notebook, which says it.
+    """
 
     text: str = ""
     encoding: str = ""
     fault: tuple[str, str] | None = None
+    language: str = ""
 
 
 def decode(data: bytes, ending: str = "") -> Decoded:
     r"""The text of a code file: by its byte order mark, else UTF-8, else Windows-1252 or Latin-1.
+
+    Of a notebook the code of its cells (`notebook_code`).
 
     >>> decode("é".encode("utf-16")).text, decode(b"caf\xe9 = 1").encoding
     ('é', 'cp1252')
     >>> decode(b"\x7fELF\x02\x01\x01\0\0\0\0").fault[0]
     'binary_file'
     """
+    decoded = _decode(data, ending)
+    if ending != NOTEBOOK or decoded.fault:
+        return decoded
+    try:
+        code, language = notebook_code(decoded.text)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return Decoded(fault=("unreadable_code", "it is no notebook that can be read"))
+    return decoded._replace(text=code, language=language)
+
+
+def notebook_code(text: str) -> tuple[str, str]:
+    r"""The code cells of a Jupyter notebook below each other, and their language.
+
+    What is meant for Jupyter is left out: lines that begin with `%` or `!`, cells of `%%bash` and
+    the like.
+
+    >>> cells = [{"cell_type": "code", "source": ["%time\n", "x = 1"]}, {"cell_type": "markdown"}]
+    >>> notebook_code(json.dumps({"cells": cells, "metadata": {}}))
+    ('x = 1\n', 'python')
+    """
+    book = json.loads(text)
+    about = book.get("metadata") or {}
+    sheets = [book] if "cells" in book else book["worksheets"]  # so until 2015
+    cells = [cell for sheet in sheets for cell in sheet["cells"] if cell["cell_type"] == "code"]
+    sources = ["".join(cell.get("source", cell.get("input", ""))) for cell in cells]
+    programs = []
+    for source in sources:
+        lines = source.splitlines()
+        if lines and lines[0].startswith("%%") and not lines[0].startswith(PYTHON_MAGICS):
+            continue
+        program = "\n".join(line for line in lines if not line.startswith(("%", "!")))
+        programs += [program.strip("\n")] if program.strip() else []
+    names = [(about.get(key) or {}) for key in ("language_info", "kernelspec")]
+    language = names[0].get("name") or names[1].get("language") or "python"
+    return "\n\n".join(programs) + "\n" * bool(programs), language_of(language)
+
+
+def _decode(data: bytes, ending: str) -> Decoded:
     for mark, encoding in MARKS:
         if data.startswith(mark):
             try:
@@ -142,7 +194,7 @@ def _is_code(path: PurePath, depth: int | None) -> bool:
     return is_plain or language_of_ending(path.suffix) is not None
 
 
-def read_code_folder(folder: Path, reader: RowReader) -> None:
+def read_code_folder(folder: Path, reader: CodeReader) -> None:
     """All code files of a folder; the rest is counted."""
     code, depth = _code_in(files := _files(folder))
     other = [path.as_posix() for path in files if path not in set(code)]
@@ -151,7 +203,11 @@ def read_code_folder(folder: Path, reader: RowReader) -> None:
         reader.findings.add("ignored_file", other[0], None, detail, n=len(other))
     rows = list(_rows(folder, code, depth, reader.findings))
     for row, task in zip(rows, _tasks(rows, depth), strict=True):
-        reader.keep(row._replace(task=task))
+        reader.rows.append(reader.complete(row._replace(task=task)))
+    at = depth or 0
+    words = [(p.parts[at], _folder_label(p, depth)) for p in code if len(p.parts) > at + 1]
+    if words:
+        reader.findings.facts["folders"] = meanings(Counter(words))
 
 
 def _code_in(files: list[PurePath]) -> tuple[list[PurePath], int | None]:
@@ -163,10 +219,10 @@ def _code_in(files: list[PurePath]) -> tuple[list[PurePath], int | None]:
     return [path for path in files if _is_code(path, depth)], depth
 
 
-def read_code_file(path: Path, reader: RowReader) -> None:
+def read_code_file(path: Path, reader: CodeReader) -> None:
     """One file, whatever its ending."""
     for row in _rows(path.parent, [PurePath(path.name)], None, reader.findings):
-        reader.keep(row)
+        reader.rows.append(reader.complete(row))
 
 
 def _rows(
@@ -185,7 +241,9 @@ def _rows(
         yield CodeRow(
             id=name,
             code=decoded.text,
-            language=language_of_ending(file.suffix) or _language_in(file.parts[:-1]),
+            language=decoded.language
+            or language_of_ending(file.suffix)
+            or _language_in(file.parts[:-1]),
             label=_folder_label(file, depth),
             place=name,
             split=next(filter(None, map(split_word, file.parts[:-1])), ""),
@@ -195,7 +253,7 @@ def _rows(
 def _read(path: Path) -> Decoded:
     try:
         size = path.stat().st_size
-        if size > 4 * MAX_CODE_CHARACTERS:
+        if size > (NOTEBOOK_BYTES if path.suffix.lower() == NOTEBOOK else 4 * MAX_CODE_CHARACTERS):
             detail = f"{size / 1e6:.1f} MB; at most {MAX_CODE_CHARACTERS:,} characters are read"
             raise Fault("long_code", detail)
         decoded = decode(path.read_bytes(), path.suffix.lower())
@@ -272,9 +330,14 @@ class RawRows(NamedTuple):
 
 
 def read_source(
-    source: str, revision: str | None, findings: Findings, *, label_is_task: bool = False
+    source: str,
+    revision: str | None,
+    findings: Findings,
+    *,
+    label_is_task: bool = False,
+    what: str = "data",
 ) -> RawRows:
-    """All usable rows of a source.
+    """All usable rows of a source; errors call it `what`.
 
     Raises:
         DataError: Nothing is there, a file cannot be read, or rows are bad and the policy is
@@ -285,7 +348,7 @@ def read_source(
     elif (path := _code_path(source)) is not None:
         raw = _read_code(path, source, revision, findings)
     else:
-        files = find_files(source, revision, findings)
+        files = find_files(source, revision, findings, what=what)
         raw = _read_files(files, findings, label_is_task)
     findings.stop_if_needed()
     if not raw.rows:
@@ -321,21 +384,23 @@ def _has_code(path: Path) -> bool:
 
 
 def _read_code(path: Path, source: str, revision: str | None, findings: Findings) -> RawRows:
-    reader = RowReader(findings)
+    reader = CodeReader(findings)
     if revision is not None:
         findings.add("ignored_revision", source, None, f"revision {revision!r}")
     if kind_of(path) == "file":
         read_code_file(path, reader)
     else:
         read_code_folder(path, reader)
-    return RawRows(reader.rows, source, None, LOCAL_LICENCE)
+    return raw_rows(reader, source)
 
 
 def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRows:
     known = KNOWN.get(files.source.lower()) if files.revision else None
-    reader = RowReader(findings, known, label_is_task=label_is_task)
+    reader = CodeReader(findings, known, label_is_task=label_is_task)
     for name, facts in _names(files.names).items():
-        reader.read(read_records(files.folder / name, name, findings), facts)
+        reader.name = facts
+        reader.read(read_records(files.folder / name, name, findings))
+    reader.finish(files.source)
     if label_is_task and all(label_of(row.task) for row in reader.rows):  # labels after all
         reader.rows = [r._replace(label=label_of(r.task), task="") for r in reader.rows]
     licence = files.licence
@@ -343,7 +408,7 @@ def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRow
         licences = Counter(row.licence or "not stated" for row in reader.rows).most_common()
         licence = "; ".join(f"{text} ({n:,} rows)" for text, n in licences[:6])
         licence += f"; and {len(licences) - 6} more" if licences[6:] else ""
-    return RawRows(reader.rows, files.source, files.revision, licence, reader.columns)
+    return raw_rows(reader, files.source, files.revision, licence)
 
 
 def _names(names: list[str]) -> dict[str, FileName]:
@@ -371,31 +436,40 @@ def _read_sample(name: str, findings: Findings) -> RawRows:
     from nbhelpers.data.samples import styles
 
     records = styles.load_style_rows()
-    reader = RowReader(findings)
+    reader = CodeReader(findings)
     file = f"samples/{name}"
-    reader.read((Record(file, line, row) for line, row in enumerate(records, 1)), FileName())
+    reader.read(Record(file, line, row) for line, row in enumerate(records, 1))
+    reader.finish(file)
     findings.read(file, len(records))
-    return RawRows(
-        reader.rows,
-        name,
-        None,
-        SMOKE_LICENCE,
-        reader.columns,
-        styles.SAMPLE_NOTE,
-    )
+    return raw_rows(reader, name, None, SMOKE_LICENCE, styles.SAMPLE_NOTE)
+
+
+def raw_rows(
+    reader: CodeReader,
+    source: str,
+    revision: str | None = None,
+    licence: str = LOCAL_LICENCE,
+    note: str = "",
+) -> RawRows:
+    """What a reader has read, with the columns that it met first."""
+    columns = next(iter(reader.columns), ())
+    return RawRows(reader.rows, source, revision, licence, columns, note)
 
 
 def missing(raw: RawRows, what: str, fix: str) -> DataError:
     """The error for rows that all lack something: where it was looked for, and what to do."""
-    first = raw.rows[0].place
+    cause = f"{raw.rows[0].place}: {why_missing(raw, what)}"
+    return DataError(f"The rows of {raw.source} have no {what}: {cause}.", fix=fix)
+
+
+def why_missing(raw: RawRows, what: str) -> str:
+    """Where the label or the task of rows was looked for."""
     column = next((c for c in raw.columns if c.strip().lower() in COLUMNS[what]), None)
     if column is not None:
-        cause = f"the column {column} is empty in every row"
-    elif raw.columns:
+        return f"the column {column} is empty in every row"
+    if raw.columns:
         names = ", ".join(COLUMNS[what])
-        cause = f"no column is called {names}; the columns are {', '.join(raw.columns[:12])}"
-    elif what == "label":
-        cause = "code files have one where they lie in two folders, human and ai"
-    else:
-        cause = "code files have one where each task is a folder"
-    return DataError(f"The rows of {raw.source} have no {what}: {first}: {cause}.", fix=fix)
+        return f"no column is called {names}; the columns are {named(raw.columns)}"
+    if what == "label":
+        return "code files have one where they lie in two folders, human and ai"
+    return "code files have one where each task is a folder"

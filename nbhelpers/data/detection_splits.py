@@ -296,13 +296,14 @@ def relations(rows: Sequence[CodeRow], near: NearRows) -> Relations:
     """
     people = {row.author.casefold() for row in rows if row.label != "ai"}
     return Relations(
-        task=_numbers(row.task for row in rows),
-        author=_numbers(a if (a := row.author.casefold()) in people else "" for row in rows),
+        task=numbers_of(row.task for row in rows),
+        author=numbers_of(a if (a := row.author.casefold()) in people else "" for row in rows),
         code=near.stars(),
     )
 
 
-def _numbers(words: Iterable[str]) -> Numbers:
+def numbers_of(words: Iterable[str]) -> Numbers:
+    """The same number for equal words, -1 for an empty one."""
     known: dict[str, int] = {}
     return np.array([known.setdefault(w, len(known)) if w else -1 for w in words], dtype=np.int64)
 

@@ -6,20 +6,22 @@ a folder of them, or a data set on the hub.
 
 from __future__ import annotations
 
+import ast
 import csv
 import gzip
 import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path, PurePath, PurePosixPath
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from nbhelpers.common.files import expanded, is_folder, kind_of
-from nbhelpers.data.findings import Findings
+from nbhelpers.data.findings import EXAMPLES_SHOWN, Findings
 from nbhelpers.data.hub import Files, fetch, is_repo_id
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.presets.checks import DATASET_PREFIX
@@ -45,6 +47,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 T = TypeVar("T")
+Columns = TypeVar("Columns")
 
 
 class Record(NamedTuple):
@@ -77,10 +80,137 @@ def usable(
             findings.add(fault.kind, record.file, record.line, fault.detail)
 
 
+class RowReader(Generic[T, Columns]):
+    """Turns the records of files into rows; what cannot be used is a finding.
+
+    A job says which of a record's columns it reads (`choose`) and makes its row of them (`make`).
+    A file of which no record has these columns cannot be read; where others have them, a record
+    without is one bad row.
+
+    Attributes:
+        rows: Those that can be used, so far.
+        columns: Names of each set of columns, and which are read or why none are.
+        unread: Columns that nobody reads, and in how many rows they hold something.
+    """
+
+    unknown = "unknown_columns"  # the finding for a file whose columns are not known
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+        self.rows: list[T] = []
+        self.columns: dict[tuple[str, ...], Columns | str] = {}
+        self.unread: Counter[str] = Counter()
+        self._unread_of: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def choose(self, names: tuple[str, ...], record: Record) -> Columns | str:
+        """The columns that are read of these, or why none are; `record` is the first with them."""
+        raise NotImplementedError
+
+    def names(self, columns: Columns) -> Collection[str]:
+        """The names of the columns that are read."""
+        raise NotImplementedError
+
+    def make(self, record: Record, columns: Columns) -> T:
+        """The row of a record; what is wrong with it is a `Fault`."""
+        raise NotImplementedError
+
+    def lack(self, record: Record, why: str, *, is_alone: bool) -> str:
+        """What to say of a record whose columns are not known; `is_alone` where others' are."""
+        raise NotImplementedError
+
+    def read(self, records: Iterable[Record]) -> None:
+        """Take the records of one file."""
+        unknown: list[tuple[Record, str]] = []
+        counts: Counter[bool] = Counter()  # of the records, by whether their columns are known
+
+        def make(record: Record) -> T | None:
+            names = tuple(map(str, record.values))
+            columns = self._columns_of(names, record)
+            is_known = not isinstance(columns, str)
+            counts[is_known] += 1
+            if not is_known:
+                if len(unknown) < EXAMPLES_SHOWN:
+                    unknown.append((record, columns))
+                return None
+            for name in self._unread_of[names]:
+                self.unread[name] += not is_nothing(record.values.get(name))
+            return self.make(record, columns)
+
+        made = list(usable(records, make, self.findings))
+        self.rows += [row for row in made if row is not None]
+        kind = "null_value" if counts[True] else self.unknown
+        for record, why in unknown if counts[True] else unknown[:1]:
+            detail = self.lack(record, why, is_alone=bool(counts[True]))
+            self.findings.add(kind, record.file, record.line, detail)
+        if counts[True] and counts[False] > len(unknown):
+            rest = counts[False] - len(unknown)
+            self.findings.add("null_value", unknown[0][0].file, None, "as these", n=rest)
+
+    def _columns_of(self, names: tuple[str, ...], record: Record) -> Columns | str:
+        if names not in self.columns:
+            columns = self.columns[names] = self.choose(names, record)
+            read = () if isinstance(columns, str) else self.names(columns)
+            self._unread_of[names] = tuple(name for name in names if name not in read)
+        return self.columns[names]
+
+
+def tell_unread(unread: Mapping[str, int], source: str, findings: Findings) -> None:
+    """Name the columns that nobody reads, with the number of rows in which they hold something."""
+    counts = {name: n for name, n in unread.items() if n}
+    if counts:
+        detail = ", ".join(f"{column_name(name)} in {n:,} rows" for name, n in counts.items())
+        findings.add("unread_columns", source, None, detail, n=len(counts))
+
+
+def column_name(name: object) -> str:
+    """A column's name as a sentence shows it: quoted where it is no plain word."""
+    return str(name) if str(name).isidentifier() else shorten(name, 40)
+
+
+def named(columns: Iterable[object], limit: int = 12) -> str:
+    """Names of columns, not too many of them."""
+    names = [column_name(name) for name in columns]
+    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "") or "none"
+
+
+def is_nothing(value: object) -> bool:
+    """Whether a cell is empty: null, no text, or the NaN that stands there for a missing value.
+
+    >>> [is_nothing(value) for value in (None, "", float("nan"), 0, " ")]
+    [True, True, True, False, False]
+    """
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def listed(value: object) -> list[Any] | None:
+    """The list in a cell, also one written out in a text as JSON or as Python shows it.
+
+    >>> listed([1]), listed('["a"]'), listed("['a']"), listed("a")
+    ([1], ['a'], ['a'], None)
+    """
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        for parse in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                value = parse(value.strip())
+                break
+    return value if isinstance(value, list) else None
+
+
 def shorten(value: object, limit: int = 60) -> str:
     """`repr` of a value, cut to a length that a report can show."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 2]}…{text[0]}"
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse a text that no file of text can hold; what is wrong is a `Fault`."""
+    if "\0" in text:
+        raise Fault("bad_text", f"{what} holds a NUL at character {text.index(chr(0)) + 1}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        detail = f"{what} holds a lone surrogate at character {error.start + 1}"
+        raise Fault("bad_text", detail) from None
 
 
 def check_choice(on_bad_rows: object, train_fraction: object = 1.0) -> None:
@@ -124,6 +254,7 @@ def find_files(
     endings: tuple[str, ...] = ENDINGS,
     choose: Callable[[list[str]], list[str]] | None = None,
     lack: str = f"no files of rows ({', '.join((*JSON_ENDINGS, '.parquet', '.csv'))})",
+    needed: str = "train.jsonl",
 ) -> Files:
     """The files that a source names: one file, those of a folder, or those on the hub.
 
@@ -135,6 +266,7 @@ def find_files(
         endings: Of the files.
         choose: Which of a data set's files to fetch from the hub; none: those of one format.
         lack: What the hub's data set has not where nothing is chosen.
+        needed: What a folder without such files needs.
 
     Raises:
         DataError: Nothing of the kind is there or can be reached.
@@ -145,7 +277,7 @@ def find_files(
     if not source.startswith(DATASET_PREFIX) and (kind := kind_of(path)):
         if revision is not None:
             findings.add("ignored_revision", source, None, f"revision {revision!r}")
-        return _local_files(path, kind, source, endings)
+        return _local_files(path, kind, source, endings, needed)
     owner, name, *folders = [*source.removeprefix(DATASET_PREFIX).split("/"), ""]
     repo_id, under = f"{owner}/{name}", "/".join(folders).strip("/")
     if not source.startswith(DATASET_PREFIX):
@@ -183,7 +315,9 @@ def ending_of(name: PurePath) -> str:
     return name.with_suffix("").suffix.lower() if ending == PACKED else ending
 
 
-def _local_files(path: Path, kind: str, source: str, endings: tuple[str, ...]) -> Files:
+def _local_files(
+    path: Path, kind: str, source: str, endings: tuple[str, ...], needed: str
+) -> Files:
     if kind == "file":
         if ending_of(path) not in endings:
             raise DataError(
@@ -207,7 +341,7 @@ def _local_files(path: Path, kind: str, source: str, endings: tuple[str, ...]) -
     if not names:
         raise DataError(
             f"The folder {source} holds no file that is read ({', '.join(endings)}).",
-            fix="put train.jsonl there, or name another folder.",
+            fix=f"put {needed} there, or name another folder.",
             details=f"it holds: {', '.join(there[:12]) or 'nothing'}",
         )
     return Files(path, names, source, None, LOCAL_LICENCE)
@@ -246,7 +380,7 @@ def _refuse_lost_path(source: str, endings: tuple[str, ...]) -> None:
 def _unknown_source(source: object, what: str) -> DataError:
     is_main = what == "data"
     sample = f"`{SMOKE}`, nor " if is_main else ""
-    revision = "; a revision goes into data_revision." if is_main else "."
+    revision = "; a revision is given apart (data_revision)." if is_main else "."
     return DataError(
         f"{what}={shorten(source)} is neither {sample}a file or folder here, nor a data set on the "
         "hub (owner/name).",
@@ -367,6 +501,7 @@ def _check_parts(split: str, files: list[str], findings: Findings) -> None:
 
 Rows = Iterator[tuple[int, Any]]
 
+PARQUET = b"PAR1"
 # First bytes that say that a file is not what its name says: (start, kind, detail).
 SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\xff\xfe", "wrong_encoding", "begins with the mark of UTF-16 or UTF-32 (little endian)"),
@@ -377,7 +512,7 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
         "is a Git LFS pointer, not the file; fetch it: git lfs pull",
     ),
     (b"PK\x03\x04", "unreadable_file", "is a zip archive; unpack it: unzip FILE"),
-    (b"PAR1", "unreadable_file", "is a Parquet file; name it .parquet"),
+    (PARQUET, "unreadable_file", "is a Parquet file; name it .parquet"),
     (b"\x80\x02", "unreadable_file", "is a pickle; nothing is unpickled here"),
     (b"\x80\x04", "unreadable_file", "is a pickle; nothing is unpickled here"),
     (b"\x80\x05", "unreadable_file", "is a pickle; nothing is unpickled here"),
@@ -696,8 +831,10 @@ def parquet_batches(
         detail = f"is not Parquet, or damaged: {str(error).split(chr(10))[0][:140]}"
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
-        told = [detail for start, _, detail in SIGNATURES[:4] if head.startswith(start)]
-        findings.add("unreadable_file", name, None, (told or [detail])[0])
+        signatures = {GZIP: "is compressed by gzip; unpack it: gunzip FILE"}
+        signatures |= {start: words for start, _, words in SIGNATURES if start != PARQUET}
+        words = (words for start, words in signatures.items() if head.startswith(start))
+        findings.add("unreadable_file", name, None, next(words, detail))
 
 
 def _read_parquet(path: Path, name: str, findings: Findings) -> Rows:
@@ -716,16 +853,26 @@ def _read_parquet(path: Path, name: str, findings: Findings) -> Rows:
     findings.read(name, number)
 
 
+def _dates(column: Any) -> Any:
+    """Dates and times as text, null outside of the calendar."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = column.cast(pa.string())
+    return pc.if_else(pc.starts_with(text, "<value out of range"), None, text)
+
+
 def _batch_rows(batch: Any) -> Iterator[dict[str, Any] | Fault]:
     """Rows of a batch as dicts, a fault for one with a value that Python cannot hold.
 
-    Dates and times ask and answer nothing, and some lie outside Python's calendar: not read.
+    Dates and times come as text, as in the other formats.
     """
     import pyarrow as pa
 
-    batch = batch.select(
-        [at for at, kind in enumerate(batch.schema.types) if not pa.types.is_temporal(kind)]
-    )
+    columns = [
+        _dates(column) if pa.types.is_temporal(column.type) else column for column in batch.columns
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
     try:
         yield from batch.to_pylist()
     except (UnicodeDecodeError, OverflowError):

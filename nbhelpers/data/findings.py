@@ -19,9 +19,10 @@ FATAL = {
         "it is not clear which files to read",
         "keep one of them, or name its folder as the data",
     ),
-    "unreadable_file": ("a file cannot be read", "see the line"),
+    "unreadable_file": ("a file cannot be read", "do what the line says"),
     "wrong_encoding": ("a file is not UTF-8", "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
     "missing_column": ("a column is not there", "rename the columns to the names asked"),
+    "column_type": ("a column has another type than is read", "write it in the type named"),
     "empty_file": ("a file has no rows", "write the file again"),
     "no_rows_left": ("no row of a split can be used", "mend the rows named here"),
     "too_large": ("a file is too large to be held in memory", "give a part of it"),
@@ -62,6 +63,10 @@ PROBLEMS = {
         "conversation cannot be read",
         "each turn has role and content (or from and value): system, user, assistant",
     ),
+    "refused_turns": (
+        "the model's chat template does not take the row",
+        "mend its turns (user and assistant take turns), or use template=alpaca",
+    ),
     "no_call": ("test calls no function", "remove the row"),
     "ragged_row": ("row has more or fewer cells than the header", "quote the cells"),
     "repeated_id": ("id stands twice in a split", "give each row an id of its own"),
@@ -83,7 +88,10 @@ NOTES = {
     "answer_in_question": "rows whose question holds the whole answer",
     "columns_read": "columns understood by another name",
     "crlf_text": "texts with CR line ends, read with plain ones",
-    "turns_after_answer": "turns after the last answer left out",
+    "turns_after_answer": "conversations whose turns after the last answer are left out",
+    "earlier_answers": "conversations whose earlier answers are read, but not trained on",
+    "empty_words": "cells that say nan, none or null in an optional column, taken as empty",
+    "unread_columns": "columns that nobody reads",
     "own_prompts": "rows bring their own prompts; the template is not used",
     "official_splits": "rows sorted into the data set's own splits by task_id",
     "held_out": "rows held out of the training rows",
@@ -105,6 +113,7 @@ NOTES = {
     "shared_ids": "functions that stand in two splits",
     "shared_pairs": "pairs that also stand in train",
     "one_label": "a split has one label only",
+    "few_rows": "a split to train on with next to no rows",
     "decoded": "code files that are not plain UTF-8, read in another encoding",
     "unknown_language": "languages that are not known here, kept by their own name",
     "unknown_split": "words for a split that are not known",
@@ -127,6 +136,9 @@ KINDS: dict[str, tuple[str, str, str]] = {
     **{kind: ("problem", *texts) for kind, texts in PROBLEMS.items()},
     **{kind: ("note", text, "") for kind, text in NOTES.items()},
 }
+# Notes that a user must have seen, also who never opens the page: something is lost by them.
+TOLD = ("unread_columns", "empty_words", "earlier_answers", "turns_after_answer", "ignored_file")
+TOLD += ("both_classes", "unknown_split", "one_label", "few_rows")
 EXAMPLES_SHOWN = 20
 PLACES_SHOWN = 3  # of each kind, where rows that were left out are told in a sentence
 
@@ -268,11 +280,6 @@ class Findings:
         ]
         return self._notes() + totals
 
-    def summary(self) -> str:
-        """`report` followed by the facts of the data set, one a line."""
-        facts = [f"{name.replace('_', ' ')}: {_fact(value)}" for name, value in self.facts.items()]
-        return "\n".join([self.report(), *facts]).strip()
-
     def left_out(self) -> str:
         """The rows left out and why, with the first places, as a sentence; empty if there are none.
 
@@ -290,6 +297,11 @@ class Findings:
             causes.append(f"{self.counts[kind]:,} x {KINDS[kind][1]} ({', '.join(places)})")
         rows = f"{_plural(self.n_dropped, 'row')} {'is' if self.n_dropped == 1 else 'are'}"
         return f"{rows} left out of the data: {'; '.join(causes)}."
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a shell says of the data before it is used: rows left out, and what is lost."""
+        notes = (self._note(kind) for kind in self.kinds("note") if kind in TOLD)
+        return tuple(filter(None, (self.left_out(), *(f"Of the data: {note}." for note in notes))))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form for `result.json`."""
@@ -318,11 +330,11 @@ class Findings:
         return shown
 
     def _notes(self) -> list[str]:
-        lines = []
-        for kind in self.kinds("note"):
-            places = "; ".join(map(str, self.examples[kind][:2]))
-            lines.append(f"note: {KINDS[kind][1]}: {self.counts[kind]:,} ({places})")
-        return lines
+        return [f"note: {self._note(kind)}" for kind in self.kinds("note")]
+
+    def _note(self, kind: str) -> str:
+        places = "; ".join(map(str, self.examples[kind][:2]))
+        return f"{KINDS[kind][1]}: {self.counts[kind]:,} ({places})"
 
     def __repr__(self) -> str:
         return (
@@ -341,11 +353,3 @@ class Findings:
 
 def _plural(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_fact(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

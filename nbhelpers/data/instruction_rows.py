@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
-import json
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from nbhelpers.data.files import Fault, Record, shorten, usable
-from nbhelpers.data.findings import EXAMPLES_SHOWN, Findings
+from nbhelpers.data.files import (
+    Fault,
+    Record,
+    RowReader,
+    check_text,
+    is_nothing,
+    listed,
+    named,
+    shorten,
+    tell_unread,
+)
+from nbhelpers.data.findings import Findings
+from nbhelpers.data.languages import whole
 from nbhelpers.data.templates import Row, Turn
 
 # ------------------------------------------------------------------------------------------------
@@ -89,17 +98,20 @@ FORMS_READ = (
 QUESTIONS = ("instruction", "question", "query", "problem")
 ANSWERS = ("output", "response", "answer", "solution")
 INPUTS = ("input", "context")
+SYSTEMS = ("system", "system_prompt")
+HISTORY = "history"  # pairs of a question and its answer, as LLaMA-Factory writes them
 CHATS = ("messages", "conversations")
-IDS = ("id", "task_id")
 ROLES = {
-    **dict.fromkeys(("system",), "system"),
-    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatgpt"), "assistant"),
 }
-_READ = {*QUESTIONS, *ANSWERS, *INPUTS, *CHATS, "prompt", "completion", "text", "code", "test_list"}
+_READ = {*QUESTIONS, *ANSWERS, *INPUTS, *SYSTEMS, *CHATS, HISTORY}
+_READ |= {"prompt", "completion", "text", "code", "test_list"}
 MAX_CHARACTERS = 1_000_000  # of one text: far beyond any context length here
 MAX_ID_CHARACTERS = 1000
 MIN_ANSWER_IN_PROMPT = 20  # characters; a shorter answer may stand in its question by chance
+EMPTY_WORDS = ("nan", "none", "null")  # what a missing value became when it was written as text
 
 
 class Form(NamedTuple):
@@ -109,36 +121,45 @@ class Form(NamedTuple):
     question: str
     answer: str = ""
     input: str = ""
+    system: str = ""
+    history: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns in use."""
-        return tuple(name for name in (self.question, self.input, self.answer) if name)
+        """Names of the columns in use, the optional ones last."""
+        names = (self.question, self.answer, self.input, self.system, self.history)
+        return tuple(name for name in names if name)
 
     @property
     def is_plain(self) -> bool:
         """Whether the columns have the names that need no explanation."""
-        names = {name.lower() for name in self.columns}
+        names = {name.lower() for name in (self.question, self.answer, self.input) if name}
         return self.kind in ("chat", "mbpp") or names <= {
             *("instruction", "input", "output", "prompt", "completion")
         }
 
 
 class PlacedRow(NamedTuple):
-    """A row that can be used, its id and where it stands."""
+    """A row that can be used, its id, where it stands, and its prompt once it has a template.
+
+    Rows of one `task` belong together; `task_id` is MBPP's own.
+    """
 
     row: Row
     id: str
     file: str
     line: int
-    task_id: int | None = None  # of MBPP
+    task_id: int | None = None
+    task: str = ""
+    prompt: str = ""
 
 
 def find_form(columns: Collection[str]) -> Form | str:
     """The form that these columns have, or why none or more than one fits.
 
     >>> find_form(["instruction", "input", "output", "prompt"])
-    Form(kind='instruction', question='instruction', answer='output', input='input')
+    Form(kind='instruction', question='instruction', answer='output', input='input', system='', \
+history='')
     >>> find_form(["question", "response", "answer"])
     'response and answer could each be the answer'
     """
@@ -147,6 +168,15 @@ def find_form(columns: Collection[str]) -> Form | str:
         name = str(column).strip().lower()
         if names.setdefault(name, str(column)) != str(column) and name in _READ:
             return f"{names[name]!r} and {column!r} are two columns of one name"
+    form = _form(names)
+    if isinstance(form, str) or form.kind in ("completion", "mbpp"):
+        return form
+    systems = [names[n] for n in SYSTEMS if n in names][:1]
+    history = names.get(HISTORY, "") if form.kind == "instruction" else ""
+    return form._replace(system="".join(systems), history=history)
+
+
+def _form(names: Mapping[str, str]) -> Form | str:
     exact = _exact_forms(names)
     if len(exact) > 1:
         return f"{' and '.join(', '.join(form.columns) for form in exact)} could each be the row"
@@ -183,98 +213,98 @@ def _exact_forms(names: Mapping[str, str]) -> list[Form]:
     return forms
 
 
-class RowReader:
-    """Turns the records of one split into rows; what cannot be used is a finding."""
+class InstructionReader(RowReader[PlacedRow, Form]):
+    """Turns the records of a data set into rows, split by split."""
 
     def __init__(self, findings: Findings) -> None:
-        self.findings = findings
-        self.rows: list[PlacedRow] = []
+        super().__init__(findings)
         self.forms: dict[Form, Record] = {}  # form -> where it was first met
-        self._form_of: dict[frozenset[str], Form | str] = {}
-        self._unknown: list[tuple[Record, str]] = []  # and why no form fits
-        self._n_unknown = 0
-        self._places: dict[str, str] = {}  # of each id
+        self._places: dict[str, str] = {}  # of each id of a split
 
-    def read(self, records: Iterable[Record]) -> None:
-        """Take the records of a file."""
-        self.rows += filter(None, usable(records, self._row, self.findings))
+    def choose(self, names: tuple[str, ...], record: Record) -> Form | str:
+        """The form of these columns, or why none fits."""
+        form = find_form(names)
+        if isinstance(form, Form):
+            self.forms.setdefault(form, record)
+        return form
 
-    def _row(self, record: Record) -> PlacedRow | None:
-        keys = frozenset(map(str, record.values))
-        if keys not in self._form_of:
-            self._form_of[keys] = find_form([str(key) for key in record.values])
-        form = self._form_of[keys]
-        if isinstance(form, str):
-            self._n_unknown += 1
-            if self._n_unknown <= EXAMPLES_SHOWN:
-                self._unknown.append((record, form))
-            return None
-        self.forms.setdefault(form, record)
-        return self._placed(make_row(record.values, form), record, form)
+    def names(self, columns: Form) -> Collection[str]:
+        """What the form reads, ids, and the tests of MBPP."""
+        return {*columns.columns, "id", "task_id", *(["test_list"] * (columns.kind == "mbpp"))}
 
-    def _placed(self, row: Row, record: Record, form: Form) -> PlacedRow:
+    def lack(self, record: Record, why: str, *, is_alone: bool) -> str:
+        """The columns that are there, and those that are read."""
+        there = f"the columns are {named(record.values)}"
+        if not is_alone:
+            return f"{why + '; ' if why else ''}{there}; read are {' | '.join(FORMS_READ)}"
+        form = next(iter(self.forms))
+        lack = [n for n in (form.question, form.answer) if n and n not in record.values]
+        return f"{'no ' + ' and no '.join(lack) if lack else why}; {there}"
+
+    def make(self, record: Record, columns: Form) -> PlacedRow:
+        """The row of a record with its id and its place; what it loses is noted."""
         file, line, values = record
-        if n := _turns_after_answer(values[form.question]) if form.kind == "chat" else 0:
-            self.findings.add("turns_after_answer", file, line, f"{n} turns")
-        if any("\r" in str(values.get(name, "")) for name in form.columns):
-            self.findings.add("crlf_text", file, line)
-        raw_id = next((values[n] for n in IDS if type(values.get(n)) in (int, str)), None)
-        id_ = str(raw_id) if raw_id not in (None, "") else f"{file}:{line}"
-        _check_id(id_)
+        row, n_after = make_row(values, columns)
+        note = self.findings.add
+        if n_after:
+            note("turns_after_answer", file, line, f"{n_after} turns")
+        if n_before := sum(role == "assistant" for role, _ in row.turns):
+            note("earlier_answers", file, line, f"{n_before} answers")
+        if any("\r" in str(values.get(name, "")) for name in columns.columns):
+            note("crlf_text", file, line)
+        optional = (columns.input, columns.system)
+        if words := [name for name in optional if name and is_empty_word(values.get(name))]:
+            note("empty_words", file, line, f"{', '.join(words)}: {values[words[0]]}", n=len(words))
+        task = whole(values.get("task_id"))
+        return PlacedRow(
+            row=row,
+            id=self._id(values.get("id"), task, f"{file}:{line}"),
+            file=file,
+            line=line,
+            task_id=int(task) if columns.kind == "mbpp" and task.isdecimal() else None,
+            task=task,
+        )
+
+    def _id(self, value: Any, task: str, place: str) -> str:
+        """The row's own id, which stands once; else the first row of a task has that one's."""
+        own = str(value) if type(value) in (int, str) else ""
+        id_ = own or (task if task not in self._places else "") or place
+        check_id(id_)
         if id_ in self._places:
             raise Fault("repeated_id", f"id {shorten(id_)} stands at {self._places[id_]} too")
-        self._places[id_] = f"{file}:{line}"
-        task_id = values.get("task_id") if form.kind == "mbpp" else None
-        return PlacedRow(row, id_, file, line, task_id if type(task_id) is int else None)
+        self._places[id_] = place
+        return id_
 
-    def finish(self, file: str) -> None:
-        """Judge what needs all records: unknown or mixed columns, prompts that hold the answer."""
-        self._tell_unknown(file)
-        kinds = {form.kind: record for form, record in self.forms.items()}
+    def end_split(self) -> list[PlacedRow]:
+        """The rows since the last split; prompts that hold the answer are judged.
+
+        A prompt that ends with or holds its answer, blanks set aside, teaches nothing and leaks
+        the test. Prompts made for training stop the run where most of them do; a question may hold
+        its answer on purpose, and is counted.
+        """
+        rows, self.rows, self._places = self.rows, [], {}
+        leaking = [placed for placed in rows if _holds_answer(placed.row)]
+        if leaking:
+            first, total = leaking[0], len(rows)
+            if first.row.form == "completion" and len(leaking) > total / 2:
+                detail = f"{len(leaking):,} of {total:,} prompts, the first at row {first.line}"
+                self.findings.add("answer_in_prompt", first.file, first.line, detail)
+            else:
+                self.findings.add("answer_in_question", first.file, first.line, n=len(leaking))
+        return rows
+
+    def finish(self, source: str) -> None:
+        """Judge the columns of all splits: mixed forms, other names, columns that nobody read."""
+        kinds = {form.kind: record for form, record in reversed(self.forms.items())}
         if len(kinds) > 1:
             places = [f"{kind} at {first.file}:{first.line}" for kind, first in kinds.items()]
-            self.findings.add("mixed_columns", file, None, ", ".join(places))
+            self.findings.add("mixed_columns", source, None, ", ".join(reversed(places)))
         for form, first in self.forms.items():
             if not form.is_plain:
                 read = f"{form.question} as the question, {form.answer} as the answer"
                 read += f", {form.input} as the input" if form.input else ""
                 self.findings.add("columns_read", first.file, first.line, read)
-        self._check_prompts()
-
-    def _tell_unknown(self, file: str) -> None:
-        """Rows of no form: one cause where that is all there is, else each by its place."""
-        if self._unknown and not self.forms:
-            record, why = self._unknown[0]
-            detail = f"{why + '; ' if why else ''}the columns are {named(record.values)}"
-            read = " | ".join(FORMS_READ)
-            self.findings.add(
-                "unknown_columns", record.file, record.line, f"{detail}; read are {read}"
-            )
-            return
-        for record, why in self._unknown:
-            form = next(iter(self.forms))
-            lack = [n for n in (form.question, form.answer) if n and n not in record.values]
-            detail = f"no {' and no '.join(lack)}" if lack else why
-            detail += f"; the columns are {named(record.values)}"
-            self.findings.add("null_value", record.file, record.line, detail)
-        if self._n_unknown > len(self._unknown):
-            self.findings.add("null_value", file, n=self._n_unknown - len(self._unknown))
-
-    def _check_prompts(self) -> None:
-        """A prompt that ends with or holds its answer teaches nothing and leaks the test.
-
-        Blanks are set aside. Prompts made for training stop the run where most of them do; a
-        question may hold its answer on purpose, and is counted.
-        """
-        leaking = [placed for placed in self.rows if _holds_answer(placed.row)]
-        if not leaking:
-            return
-        first, total = leaking[0], len(self.rows)
-        if first.row.form == "completion" and len(leaking) > total / 2:
-            detail = f"{len(leaking):,} of {total:,} prompts, the first at row {first.line}"
-            self.findings.add("answer_in_prompt", first.file, first.line, detail)
-        else:
-            self.findings.add("answer_in_question", first.file, first.line, n=len(leaking))
+        tell_unread(self.unread, source, self.findings)
 
 
 def _holds_answer(row: Row) -> bool:
@@ -282,48 +312,92 @@ def _holds_answer(row: Row) -> bool:
     return len(answer) >= MIN_ANSWER_IN_PROMPT and answer in " ".join(row.question.split())
 
 
-def _check_id(id_: str) -> None:
+def check_id(id_: str) -> None:
     """Refuse a text that cannot stand in files and reports as an id."""
-    if any("\ud800" <= sign <= "\udfff" for sign in id_):
-        raise Fault("bad_text", f"the id {shorten(id_)} holds a lone surrogate")
+    check_text(id_, f"the id {shorten(id_)}")
     if len(id_) > MAX_ID_CHARACTERS:
         raise Fault("bad_text", f"an id has {len(id_):,} characters, more than {MAX_ID_CHARACTERS}")
     if not id_.isprintable():
         raise Fault("bad_text", f"the id {shorten(id_)} holds control characters")
 
 
-def named(columns: Collection[Any], limit: int = 12) -> str:
-    """Names of columns, not too many of them."""
-    names = [shorten(c, 40) if not str(c).isidentifier() else str(c) for c in columns]
-    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "") or "none"
+def make_row(values: Mapping[str, Any], form: Form) -> tuple[Row, int]:
+    """The row of a record, line ends written plainly, and how many turns after it are left out.
 
-
-def make_row(values: Mapping[str, Any], form: Form) -> Row:
-    """The row of a record, line ends written plainly.
+    What a system column and a history say stands before the question, as turns.
 
     >>> make_row({"prompt": "1 + 1 = ", "completion": "2"}, Form("completion", "prompt",
-    ...     "completion")).answer
+    ...     "completion"))[0].answer
     '2'
 
     Raises:
         Fault: Something is missing, empty or no text.
     """
+    system = optional_text(values, form.system)
     if form.kind == "chat":
-        return _chat_row(values.get(form.question), form.question)
+        return _chat_row(_turns(values.get(form.question), form.question), form.question, system)
     texts = {name: _text(values, name) for name in (form.question, form.answer)}
     for name, kind in ((form.question, "empty_question"), (form.answer, "empty_answer")):
         if not texts[name].strip():
             raise Fault(kind, f"{name} is {'white space only' if texts[name] else 'empty'}")
-    has_input = form.input and values.get(form.input) is not None
-    input_ = _text(values, form.input) if has_input else ""
+    input_ = optional_text(values, form.input)
     question, answer = texts[form.question], texts[form.answer]
     if form.kind == "completion":
-        return Row("completion", answer, question, input_)
+        return Row("completion", answer, question, input_), 0
     if form.kind == "mbpp":
         tests = values.get("test_list")
-        tests = [test for test in tests if isinstance(test, str)] if type(tests) is list else []
+        tests = [] if is_nothing(tests) else listed(tests)
+        if tests is None or not all(isinstance(test, str) for test in tests):
+            raise Fault("not_text", "test_list is no list of texts")
         question = mbpp_question(question, answer, tests)
-    return Row("instruction", answer, question, input_)
+    row = Row("instruction", answer, question, input_)
+    turns = _history(values.get(form.history), form.history)
+    if not turns and not system.strip():
+        return row, 0
+    turns = [*turns, ("user", row.question)]
+    return Row("chat", answer, turns=tuple(_after_system(turns, system))), 0
+
+
+def optional_text(values: Mapping[str, Any], name: str) -> str:
+    """The text in a column that may be empty or not there."""
+    value = values.get(name) if name else None
+    return "" if is_nothing(value) or is_empty_word(value) else plain_text(value, name)
+
+
+def is_empty_word(value: object) -> bool:
+    """Whether a cell says in a word that it is empty.
+
+    >>> is_empty_word("NaN"), is_empty_word("none of these")
+    (True, False)
+    """
+    return isinstance(value, str) and value.strip().lower() in EMPTY_WORDS
+
+
+def _after_system(turns: Sequence[Turn], system: str) -> list[Turn]:
+    """A conversation under a system text; one of its own follows in the same turn."""
+    if not system.strip():
+        return list(turns)
+    own = turns[0][1] if turns and turns[0][0] == "system" else None
+    rest = turns if own is None else turns[1:]
+    return [("system", system if own in (None, system) else f"{system}\n\n{own}"), *rest]
+
+
+def _history(value: Any, name: str) -> list[Turn]:
+    """Earlier questions and answers: pairs of texts, or turns."""
+    if is_nothing(value) or is_empty_word(value):
+        return []
+    rounds = listed(value)
+    if rounds is None:
+        raise Fault("bad_turns", f"{name} is {type(value).__name__}: {shorten(value)}")
+    if any(isinstance(one, dict) for one in rounds):
+        return _turns(rounds, name)
+    turns: list[Turn] = []
+    for number, one in enumerate(rounds, 1):
+        where = f"round {number} of {name}"
+        if not isinstance(one, list) or len(one) != 2:
+            raise Fault("bad_turns", f"{where} is no question with its answer: {shorten(one)}")
+        turns += zip(("user", "assistant"), (plain_text(text, where) for text in one), strict=True)
+    return turns
 
 
 def _text(values: Mapping[str, Any], name: str) -> str:
@@ -347,19 +421,12 @@ def plain_text(value: Any, name: str) -> str:
         raise Fault("not_text", f"{name} is {type(value).__name__}: {shorten(value)}")
     if len(value) > MAX_CHARACTERS:
         raise Fault("long_text", f"{name} has {len(value):,} characters")
-    if "\0" in value:
-        raise Fault("bad_text", f"{name} holds a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        detail = f"{name}: lone surrogate at character {error.start + 1}"
-        raise Fault("bad_text", detail) from None
+    check_text(value, name)
     return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
 
 
-def _chat_row(value: Any, name: str) -> Row:
-    turns = _turns(value, name)
-    last = _last_answer(turns)
+def _chat_row(turns: list[Turn], name: str, system: str) -> tuple[Row, int]:
+    last = max((i for i, (role, _) in enumerate(turns) if role == "assistant"), default=None)
     if last is None:
         raise Fault("empty_answer", f"{name} has no turn of the assistant")
     before, answer = turns[:last], turns[last][1]
@@ -367,27 +434,16 @@ def _chat_row(value: Any, name: str) -> Row:
         raise Fault("empty_question", f"{name} has no turn of the user before the answer")
     if not answer.strip():
         raise Fault("empty_answer", f"turn {last + 1} of {name} is empty")
-    return Row("chat", answer, turns=tuple(before))
-
-
-def _last_answer(turns: Sequence[Turn]) -> int | None:
-    return max((i for i, (role, _) in enumerate(turns) if role == "assistant"), default=None)
-
-
-def _turns_after_answer(value: Any) -> int:
-    turns = _turns(value, "")
-    return len(turns) - 1 - (_last_answer(turns) or 0)
+    row = Row("chat", answer, turns=tuple(_after_system(before, system)))
+    return row, len(turns) - 1 - last
 
 
 def _turns(value: Any, name: str) -> list[Turn]:
-    if isinstance(value, str) and value.lstrip().startswith("["):  # JSON text in a cell
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
     if value is None:
         raise Fault("null_value", f"{name} is null")
-    if not isinstance(value, list):
+    if (turns := listed(value)) is None:
         raise Fault("bad_turns", f"{name} is {type(value).__name__}: {shorten(value)}")
-    return [_turn(turn, f"turn {number} of {name}") for number, turn in enumerate(value, 1)]
+    return [_turn(turn, f"turn {number} of {name}") for number, turn in enumerate(turns, 1)]
 
 
 def _turn(turn: Any, where: str) -> Turn:

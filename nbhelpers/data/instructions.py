@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nbhelpers.common.display import Table
+from nbhelpers.data.detection_splits import components, numbers_of
 from nbhelpers.data.files import (
     MAIN_SPLITS,
     SMOKE,
@@ -23,7 +24,7 @@ from nbhelpers.data.files import (
     sort_files,
 )
 from nbhelpers.data.findings import Findings, Policy
-from nbhelpers.data.instruction_rows import PlacedRow, RowReader
+from nbhelpers.data.instruction_rows import InstructionReader, PlacedRow
 from nbhelpers.data.near_duplicates import THRESHOLD, Match, ShingleIndex
 from nbhelpers.data.templates import AS_WRITTEN, render, resolve_template
 from nbhelpers.errors import DataError
@@ -36,6 +37,7 @@ from nbhelpers.errors import DataError
 
 
 Splits = dict[str, list[PlacedRow]]
+SIZES = {"valid": "valid_samples", "test": "eval_samples"}  # the arguments that say how many rows
 
 # task_id of MBPP, both ends included. Source: github.com/google-research/google-research, mbpp,
 # README ("Evaluation Details").
@@ -102,8 +104,8 @@ def hold_out(
 ) -> Splits:
     """Splits with a validation and a test part, held out of train where the data has none.
 
-    Rows of one question stay on one side. An evaluation split of the data itself is cut to the
-    number asked for.
+    Rows of one question, or of one task_id, stay on one side. An evaluation split of the data
+    itself is cut to the number asked for.
 
     Args:
         splits: With at least "train".
@@ -146,8 +148,8 @@ def hold_out(
 def _take(
     rows: list[PlacedRow], n: int, seed: int, name: str
 ) -> tuple[list[PlacedRow], list[PlacedRow]]:
-    """Draw whole groups of one question until n rows are drawn; both parts keep their order."""
-    keys = [question_key(placed) for placed in rows]
+    """Draw whole groups of one question or task until n rows are drawn; both keep their order."""
+    keys = group_keys(rows)
     sizes = Counter(keys)
     chosen: set[str] = set()
     room = n
@@ -159,6 +161,20 @@ def _take(
             break
     taken = [placed for placed, key in zip(rows, keys, strict=True) if key in chosen]
     return taken, [placed for placed, key in zip(rows, keys, strict=True) if key not in chosen]
+
+
+def group_keys(rows: list[PlacedRow]) -> list[str]:
+    """Of each row one question of all the rows that share a question or a task with it."""
+    questions = [question_key(placed) for placed in rows]
+    if not any(placed.task for placed in rows):
+        return questions
+    groups = components(
+        len(rows), [numbers_of(questions), numbers_of(placed.task for placed in rows)]
+    ).tolist()
+    first: dict[int, str] = {}
+    for group, question in zip(groups, questions, strict=True):
+        first[group] = min(question, first.get(group, question))
+    return [first[group] for group in groups]
 
 
 def _cut(
@@ -186,10 +202,9 @@ def draw(rows: list[PlacedRow], n: int, seed: int) -> list[PlacedRow]:
 
 
 def _too_few(n_rows: int, missing: dict[str, int]) -> DataError:
-    names = {"valid": "valid_samples", "test": "eval_samples"}
-    asked = " and ".join(f"{names[name]}={n}" for name, n in missing.items())
+    asked = " and ".join(f"{SIZES[name]}={n}" for name, n in missing.items())
     fits = max(1, n_rows // 10)
-    parts = " and ".join(f"{names[name]}={min(n, fits)}" for name, n in missing.items())
+    parts = " and ".join(f"{SIZES[name]}={min(n, fits)}" for name, n in missing.items())
     is_hopeless = n_rows < len(missing) + 1
     return DataError(
         f"The data has {n_rows:,} training rows, too few to hold out {asked} and still train.",
@@ -201,14 +216,13 @@ def _too_few(n_rows: int, missing: dict[str, int]) -> DataError:
 
 def _too_alike(train: list[PlacedRow], missing: dict[str, int]) -> DataError:
     """Enough rows, but too few questions to lie on both sides."""
-    sizes = Counter(question_key(placed) for placed in train)
-    names = {"valid": "valid_samples", "test": "eval_samples"}
-    asked = " and ".join(f"{names[name]}={n}" for name, n in missing.items())
+    sizes = Counter(group_keys(train))
+    asked = " and ".join(f"{SIZES[name]}={n}" for name, n in missing.items())
     n_questions = "1 question" if len(sizes) == 1 else f"{len(sizes):,} questions"
     fix = "give rows with other questions, or files of their own for validation and test."
     if len(sizes) > len(missing):
         parts = " and ".join(
-            f"{names[name]}={max(n, max(sizes.values()))}" for name, n in missing.items()
+            f"{SIZES[name]}={max(n, max(sizes.values()))}" for name, n in missing.items()
         )
         fix = f"set {parts}, so that whole questions fit; or {fix}"
     return DataError(
@@ -398,7 +412,8 @@ class InstructionData:
     `fingerprint` covers the rows of all splits as they stand in the files, before anything is held
     out or drawn; it does not depend on ids, order, file layout or template. `template` is the one
     used ("none": the rows bring their own prompts). `problems` is JSON: counts, rows_read,
-    rows_dropped, examples, notes, facts, and `duplicates` between train and the others.
+    rows_dropped, examples, notes, facts, and `duplicates` between train and the others; `warnings`
+    are sentences on what is left out or not read.
     """
 
     splits: dict[str, list[Sample]]
@@ -409,6 +424,7 @@ class InstructionData:
     template: str
     note: str = ""
     problems: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
@@ -471,6 +487,8 @@ def load_instructions(
     findings = Findings(on_bad_rows, source)
     splits, files, note = _read(source, revision, findings)
     fingerprint = _fingerprint(splits)
+    used = resolve_template(template, splits["train"][0].row.form, tokenizer)
+    splits = _rendered(splits, used, tokenizer, findings)
     sizes = {"valid_samples": valid_samples, "eval_samples": eval_samples}
     try:
         splits = official_splits(splits, findings)
@@ -482,11 +500,13 @@ def load_instructions(
     splits, duplicates = compare_splits(splits, findings, remove=remove_duplicates)
     limits = {"fraction": train_fraction, "max_samples": max_train_samples}
     splits["train"] = limit_train(splits["train"], **limits, seed=seed)
-    used = resolve_template(template, splits["train"][0].row.form, tokenizer)
     if used == AS_WRITTEN and template != "auto":
         findings.add("own_prompts", splits["train"][0].file, None, f"template={template}")
     return InstructionData(
-        splits={name: _samples(rows, used, tokenizer) for name, rows in splits.items()},
+        splits={
+            name: [Sample(placed.id, placed.prompt, placed.row.answer) for placed in rows]
+            for name, rows in splits.items()
+        },
         source=files.source,
         revision=files.revision,
         licence=files.licence,
@@ -494,6 +514,7 @@ def load_instructions(
         template=used,
         note=note,
         problems=findings.to_dict() | {"duplicates": duplicates},
+        warnings=findings.warnings(),
     )
 
 
@@ -510,29 +531,30 @@ def _read(source: str, revision: str | None, findings: Findings) -> tuple[Splits
     else:
         files, note = find_files(source, revision, findings), ""
         splits = _read_splits(files, findings)
+    _require_rows(splits, findings)
+    return splits, files, note
+
+
+def _require_rows(splits: Splits, findings: Findings) -> None:
     findings.stop_if_needed()
     for name, rows in splits.items():
         if not rows:
             findings.add("no_rows_left", name, None, "every row was dropped")
     findings.stop_if_needed()
-    return splits, files, note
 
 
 def _read_splits(files: Files, findings: Findings) -> Splits:
-    """Rows of every split; a form that differs between splits is a finding too."""
+    """Rows of every split."""
     splits: Splits = {}
-    kinds: dict[str, str] = {}
+    reader = InstructionReader(findings)
     for split, names in sort_files(files.names, findings).items():
         if split not in MAIN_SPLITS:
+            findings.add("ignored_file", names[0], None, f"the split {split}", n=len(names))
             continue
-        reader = RowReader(findings)
         for name in names:
             reader.read(read_records(files.folder / name, name, findings))
-        reader.finish(names[0])
-        splits[split] = reader.rows
-        kinds |= {form.kind: f"{form.kind} in {names[0]}" for form in reader.forms}
-    if len(kinds) > 1 and not findings.has_any("mixed_columns"):
-        findings.add("mixed_columns", files.source, None, ", ".join(kinds.values()))
+        splits[split] = reader.end_split()
+    reader.finish(files.source)
     return splits
 
 
@@ -540,25 +562,28 @@ def _read_smoke(findings: Findings) -> tuple[Splits, str]:
     from nbhelpers.data.samples import instructions as sample
 
     splits: Splits = {}
+    reader = InstructionReader(findings)
     for split, rows in sample.load_instruction_rows().items():
-        reader, name = RowReader(findings), f"samples/{split}"
+        name = f"samples/{split}"
         reader.read(Record(name, line, values) for line, values in enumerate(rows, 1))
-        reader.finish(name)
         findings.read(name, len(rows))
-        splits[split] = reader.rows
+        splits[split] = reader.end_split()
     return splits, sample.SAMPLE_NOTE
 
 
-def _samples(rows: list[PlacedRow], template: str, tokenizer: Any) -> list[Sample]:
-    samples = []
-    for placed in rows:
-        try:
-            samples.append(Sample(placed.id, *render(placed.row, template, tokenizer)))
-        except DataError as error:
-            raise DataError(
-                f"{placed.file}:{placed.line}: {error.message}", fix=error.fix
-            ) from error
-    return samples
+def _rendered(splits: Splits, template: str, tokenizer: Any, findings: Findings) -> Splits:
+    """The rows with their prompts; one that the chat template refuses is a bad row."""
+
+    def prompts(rows: list[PlacedRow]) -> Iterator[PlacedRow]:
+        for placed in rows:
+            try:
+                yield placed._replace(prompt=render(placed.row, template, tokenizer)[0])
+            except DataError as error:
+                findings.add("refused_turns", placed.file, placed.line, error.message)
+
+    splits = {name: list(prompts(rows)) for name, rows in splits.items()}
+    _require_rows(splits, findings)
+    return splits
 
 
 def _fingerprint(splits: dict[str, list[PlacedRow]]) -> str:

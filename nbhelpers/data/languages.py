@@ -50,7 +50,7 @@ SPLITS: dict[str, tuple[str, ...]] = {
 }
 # language -> (other names, endings of its files)
 LANGUAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "python": (("py", "python 3", "cpython", "pypy"), (".py", ".pyw")),
+    "python": (("py", "python 3", "cpython", "pypy"), (".py", ".pyw", ".ipynb")),
     "java": (("openjdk",), (".java",)),
     "c": (("ansi c", "gcc"), (".c", ".h")),
     "cpp": (("c++", "cplusplus", "cxx", "g++", "gnu c++"), (".cpp", ".cc", ".cxx", ".hpp", ".hh")),
@@ -96,6 +96,7 @@ _ENDING = {ending: key for key, (_, endings) in LANGUAGES.items() for ending in 
 _LABEL = {word: label for label, words in LABELS.items() for word in words}
 _SPLIT = {word: split for split, words in SPLITS.items() for word in words}
 _VERSION = re.compile(r"[\s_./-]*v?\d[\d.]*$")
+_POINT_ZERO = re.compile(r"^(-?\d+)\.0+$")
 _APOSTROPHES = re.compile("['’‘`´]")
 _BETWEEN = re.compile(r"[^\w+#]+|_+")
 _AROUND_SIGN = re.compile(r"-*([+#])-*")
@@ -117,13 +118,22 @@ def plain(value: Any) -> str:
     return "" if text.lower() in NOTHING else text
 
 
+def whole(value: Any) -> str:
+    """A cell as text, and "3" for "3.0": a table with gaps writes whole numbers so.
+
+    >>> whole("1.0"), whole(1.0), whole("1.05")
+    ('1', '1', '1.05')
+    """
+    return _POINT_ZERO.sub(r"\1", plain(value))
+
+
 def label_of(value: Any) -> str | None:
     """The label that a cell or a folder's name stands for, None for no known one.
 
-    >>> label_of("Human_written"), label_of(1), label_of("AI-generated"), label_of("cat")
+    >>> label_of("Human_written"), label_of("1.0"), label_of("AI-generated"), label_of("cat")
     ('human', 'ai', 'ai', None)
     """
-    return _LABEL.get(re.sub(r"[\s_-]+", "_", plain(value).lower()))
+    return _LABEL.get(re.sub(r"[\s_-]+", "_", whole(value).lower()))
 
 
 def split_word(value: Any) -> str | None:
@@ -173,7 +183,7 @@ def task_id(value: Any) -> str:
     >>> task_id("A + B") == task_id("a+b") != task_id("a b")
     True
     """
-    text = plain(value)
+    text = whole(value)
     if not text:
         return ""
     shaped = "".join(map(_plain_letter, unicodedata.normalize("NFKC", text)))

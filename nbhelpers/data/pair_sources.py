@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ from nbhelpers.data.files import (
     find_files,
     line_fault,
     n_unreadable,
+    named,
     opened,
     parquet_batches,
     read_lines,
     shorten,
     sort_files,
+    tell_unread,
 )
 from nbhelpers.data.findings import Findings, Policy
 from nbhelpers.data.pairs import CloneData, ClonePairs, FunctionTable, RawSplit, assemble, subsample
@@ -88,8 +91,11 @@ def _load(
         )
     lack = f"neither {FUNCTIONS_FILE} nor Parquet files"
     wanted = {"endings": (".jsonl", ".txt", ".parquet"), "choose": choose_files, "lack": lack}
+    wanted["needed"] = f"{FUNCTIONS_FILE}, train.txt, valid.txt and test.txt, or Parquet files,"
     files = find_files(source, revision, findings, **wanted)
     names = choose_files(files.names)
+    if others := [name for name in files.names if name not in names]:
+        findings.add("ignored_file", others[0], None, "it is no split by its name", n=len(others))
     facts = {"source": files.source, "revision": files.revision, "licence": files.licence}
     if names and names[0].endswith(".parquet"):
         table, raw = _read_parquet(files.folder, names, require, findings)
@@ -162,7 +168,6 @@ def to_split(parts: list[tuple[str, Columns]]) -> RawSplit:
 
 
 FUNCTIONS_FILE = "data.jsonl"
-BLOCK_BYTES = 4 * 2**20
 # Other names in use for a file, by its stem here.
 SPELLINGS = {
     "valid": ("val", "dev", "validation", "eval"),
@@ -222,8 +227,11 @@ def _end_file(path: Path, rows: int, n_unreadable_before: int, findings: Finding
 
 def _read_functions(path: Path, table: FunctionTable, findings: Findings) -> None:
     name, before = path.name, n_unreadable(findings)
+    unread: Counter[str] = Counter()
     with opened(path, name, findings) as stream:
         for line, values in read_lines(stream, name, findings) if stream else ():
+            if isinstance(values, dict) and len(values) > 2:
+                unread.update(key for key in values if key not in ("func", "idx"))
             try:
                 id_, text = _function_of(values)
             except Fault as fault:
@@ -234,6 +242,7 @@ def _read_functions(path: Path, table: FunctionTable, findings: Findings) -> Non
                 if isinstance(id_, int):
                     findings.add("int_id", name, line)
                 table.add(str(id_), text, name, line)
+    tell_unread(unread, name, findings)
     rows = findings.rows_read.get(name, 0)
     _end_file(path, rows, before, findings)
     if rows and findings.policy == "drop" and all(text is None for text in table.texts):
@@ -274,107 +283,68 @@ def id_fault(id_: str) -> str:
     return ""
 
 
+_LABELS = {
+    text + end: (label, bool(end.rstrip(b"\n")))
+    for text, label in ((b"0", 0), (b"1", 1))
+    for end in (b"\n", b"\r\n", b"", b"\r")
+}
+
+
 def _read_pairs(path: Path, table: FunctionTable, findings: Findings) -> RawSplit | None:
-    """Rows of a pair file in blocks, plain ones as arrays; None where nothing can be read."""
+    """Rows of a pair file; None where nothing can be read."""
     name, before = path.name, n_unreadable(findings)
-    lines, parts = _PairLines(name, table, findings), []
-    crlf, number = 0, 1
+    number_of = {id_.encode(): number for id_, number in table.index.items()}.get
+    pairs, crlf, bad_rows = array("i"), 0, 0
     with opened(path, name, findings) as stream:
-        while stream and (block := stream.read(BLOCK_BYTES) + stream.readline()):
-            plain = plain_pairs(block, number, table.index)
-            if plain is not None:
-                crlf += block.count(b"\r\n") + block.endswith(b"\r")
-            parts.append(lines.parse(block, number) if plain is None else plain)
-            number += block.count(b"\n")
-    crlf += lines.crlf
-    rows = sum(len(part.label) for part in parts) + lines.bad_rows
+        for number, line in enumerate(stream or (), 1):
+            left, _, rest = line.partition(b"\t")
+            right, _, last = rest.partition(b"\t")
+            label, is_crlf = _LABELS.get(last, (-1, line.endswith((b"\r\n", b"\r"))))
+            one, other = number_of(left, -1), number_of(right, -1)
+            if label >= 0 and one >= 0 and other >= 0:
+                pairs.extend((one, other, label, number))
+            elif line.isspace():
+                findings.add("blank_line", name, number)
+                continue
+            else:
+                bad_rows += 1
+                fault = _pair_fault(line, table)
+                findings.add(fault.kind, name, number, fault.detail)
+            crlf += is_crlf
+    columns = Columns(*np.frombuffer(pairs, dtype=np.int32).reshape(-1, 4).T.copy())
+    rows = len(columns.label) + bad_rows
     findings.read(name, rows)
     if crlf:
         findings.add("crlf", name, None, "", n=crlf)
     _end_file(path, rows, before, findings)
-    return to_split([(name, part) for part in parts]) if rows else None
+    return to_split([(name, columns)]) if rows else None
 
 
-def plain_pairs(block: bytes, first_line: int, index: dict[str, int]) -> Columns | None:
-    """The pairs of a block of whole lines, or None where any line is not `id<TAB>id<TAB>0|1`."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    text, names = pa.dictionary(pa.int32(), pa.string()), ("left", "right", "label")
+def _pair_fault(line: bytes, table: FunctionTable) -> Fault:
+    """What is wrong with a line that cannot be used."""
     try:
-        table = csv.read_csv(
-            pa.py_buffer(block),
-            csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
-            csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
-            csv.ConvertOptions(column_types=dict.fromkeys(names, text)),
-        )
-    except pa.ArrowException:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return line_fault(line, error)
+    if "\0" in text:
+        return Fault("nul_byte", f"at byte {line.index(0) + 1} of the line")
+    text = text.removesuffix("\n").removesuffix("\r")
+    parts = text.split("\t")
+    if len(parts) != 3:
+        return Fault("wrong_columns", _columns_detail(text, len(parts)))
+    faults = [_label_fault(parts[2]), *(_id_fault(id_, table) for id_ in parts[:2])]
+    faults = [fault for fault in faults if fault]
+    return Fault(faults[0].kind, "; ".join(fault.detail for fault in faults))
+
+
+def _id_fault(id_: str, table: FunctionTable) -> Fault | None:
+    if id_ in table.index:
         return None
-    columns = []
-    for name, number_of in zip(names, (index, index, {"0": 0, "1": 1}), strict=True):
-        column = table.column(name).combine_chunks()
-        numbers = [number_of.get(value, -1) for value in column.dictionary.to_pylist()]
-        if -1 in numbers:
-            return None
-        # Not by `to_numpy`, which imports pandas where it is installed: 50 MB and half a second.
-        at = column.indices
-        codes = np.frombuffer(at.buffers()[1], np.int32, len(at), 4 * at.offset)
-        columns.append(np.array(numbers, dtype=np.int32)[codes])
-    n_lines = block.count(b"\n") + (not block.endswith(b"\n"))
-    if table.num_rows != n_lines:  # a lone CR ends a line there
-        return None
-    return Columns(*columns, np.arange(first_line, first_line + n_lines, dtype=np.int32))
-
-
-class _PairLines:
-    """Reads a pair file line by line and says what is wrong with a line that cannot be used."""
-
-    def __init__(self, name: str, table: FunctionTable, findings: Findings) -> None:
-        self.name, self.table, self.findings = name, table, findings
-        self.bad_rows = self.crlf = 0
-
-    def parse(self, block: bytes, first_line: int) -> Columns:
-        rows = []
-        number_of = {id_.encode(): number for id_, number in self.table.index.items()}.get
-        for number, line in enumerate(BytesIO(block), first_line):
-            if line.isspace():
-                self.findings.add("blank_line", self.name, number)
-                continue
-            self.crlf += line.endswith((b"\r\n", b"\r"))
-            parts = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
-            if len(parts) == 3 and parts[2] in (b"0", b"1"):
-                left, right = number_of(parts[0]), number_of(parts[1])
-                if left is not None and right is not None:
-                    rows.append((left, right, int(parts[2]), number))
-                    continue
-            self.bad_rows += 1
-            fault = self._fault(line)
-            self.findings.add(fault.kind, self.name, number, fault.detail)
-        return Columns(*np.array(rows, dtype=np.int32).reshape(-1, 4).T)
-
-    def _fault(self, line: bytes) -> Fault:
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            return line_fault(line, error)
-        if "\0" in text:
-            return Fault("nul_byte", f"at byte {line.index(0) + 1} of the line")
-        text = text.removesuffix("\n").removesuffix("\r")
-        parts = text.split("\t")
-        if len(parts) != 3:
-            return Fault("wrong_columns", _columns_detail(text, len(parts)))
-        faults = [_label_fault(parts[2]), *map(self._id_fault, parts[:2])]
-        faults = [fault for fault in faults if fault]
-        return Fault(faults[0].kind, "; ".join(fault.detail for fault in faults))
-
-    def _id_fault(self, id_: str) -> Fault | None:
-        if id_ in self.table.index:
-            return None
-        if id_ in self.table.bad_ids:
-            return Fault("bad_function", f"id {shorten(id_)}")
-        is_close = id_.strip().strip("\"'\ufeff") in self.table.index
-        hint = " (known without the blanks, quotes or byte order mark around it)"
-        return Fault("unknown_id", f"id {shorten(id_)}{hint if is_close else ''}")
+    if id_ in table.bad_ids:
+        return Fault("bad_function", f"id {shorten(id_)}")
+    is_close = id_.strip().strip("\"'\ufeff") in table.index
+    hint = " (known without the blanks, quotes or byte order mark around it)"
+    return Fault("unknown_id", f"id {shorten(id_)}{hint if is_close else ''}")
 
 
 def _label_fault(label: str) -> Fault | None:
@@ -413,38 +383,47 @@ def _read_parquet(
     folder: Path, names: list[str], require: tuple[str, ...], findings: Findings
 ) -> Raw:
     table = FunctionTable(findings, rows_are_functions=False)
-    raw = {}
+    raw, unread = {}, Counter[str]()
     for split, files in sort_files(names, findings, require=require).items():
-        reader = _ParquetReader(table, findings)
+        reader = _ParquetReader(table, findings, unread)
         parts = [(file, reader.read(folder / file, file)) for file in files]
         if any(findings.rows_read.get(file) for file in files):
             raw[split] = to_split(parts)
-        elif not findings.has_any("unreadable_file", "missing_column"):
+        elif not findings.has_any("unreadable_file", "missing_column", "column_type"):
             findings.add("empty_file", files[0], None, "0 rows")
+    tell_unread(unread, names[0] if names else "", findings)
     return table, raw
 
 
 class _ParquetReader:
     """Reads the files of one split, batch by batch."""
 
-    def __init__(self, table: FunctionTable, findings: Findings) -> None:
-        self.table, self.findings = table, findings
+    def __init__(self, table: FunctionTable, findings: Findings, unread: Counter[str]) -> None:
+        self.table, self.findings, self.unread = table, findings, unread
         self.known: dict[int | bytes, tuple[int, bytes]] = {}  # id -> its number and text
 
     def read(self, path: Path, file: str) -> Columns:
         """All rows of a file that can be used so far."""
         options = {"columns": COLUMNS, "texts": ("func1", "func2"), "batch_rows": BATCH_ROWS}
         parts, n = [np.zeros((4, 0), dtype=np.int32)], 0
-        for batch in parquet_batches(path, file, self.findings, check=_column_faults, **options):
+        more: list[str] = []
+
+        def check(schema: Any) -> Iterator[Fault]:
+            more.extend(name for name in schema.names if name not in COLUMNS)
+            return _column_faults(schema)
+
+        for batch in parquet_batches(path, file, self.findings, check=check, **options):
             parts.append(self._usable(batch, file, n))
             n += batch.num_rows
         self.findings.read(file, n)
+        self.unread.update(dict.fromkeys(more, n))
         return Columns(*np.concatenate(parts, axis=1))
 
     def _usable(self, batch: Any, file: str, before: int) -> np.ndarray:
         """(4, n): function numbers, label and row of what can be used."""
         members = [self._members(batch, side, file, before) for side in ("1", "2")]
-        labels = batch.column("label").cast("int64", safe=False).fill_null(-1).to_numpy()
+        codes, words = _codes(batch.column("label"))
+        labels = np.array([*map(_label, words), -1], dtype=np.int32)[codes]  # the last is null's
         is_usable = (members[0] >= 0) & (members[1] >= 0) & ((labels == 0) | (labels == 1))
         for row in np.flatnonzero(~is_usable).tolist():
             fault = _row_fault(batch.slice(row, 1))
@@ -488,6 +467,11 @@ class _ParquetReader:
         return number
 
 
+def _label(value: Any) -> int:
+    """0 or 1 for a label of any type of number, -1 for anything else."""
+    return int(value) if value in (0, 1) else -1
+
+
 def _codes(column: Any) -> tuple[np.ndarray, list[Any]]:
     """Index of each row's value among the distinct values (-1 for null), and these values.
 
@@ -499,8 +483,8 @@ def _codes(column: Any) -> tuple[np.ndarray, list[Any]]:
         column = column.dictionary_encode()
     indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     values = column.dictionary
-    is_number = pa.types.is_integer(values.type)
-    return indices, (values if is_number else values.cast(pa.large_binary())).to_pylist()
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    return indices, (values.cast(pa.large_binary()) if is_text else values).to_pylist()
 
 
 def _row_fault(row: Any) -> Fault:
@@ -508,7 +492,7 @@ def _row_fault(row: Any) -> Fault:
     if nulls := [name for name in COLUMNS if row.column(name).null_count]:
         return Fault("null_value", ", ".join(nulls))
     label = row.column("label")[0].as_py()
-    if label not in (0, 1):
+    if _label(label) < 0:
         return Fault("bad_label", f"label {shorten(label)}")
     ids = [shorten(row.column(name)[0].as_py()) for name in ("id1", "id2")]
     return Fault("bad_function", f"ids {', '.join(ids)}")
@@ -519,15 +503,19 @@ def _column_faults(schema: Any) -> Iterator[Fault]:
 
     for name in COLUMNS:
         if name not in schema.names:
-            detail = f"no column {name}; the columns are {', '.join(schema.names)}"
+            detail = f"no column {name}; the columns are {named(schema.names)}"
             yield Fault("missing_column", detail)
             continue
         type_ = schema.field(name).type
         plain = type_.value_type if types.is_dictionary(type_) else type_
         is_text = types.is_string(plain) or types.is_large_string(plain)
+        is_whole = types.is_integer(plain)
         if name == "label":
-            is_right = types.is_integer(plain) or types.is_boolean(plain)
+            is_right = is_whole or types.is_boolean(plain) or types.is_floating(plain)
+            words = "the numbers 0 and 1"
+        elif name.startswith("id"):
+            is_right, words = is_text or is_whole, "text or whole numbers"
         else:
-            is_right = is_text or (types.is_integer(plain) and name.startswith("id"))
+            is_right, words = is_text, "text"
         if not is_right:
-            yield Fault("missing_column", f"column {name} has type {type_}")
+            yield Fault("column_type", f"column {name} has type {type_}; read are {words}")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbhelpers.common.display import Table
+from nbhelpers.data.files import Fault, check_text
 from nbhelpers.data.findings import Findings
 from nbhelpers.errors import DataError
 
@@ -20,6 +21,9 @@ from nbhelpers.errors import DataError
 # Both forms of the data (a folder in the CodeXGLUE layout, the hub's Parquet rows) end here:
 # distinct functions once, and per split three small arrays. File order is kept, because predictions
 # are written in it.
+
+
+FEW_PAIRS = 30  # to train on: nothing can be learnt of fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,7 +177,8 @@ class FunctionTable:
         fault = text_fault(text)
         if fault:
             if id_ not in self.bad_ids:
-                self.findings.add(fault[0], file, line, f"id {id_!r}: {fault[1]}", rows=self._rows)
+                detail = f"id {id_!r}: {fault.detail}"
+                self.findings.add(fault.kind, file, line, detail, rows=self._rows)
             self.bad_ids.add(id_)
             return -1
         if id_ in self.bad_ids:  # its first text was empty, or not text
@@ -218,22 +223,20 @@ class FunctionTable:
         return -1
 
 
-def text_fault(text: str) -> tuple[str, str] | None:
-    """Kind and detail of what makes a text unusable, or None.
+def text_fault(text: str) -> Fault | None:
+    """What makes a text unusable, or None.
 
     >>> text_fault("int f() { return 1; }") is None
     True
-    >>> text_fault("   ")[0]
+    >>> text_fault("   ").kind
     'empty_function'
     """
     if not text.strip():
-        return "empty_function", "no text" if not text else "white space only"
-    if "\0" in text:
-        return "bad_text", "NUL character"
+        return Fault("empty_function", "no text" if not text else "white space only")
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return "bad_text", f"lone surrogate at character {error.start}"
+        check_text(text, "it")
+    except Fault as fault:
+        return fault
     return None
 
 
@@ -349,6 +352,8 @@ def _split_facts(
         if n:
             first = f"first of {n:,} in {name}" if "rows" in kind else f"first in {name}"
             findings.add(kind, *split.place(int(np.flatnonzero(mask)[0])), first, n=n)
+    if name == "train" and len(pairs) < FEW_PAIRS:
+        findings.add("few_rows", *split.place(0), f"train has {len(pairs):,}")
     if pairs.prior in (0.0, 1.0):
         findings.add("one_label", name, None, f"every label is {int(pairs.prior)}")
     return facts

@@ -472,6 +472,7 @@ def build_data(context: RunContext) -> Inputs:
         seed=s.seed,
         require=("test",) if context.checkpoint else ("train", "valid", "test"),
     )
+    context.warn_all(data.problems.warnings())
     tokeniser = build_tokenizer(s, [data.functions[row] for row in train_functions(data)])
     build = _text_table if s.data_flow_length is None else _graph_table
     table = build(context, data, tokeniser)

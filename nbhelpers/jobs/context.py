@@ -135,6 +135,11 @@ class RunContext:
             self.warnings.append(message)
             self.emit("warning", message=message)
 
+    def warn_all(self, messages: Sequence[str]) -> None:
+        """Tell each of them, such as what is said of data while they are read."""
+        for message in messages:
+            self.warn(message)
+
     def progress(self, name: str) -> Callable[[int, int], None]:
         """Return a reporter that writes a `progress` event about twice a second."""
         last = [0.0]

@@ -19,6 +19,7 @@ from nbhelpers.data.detection import DetectionData, load_detection_data, read_ro
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.detection_splits import NearRows
 from nbhelpers.data.edits import EDITS, FULL_LANGUAGES, edit_rows
+from nbhelpers.data.findings import Findings
 from nbhelpers.data.languages import language_of
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.jobs.context import RunContext
@@ -287,7 +288,9 @@ def read_inputs(context: RunContext) -> Inputs:
     """Read, audit, edit and tokenise."""
     s = context.settings
     require_alike(context.checkpoint, {name: getattr(s, name) for name in MODEL})
-    data = without_known(context, load_detection_data(**data_arguments(s)))
+    data = load_detection_data(**data_arguments(s))
+    context.warn_all(data.warnings)
+    data = without_known(context, data)
     is_audited = s.objective != "similar" and context.is_main  # once, not in every process
     verdict = _audit(context, data) if is_audited else None
     texts = _Texts(s.canonical)
@@ -394,7 +397,9 @@ def _further(
     """Read further programs, without those that the training has seen; and what is left out."""
     s = context.settings
     known = [data.rows[row] for split in ("train", "valid") for row in data.splits.get(split, ())]
-    rows = read_rows(source, on_bad_rows=s.on_bad_rows)
+    findings = Findings(s.on_bad_rows, source)
+    rows = read_rows(source, findings=findings, what=name)
+    context.warn_all([f"{name}: {warning}" for warning in findings.warnings()])
     is_human = name == "unseen_humans"
     # A rate over languages that the training never saw would promise what no one gets.
     languages = s.languages or sorted({row.language for row in known} if is_human else ())

@@ -79,8 +79,7 @@ def build_data(context: RunContext) -> Inputs:
         remove_duplicates=s.remove_duplicates,
         tokenizer=tokenizer,
     )
-    if left_out := data.problems.get("left_out"):
-        context.warn(left_out)
+    context.warn_all(data.warnings)
     if tokenizer is None:
         texts = [sample.prompt + sample.completion for sample in data.splits["train"]]
         tokenizer = load_tokenizer(s, texts)
@@ -139,6 +138,8 @@ def _tasks(
             limit=s.max_task_problems,
             template=data.template,
             tokenizer=tokenizer,
+            on_bad_rows=s.on_bad_rows,
+            warn=context.warn,
         )
         for name in s.tasks
     }

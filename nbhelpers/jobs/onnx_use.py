@@ -97,7 +97,9 @@ def code_in(place: Path) -> tuple[str, str]:
         data = place.read_bytes()
     except OSError as error:
         return "", error.strerror or type(error).__name__
-    if b"\0" in data or place.suffix.lower() == ".ipynb":
+    if place.suffix.lower() == ".ipynb":
+        return "", f"a notebook; save its code first: jupyter nbconvert --to script {place.name}"
+    if b"\0" in data:
         return "", "no text of code"
     code = data.decode("utf-8-sig", errors="replace")
     return (code, "") if code.strip() else ("", "empty")

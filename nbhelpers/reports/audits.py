@@ -147,7 +147,8 @@ class Audit(Measured):
         first = [_table(name, frames[name]) for name in FIRST_TABLES if name in frames]
         rest = [_table(name, frames[name]) for name in frames if name not in FIRST_TABLES]
         warned = Section("Warnings", texts(self.warnings), "warnings", is_open=True)
-        return [warned, *first, Section("All other tables", rest, "rest")]
+        read = Section("What was read", texts(self.read), "read", is_open=True)
+        return [warned, read, *first, Section("All other tables", rest, "rest")]
 
 
 def _table(name: str, frame: pd.DataFrame) -> Section:

@@ -387,7 +387,8 @@ def _of_data(facts: RunFacts) -> Iterator[str]:
     if duplicates.train_rows_like_any and not duplicates.removed:
         rows = count(duplicates.train_rows_like_any)
         yield f"{rows} train rows equal or nearly equal a row of valid or test, and are used."
-    yield from (f"Of the data: {str(note).removeprefix('note: ')}." for note in data.problems.notes)
+    notes = (f"Of the data: {str(note).removeprefix('note: ')}." for note in data.problems.notes)
+    yield from (note for note in notes if note not in facts.result.warnings)
 
 
 def _of_run(facts: RunFacts) -> Iterator[str]:

@@ -14,6 +14,7 @@ from nbhelpers.common.formatting import percent
 from nbhelpers.common.result_files import DetectorFile
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.files import ENDINGS
+from nbhelpers.data.findings import KINDS, Findings
 from nbhelpers.data.languages import label_of
 from nbhelpers.data.near_duplicates import ShingleIndex
 from nbhelpers.errors import ConfigError, DataError
@@ -85,13 +86,17 @@ def _is_human(entry: Entry, skipped: list[Skipped]) -> bool:
 def _rows(source: str, skipped: list[Skipped]) -> list[CodeFile]:
     from nbhelpers.data.detection import read_rows
 
-    files = []
-    for row in read_rows(source, on_bad_rows="drop"):
+    files, findings = [], Findings("drop", source)
+    for row in read_rows(source, findings=findings, what="humans"):
         if row.label == "ai":
             place = shown(row.place or row.id)
             skipped.append(Skipped(name=place, reason=AI_WORDS, detail="by its row"))
             continue
         files.append(code_file(row.code, row.language, shown(row.place or row.id)))
+    for kind in findings.kinds("problem"):
+        n_more = findings.counts[kind] - len(findings.examples[kind])
+        places = [example.place for example in findings.examples[kind]] + ["more rows"] * n_more
+        skipped += [Skipped(name=shown(p), reason=KINDS[kind][1], detail="") for p in places]
     return files
 
 

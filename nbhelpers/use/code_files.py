@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nbhelpers.common.code_words import CODE_WORD
 from nbhelpers.common.files import absence, expanded, kind_of
-from nbhelpers.data.detection_sources import decode
+from nbhelpers.data.detection_sources import NOTEBOOK, NOTEBOOK_BYTES, Decoded, decode
 from nbhelpers.data.languages import language_of, language_of_ending
 from nbhelpers.errors import ConfigError, DataError
 
@@ -19,7 +19,6 @@ CHUNK_FILES, CHUNK_BYTES = 256, 8_000_000  # read and scored at once
 NOT_ENTERED = frozenset(
     (".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", "venv", ".ipynb_checkpoints")
 )
-NOTEBOOK_WORDS = "its code lies in cells of JSON: save it as a script first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,54 +130,59 @@ def _walk(root: Path, language: str, skipped: list[Skipped]) -> Iterator[Entry]:
 def read_file(entry: Entry) -> CodeFile | Skipped:
     """Return the program in a file, or why there is none to score."""
     ending = entry.path.suffix.lower()
+    limit = NOTEBOOK_BYTES if ending == NOTEBOOK else MAX_BYTES
     try:
-        is_large = entry.path.stat().st_size >= MAX_BYTES
+        is_large = entry.path.stat().st_size >= limit
         data = b"" if is_large else entry.path.read_bytes()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         return Skipped(name=entry.name, reason="not readable", detail=reason)
     if is_large:
-        detail = f"at least {MAX_BYTES / 1e6:g} MB"
+        detail = f"at least {limit / 1e6:g} MB"
         return Skipped(name=entry.name, reason="too large", detail=detail)
-    if ending == ".ipynb":
-        return Skipped(name=entry.name, reason="notebook", detail=NOTEBOOK_WORDS)
-    text, encoding, fault = decoded(data, ending)
-    if fault is not None:
-        return Skipped(name=entry.name, reason=fault[0], detail=fault[1])
+    text = decoded(data, ending)
+    if text.fault is not None:
+        return Skipped(name=entry.name, reason=text.fault[0], detail=text.fault[1])
     return CodeFile(
         name=entry.name,
-        code=text,
-        language=entry.language,
+        code=text.text,
+        language=text.language or entry.language,
         sha256=hashlib.sha256(data).hexdigest(),
         size_bytes=len(data),
-        encoding=encoding,
+        encoding=text.encoding,
     )
 
 
-def decoded(data: bytes, ending: str = "") -> tuple[str, str, tuple[str, str] | None]:
-    r"""Return text and encoding of a file's bytes, or the kind and detail of what is wrong.
+def decoded(data: bytes, ending: str = "") -> Decoded:
+    r"""Return the text of a file's bytes, or the kind and detail of what is wrong.
 
-    Encodings are told as where the training data is read (`data.detection_sources.decode`).
+    Encodings and notebooks are read as where the training data is (`detection_sources.decode`).
 
-    >>> decoded(b"x = 1\n")
-    ('x = 1\n', 'utf-8', None)
-    >>> decoded(b" \n")[2], decoded(b"\x7fELF\x02\x01\x01\0\0\0")[2][0]
+    >>> decoded(b"x = 1\n")[:2]
+    ('x = 1\n', 'utf-8')
+    >>> decoded(b" \n").fault, decoded(b"\x7fELF\x02\x01\x01\0\0\0").fault[0]
     (('empty', 'nothing but white space'), 'binary')
     """
-    nothing = ("empty", "nothing but white space" if data else "0 bytes")
+    nothing = "no cell of code" if ending == NOTEBOOK else "nothing but white space"
     if not data.strip():
-        return "", "", nothing
+        return Decoded(fault=("empty", "nothing but white space" if data else "0 bytes"))
     text = decode(data, ending)
-    if text.fault is not None:
-        is_marked = text.fault[1].startswith("marked as")
-        return "", "", ("not decodable" if is_marked else "binary", text.fault[1])
     # Chance bytes after a byte order mark are letters of all scripts.
     is_ascii = 2 * sum(sign.isascii() for sign in text.text) >= len(text.text)
-    if text.encoding.startswith(("utf-16", "utf-32")) and not is_ascii:
-        return "", "", ("binary", f"read as {text.encoding} it is hardly code")
-    if "\0" in text.text:
-        return "", "", ("binary", "it holds NUL characters")
-    return (text.text, text.encoding, None) if text.text.strip() else ("", "", nothing)
+    fault = None
+    if text.fault is not None:
+        is_marked = text.fault[1].startswith("marked as")
+        kind = "not decodable" if is_marked else "binary"
+        fault = ("notebook" if text.fault[0] == "unreadable_code" else kind, text.fault[1])
+    elif text.encoding.startswith(("utf-16", "utf-32")) and not is_ascii:
+        fault = "binary", f"read as {text.encoding} it is hardly code"
+    elif "\0" in text.text:
+        fault = "binary", "it holds NUL characters"
+    elif not text.text.strip():
+        fault = "empty", nothing
+    elif len(text.text) >= MAX_BYTES:
+        fault = "too large", f"at least {MAX_BYTES / 1e6:g} MB"
+    return text if fault is None else Decoded(fault=fault)
 
 
 def chunks(entries: Iterable[Entry], skipped: list[Skipped]) -> Iterator[list[CodeFile]]:
