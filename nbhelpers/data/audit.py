@@ -466,6 +466,8 @@ def _listed(items: list[Any]) -> _Given:
     reader = CodeReader(findings)
     reader.read(Record("rows", number, item) for number, item in enumerate(items, 1))
     reader.finish("rows")
+    if items and not reader.rows:
+        findings.add("no_rows_left", "rows", None, "every row was dropped")
     return _of(raw_rows(reader, findings.source), findings)
 
 
