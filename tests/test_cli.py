@@ -296,13 +296,14 @@ def test_ctrl_c_while_watching_ends_with_130(
 
 
 def test_evaluate_hands_the_checkpoint_and_the_data_to_launch(
-    monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, launched: list[dict[str, Any]], tmp_path: Path, capsys
 ) -> None:
     monkeypatch.setattr("nbhelpers.runs.following.follow", lambda run: None)
     weights = tmp_path / "model.safetensors"
     save_file({"w": np.zeros(1, dtype=np.float32)}, weights)
-    named = ("--checkpoint", str(weights), "--preset", "smoke", "--data", "smoke")
+    named = ("--checkpoint", str(tmp_path), "--preset", "smoke", "--data", "smoke")
     assert _run(monkeypatch, "evaluate", "clones", *named) == INTERRUPTED
+    assert f"Weights: {weights}" in capsys.readouterr().out
     assert launched[0]["job_mode"] == "evaluate"
     assert launched[0]["checkpoint"] == weights
     assert launched[0]["preset"].settings.data == "smoke"

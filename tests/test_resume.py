@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,13 +79,9 @@ def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(trained: Ru
     saved.mkdir(parents=True)
     torch.save(state, saved / "model.bin")
     data = write_smoke_folder(tmp_path / "data")
-    words = [sys.executable, "-m", "nbhelpers", "evaluate", "clones", "--preset", "smoke"]
-    words += ["--checkpoint", saved.parent, "--data", data, "--model", base]
-    words += ["--run-dir", tmp_path / "runs", "-o", "seq_len=48", "-o", "floors=false"]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Weights: {saved / 'model.bin'}" in done.stdout
-    (run,) = nb.list_runs(tmp_path / "runs")
+    named = {"mode": "evaluate", "checkpoint": saved.parent}
+    run = prepare("clones", tmp_path / "runs", data=str(data), model=str(base), **named)
+    work_here(run)
     rows = read_predictions(run.predictions_path, split="test")
     again = prepare("clones", tmp_path / "again", mode="evaluate", checkpoint=ours)
     work_here(again)

@@ -119,20 +119,16 @@ def live_clones() -> dict[str, Any]:
 
 
 def live_detector() -> dict[str, Any]:
-    """A small run of the detector; it scores, compares and is exported."""
+    """A small run of the detector; it scores programs."""
     words = ["train", "detector", "--preset", "smoke", *options(DETECTOR)]
-    use = ["detect", "programs", "--model", "@RUN@", "--evidence", "made/sheets"]
-    pairs = ["similar", "programs", "--model", "@RUN@"]
-    return live(words, use, pairs, ["export", "@RUN@", "made/detector"])
+    return live(words, ["detect", "programs", "--model", "@RUN@", "--evidence", "made/sheets"])
 
 
 def live_finetune() -> dict[str, Any]:
-    """A small study of base and r8; the adapter answers, is exported; its notebook on the same."""
+    """A small study of base and r8; its notebook on the same runs, where the adapter answers."""
     words = ["study", "--preset", "smoke", "--adapters", "base,r8", *options(FINETUNE)]
     values = {"adapters": "base,r8", "more_settings": json.dumps(FINETUNE)}
-    shown = notebook("01_finetune_gemma", values, "exact_match>=0.9999")
-    question = ["ask", "@RUN@", "Write a function that adds one."]
-    return live(words, question, ["export", "@RUN@", "made/adapter"], shown)
+    return live(words, notebook("01_finetune_gemma", values, "exact_match>=0.9999"))
 
 
 def headless() -> dict[str, Any]:
