@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbhelpers as nb
+from nbhelpers.data.samples.styles import load_style_rows
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.runs.events import EventWriter, tail
 from nbhelpers.runs.run import Run, write_json
@@ -52,10 +55,27 @@ TINY: dict[str, dict[str, Any]] = {
         "max_new_tokens": 12,
     },
 }
+SPLITS = ("train", "valid", "test")
 STEPS = {"clones": 10, "detector": 6, "finetune": 6}  # ceil(rows / global batch) twice
 
 
+_SAMPLES = tempfile.TemporaryDirectory(prefix="nbhelpers-samples-")
+
+
+@functools.cache
+def few_programs() -> str:
+    """Return the file of a part of the detector's sample: the audit reads all rows of a run."""
+    rows = load_style_rows()
+    tasks = {split: sorted({r["task"] for r in rows if r["split"] == split}) for split in SPLITS}
+    chosen = {*tasks["train"][::4], *tasks["valid"][::2], *tasks["test"][::2]}
+    path = Path(_SAMPLES.name) / "programs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if row["task"] in chosen))
+    return str(path)
+
+
 def _parts(job: str, **changes: Any) -> dict[str, Any]:
+    if job == "detector":
+        changes = {"data": few_programs(), "on_failed_audit": "go_on"} | changes
     hardware = nb.detect_hardware()
     preset = nb.load_preset(job, "smoke", hardware=hardware, overrides=TINY[job] | changes)
     return {"preset": preset, "plan": nb.plan_batch(preset, hardware), "hardware": hardware}

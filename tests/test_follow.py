@@ -25,6 +25,8 @@ from nbhelpers.runs.events import EventWriter
 from nbhelpers.runs.following import follow, outcome
 from nbhelpers.runs.run import Run, list_runs, write_json
 
+pytestmark = pytest.mark.slow  # most start processes
+
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

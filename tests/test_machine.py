@@ -157,6 +157,7 @@ def test_a_kernel_is_a_notebook_and_a_terminal_is_none(
     assert not machine.is_notebook()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("runner", "shown"), [("papermill", "figure"), ("person", "widget")])
 def test_a_runner_above_a_process_hides_the_widget_without_its_variable(
