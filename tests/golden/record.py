@@ -271,8 +271,13 @@ def listing() -> dict[str, Any]:
             "calibration --runs": call(where, "calibration", "--runs"),
             "list_runs": [[run.id, run.status] for run in nb.list_runs(where.runs)],
         }
+        told: set[str] = set()
         for name in names:
-            found[f"follow {name}"] = call(where, "follow", name)
+            # Of a finished run it prints the report, which has a case of its own: one of each job.
+            kind = name.partition("-")[0] if (where.runs / name / "result.json").is_file() else name
+            if kind not in told:
+                found[f"follow {name}"] = call(where, "follow", name)
+            told.add(kind)
             found[f"stop {name}"] = call(where, "stop", name)
         smoke = ("clones", "detector", "finetune")
         for job in smoke:  # from what earlier runs here took
