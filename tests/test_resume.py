@@ -23,34 +23,26 @@ from tests.job_runs import finish, prepare, start, wait_for_step, work_here
 pytestmark = pytest.mark.slow
 
 
-def test_a_stopped_run_is_resumed_and_a_finished_one_is_found_again(tmp_path: Path):
-    run = start("clones", tmp_path, max_train_samples=400)
-    wait_for_step(run, 2)
-    assert run.stop(timeout_s=300) == "stopped"
-    with pytest.raises(Stopped, match="Fix"):
-        nb.follow(run, timeout_s=300)
-    again = start("clones", tmp_path, max_train_samples=400)
-    assert again.path == run.path
-    ended = finish(again)
-    assert ended["training"]["resumed_from"] >= 2
-    assert ended["training"]["optimizer_steps"] == 100
-    finished = start("clones", tmp_path, max_train_samples=400)
-    assert finished.status == "finished" and finished.path == run.path
-
-
-def test_a_run_goes_on_with_another_split_as_the_same_experiment(tmp_path: Path) -> None:
-    """A stopped run is continued with half the micro-batch; only rounding parts it from a whole."""
+def test_a_stopped_run_goes_on_with_another_split_or_as_it_was(tmp_path: Path) -> None:
+    """With half the micro-batch it is the same experiment: only rounding parts the two."""
     changes = {"max_train_samples": 400, "dropout": 0.0, "save_total_limit": 200}
     run = start("clones", tmp_path, **changes)
     wait_for_step(run, 5)
     assert run.stop(timeout_s=300) == "stopped"
+    with pytest.raises(Stopped, match="Fix"):
+        nb.follow(run, timeout_s=300)
     other = start("clones", tmp_path, resume=True, per_device_train_batch_size=4, **changes)
-    ended = finish(other)
-    assert other.id != run.id and ended["training"]["resumed_from"] >= 5
-    assert any(f"those of {run.id}" in text for text in ended["warnings"])
-    whole = finish(start("clones", tmp_path / "whole", **changes))
-    curves = [[line["loss"] for line in one["training"]["history"]] for one in (ended, whole)]
+    split = finish(other)
+    assert other.id != run.id and split["training"]["resumed_from"] >= 5
+    assert any(f"those of {run.id}" in text for text in split["warnings"])
+    again = start("clones", tmp_path, **changes)
+    assert again.path == run.path
+    ended = finish(again)
+    assert ended["training"]["resumed_from"] >= 5
+    curves = [[line["loss"] for line in one["training"]["history"]] for one in (split, ended)]
     assert len(curves[0]) == 100 and curves[0] == pytest.approx(curves[1], rel=2e-3)
+    finished = start("clones", tmp_path, **changes)
+    assert finished.status == "finished" and finished.path == run.path
 
 
 @pytest.fixture(scope="module")
