@@ -210,7 +210,7 @@ def test_the_rank_hardly_matters_and_each_trained_parameter_costs_16_bytes():
 def test_a_base_model_is_only_read_and_generates():
     budget = budget_of("t4", plan_hardware("t4"), method="base")
     assert [line.name for line in budget.lines] == [
-        *("weights", "activations", "workspaces", "context")
+        *("weights", "activations", "workspace", "context")
     ]
     assert "generating 16 answers" in budget.lines[1].note
     unread = budget_of("t4", plan_hardware("t4"), method="base", evaluate="none")

@@ -347,7 +347,7 @@ def test_without_a_gpu_the_lines_are_bytes_of_main_memory_and_nothing_is_judged(
     for hardware in (cpu(), plan_hardware("t4")):  # a plan for the CPU, even if a GPU is there
         budget = predict_memory(preset, plan, hardware)
         assert (budget.verdict, budget.capacity_bytes, budget.advice) == ("no GPU", None, ())
-        assert {"context", "workspaces"}.isdisjoint(line.name for line in budget.lines)
+        assert {"context", "workspace"}.isdisjoint(line.name for line in budget.lines)
         assert budget.total_bytes == budget.allocated_bytes
         require_fit(budget)
 

@@ -436,7 +436,7 @@ def finetune_ledger(
     lines += max(phases, key=lambda phase: sum(line.size_bytes for line in phase))
     if plan.use_gpu:
         text = "of the matrix library"
-        lines.append(MemoryLine(name="workspaces", size_bytes=WORKSPACE_BYTES, note=text))
+        lines.append(MemoryLine(name="workspace", size_bytes=WORKSPACE_BYTES, note=text))
     return (*lines, *_context(plan))
 
 
@@ -508,7 +508,7 @@ def _finetune_training(case: _Case, known: CausalExtent | None) -> Iterator[Memo
         note = f"inside the backward pass {note}"
         yield MemoryLine(name="temporaries", size_bytes=backward - ends, note=note)
     else:
-        yield MemoryLine(name="loss", size_bytes=loss, note=text)
+        yield MemoryLine(name="logits and loss", size_bytes=loss, note=text)
 
 
 _KERNELS = {

@@ -254,7 +254,8 @@ class PickerBox:
             description="back to the parameters", layout=layout(width="200px")
         )
         self.answer, self.details, self.lines = (ipywidgets.HTML() for _ in range(3))
-        self.bars = ipywidgets.Image(format="png", layout=layout(max_width="100%"))
+        natural = layout(max_width="100%", align_self="flex-start")
+        self.bars = ipywidgets.Image(format="png", layout=natural)
         grid = ipywidgets.HBox(
             [*self.controls.values(), self.reset], layout=layout(flex_flow="row wrap")
         )
