@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,9 @@ ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
 def check(settings: FinetuneSettings) -> list[str]:
     """Return what is wrong with the settings for this job; empty when nothing is."""
-    problems = []
+    needed = {"evaluate": settings.evaluate != "none", "trl": settings.engine != OWN_ENGINE}
+    missing = [name for name in needed if needed[name] and find_spec(name) is None]
+    problems = [f"{name} is not installed: pip install {name}" for name in missing]
     if settings.method == "base" and settings.evaluate == "none":
         problems.append(
             "method=base trains nothing and evaluate=none scores nothing: set evaluate=text"

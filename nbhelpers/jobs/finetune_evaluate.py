@@ -207,8 +207,22 @@ def _scores(context: RunContext, rows: list[dict[str, Any]], adapted: Adapted) -
         part = [row for row in rows if row["split"] == split]
         score = score_generations if split == "test" else score_tasks
         split_scores = score(part, seed=s.split_seed, resamples=s.bootstrap_samples)
-        scores[split] = split_scores | {"decoding": decoding}
+        scores[split] = _measured(part, split_scores) | {"decoding": decoding}
     return scores
+
+
+def _measured(rows: list[dict[str, Any]], scores: dict[str, Any]) -> dict[str, Any]:
+    """Return scores with the figures that `evaluate`'s metrics compute, beside our intervals."""
+    from nbhelpers.jobs.metric_modules import compute_scores  # `evaluate` is slow to import
+
+    columns = {"predictions": "answer", "references": "reference", "outcomes": "outcome"}
+    figures = compute_scores(
+        scores["metrics"], **{name: [row[key] for row in rows] for name, key in columns.items()}
+    )
+    metrics = {name: figures.get(name, value) for name, value in scores["metrics"].items()}
+    signatures = {n: figures[f"{n}_signature"] for n in scores.get("signatures", {})}
+    scores |= {"metrics": metrics, "syntax_errors": figures["syntax_errors"]}
+    return scores | ({"signatures": signatures} if signatures else {})
 
 
 def _data_facts(context: RunContext, inputs: Inputs) -> dict[str, Any]:
