@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import nbhelpers as nb
-from nbhelpers.jobs import probe
+from nbhelpers.jobs import forecast, probe
 from nbhelpers.jobs.models.smoke_causal import smoke_tokenizer
 from nbhelpers.jobs.worker import quiet_libraries, work
 from nbhelpers.runs.events import EventWriter
@@ -177,17 +177,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", help="shapes whose name begins so")
+    parser.add_argument("--engine", help="trl or nbhelpers alone")
     parser.add_argument("--seconds", type=float, default=320.0)
     options = parser.parse_args()
     quiet_libraries()
     began, out = time.monotonic(), options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     probe.GPU_STEPS = STEPS
+    forecast.LIMIT_S = forecast.TRL_LIMIT_S = 60.0  # this process has loaded what a child has not
     prepare(out)
     hardware = nb.detect_hardware()
     with (out / "trl_gpu.jsonl").open("w", encoding="utf-8") as file:
         for case in CASES:
-            if not case[0].startswith(options.only) or time.monotonic() - began > options.seconds:
+            is_wanted = options.engine in (None, case[1]) and case[0].startswith(options.only)
+            if not is_wanted or time.monotonic() - began > options.seconds:
                 continue
             line: dict[str, Any] = {"shape": case[0], "engine": case[1], "batch": case[2]}
             started = time.monotonic()

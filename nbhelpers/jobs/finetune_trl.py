@@ -243,8 +243,6 @@ class _Watch(TrainerCallback):
         self.timer.mark("optimizer")
         self.step.close()
         ours, s, context = self.state, self.context.settings, self.context
-        ours.train_s += time.monotonic() - self.since
-        ours.phases = self.timer.add_to(ours.phases)
         ours.step, done = state.global_step, state.global_step == state.max_steps
         ours.epoch, ours.window = divmod(ours.step, max(1, state.max_steps // s.epochs))
         ours.examples = round(state.epoch * self.samples)
@@ -252,7 +250,9 @@ class _Watch(TrainerCallback):
         due = minutes is not None and time.monotonic() - self.saved > 60 * minutes
         own = [self.padded, context.wants_stop(), due and context.is_main]
         counts = torch.tensor(own, dtype=torch.float64, device=context.accelerator.device)
-        padded, stop, due = context.accelerator.reduce(counts, "sum").tolist()
+        padded, stop, due = context.accelerator.reduce(counts, "sum").tolist()  # waits for the GPU
+        ours.train_s += time.monotonic() - self.since
+        ours.phases = self.timer.add_to(ours.phases)
         ours.padded_tokens, self.padded = ours.padded_tokens + int(padded), 0
         self.is_stopped = stop > 0 and not done
         control.should_training_stop |= self.is_stopped

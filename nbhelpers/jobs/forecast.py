@@ -27,8 +27,10 @@ from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.loop import Task, TrainState
 from nbhelpers.jobs.probe import probed_steps
 from nbhelpers.jobs.schedule import micro_batches
+from nbhelpers.presets.schema import OWN_ENGINE
 
 LIMIT_S = 10.0  # so long does a run wait for its simulation
+TRL_LIMIT_S = 30.0  # of TRL's trainer, another library that the child has to load
 Simulate = Callable[..., MemoryBudget | None]  # of shapes, with some settings changed
 
 
@@ -58,7 +60,9 @@ def _simulate(
 ) -> MemoryBudget | None:
     """Simulate shapes with some settings changed; None: it failed, and a warning says so."""
     settings = context.settings.model_copy(update=changes)
-    limit, began = threading.Timer(LIMIT_S, child.kill), time.monotonic()
+    is_ours = getattr(settings, "engine", OWN_ENGINE) == OWN_ENGINE
+    limit_s = LIMIT_S if is_ours else TRL_LIMIT_S
+    limit, began = threading.Timer(limit_s, child.kill), time.monotonic()
     limit.start()
     try:
         values = child.call(
@@ -70,8 +74,8 @@ def _simulate(
         )
         return MemoryBudget.from_dict(values)
     except NbhelpersError as error:
-        is_late = time.monotonic() - began >= LIMIT_S
-        why = f"simulating it took more than {LIMIT_S:g} s." if is_late else error.message
+        is_late = time.monotonic() - began >= limit_s
+        why = f"simulating it took more than {limit_s:g} s." if is_late else error.message
         context.warn(f"The memory of the largest batch is unknown: {why}")
         return None
     finally:
