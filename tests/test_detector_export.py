@@ -16,6 +16,7 @@ from trained_on_disk import write_adapter_files
 from nbhelpers.cli import app
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 from nbhelpers.use import model
+from nbhelpers.use.calibrate import fix_threshold
 from nbhelpers.use.facts import detector_facts
 from nbhelpers.use.trained import find_any, find_detector
 
@@ -127,9 +128,16 @@ def test_damaged_weights_are_refused(run: Path, tmp_path: Path) -> None:
 
 def test_a_calibration_goes_along_and_names_no_folder(run: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(run, tmp_path / "own"))
-    told = {"format": 1, "n": 300, "exceed": 0, "promised_fpr": 0.0099, "target_fpr": 0.01}
-    told |= {"threshold_logit": 2.25, "source": str(tmp_path / "class-of-2024")}
-    (own / "calibration.json").write_text(json.dumps(told))
+    calibration = fix_threshold(
+        [2.25] + [0.0] * 299,
+        ["python"] * 300,
+        detector_facts(find_detector(own)),
+        target_fpr=0.01,
+        confidence=0.95,
+        source=str(tmp_path / "class-of-2024"),
+        counts={"n_files": 300, "n_duplicates": 0, "left_out": {}},
+    )
+    calibration.save(own / "calibration.json")
     export(own, tmp_path / "x")
     kept = json.loads((tmp_path / "x" / "calibration.json").read_text())
     assert kept["threshold_logit"] == 2.25 and "2024" not in json.dumps(kept)
