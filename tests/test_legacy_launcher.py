@@ -163,7 +163,9 @@ def test_an_unknown_model_is_refused() -> None:
 def test_the_header_and_stderr_say_what_is_to_be_known_of_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path, SCRIPT)
+    own = "    parser = argparse.ArgumentParser()\n"
+    text = SCRIPT.replace(own, f'{own}    parser.add_argument("--block_size")\n')
+    path = write(tmp_path, text)
     arguments = ("--num-gpus", "2", "--script", path)
 
     def told() -> tuple[str, str]:
@@ -182,11 +184,16 @@ def test_the_header_and_stderr_say_what_is_to_be_known_of_the_script(
     out, err = told()
     assert "not patched yet" not in err and "nothing is saved" not in err
     assert "What stays: no set_epoch" in err
-    write(tmp_path, SCRIPT.replace("DistributedDataParallel(model)", "model"))
+    write(tmp_path, text.replace("DistributedDataParallel(model)", "model"))
     out, err = told()
     assert "Do not start it on several GPUs." in err
     assert "calls no DistributedDataParallel" in err
-    write(tmp_path, HAND_WRITTEN)
+    write(
+        tmp_path,
+        HAND_WRITTEN.replace(
+            '("--local-rank"', '("--block_size")\nparser.add_argument("--local-rank"'
+        ),
+    )
     out, err = told()
     assert "train clones" not in out + err
     path.unlink()
