@@ -22,7 +22,7 @@ OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-unit test-gpu test-pythons check release budgets format notebooks repo clean
+.PHONY: help setup demo smoke test test-unit test-gpu test-pythons check release versions budgets format notebooks repo clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ check: setup ## lint, format, import layers, notebook anatomy
 	@$(BIN)/python tools/lint_notebook.py notebooks/*.ipynb
 	@$(BIN)/python tools/repository.py check
 	@$(QUIET) $(BIN)/python tools/budget_tables.py check
+
+versions: setup ## predict measured runs with the oldest and newest transformers, peft and trl, and compare
+	@$(QUIET) $(BIN)/python tools/versions.py $(ARGS)
 
 budgets: setup ## simulate every preset on every card anew (ARGS="--job clones --workers 8 --seconds 600")
 	@$(QUIET) $(BIN)/python tools/budget_tables.py build $(ARGS)

@@ -29,6 +29,7 @@ _BASE = {"track": "none", "bootstrap_samples": 100, "epochs": 1}
 _TUNE = _BASE | {"model": "gemma-2-2b", "random_weights": True, "template": "alpaca"}
 _TUNE |= {"eval_samples": 8, "max_new_tokens": 8, "valid_samples": 16, "max_train_samples": 48}
 _TUNE |= {"compile_layers": "off"}
+_COMPILED, _AGAIN = {"compile_layers": "on"}, {"gradient_checkpointing": True}
 _PAIRS = _BASE | {"random_weights": True, "train_fraction": 1.0, "floors": False}
 _PAIRS |= {"max_train_samples": STEPS * 64, "max_eval_pairs": 64}
 _DETECT = _BASE | {"random_weights": True, "floors": False, "edit_suite": False}
@@ -41,6 +42,8 @@ _HALF = {"per_device_train_batch_size": 16, "per_device_eval_batch_size": 64}
 JOBS: dict[str, tuple[str, str, dict[str, Any], str | None]] = {
     "job-finetune-h100": ("finetune", "h100", _TUNE, None),
     "job-finetune-a100-40gb": ("finetune", "a100-40gb", _TUNE, None),
+    "job-finetune-compiled": ("finetune", "h100", _TUNE | _COMPILED, None),
+    "job-finetune-checkpointed": ("finetune", "h100", _TUNE | _COMPILED | _AGAIN, None),
     "job-finetune-t4": ("finetune", "t4", _TUNE | _OLD, None),
     "job-finetune-qlora": ("finetune", "a100-40gb", _TUNE | {"method": "qlora"}, None),
     "job-finetune-seed-t4": ("finetune", "seed-t4", _TUNE | {"save_steps": 50}, None),

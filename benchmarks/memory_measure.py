@@ -212,7 +212,15 @@ def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "liger-kernel"):
+    for name in (
+        "torch",
+        "transformers",
+        "peft",
+        "trl",
+        "accelerate",
+        "bitsandbytes",
+        "liger-kernel",
+    ):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -16,6 +16,8 @@ from fake_simulator import VERSIONS, synthetic
 from nbhelpers.budget import predict, store
 from nbhelpers.cli import app
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.plan import plan_batch
 from nbhelpers.presets.loading import load_preset
 
 SEED = ("--job", "finetune", "--preset", "seed-a100", "--gpu", "t4", "-o", "seq_len=512")
@@ -74,7 +76,30 @@ def test_tight_is_code_0_with_a_warning_and_unknown_is_code_10(
     out, err = capsys.readouterr()
     assert "Not predicted: a kernel of nobody: not known" in out and "cannot be said" in err
     odd = ("clones", "-o", "model=nobody/nothing", "-o", "seq_len=64", "-o", "data=smoke")
-    assert run(monkeypatch, *odd, "--preset", "t4", "--gpu", "t4") == 10
+    odd += ("--preset", "t4", "--gpu", "t4")
+    assert run(monkeypatch, *odd) == 10
+    out, err = capsys.readouterr()
+    assert "MemoryBudget(unknown of 15.0 GiB: unknown, unknown)" in out and "MiB:" not in out
+    assert "From: nothing: the sizes" in out and "cannot be said" in err
+    assert run(monkeypatch, *odd, "--json") == 10
+    told = json.loads(capsys.readouterr().out)
+    assert (told["budget"]["verdict"], told["exit_code"]) == ("unknown", 10)
+    assert told["budget"]["total_bytes"] is None
+
+
+def test_smaller_settings_that_nobody_simulated_are_named_before_a_larger_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a model whose sizes are not known here, one simulation alone is kept."""
+    odd = ("detector", "--preset", "t4", "--gpu", "t4", "-o", "model=codet5")
+    odd += ("-o", "per_device_train_batch_size=64")
+    hardware = plan_hardware("t4")
+    changes = {"model": "codet5", "per_device_train_batch_size": 64}
+    preset = load_preset("detector", "t4", hardware=hardware, overrides=changes)
+    predict.simulate_budget(preset, plan_batch(preset, hardware), hardware, with_advice=False)
+    assert run(monkeypatch, *odd) == BudgetError.exit_code
+    fix = capsys.readouterr().err
+    assert "per_device_train_batch_size=1)" in fix and "--exact" in fix and "larger" not in fix
 
 
 def test_json_holds_the_budget_and_the_exit_code(

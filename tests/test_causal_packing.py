@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -211,6 +212,32 @@ def test_blocks_are_compiled_once_with_gradients_and_once_without(monkeypatch: p
                 model(**forward.inputs(batch))
                 found.append(counter.frame_count)
     assert found == [1] * 5 + [2] * 2
+
+
+def test_checkpointing_keeps_the_inputs_of_blocks_alone(monkeypatch: pytest.MonkeyPatch):
+    """Whether blocks are compiled or not, and wherever transformers has its own switch."""
+    real, sizes, losses = torch.compile, {}, []
+    monkeypatch.setattr(torch, "compile", lambda call: real(call, backend="aot_eager"))
+    batch = make_batch(tiny_table(), ROWS, pad_id=PAD, packed=True)
+    for compiled, checkpointing in product((False, True), repeat=2):
+        model, held = tiny_gemma().train(), {}
+        model.enable_input_require_grads()
+        how = {"kernel": "eager", "loss": "chunked", "dtype": torch.float32}
+        forward = TrainingForward(model, checkpointing=checkpointing, **how)
+
+        def pack(tensor: torch.Tensor, held: dict[int, torch.Tensor] = held) -> torch.Tensor:
+            held.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+        with forward.active(compiled=compiled), hooks:
+            losses.append(float(model(**forward.inputs(batch)).loss.detach()))
+        kept = held.keys() - {p.untyped_storage().data_ptr() for p in model.parameters()}
+        size = sum(held[at].untyped_storage().nbytes() for at in kept)
+        sizes[compiled, checkpointing] = size
+    assert sizes[True, True] == sizes[False, True]
+    assert max(sizes[False, True], sizes[True, True]) < sizes[False, False] / 4
+    assert losses == pytest.approx(losses[:1] * 4, rel=1e-5)
 
 
 def test_padding_sees_itself_so_that_no_softmax_is_empty():

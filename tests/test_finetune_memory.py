@@ -226,20 +226,14 @@ def test_generation_counts_where_it_needs_more_than_training():
 
 
 def test_a_known_batch_replaces_the_longest():
-    settings = load_preset("finetune", "l4").settings.model_copy(update={"evaluate": "none"})
+    settings = load_preset("finetune", "l4").settings
     plan = replace(split_batch(16, 4, 1), use_gpu=True)
     extent = CausalExtent(tokens=900, squares=900 * 900, supervised=500)
     facts = {"precision": "bf16", "kernel": "flex"}
-    read = {"extent": extent, "scoring": extent}
-    known = finetune_ledger(settings, plan, GEMMA_2_2B, **read, **facts)
+    known = finetune_ledger(settings, plan, GEMMA_2_2B, extent=extent, **facts)
     longest = finetune_ledger(settings, plan, GEMMA_2_2B, **facts)
     assert any("900 tokens (the longest batch)" in line.note for line in known)
     assert sum(x.size_bytes for x in known) < sum(x.size_bytes for x in longest)
-    base = settings.model_copy(update={"method": "base", "evaluate": "text"})
-    prompts = CausalExtent(tokens=32 * 100, squares=32 * 100**2, supervised=32)
-    short = finetune_ledger(base, plan, GEMMA_2_2B, prompts=prompts, scoring=extent, **facts)
-    most = finetune_ledger(base, plan, GEMMA_2_2B, **facts)
-    assert sum(x.size_bytes for x in short) < sum(x.size_bytes for x in most)
 
 
 # The worker's side

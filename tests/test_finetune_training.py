@@ -87,7 +87,7 @@ def test_every_split_and_layout_gives_the_same_adapters(name: str, whole: probe.
     assert losses(found) == pytest.approx(losses(whole), abs=LIMIT)
     assert found.state.examples == whole.state.examples == 2 * probe.SAMPLES
     assert found.state.useful_tokens == whole.state.useful_tokens
-    assert found.model.bare.is_gradient_checkpointing == ("checkpointed" in name)
+    assert found.trainer.task.forward.checkpointing == ("checkpointed" in name)
     moved = [np.linalg.norm(whole.weights[k] - whole.first[k].numpy()) for k in whole.weights]
     assert min(moved) > 100 * LIMIT, "too little was learned to tell a difference"
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from nbhelpers.budget.predict import predict_memory
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.hardware.gpus import find_gpu, known_gpus
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.simulate.cards import find_card
 
 EXPECTED = {
     *("t4", "v100-16gb", "v100-32gb", "l4", "a10g", "a100-40gb", "a100-80gb", "rtx6000ada"),
@@ -100,6 +104,40 @@ def test_a_name_like_nothing_lists_what_is_known(text: object) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_hardware(text)  # type: ignore[arg-type]
     assert caught.value.fix.startswith("Known: t4, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("2xT4", "--gpu t4 --count 2"),
+        ("4 × A100 80GB", "--gpu a100-80gb --count 4"),
+        ("rtx 3090x2", "--gpu rtx3090 --count 2"),
+        ("2xP100", "t4"),
+        ("P100", "t4"),
+        ("Tesla P100-PCIE-16GB", "t4"),
+        ("K80", "t4"),
+        ("GTX 1080 Ti", "t4"),
+        ("sm_60:16GiB", "t4"),
+    ],
+)
+def test_what_cannot_be_planned_is_answered_with_what_can(text: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_hardware(text)
+    assert fix in caught.value.fix
+    assert ("no kernels" in caught.value.message) == ("--count" not in fix)
+
+
+@pytest.mark.parametrize("text", ["sm_86:12GiB", "8.6, 12 gib", "cc86 12"])
+def test_a_card_that_no_table_knows_is_described_as_for_a_simulation(text: str) -> None:
+    hardware = plan_hardware(text, 2)
+    gpu = hardware.gpus[1]
+    assert (gpu.compute_capability, gpu.memory_total_bytes) == ((8, 6), 12 * 2**30)
+    assert (gpu.index, gpu.key, hardware.precision) == (1, None, "bf16")
+    assert plan_hardware(gpu.name).gpu == hardware.gpus[0]  # the name is how it is asked for
+    preset = load_preset("finetune", "base", hardware=hardware)
+    budget = predict_memory(preset, plan_batch(preset, hardware), hardware)
+    assert (budget.source, budget.capacity_bytes) == ("estimate", 12 * 2**30)
+    assert find_card(text) == find_card(gpu)
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5, "2"])

@@ -52,6 +52,12 @@ def test_a_t4_has_fp16_tensor_cores_and_no_native_bf16(driver) -> None:
     assert module.open_sessions == 0, "NVML was left open"
 
 
+def test_a_card_that_most_builds_of_torch_have_no_kernels_for_is_told(driver) -> None:
+    driver(FakeGpu(**T4 | {"name": "Tesla P100-PCIE-16GB", "capability": (6, 0)}))
+    (note,) = detect_hardware().notes
+    assert "compute capability 6.0" in note and "such as a T4" in note
+
+
 @pytest.mark.parametrize(
     ("capability", "name", "precision"),
     [

@@ -201,13 +201,17 @@ def test_what_is_advised_fits_with_the_same_global_batch(job, name, gpu, count, 
         assert ({"seq_len", "method"} & follow.keys() != set()) == ("changes the exp" in text)
 
 
-def test_where_nothing_fits_the_advice_says_that_it_is_not_enough():
+def test_where_nothing_fits_a_larger_gpu_is_advised_and_what_helps_most_is_noted():
     hardware = plan_hardware("t4")
     small = replace(hardware.gpus[0], memory_total_bytes=int(2.2 * GIB))
     preset = load_preset("clones", "base", hardware=hardware)
     hardware = replace(hardware, gpus=(small,))
-    (text,) = predict_memory(preset, plan_batch(preset, hardware), hardware).advice
-    assert "seq_len=128" in text and "changes the experiment; not enough" in text
+    budget = predict_memory(preset, plan_batch(preset, hardware), hardware)
+    assert "seq_len=128" in budget.notes[-1] and "not enough" in budget.notes[-1]
+    assert budget.advice == ()
+    with pytest.raises(BudgetError) as error:
+        require_fit(budget)
+    assert error.value.fix == "use a larger GPU"
 
 
 @pytest.mark.parametrize(

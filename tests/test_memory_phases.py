@@ -18,6 +18,7 @@ from test_loop import Line, make
 
 from nbhelpers.budget.formulas import MemoryLine
 from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.errors import HardwareError
 from nbhelpers.hardware import detection
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.hardware.gpus import GIB, GpuProcess
@@ -266,6 +267,17 @@ def test_a_machine_without_a_driver_tells_nothing_of_its_card(monkeypatch):
     memory = CardMemory(0)
     memory.read(torch.device("cpu"))
     assert memory.facts() == {"context_bytes": None}
+
+
+def test_a_card_without_kernels_ends_the_run_at_its_check(monkeypatch):
+    facts = {"device_count": 1, "get_device_capability": (6, 0), "get_device_name": "Tesla P100"}
+    for name, value in (facts | {"get_arch_list": ["sm_75", "sm_90", "compute_90"]}).items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    with pytest.raises(HardwareError, match=r"Tesla P100 has the compute capability 6\.0") as error:
+        worker._check_gpu("fp32", None)
+    assert "T4" in error.value.fix
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_50", "sm_60", "sm_70"])
+    assert worker._check_gpu("fp32", None) is not None
 
 
 def test_running_out_of_memory_names_the_phase_and_the_step(monkeypatch):

@@ -45,14 +45,6 @@ def test_a_pass_that_works_leaves_no_gradient():
     assert "forward" not in vars(tuned.model)
 
 
-def test_a_pass_keeps_no_more_than_the_training_would():
-    """A run that fits with checkpointing alone must not end in its rehearsal."""
-    tuned = adapted()
-    how = {"accelerator": CPU, "compiled": False, "checkpointing": True}
-    assert not rehearse(tuned, forward_of(tuned.model), batch(), **how)
-    assert tuned.model.is_gradient_checkpointing
-
-
 def test_a_failing_compiler_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
     tuned = adapted()
 

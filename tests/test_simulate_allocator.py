@@ -167,7 +167,7 @@ def test_an_unknown_card_takes_its_size_from_its_nearest_relative():
     card = find_card("sm_86:24GiB")
     assert (card.multiprocessors, card.threads_per_multiprocessor) == (82, 1536)
     assert (card.memory_total_bytes, card.is_exact) == (24 * 2**30, False)
-    assert describe_card(87, 2**36).capability == 87
+    assert describe_card(87, 2**36, name="Orin").capability == 87
     with pytest.raises(ConfigError, match=r"capability 6\.1"):
         find_card("6.1:8GiB")
     with pytest.raises(ConfigError, match="did you mean h100"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from causal_tiny import tiny_gemma
 
 pytest.importorskip("peft")
 
 from nbhelpers.budget.memory import MemoryBudget
+from nbhelpers.budget.predict import estimate_budget
 from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.jobs.simulated.finetune import simulate_finetune
 from nbhelpers.plan import plan_batch
 from nbhelpers.presets.loading import load_preset
@@ -40,3 +43,22 @@ def test_the_simulated_job_needs_what_the_real_one_needed(preset, lengths, chang
     assert budget.allocated_bytes / GIB == pytest.approx(measured_gib, rel=0.025)
     assert budget.opaque == ()
     assert {line.name for line in budget.phases} >= {"load", "forward", "backward", "optimizer"}
+
+
+def test_checkpointing_needs_less_on_every_card_whose_blocks_are_compiled(tmp_path):
+    tiny_gemma().config.save_pretrained(tmp_path)
+    wrong = {}
+    for card in known_gpus():
+        hardware, sizes = plan_hardware(card), []
+        for checkpointing in (True, False):
+            changes = {"compile_layers": "on", "gradient_checkpointing": checkpointing}
+            changes |= {"evaluate": "none", "seq_len": 256}
+            preset = load_preset("finetune", "base", hardware=hardware, overrides=changes)
+            plan = plan_batch(preset, hardware)
+            estimate = estimate_budget(preset, plan, hardware)
+            small = preset.override(model=str(tmp_path))
+            simulated = simulate_finetune(small, plan, hardware, gpu=hardware.gpu)
+            sizes.append((estimate.allocated_bytes, simulated.allocated_bytes))
+        if not all(less < more for less, more in zip(*sizes, strict=True)):
+            wrong[card] = sizes
+    assert not wrong

@@ -1,10 +1,13 @@
-"""What the shipped budgets are of: every preset on every card, and a grid around each preset."""
+"""What the shipped budgets are of: every preset on every card, and a grid around each preset.
+
+On the card that a preset was made for, also with every other model of its job.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from nbhelpers.budget.search import even_sizes
 from nbhelpers.budget.shapes import find_shape
@@ -13,6 +16,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
 from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.plan import BatchPlan, plan_batch
+from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.loading import list_presets, load_preset
 from nbhelpers.presets.preset import Preset
 from nbhelpers.simulate.cards import find_card
@@ -34,6 +38,7 @@ class Case:
     preset: Preset | None = None
     plan: BatchPlan | None = None
     problem: str = ""
+    is_default: bool = True  # the preset's own model
 
     @property
     def place(self) -> str:
@@ -43,7 +48,7 @@ class Case:
     @property
     def is_target(self) -> bool:
         """Whether the preset was made for this card."""
-        return self.preset is not None and self.preset.gpu == self.card
+        return self.is_default and self.preset is not None and self.preset.gpu == self.card
 
     def __str__(self) -> str:
         return f"{self.job}/{self.preset_name} on {self.place}"
@@ -61,11 +66,28 @@ def cases(job: str) -> Iterator[Case]:
                 if (card, count) not in planned:
                     planned[card, count] = plan_hardware(card, count)
                 yield _case(job, name, card, count, planned[card, count])
+        if plain.gpu and not name.startswith("seed-"):
+            at = (plain.gpu, plain.num_target_gpus)
+            for model in other_models(job, plain):
+                yield replace(
+                    _case(job, name, *at, planned[at], model=model),
+                    preset_name=f"{name}, {model}",
+                    is_default=False,
+                )
 
 
-def _case(job: str, name: str, card: str, count: int, hardware: Hardware) -> Case:
+def other_models(job: str, preset: Preset) -> list[str]:
+    """Return the short names of a job's real models, beside the preset's own."""
+    models = JOBS[job].models
+    named = (*models.aliases, *models.packaged)
+    return [name for name in named if name != models.short_name(preset.settings.model)]
+
+
+def _case(
+    job: str, name: str, card: str, count: int, hardware: Hardware, **overrides: object
+) -> Case:
     try:
-        preset = load_preset(job, name, hardware=hardware)
+        preset = load_preset(job, name, hardware=hardware, overrides=overrides)
         plan = plan_batch(preset, hardware)
     except ConfigError as error:
         return Case(job, name, card, count, hardware, problem=error.message)

@@ -70,15 +70,12 @@ def ledger(
     *,
     precision: str,
     extent: BatchExtent | None = None,
-    scoring: tuple[BatchExtent, BatchExtent] | None = None,
 ) -> tuple[MemoryLine, ...]:
     """Return the lines of one process at its peak: the start of a backward pass, or scoring.
 
     Args:
-        extent: The largest micro-batch, where the data are known; None: every function has
-            `function_length` tokens.
-        scoring: The same of the largest batch of functions that is scored: between optimizer
-            steps, and at the end, when the optimizer is gone.
+        extent: The largest micro-batch, where the data are known: training alone is counted. None:
+            every function has `function_length` tokens.
 
     Source: AdamW in fp32 keeps 12 bytes a parameter (weight, two moments), with autocast too; the
     fused optimizer on a GPU makes no copy. Gradients (4 bytes) are alive at the peak only when an
@@ -96,8 +93,9 @@ def ledger(
         lines.append(MemoryLine(name="cached casts", size_bytes=size, note=note))
     train = list(_training(settings, plan, shape, extent, is_half=is_half))
     gradients = _gradients(plan, 4 * count, sum(line.size_bytes for line in train))
-    score = _scoring(settings, plan, shape, scoring, is_half=is_half)
-    if score.size_bytes > gradients.size_bytes + sum(line.size_bytes for line in train):
+    score = _scoring(settings, plan, shape, is_half=is_half)
+    need = gradients.size_bytes + sum(line.size_bytes for line in train)
+    if extent is None and score.size_bytes > need:
         freed = MemoryLine(name="gradients", size_bytes=0, note="freed before functions are scored")
         lines += [freed, score]
     else:
@@ -172,14 +170,7 @@ def _training(
     yield MemoryLine(name="temporaries", size_bytes=size, note="inside the backward pass")
 
 
-def _scoring(
-    settings: Settings,
-    plan: BatchPlan,
-    shape: Shape,
-    known: tuple[BatchExtent, BatchExtent] | None,
-    *,
-    is_half: bool,
-) -> MemoryLine:
+def _scoring(settings: Settings, plan: BatchPlan, shape: Shape, *, is_half: bool) -> MemoryLine:
     """What scoring a batch of functions adds to the weights and the optimizer.
 
     On a CPU the live bytes of training steps are counted, not those of scoring.
@@ -189,12 +180,8 @@ def _scoring(
     dropout = shape.dropout if settings.dropout is None else settings.dropout
     per_token = shape.hidden * scoring_bytes(settings, shape, is_half) * plan.use_gpu
     per_square = shape.heads * 8 * _has_scores(settings, plan, dropout)
-    during, after = (
-        batch.tokens * per_token + batch.squares * per_square
-        for batch in known or (longest, longest)
-    )
-    size = max(during, after - 8 * shape.parameters())
-    what = "the longest of them" if known else f"{settings.function_length:,} tokens each"
+    size = longest.tokens * per_token + longest.squares * per_square
+    what = f"{settings.function_length:,} tokens each"
     note = f"scoring {rows} functions, {what} (more than training needs)"
     return MemoryLine(name="activations", size_bytes=size, note=note)
 
@@ -409,8 +396,6 @@ def finetune_ledger(
     kernel: str,
     is_compiled: bool | None = None,
     extent: CausalExtent | None = None,
-    scoring: CausalExtent | None = None,
-    prompts: CausalExtent | None = None,
 ) -> tuple[MemoryLine, ...]:
     """Return the lines of one process at its peak: in a training step, scoring or generating.
 
@@ -418,9 +403,8 @@ def finetune_ledger(
         precision: bf16, fp16 or fp32, of the base model and of autocast.
         kernel: eager, sdpa or flex: `choose_kernel`, or what the worker found to be right.
         is_compiled: Whether each block is compiled; None: by `choose_compile`.
-        extent: The largest micro-batch, where the data are known; None: `longest_extent`.
-        scoring: The same of the held-out rows whose loss is computed.
-        prompts: The same of the prompts of one batch of generation, without the answers.
+        extent: The largest micro-batch, where the data are known: training alone is counted. None:
+            `longest_extent`.
     """
     case = _Case(
         settings=settings,
@@ -432,7 +416,7 @@ def finetune_ledger(
     )
     lines = [_weights(case), *_adapters(case)]
     phases = [list(_finetune_training(case, extent))] if case.adapters else []
-    phases += [[line] for line in _finetune_scoring(case, scoring, prompts)]
+    phases += [[line] for line in _finetune_scoring(case)] if extent is None else []
     lines += max(phases, key=lambda phase: sum(line.size_bytes for line in phase))
     if plan.use_gpu:
         text = "of the matrix library"
@@ -621,9 +605,7 @@ def _loss(case: _Case, batch: CausalExtent) -> tuple[int, str]:
     return size, f"logits of {chunk:,} x {shape.vocab:,} at a time, with their gradient"
 
 
-def _finetune_scoring(
-    case: _Case, scoring: CausalExtent | None, prompts: CausalExtent | None
-) -> Iterator[MemoryLine]:
+def _finetune_scoring(case: _Case) -> Iterator[MemoryLine]:
     """The passes without gradients: the loss on held-out rows, and generation.
 
     On a CPU the live bytes of training steps are counted, not those of scoring. Generation computes
@@ -633,16 +615,14 @@ def _finetune_scoring(
     if case.adapters and not case.plan.use_gpu:
         return
     more = " (more than training needs)" if case.adapters else ""
-    batch = scoring or longest_extent(s, s.per_device_eval_batch_size)
+    batch = longest_extent(s, s.per_device_eval_batch_size)
     size = _forward(case, batch) + _loss(case, batch)[0]
     note = f"the loss of {s.per_device_eval_batch_size} held-out samples{more}"
     yield MemoryLine(name="activations", size_bytes=size, note=note)
     if s.evaluate == "none":
         return
     rows = s.generation_batch_size
-    batch = prompts or CausalExtent(
-        tokens=rows * s.seq_len, squares=rows * s.seq_len**2, supervised=rows
-    )
+    batch = CausalExtent(tokens=rows * s.seq_len, squares=rows * s.seq_len**2, supervised=rows)
     tokens = batch.tokens + rows * s.max_new_tokens
     cache = tokens * 2 * shape.key_size * width * (shape.layers + 1)  # one layer's while it grows
     eager = replace(case, kernel="eager" if shape.is_capped else "sdpa")

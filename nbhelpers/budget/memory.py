@@ -171,12 +171,13 @@ class MemoryBudget:
 
     def __repr__(self) -> str:
         of = f" of {rounded_size(self.capacity_bytes)}" if self.capacity_bytes else ""
-        return f"MemoryBudget({rounded_size(self.total_bytes)}{of}: {self.verdict}, {self.source})"
+        size = "unknown" if self.source == UNKNOWN else rounded_size(self.total_bytes)
+        return f"MemoryBudget({size}{of}: {self.verdict}, {self.source})"
 
     def need(self) -> str:
         """Return the size; `~` marks one between simulated steps, a word what no step told."""
         size = rounded_size(self.total_bytes)
-        marked = {INTERPOLATED: f"~{size}", ESTIMATE: f"{size} (estimate)"}
+        marked = {INTERPOLATED: f"~{size}", ESTIMATE: f"{size} (estimate)", UNKNOWN: "unknown"}
         return marked.get(self.source, size)
 
     def title(self) -> str:
@@ -205,7 +206,7 @@ class MemoryBudget:
 
     def _repr_html_(self) -> str:
         rows = [(line.name, rounded_size(line.size_bytes), line.note) for line in self.lines]
-        rows.append(("total", rounded_size(self.total_bytes), self.verdict))
+        rows.append(("total", self.need(), self.verdict))
         rows += [(line.name, rounded_size(line.size_bytes), line.note) for line in self.held]
         notes = (*self.advice, *self.notes)
         return Table(("", "", ""), rows, title=self.title(), notes=notes).html()

@@ -21,7 +21,6 @@ from nbhelpers.budget.memory import (
     UNKNOWN,
     UNSURE,
     MemoryBudget,
-    MemoryLine,
     expected_reserved,
     fullest,
     safety_factor,
@@ -29,7 +28,7 @@ from nbhelpers.budget.memory import (
     with_measured_context,
 )
 from nbhelpers.budget.prediction_log import usual_error
-from nbhelpers.budget.search import Fits, Predict
+from nbhelpers.budget.search import Fits, Predict, even_sizes
 from nbhelpers.budget.search import advise as advice_for
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.budget.simulator import simulated
@@ -78,7 +77,7 @@ def predict_memory(
     known = _known(preset, plan, hardware)
     budget = known or estimate
     if budget.verdict in (DOES_NOT_FIT, TIGHT):
-        if budget.source == UNKNOWN or not advise:
+        if not advise:
             return budget
         return _advised(budget, preset, plan, hardware, _known, _known_or_estimated)
     if known is None or known.verdict != UNSURE or estimate.source == UNKNOWN:
@@ -124,10 +123,10 @@ def _unknown(plan: BatchPlan, hardware: Hardware, what: str) -> MemoryBudget:
     fix = fix if what == NO_FORMULAS else "give a folder with config.json, or go online"
     gpu = hardware.gpu if plan.use_gpu else None
     return MemoryBudget(
-        lines=(MemoryLine(name="unknown", size_bytes=0, note=note),),
+        lines=(),
         total_bytes=0,
         capacity_bytes=gpu.memory_total_bytes or None if gpu is not None else None,
-        verdict=TIGHT if plan.use_gpu else NO_GPU,
+        verdict=UNSURE if plan.use_gpu else NO_GPU,
         advice=(f"{note}; {fix}",),
         source=UNKNOWN,
     )
@@ -255,8 +254,9 @@ def _known(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget 
     return None
 
 
-def _known_or_estimated(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget:
-    return _known(preset, plan, hardware) or estimate_budget(preset, plan, hardware)
+def _known_or_estimated(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
+    budget = _known(preset, plan, hardware) or estimate_budget(preset, plan, hardware)
+    return None if budget.source == UNKNOWN else budget
 
 
 def _kept(preset: Preset, plan: BatchPlan, hardware: Hardware) -> MemoryBudget | None:
@@ -280,13 +280,20 @@ def _advised(
     hardware: Hardware,
     *sources: Predict,
 ) -> MemoryBudget:
-    """Add what would fit by the first source that knows of something that does."""
-    suggestions: tuple[str, ...] = ()
+    """Add what would fit, by the first source that knows of something that does.
+
+    What helps and is not enough is a note; a smaller setting that no source knows is named.
+    """
+    texts: tuple[str, ...] = ()
     for predict in sources:
-        suggestions, is_met = advice_for(preset, plan, budget, Fits(hardware, predict))
+        texts, is_met = advice_for(preset, plan, budget, Fits(hardware, predict))
         if is_met:
-            break
-    return replace(budget, advice=(*budget.advice, *suggestions))
+            return replace(budget, advice=(*budget.advice, *texts))
+    least = min(even_sizes(plan), default=0)
+    if not texts and 0 < least < plan.per_device_train_batch_size:
+        text = f"a smaller batch (per_device_train_batch_size={least}): not simulated yet"
+        return replace(budget, advice=(*budget.advice, f"{text}, --exact does it"))
+    return replace(budget, notes=(*budget.notes, *texts))
 
 
 def is_exact(budget: MemoryBudget, job: str) -> bool:
@@ -301,4 +308,6 @@ def source_words(budget: MemoryBudget, job: str) -> str:
         known = ((name, budget.versions.get(name)) for name in JOBS[job].libraries)
         library_versions = ", ".join(f"{name} {version}" for name, version in known if version)
         return f"{how} ({library_versions})" if library_versions else how
+    if budget.source == UNKNOWN:
+        return "nothing: the sizes of the model are not known"
     return "an estimate by formulas: not simulated yet for these settings on this card"

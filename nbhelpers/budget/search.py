@@ -154,6 +154,7 @@ MOST = 4  # ways that are named
 LENGTHS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SCORED = ("per_device_eval_batch_size", "generation_batch_size")
+BATCHES = ("per_device_train_batch_size", *SCORED)
 SCORED_ROWS = 8  # for each row that is trained on; scoring keeps no activations
 WORDS = {
     "gradient_checkpointing": "checkpointing",
@@ -330,9 +331,10 @@ def _words(start: State, way: Sequence[Step], goal: Goal) -> str:
     parts, before, was_met = [], f"{first} ", False
     for change, state in way:
         name, typed = next(iter(change)), ", ".join(f"{n}={v!r}" for n, v in change.items())
-        if was_met:  # what comes after is a larger batch
+        if was_met:
             size = goal.words(state.prediction).partition(",")[0]
-            parts.append(f"then batch {change[name]} fits too ({typed}, {size})")
+            what = f"batch {change[name]}" if name in BATCHES else WORDS.get(name, name)
+            parts.append(f"then {what} fits too ({typed}, {size})")
         else:
             word = WORDS.get(name) or _batch_word(start, change)
             parts.append(f"{word} ({typed}): {before}to {goal.words(state.prediction)}")

@@ -131,7 +131,8 @@ def _model_stamp(model: str) -> Any:
 TABLES = Path(__file__).parent / "tables"
 SCHEMA = 1
 MOST_KEPT = 2000  # files of the user's cache; the oldest go first
-SIMULATED_CODE = ("simulate", "jobs")  # folders whose code a simulation runs
+# Folders and modules whose code a simulation runs.
+SIMULATED_CODE = ("simulate", "jobs", "budget/formulas.py", "budget/shapes.py")
 
 
 class Point(NamedTuple):
@@ -220,7 +221,8 @@ def code_stamp() -> str:
     """
     digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for name in SIMULATED_CODE:
-        for path in sorted((package / name).rglob("*.py")):
+        place = package / name
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             source = path.read_text(encoding="utf-8")
             for part in _compiled_parts(compile(source, "", "exec", dont_inherit=True, optimize=2)):
                 digest.update(part)

@@ -29,6 +29,7 @@ from nbhelpers.budget.time_model import (
     case_of,
     is_same_work,
     measured_cases,
+    of_device,
     rate_of,
     work_of,
 )
@@ -81,7 +82,7 @@ class PhaseTime:
 class TimeBudget:
     """A run's seconds by phase, where they come from, and what they mean for a limit or a price.
 
-    `basis`: measured on this card; measured on another card, scaled; or estimate. `tokens_per_s`:
+    `basis`: measured on this card (or machine); on another, scaled; or estimate. `tokens_per_s`:
     useful tokens of all processes while training. `max_s` is the user's limit, `price_per_hour`
     the user's price of the whole machine, in `currency`. `advice`: settings that finish in time.
     """
@@ -413,7 +414,7 @@ def _time_of(
         source = same[0].source + (f" and {len(same) - 1} more" if len(same) > 1 else "")
         groups, note = [by_phase(row.seconds) for row in same], f"as in {source}"
         phases = [PhaseTime.of(n, _spread([g[n] for g in groups]), note) for n in groups[0]]
-        basis, notes = MEASURED, (note,)
+        basis, notes = of_device(MEASURED, is_gpu=plan.use_gpu), (note,)
     case = case_of(settings, plan, hardware, work)
     rate = rate_of(case, measured)
     asked = _Asked(settings=settings, plan=plan, work=work, case=case, rate=rate, past=past)

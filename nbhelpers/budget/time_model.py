@@ -454,6 +454,11 @@ def _witness(wanted: Case, case: Case) -> _Witness | None:
     return _Witness(row=row, distance=distance, step_s=step, differs=frozenset(costs))
 
 
+def of_device(basis: str, *, is_gpu: bool) -> str:
+    """Return where a time was measured, in words for a GPU or for a machine without one."""
+    return basis if is_gpu else basis.replace("card", "machine")
+
+
 def _card_range(wanted: Case, case: Case) -> Range:
     """How far two cards' ratio is open: by arithmetic or by memory; by cores, or by one of them."""
     if wanted.is_gpu and wanted.row.device != case.row.device:
@@ -479,7 +484,8 @@ def _from_witnesses(wanted: Case, witnesses: list[_Witness]) -> Rate:
     low = min(min(w.step_s.low for w in close), mean / width)
     high = max(max(w.step_s.high for w in close), mean * width)
     easy = EASY - {"a plain loop"} if wanted.row.kind == LOOP else EASY  # ours is quicker
-    basis = ESTIMATE if best.differs - easy else SCALED if "card" in best.differs else MEASURED
+    basis = SCALED if "card" in best.differs else MEASURED
+    basis = ESTIMATE if best.differs - easy else of_device(basis, is_gpu=wanted.is_gpu)
     others = f" and {len(close) - 1} more like it" if len(close) > 1 else ""
     notes = [
         f"{best.row.tokens_per_s:,.0f} useful tokens/s on {best.row.device} ({best.row.source})"

@@ -147,11 +147,11 @@ def _predicted(
 
 def exit_code(memory: MemoryBudget) -> int:
     """Return 8 for what does not fit, 10 where that cannot be said, else 0."""
-    from nbhelpers.budget.memory import DOES_NOT_FIT, UNKNOWN, UNSURE
+    from nbhelpers.budget.memory import DOES_NOT_FIT, UNSURE
 
     if memory.verdict == DOES_NOT_FIT:
         return BudgetError.exit_code
-    return NOT_KNOWN if memory.verdict == UNSURE or memory.source == UNKNOWN else 0
+    return NOT_KNOWN if memory.verdict == UNSURE else 0
 
 
 def _text(asked: Prepared, memory: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget) -> str:
@@ -171,8 +171,13 @@ def _plain(
     asked: Prepared, memory: MemoryBudget, grid: BudgetGrid | None, time: TimeBudget
 ) -> dict[str, Any]:
     """Everything as JSON; the time with its sums, its verdict and its cost."""
+    from nbhelpers.budget.memory import UNKNOWN
+
     gpu = asked.hardware.gpu
     sums = {name: getattr(time, name) for name in ("low_s", "expected_s", "high_s")}
+    told = memory.to_dict()
+    if memory.source == UNKNOWN:  # no sum of nothing
+        told["total_bytes"] = None
     cost = dict(zip(("low", "expected", "high"), time.cost, strict=True)) if time.cost else None
     return {
         "job": asked.preset.job,
@@ -180,7 +185,7 @@ def _plain(
         "gpu": gpu.key or gpu.name if gpu is not None else None,
         "gpu_count": len(asked.hardware.gpus),
         "plan": asked.plan.to_dict(),
-        "budget": memory.to_dict(),
+        "budget": told,
         "time": time.to_dict() | sums | {"verdict": time.verdict, "cost": cost},
         "grid": [cell.to_dict() for cell in grid.cells] if grid is not None else None,
         "exit_code": exit_code(memory),

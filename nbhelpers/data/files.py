@@ -24,7 +24,7 @@ from nbhelpers.common.files import expanded, is_folder, kind_of
 from nbhelpers.data.findings import EXAMPLES_SHOWN, Findings
 from nbhelpers.data.hub import Files, fetch, is_repo_id
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.presets.checks import DATASET_PREFIX
+from nbhelpers.presets.checks import DATASET_PREFIX, FILE_ENDINGS
 
 MAIN_SPLITS = ("train", "valid", "test")
 SMOKE = "smoke"
@@ -33,7 +33,7 @@ LOCAL_LICENCE = "not stated (local files)"
 
 JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 CSV_ENDINGS = (".csv", ".tsv")
-ENDINGS = (*JSON_ENDINGS, ".parquet", *CSV_ENDINGS)
+ENDINGS = FILE_ENDINGS
 PACKED = ".gz"
 # Rows are held in memory as Python texts, about three times their size on the disk; a JSON value is
 # held as bytes, text and objects at once.

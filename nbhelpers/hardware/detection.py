@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nbhelpers.common.display import Table
@@ -13,7 +13,7 @@ from nbhelpers.common.files import rebuilt
 from nbhelpers.common.formatting import gib
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware import machine, nvml
-from nbhelpers.hardware.gpus import GIB, Gpu, find_gpu
+from nbhelpers.hardware.gpus import GIB, Gpu, planned_gpu
 from nbhelpers.hardware.machine import detect_platform
 from nbhelpers.hardware.nvml import Device
 
@@ -220,19 +220,20 @@ def detect_hardware() -> Hardware:
 def plan_hardware(gpu: str, count: int = 1) -> Hardware:
     """Plan for GPUs that are not here, such as `plan_hardware("t4", 2)`.
 
-    CPUs and RAM are this machine's.
+    A card that `gpus.yaml` does not know is described by its compute capability and memory, such
+    as `sm_86:12GiB`. CPUs and RAM are this machine's.
 
     Raises:
-        ConfigError: The name is unknown or means several GPUs, or `count` is no number from 1 up
-                to `MOST_GPUS`.
+        ConfigError: The name is unknown or means several GPUs, the card is too old, or `count` is
+            no number from 1 up to `MOST_GPUS`.
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_GPUS:
         fix = f"give a whole number from 1 to {MOST_GPUS}"
         raise ConfigError(f"count={count!r} is not a number of GPUs.", fix=fix)
-    spec = find_gpu(gpu)
+    first = planned_gpu(gpu)
     return _hardware(
         detect_platform(),
-        gpus=tuple(spec.planned(index) for index in range(count)),
+        gpus=tuple(replace(first, index=index) for index in range(count)),
         is_planned=True,
         notes=("planned, not measured; CPUs and RAM are those of the machine you plan on",),
     )
@@ -330,6 +331,13 @@ def _remarks(inventory: nvml.Inventory, visible: Visible, setting: str | None) -
     if len({gpu.name for gpu in visible.gpus}) > 1:
         notes.append("the GPU with the least memory limits the plan, and the slowest sets the pace")
     for gpu in visible.gpus:
+        if not gpu.has_kernels:
+            major, minor = gpu.compute_capability
+            notes.append(
+                f"GPU {gpu.index} ({gpu.name}) has the compute capability {major}.{minor}: of "
+                "today's builds of PyTorch only those for CUDA 12.6 have kernels for 5.0 to 6.x, "
+                "and none has for older ones; take a card from 7.5 on, such as a T4"
+            )
         used = gpu.memory_total_bytes - gpu.memory_free_bytes
         if gpu.processes and used > _BUSY_SHARE * gpu.memory_total_bytes:
             notes.append(

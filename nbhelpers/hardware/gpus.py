@@ -16,6 +16,20 @@ from nbhelpers.errors import ConfigError
 GIB = 2**30
 NATIVE_BF16 = (8, 0)
 FP16_TENSOR_CORES = (7, 0)
+# From which capability every build of PyTorch has kernels, and how the names of older cards begin.
+# Source: its CUDA support matrix; of releases from 2.8 on only builds for CUDA 12.6 hold 5.0 to
+# 6.x, and none holds 3.7. What the build that is installed holds, a run's worker asks.
+WITH_KERNELS = (7, 0)
+_WITHOUT_KERNELS = {
+    **{"k80": (3, 7), "m40": (5, 2), "m60": (5, 2), "p100": (6, 0), "p4": (6, 1)},
+    **{"gtx9": (5, 2), "gtx10": (6, 1), "titanx": (6, 1), "quadrop": (6, 1)},
+}
+_DESCRIBED = re.compile(
+    r"(?:sm|cc)?[ _]?(?P<major>\d{1,2})\.?(?P<minor>\d)[:,@ ]+"
+    r"(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>gib|gb)?",
+    re.IGNORECASE,
+)
+_COUNTED = re.compile(r"(?:(\d+) *[x×*] *(.+)|(.+?) *[x×*] *(\d+))", re.IGNORECASE)
 # ECC, the driver's release and vGPU set a few per cent aside; the nearest other size of a name is
 # 17 % away (H100 80 GB and H100 NVL).
 MEMORY_TOLERANCE = (0.92, 1.08)
@@ -65,6 +79,11 @@ class Gpu:
         if self.compute_capability == (7, 5) and _TURING_WITHOUT_TENSOR_CORES.search(self.name):
             return False
         return self.compute_capability >= FP16_TENSOR_CORES
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether every build of PyTorch has kernels for it; True where it is not known."""
+        return self.compute_capability == (0, 0) or self.compute_capability >= WITH_KERNELS
 
     @property
     def precision(self) -> str:
@@ -195,6 +214,38 @@ def same_name(name: str) -> list[GpuSpec]:
     return [spec for spec in known_gpus().values() if spec.is_named(name)]
 
 
+def planned_gpu(text: str, index: int = 0) -> Gpu:
+    """Return a GPU for planning: one that `find_gpu` knows, or one described as `sm_86:12GiB`.
+
+    Raises:
+        ConfigError: As of `find_gpu`.
+    """
+    described = _DESCRIBED.fullmatch(text.strip()) if isinstance(text, str) else None
+    if described is None:
+        return find_gpu(text).planned(index)
+    size = float(described["size"]) * (10**9 if (described["unit"] or "").lower() == "gb" else GIB)
+    capability = int(described["major"]), int(described["minor"])
+    _require_kernels(text, capability)
+    return Gpu(
+        index=index,
+        uuid="",
+        name="sm_{}{}:{:g}GiB".format(*capability, int(size) / GIB),
+        key=None,
+        memory_total_bytes=int(size),
+        memory_free_bytes=int(size),
+        compute_capability=capability,
+    )
+
+
+def _require_kernels(text: str, capability: tuple[int, int]) -> None:
+    if capability < WITH_KERNELS:
+        raise ConfigError(
+            f"gpu={text!r} has the compute capability {capability[0]}.{capability[1]}, for which "
+            "today's PyTorch has no kernels.",
+            fix="take a card from 7.5 on, such as t4 (Colab's, and Kaggle's T4 x2) or l4",
+        )
+
+
 def find_gpu(text: str) -> GpuSpec:
     """Find the GPU that a person means by `text`: a key, an alias or a name as the driver says it.
 
@@ -213,6 +264,15 @@ def find_gpu(text: str) -> GpuSpec:
         raise ConfigError(
             f"gpu={text!r} means {len(keys)} GPUs: {sizes}.",
             fix="name one: " + " or ".join(f'gpu="{key}"' for key in keys),
+        )
+    older = (chip for name, chip in _WITHOUT_KERNELS.items() if asked.startswith(name))
+    _require_kernels(text, next(older, WITH_KERNELS))
+    if counted := _COUNTED.fullmatch(text.strip()) if asked else None:
+        count, card = counted[1] or counted[4], counted[2] or counted[3]
+        key = find_gpu(card).key
+        raise ConfigError(
+            f"gpu={text!r} names {count} GPUs; a number of them stands apart.",
+            fix=f'--gpu {key} --count {count}; in Python plan_hardware("{key}", {count})',
         )
     near = difflib.get_close_matches(asked, names, n=3, cutoff=0.6)
     guess = list(dict.fromkeys(key for name in near for key in names[name]))[:3]

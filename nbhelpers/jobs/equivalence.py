@@ -180,22 +180,17 @@ def rehearse(
     *,
     accelerator: Any,
     compiled: bool,
-    checkpointing: bool = False,
 ) -> str:
     """Return why a pass over a micro-batch fails, or nothing where it works; no gradient stays.
 
     Args:
         batch: Of the training, on any device.
         compiled: Compile the blocks, as the training would.
-        checkpointing: Compute blocks anew in the backward pass, as the training would; it stays on.
 
     Raises:
         torch.OutOfMemoryError: The micro-batch is too large.
     """
     model = adapted.model
-    if checkpointing:
-        how = {"use_reentrant": False}
-        adapted.bare.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
     model.train()
     try:
         with forward.active(compiled=compiled), accelerator.autocast():

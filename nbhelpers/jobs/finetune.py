@@ -194,7 +194,6 @@ def _training_bytes(
     context: RunContext, shape: Any, kernel: str, is_compiled: bool, extent: CausalExtent
 ) -> int:
     """Return the bytes of a micro-batch by formulas: a supervised token's logits count too."""
-    nothing = CausalExtent(tokens=0, squares=0, supervised=0)
     lines = finetune_ledger(
         context.settings,
         context.plan,
@@ -203,8 +202,6 @@ def _training_bytes(
         kernel=kernel,
         is_compiled=is_compiled,
         extent=extent,
-        scoring=nothing,
-        prompts=nothing,
     )
     return sum(line.size_bytes for line in lines)
 

@@ -102,7 +102,13 @@ class AdapterTask(PlainTask):
     def forward(self) -> TrainingForward:
         """How the model computes in training."""
         loss = "plain" if self.settings.loss == "plain" else "chunked"
-        return TrainingForward(self.adapted.bare, kernel=self.kernel, loss=loss, dtype=self.dtype)
+        return TrainingForward(
+            self.adapted.bare,
+            kernel=self.kernel,
+            loss=loss,
+            dtype=self.dtype,
+            checkpointing=self.settings.gradient_checkpointing,
+        )
 
     def total_weight(self, batch_rows: np.ndarray) -> int:
         """Return the supervised tokens of the samples: each token weighs the same."""
@@ -258,11 +264,9 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
 
 
 def prepare(adapted: Adapted, settings: FinetuneSettings, accelerator: Any) -> None:
-    """Switch gradient checkpointing on where it is set, and let fp16's scale begin lower."""
+    """Let inputs of checkpointed blocks need gradients, and fp16's scale begin lower."""
     if settings.gradient_checkpointing:
         adapted.model.enable_input_require_grads()  # as peft and trl do
-        how = {"use_reentrant": False}
-        adapted.bare.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
     if accelerator.scaler is not None:
         accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE)
 
@@ -332,7 +336,6 @@ def rehearsed(
             batch,
             accelerator=context.accelerator,
             compiled=compiled,
-            checkpointing=task.settings.gradient_checkpointing,
         )
         if not problem:
             return task.kernel, task.settings.packing, compiled

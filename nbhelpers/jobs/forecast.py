@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from accelerate.utils import broadcast_object_list
 
-from nbhelpers.budget.formulas import BatchExtent, MemoryLine, ledger
+from nbhelpers.budget.formulas import MemoryLine, ledger
 from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.common.child import Child
@@ -222,9 +222,6 @@ def encoder_forecast(
 # The same on a CPU, by formulas: live bytes of the steps that are counted there.
 
 
-NOTHING = BatchExtent(tokens=0, padded_tokens=0, squares=0, last_tokens=0)
-
-
 def encoder_estimate(
     context: RunContext, task: Task, steps: list[np.ndarray]
 ) -> MemoryBudget | None:
@@ -232,7 +229,7 @@ def encoder_estimate(
     shape, extent = find_shape(context.settings), largest_extent(context, task, steps)
     if shape is None or extent is None:
         return None
-    how = {"precision": context.precision, "extent": extent, "scoring": (NOTHING, NOTHING)}
+    how = {"precision": context.precision, "extent": extent}
     return estimate(ledger(context.settings, context.plan, shape, **how))
 
 

@@ -10,13 +10,14 @@ import gc
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -244,11 +245,38 @@ def _check_gpu(precision: str, launched_by: int | None) -> CardMemory:
             f"Process {local} needs a GPU of its own; torch {torch.__version__} sees {n_gpus}.",
             fix="check CUDA_VISIBLE_DEVICES, and that torch was built for this driver",
         )
-    if precision == "bf16" and torch.cuda.get_device_capability(local) < (8, 0):
+    capability = torch.cuda.get_device_capability(local)
+    if not has_kernels(capability, torch.cuda.get_arch_list()):
+        raise HardwareError(
+            f"{torch.cuda.get_device_name(local)} has the compute capability "
+            f"{capability[0]}.{capability[1]}, for which torch {torch.__version__} has no kernels.",
+            fix="take a card from 7.5 on, such as a T4 (on Kaggle: GPU T4 x2), or install a build "
+            "of torch that has them: https://pytorch.org/get-started/previous-versions",
+        )
+    if precision == "bf16" and capability < (8, 0):
         raise HardwareError(
             f"{torch.cuda.get_device_name(local)} has no native bf16.", fix="set precision=fp16"
         )
     return card
+
+
+def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
+    """Whether a build of PyTorch runs on a GPU; True where it does not tell what it is built for.
+
+    Kernels run on the same generation's later chips, code that is compiled on the spot (`compute_`)
+    on any later chip. Source: CUDA C++ Programming Guide, binary and PTX compatibility.
+
+    >>> built_for = ["sm_75", "sm_80", "sm_90", "compute_90"]
+    >>> [has_kernels(chip, built_for) for chip in ((6, 0), (7, 0), (7, 5), (8, 9), (12, 0))]
+    [False, False, True, True, True]
+    """
+    number = 10 * capability[0] + capability[1]
+    kinds = [re.fullmatch(r"(sm|compute)_(\d+)[af]?", name) for name in built_for]
+    return not any(kinds) or any(
+        int(kind[2]) <= number and (kind[1] == "compute" or int(kind[2]) // 10 == number // 10)
+        for kind in kinds
+        if kind
+    )
 
 
 def _check_processes(accelerator: Any, plan: BatchPlan) -> None:

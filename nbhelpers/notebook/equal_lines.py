@@ -78,9 +78,9 @@ def parameters_of(answer: Answer, *, of_job: bool = False) -> dict[str, Any]:
 
 
 def _planned_gpu(answer: Answer) -> str | None:
-    """The key of the GPU that the choice plans for; None for what is really here."""
+    """The planned GPU as `plan_hardware` takes it; None for what is really here."""
     gpu = answer.hardware.gpu if answer.hardware.is_planned else None
-    return gpu.key if gpu is not None else None
+    return gpu.key or gpu.name if gpu is not None else None
 
 
 def _preset(answer: Answer) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware.gpus import GIB, Gpu, GpuSpec, find_gpu, known_gpus
+from nbhelpers.hardware.gpus import GIB, Gpu, GpuSpec, known_gpus, planned_gpu
 
 # Source: "Streaming multiprocessors" in NVIDIA's whitepapers and datasheets of each GPU; the driver
 # reports the same (an H100 80GB HBM3 and an H200 reported 132).
@@ -53,11 +53,6 @@ _LEAST_CONTEXT_BYTES = GIB // 4
 # Source: measured outside the allocator, on two GPUs and more.
 NCCL_BYTES = int(0.55 * GIB)
 
-_DESCRIBED = re.compile(
-    r"(?:sm|cc)?[ _]?(?P<major>\d{1,2})\.?(?P<minor>\d)[:,@ ]+"
-    r"(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>gib|gb)?",
-    re.IGNORECASE,
-)
 _MIG_SLICES = re.compile(r"\b(\d)g\.\d+gb", re.IGNORECASE)
 
 
@@ -88,17 +83,10 @@ def find_card(gpu: str | Gpu | Card) -> Card:
     """
     if isinstance(gpu, Card):
         return gpu
-    if isinstance(gpu, Gpu):
-        return _card_of(gpu)
-    described = _DESCRIBED.fullmatch(gpu.strip())
-    if described is None:
-        return _known(find_gpu(gpu))
-    unit = 10**9 if (described["unit"] or "").lower() == "gb" else GIB
-    capability = 10 * int(described["major"]) + int(described["minor"])
-    return describe_card(capability, int(float(described["size"]) * unit))
+    return _card_of(gpu if isinstance(gpu, Gpu) else planned_gpu(gpu))
 
 
-def describe_card(capability: int, memory_total_bytes: int, *, name: str = "") -> Card:
+def describe_card(capability: int, memory_total_bytes: int, *, name: str) -> Card:
     """Return a card that no table knows: its generation's limits, its nearest relative's size.
 
     Args:
@@ -119,7 +107,7 @@ def describe_card(capability: int, memory_total_bytes: int, *, name: str = "") -
         )
     nearest = min(family, key=lambda x: abs(x.memory_total_bytes - memory_total_bytes))
     return _card(
-        name or f"GPU of capability {capability / 10:.1f}",
+        name,
         capability,
         _MULTIPROCESSORS[nearest.key],
         memory_total_bytes,
