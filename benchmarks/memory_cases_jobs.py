@@ -44,6 +44,7 @@ JOBS: dict[str, tuple[str, str, dict[str, Any], str | None]] = {
     "job-finetune-a100-40gb": ("finetune", "a100-40gb", _TUNE, None),
     "job-finetune-compiled": ("finetune", "h100", _TUNE | _COMPILED, None),
     "job-finetune-checkpointed": ("finetune", "h100", _TUNE | _COMPILED | _AGAIN, None),
+    "job-finetune-trl": ("finetune", "a100-40gb", _TUNE | {"engine": "trl"}, None),
     "job-finetune-t4": ("finetune", "t4", _TUNE | _OLD, None),
     "job-finetune-qlora": ("finetune", "a100-40gb", _TUNE | {"method": "qlora"}, None),
     "job-finetune-seed-t4": ("finetune", "seed-t4", _TUNE | {"save_steps": 50}, None),

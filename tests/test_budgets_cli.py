@@ -80,7 +80,7 @@ def test_tight_is_code_0_with_a_warning_and_unknown_is_code_10(
     assert run(monkeypatch, *odd) == 10
     out, err = capsys.readouterr()
     assert "MemoryBudget(unknown of 15.0 GiB: unknown, unknown)" in out and "MiB:" not in out
-    assert "From: nothing: the sizes" in out and "cannot be said" in err
+    assert "From: nothing: neither" in out and "cannot be said" in err
     assert run(monkeypatch, *odd, "--json") == 10
     told = json.loads(capsys.readouterr().out)
     assert (told["budget"]["verdict"], told["exit_code"]) == ("unknown", 10)

@@ -30,7 +30,8 @@ GRID = (
 )
 JOBS = (
     *("job-finetune-h100", "job-finetune-qlora", "job-finetune-compiled"),
-    *("job-finetune-checkpointed", "job-detector-t4", "job-clones-seed-legacy"),
+    *("job-finetune-checkpointed", "job-finetune-trl"),
+    *("job-detector-t4", "job-clones-seed-legacy"),
 )
 TESTS = ("tests/test_causal_packing.py", "-k", "checkpointing")
 MOST_PERCENT = 3.0  # of one version's measurement, which another's code may leave

@@ -184,7 +184,7 @@ class MemoryBudget:
         """Say in words what is needed, what there is, and the verdict."""
         needed = f"One training process is predicted to need {self.need()}"
         if self.source == UNKNOWN:
-            return "The memory cannot be predicted: the model's sizes are not known"
+            return "The memory cannot be predicted: neither simulated nor estimated so far"
         if self.verdict == NO_GPU:
             return f"{needed} of main memory for its tensors (no GPU is used)"
         of = f" of the GPU's {rounded_size(self.capacity_bytes)}" if self.capacity_bytes else ""

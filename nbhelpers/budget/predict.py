@@ -309,5 +309,5 @@ def source_words(budget: MemoryBudget, job: str) -> str:
         library_versions = ", ".join(f"{name} {version}" for name, version in known if version)
         return f"{how} ({library_versions})" if library_versions else how
     if budget.source == UNKNOWN:
-        return "nothing: the sizes of the model are not known"
+        return "nothing: neither simulated nor estimated so far"
     return "an estimate by formulas: not simulated yet for these settings on this card"
