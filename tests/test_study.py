@@ -15,7 +15,7 @@ from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import shipped_rows
 from nbhelpers.budget.time import PhaseTime, TimeBudget, predict_time, total_time
-from nbhelpers.budget.time_model import ESTIMATE, MEASURED, SAMPLE_ROWS, SCALED, training_rows
+from nbhelpers.budget.time_model import ESTIMATE, MEASURED, SCALED, training_rows
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.plan import plan_batch
@@ -263,8 +263,9 @@ def test_what_is_not_known_is_not_made_up(tmp_path: Path, changes: dict, words: 
 
 def test_the_rows_of_the_sample_are_counted_right() -> None:
     from nbhelpers.data.samples.instructions import load_instruction_rows
+    from nbhelpers.presets.jobs import FINETUNE
 
-    assert len(load_instruction_rows()["train"]) == SAMPLE_ROWS
+    assert len(load_instruction_rows()["train"]) == FINETUNE.time.train_examples["smoke"]
     assert training_rows(make_preset(max_train_samples=50).settings) == 50
 
 

@@ -47,10 +47,7 @@ NOTHING = Range(0.0, 0.0, 0.0)
 # What is known of public data sets before they are read stands here, each figure with its source.
 
 
-DEFAULT_DATA = "iamtarun/python_code_instructions_18k_alpaca"
-# Source: the data set's page (rows of its only split), and its rows under Gemma's tokenizer.
-DEFAULT_ROWS, DEFAULT_ROW_TOKENS = 18_612, 210
-SAMPLE, SAMPLE_ROWS = "smoke", 1200  # of the bundled sample's training split
+SAMPLE = "smoke"
 TASK_PROBLEMS = {"humaneval": 164, "mbpp": 500, "sample": 60}
 # What changes neither the work nor its speed.
 UNTIMED = {"seed", "split_seed", "lora_r", "lora_alpha", "lora_dropout", "learning_rate", "targets"}
@@ -84,13 +81,11 @@ class Work:
 def training_rows(settings: Settings) -> int | None:
     """Return the rows of training as far as they are known before the data is read."""
     limit, spec = settings.max_train_samples, spec_of(settings)
-    if spec.formulas == ADAPTER:
-        held_out = settings.valid_samples + settings.eval_samples
-        whole = {DEFAULT_DATA: DEFAULT_ROWS - held_out, SAMPLE: SAMPLE_ROWS}.get(settings.data)
-    else:
-        whole = spec.time.train_examples.get(settings.data) if spec.time else None
+    whole = spec.time.train_examples.get(settings.data) if spec.time else None
     if whole is None:
         return limit
+    if spec.formulas == ADAPTER and settings.data != SAMPLE:  # drawn from its only split
+        whole -= settings.valid_samples + settings.eval_samples
     rows = int(whole * settings.train_fraction)
     return max(1, min(rows, limit) if limit else rows)
 
@@ -165,13 +160,12 @@ def _guessed_tokens(settings: Settings) -> tuple[float, bool, str]:
     if data == SAMPLE and spec.time:
         tokens = min(spec.time.sample_tokens, longest) * graph
         return tokens, False, f"about {tokens:,.0f} tokens per example of the bundled sample"
-    if spec.formulas == ADAPTER and data == DEFAULT_DATA:
-        tokens = min(float(DEFAULT_ROW_TOKENS), longest)
-        return tokens, False, f"about {tokens:,.0f} tokens per row of {data} (estimate)"
-    if spec.formulas != ADAPTER and spec.time and data in spec.time.train_examples:
+    is_adapter = spec.formulas == ADAPTER
+    if spec.time and data in spec.time.train_examples:
         tokens = _between(spec.time.example_tokens, settings.seq_len) * graph
-        return tokens, False, f"about {tokens:,.0f} tokens per example of {data} (estimate)"
-    what = "row" if spec.formulas == ADAPTER else "text"
+        what = "row" if is_adapter else "example"
+        return tokens, False, f"about {tokens:,.0f} tokens per {what} of {data} (estimate)"
+    what = "row" if is_adapter else "text"
     return longest, True, f"every {what} as long as seq_len={settings.seq_len} (upper bound)"
 
 

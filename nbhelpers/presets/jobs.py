@@ -161,8 +161,9 @@ def _detector_memory(facts: dict[str, Any], s: Any, plan: Any) -> dict[str, Any]
 # those of the runs with 400 and 1,024 tokens on BigCloneBench (a pair), and 512 on Rosetta Code;
 # shorter and longer texts are guesses from these. Train examples: CodeXGLUE's train.txt (901,028
 # pairs); the page of H-AIRosettaMP (121,247 rows), of which four fifths are drawn for training
-# where nothing else is asked for; the bundled samples, counted. Useful share of clones with packed
-# blocks: .83 to .85, attention alone being padded.
+# where nothing else is asked for; the instructions' only split, and its tokens under Gemma's
+# tokenizer; the bundled samples, counted. Useful share of clones with packed blocks: .83 to .85,
+# attention alone being padded.
 CLONES = JobSpec(
     name="clones",
     settings_class="nbhelpers.presets.schema:ClonesSettings",
@@ -243,7 +244,13 @@ FINETUNE = JobSpec(
     data_may_be_file=True,
     task_units={"tokenise": "samples", "generate": "answers", "evaluate": "functions"},
     pretraining=("language-model steps", "the sample"),
-    time=TimeFacts(data_s=10.0, data_examples=18_312, sample_tokens=60),
+    time=TimeFacts(
+        data_s=10.0,
+        data_examples=18_312,
+        train_examples={"iamtarun/python_code_instructions_18k_alpaca": 18_612, "smoke": 1_200},
+        example_tokens=((0, 0.0), (210, 210.0)),
+        sample_tokens=60,
+    ),
 )
 
 DETECTOR = JobSpec(

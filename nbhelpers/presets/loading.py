@@ -14,6 +14,7 @@ from nbhelpers.common.files import absence, expanded, is_file, is_folder
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.common.yaml_files import configs_dir, read_with_lines, read_yaml, shown_path
 from nbhelpers.errors import ConfigError
+from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.presets.adapters import parse_variants
 from nbhelpers.presets.checks import (
     SPELLINGS,
@@ -141,9 +142,9 @@ def parse_file(job: str, path: Path) -> PresetFile:
     for model in list(data.get("models") or {}):
         _check_model(job, file, model)
     gpu, count = data.get("gpu"), data.get("gpus")
-    if gpu is not None and gpu not in gpu_facts():
+    if gpu is not None and gpu not in known_gpus():
         text = f"there is no gpu `{gpu}` in gpus.yaml"
-        file.problem(("gpu",), text, did_you_mean(gpu, gpu_facts()))
+        file.problem(("gpu",), text, did_you_mean(gpu, known_gpus()))
     if count is not None and count < 1:
         file.problem(("gpus",), f"gpus={count} is less than 1", "leave `gpus:` out without a GPU")
     return file
@@ -212,15 +213,6 @@ def _require_reasons(layer: Layer, base: Mapping[str, Any], why: Mapping[str, An
             text = f"{name} {base.get(name)!r} -> {value!r} changes the experiment without a reason"
             at = " of this model" if layer.keys[0] == "models" else ""
             layer.file.problem((*layer.keys, name), text, f"add `{name}: …` under `why:`{at}")
-
-
-@functools.cache
-def gpu_facts() -> dict[str, tuple[int, tuple[int, int]]]:
-    """Return memory and compute capability by key of gpus.yaml."""
-    return {
-        key: (facts["memory_total_bytes"], tuple(facts["compute_capability"]))
-        for key, facts in read_yaml(configs_dir() / "gpus.yaml").items()
-    }
 
 
 # ------------------------------------------------------------------------------------------------
@@ -420,14 +412,15 @@ def _with_defaults(job: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _candidates(job: str) -> list[Candidate]:
     """The presets that `auto` may choose: those that name a GPU and do not quote a seed."""
-    facts = gpu_facts()
     candidates = []
     for name, path in _preset_paths(job).items():
         data = read_yaml(path)
         gpu, count = data.get("gpu"), data.get("gpus") or 1
-        if isinstance(gpu, str) and gpu in facts and not name.startswith(SEED):
+        if isinstance(gpu, str) and gpu in known_gpus() and not name.startswith(SEED):
             count = count if type(count) is int else 1  # chosen or not, `_parse` says what is wrong
-            candidates.append(Candidate(name, gpu, count, *facts[gpu]))
+            card = known_gpus()[gpu]
+            facts = card.memory_total_bytes, card.compute_capability
+            candidates.append(Candidate(name, gpu, count, *facts))
     return candidates
 
 
