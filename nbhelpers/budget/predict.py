@@ -310,4 +310,6 @@ def source_words(budget: MemoryBudget, job: str) -> str:
         return f"{how} ({library_versions})" if library_versions else how
     if budget.source == UNKNOWN:
         return "nothing: neither simulated nor estimated so far"
+    if budget.verdict == NO_GPU:
+        return "an estimate by formulas"
     return "an estimate by formulas: not simulated yet for these settings on this card"
