@@ -33,6 +33,7 @@ def simulated(name: str, lengths: list[int] | None, **changes: object) -> Memory
     ("preset", "lengths", "changes", "measured_gib"),
     [
         ("l4", None, {}, 13.59),  # compiled blocks: fitted, not traced
+        ("h100", [768] * 16, {"compile_layers": "on", "gradient_checkpointing": True}, 9.057),
         ("h100", [150] * 16, {"compile_layers": "off", "method": "qlora"}, 14.56),
     ],
 )

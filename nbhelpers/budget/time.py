@@ -543,7 +543,7 @@ def _evaluation(asked: _Asked) -> PhaseTime:
     if step is not None:
         scored = min(time.scored_share * examples, time.most_scored)
         fixed = fixed + step * (FORWARD_SHARE * scored / asked.examples_at_once)
-    return PhaseTime.of(EVALUATION, fixed, "scores and floors (estimate)")
+    return PhaseTime.of(EVALUATION, fixed, "scores and baselines (estimate)")
 
 
 def _generation(asked: _Asked) -> PhaseTime:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nbhelpers.budget.formulas import (
     BACKWARD_BYTES,
-    FORWARD_BYTES,
-    RECOMPUTED_BYTES,
+    COMPILED_FORWARD_BYTES,
+    COMPILED_RECOMPUTED_BYTES,
     CausalExtent,
     choose_compile,
     compiled_block_bytes,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # their gradients; everything around it is traced as it runs.
 
 
-NOTE = "Compiled blocks: what each keeps is the ledger's formula, fitted to measured peaks."
+NOTE = "Compiled blocks: what each keeps is a formula that was fitted to measured peaks."
 
 
 class CompiledCode:
@@ -118,8 +118,8 @@ class CompiledCode:
         saved_bytes -= states.numel() * states.element_size()  # the output is one of its tensors
         return {
             "kept": max(saved_bytes, 0),
-            "backward": inner * (RECOMPUTED_BYTES if again else BACKWARD_BYTES),
-            "forward": inner * FORWARD_BYTES,
+            "backward": inner * (COMPILED_RECOMPUTED_BYTES if again else BACKWARD_BYTES),
+            "forward": inner * COMPILED_FORWARD_BYTES,
         }
 
 
@@ -148,6 +148,7 @@ class _Block(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         states, *_ = ctx.saved_tensors
+        states.new_empty(8, 8) @ states.new_empty(8, 8)  # this thread's cuBLAS takes its workspace
         inside = _pieces(ctx.sizes["backward"], states)
         grads = [torch.empty_like(p) for p in ctx.trained]
         before = torch.empty_like(states)
