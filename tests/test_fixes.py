@@ -307,10 +307,11 @@ def test_every_rule_between_settings_has_its_fix_followed() -> None:
     assert len(BROKEN) >= len({(rule.setting, rule.text) for rule in rules}) - 1
 
 
-WRONG = ("text", "3", "0.5", True, -1, 0, 10**9, 1e9, -0.5, [], {}, ["x"])
+WRONG = ("text", "", "3", "0.5", True, -1, 0, 10**15, 1e9, -0.5, float("nan"), [], {}, ["x"])
 KINDS: dict[str, Any] = {
     "an integer": 64,
     "a number": 0.3,
+    "a finite number": 0.3,
     "a string": "smoke",
     "a list": ["q_proj"],
 }

@@ -211,7 +211,7 @@ class Study:
                 wrong type.
         """
         rows = tuple(PlannedRun.from_dict(row) for row in data["rows"])
-        return cls(id=data["id"], rows=rows, notes=tuple(data.get("notes") or ()))
+        return cls(id=data["id"], rows=rows, notes=tuple(map(str, data.get("notes") or ())))
 
 
 def plan_study(
