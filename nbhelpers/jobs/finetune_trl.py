@@ -10,7 +10,6 @@ events, stops it, and makes each checkpoint one of ours.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from nbhelpers.errors import NonFinite, Stopped
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_task import Inputs, save_files
-from nbhelpers.jobs.loop import TrainState
+from nbhelpers.jobs.loop import TrainState, not_finite
 from nbhelpers.jobs.measure import GpuWatch, MemoryMeter, told_energy
 from nbhelpers.jobs.measure_phases import PhaseTimer, meter_of, peaks_of
 from nbhelpers.jobs.models.causal import Adapted, adapter_tensors, adapters_in_fp32
@@ -276,7 +275,13 @@ class _Watch(TrainerCallback):
         if "loss" not in logs or "grad_norm" not in logs:  # of an evaluation, or of the whole
             return
         loss, norm = float(logs["loss"]), float(logs["grad_norm"])
-        self._check_finite(loss, norm)
+        most = s.max_skipped_steps if self.context.precision == "fp16" else 0
+        if problem := not_finite(ours, loss, norm, step=str(ours.step), most=most):
+            fix = (
+                "lower learning_rate or raise warmup_ratio; with precision fp16 try bf16 or fp32. "
+            )
+            fix += "The last checkpoint is from before this step; engine=nbhelpers names the rows"
+            raise NonFinite(problem, fix=fix)
         ours.useful_tokens = self.earlier_tokens + int(logs["num_tokens"])
         if ours.step % s.logging_steps and ours.step not in (1, self.total_steps):
             return
@@ -295,24 +300,6 @@ class _Watch(TrainerCallback):
             memory_bytes=self.meter.peak_bytes(),
             skipped_steps=ours.skipped_steps,
             **line,
-        )
-
-    def _check_finite(self, loss: float, norm: float) -> None:
-        ours, fp16 = self.state, self.context.precision == "fp16"
-        if math.isfinite(loss) and math.isfinite(norm):
-            ours.skipped_in_a_row = 0
-            return
-        ours.skipped_steps += 1
-        ours.skipped_in_a_row += 1
-        if fp16 and ours.skipped_in_a_row <= self.context.settings.max_skipped_steps:
-            return  # the gradient scaler has skipped it, and lowers its scale
-        what = "loss" if not math.isfinite(loss) else "gradient"
-        repeated = f" for {ours.skipped_in_a_row} steps in a row" if fp16 else ""
-        raise NonFinite(
-            f"The {what} of optimizer step {ours.step} is not finite{repeated}: loss {loss}, "
-            f"gradient norm {norm}.",
-            fix="lower learning_rate or raise warmup_ratio; with precision fp16 try bf16 or fp32. "
-            "The last checkpoint is from before this step; engine=nbhelpers names the rows",
         )
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **_: Any) -> None:

@@ -313,22 +313,17 @@ class Trainer:
     ) -> None:
         """Stop at numbers that are not finite, unless the gradient scaler skips such a step."""
         loss, norm = totals.losses[0], totals.norm
-        if math.isfinite(loss) and math.isfinite(norm):
-            state.skipped_in_a_row = 0
-            return
-        state.skipped_steps += 1
-        state.skipped_in_a_row += 1
         fp16 = self.accelerator.mixed_precision == "fp16"
-        if fp16 and state.skipped_in_a_row <= self.settings.max_skipped_steps:
-            return  # it lowers its scale too
+        most = self.settings.max_skipped_steps if fp16 else 0
+        step = f"{state.step + 1} (epoch {state.epoch + 1})"
+        problem = not_finite(state, loss, norm, step=step, most=most)
+        if not problem:
+            return
         pairs = zip(micro.rows, micro.losses, strict=True)
         bad = [rows for rows, losses in pairs if not math.isfinite(float(losses[0]))]
-        what = "loss" if not math.isfinite(loss) else "gradient"
-        repeated = f" for {state.skipped_in_a_row} steps in a row" if fp16 else ""
         rows = np.concatenate(bad) if bad else batch_rows
         raise NonFinite(
-            f"The {what} of optimizer step {state.step + 1} (epoch {state.epoch + 1}) is not finite"
-            f"{repeated}: loss {loss}, gradient norm {norm}.",
+            problem,
             fix="lower learning_rate or raise warmup_ratio; with precision fp16 try bf16 or fp32; "
             "look at the rows below. The last checkpoint is from before this step",
             details=f"In the {'micro-batch' if bad else 'batch'}: {self.task.describe(rows)}",
@@ -407,6 +402,26 @@ class Trainer:
         if is_better:
             state.best_score, state.best_step = score, state.step
         return is_better
+
+
+def not_finite(state: TrainState, loss: float, norm: float, *, step: str, most: int) -> str:
+    """Return what is not finite of a step; nothing where all is, or the step may be skipped.
+
+    Args:
+        step: What the step is called.
+        most: Steps in a row that fp16's gradient scaler may skip, lowering its scale.
+    """
+    if math.isfinite(loss) and math.isfinite(norm):
+        state.skipped_in_a_row = 0
+        return ""
+    state.skipped_steps += 1
+    state.skipped_in_a_row += 1
+    if state.skipped_in_a_row <= most:
+        return ""
+    what = "loss" if not math.isfinite(loss) else "gradient"
+    repeated = f" for {state.skipped_in_a_row} steps in a row" if most else ""
+    figures = f"loss {loss}, gradient norm {norm}"
+    return f"The {what} of optimizer step {step} is not finite{repeated}: {figures}."
 
 
 def seed_everything(*parts: int) -> None:
