@@ -75,8 +75,9 @@ def _classes(facts: Facts) -> Iterator[Finding]:
     if low and high >= UNEVEN * low:
         text = f"There are {high / low:.0f} rows of one class for each of the other"
         yield Finding("uneven classes", f"{text} ({n['human']:,} human, {n['ai']:,} ai).")
-    if n["unlabelled"]:
-        yield Finding("unlabelled rows", f"{n['unlabelled']:,} rows have no label.")
+    if lone := n["unlabelled"]:
+        text = f"{lone:,} {'row has' if lone == 1 else 'rows have'} no label."
+        yield Finding("unlabelled rows", text)
     if facts["left_out"]:
         yield Finding("rows left out", facts["left_out"])
 

@@ -501,38 +501,25 @@ def _check_parts(split: str, files: list[str], findings: Findings) -> None:
 
 Rows = Iterator[tuple[int, Any]]
 
-PARQUET = b"PAR1"
-# First bytes that say that a file is not what its name says: (start, kind, detail).
-SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
-    (b"\xff\xfe", "wrong_encoding", "begins with the mark of UTF-16 or UTF-32 (little endian)"),
-    (b"\xfe\xff", "wrong_encoding", "begins with the mark of UTF-16 (big endian)"),
-    (
-        b"version https://git-lfs.github.com",
-        "unreadable_file",
-        "is a Git LFS pointer, not the file; fetch it: git lfs pull",
-    ),
-    (b"PK\x03\x04", "unreadable_file", "is a zip archive; unpack it: unzip FILE"),
-    (PARQUET, "unreadable_file", "is a Parquet file; name it .parquet"),
-    (b"\x80\x02", "unreadable_file", "is a pickle; nothing is unpickled here"),
-    (b"\x80\x04", "unreadable_file", "is a pickle; nothing is unpickled here"),
-    (b"\x80\x05", "unreadable_file", "is a pickle; nothing is unpickled here"),
-    (b"ARROW1", "unreadable_file", "is an Arrow file; write it as Parquet"),
-    (b"BZh", "unreadable_file", "is compressed by bzip2; unpack it: bunzip2 FILE"),
-    (b"\xfd7zXZ", "unreadable_file", "is compressed by xz; unpack it: unxz FILE"),
-    (
-        b"\x28\xb5\x2f\xfd",
-        "unreadable_file",
-        "is compressed by Zstandard; unpack it: unzstd FILE",
-    ),
-    (b"%PDF", "unreadable_file", "is a PDF"),
-    (
-        b"<!DOCTYPE",
-        "unreadable_file",
-        "is a web page, not data; download the file itself",
-    ),
-    (b"<html", "unreadable_file", "is a web page, not data; download the file itself"),
-)
-GZIP = b"\x1f\x8b"
+PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
+# First bytes that say that a file is not what its name says, and what it is.
+PICKLE = "is a pickle; nothing is unpickled here"
+PAGE = "is a web page, not data; download the file itself"
+SIGNATURES = {
+    b"\xff\xfe": "begins with the mark of UTF-16 or UTF-32 (little endian)",
+    b"\xfe\xff": "begins with the mark of UTF-16 (big endian)",
+    b"version https://git-lfs": "is a Git LFS pointer, not the file; fetch it: git lfs pull",
+    b"PK\x03\x04": "is a zip archive; unpack it: unzip FILE",
+    PARQUET: "is a Parquet file; name it .parquet",
+    **dict.fromkeys((b"\x80\x02", b"\x80\x04", b"\x80\x05"), PICKLE),
+    b"ARROW1": "is an Arrow file; write it as Parquet",
+    b"BZh": "is compressed by bzip2; unpack it: bunzip2 FILE",
+    b"\xfd7zXZ": "is compressed by xz; unpack it: unxz FILE",
+    b"\x28\xb5\x2f\xfd": "is compressed by Zstandard; unpack it: unzstd FILE",
+    b"%PDF": "is a PDF",
+    b"<!DOCTYPE": PAGE,
+    b"<html": PAGE,
+}
 _ONLY_IN_BINARY = bytes(set(range(32)) - set(b"\t\n\r\f\v\x1b") - {0})
 
 
@@ -608,9 +595,9 @@ def _text_in(
 
 def head_fault(head: bytes) -> tuple[str, str] | None:
     """What the first bytes give away: another format, another encoding, no text at all."""
-    for start, kind, detail in SIGNATURES:
+    for start, detail in SIGNATURES.items():
         if head.startswith(start):
-            return kind, detail
+            return "wrong_encoding" if "the mark of UTF" in detail else "unreadable_file", detail
     n_nul = head.count(0)
     if n_nul > len(head) // 4 and head[:2].count(0) == 1:
         return "wrong_encoding", "looks like UTF-16 without its mark"
@@ -831,8 +818,8 @@ def parquet_batches(
         detail = f"is not Parquet, or damaged: {str(error).split(chr(10))[0][:140]}"
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
-        signatures = {GZIP: "is compressed by gzip; unpack it: gunzip FILE"}
-        signatures |= {start: words for start, _, words in SIGNATURES if start != PARQUET}
+        signatures = {GZIP: "is compressed by gzip; unpack it: gunzip FILE"} | SIGNATURES
+        del signatures[PARQUET]
         words = (words for start, words in signatures.items() if head.startswith(start))
         findings.add("unreadable_file", name, None, next(words, detail))
 
