@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import budget_build  # noqa: E402
 import budget_cases  # noqa: E402
 import budget_tables  # noqa: E402
+import versions  # noqa: E402
 from budget_build import TimeIsUp, build  # noqa: E402
 from budget_tables import JOBS, SAMPLES, cases, has_same_libraries, problems, stale  # noqa: E402
 from fake_simulator import VERSIONS, synthetic  # noqa: E402
@@ -132,3 +133,17 @@ def test_a_shipped_budget_that_a_simulation_contradicts_is_told(
     assert told.startswith("clones/smoke on t4: reserved_bytes") and "+1.0%" in told
     monkeypatch.setattr(budget_tables, "installed_versions", lambda: {"torch": "9.1.0"})
     assert list(stale(sample)) == []  # other libraries may well need more
+
+
+def test_versions_are_compared_with_what_was_measured_and_with_each_other() -> None:
+    old, new = versions.wanted("oldest"), versions.wanted("newest")
+    assert [text.partition("==")[0] for text in old] == list(versions.LIBRARIES)
+    assert all(">=" in text and "<" in text for text in new)
+    truth, names = versions.measured(), {*versions.GRID, *versions.JOBS}
+    assert names - truth.keys() == {"job-finetune-trl"}  # the ends are compared with each other
+    sizes = {name: round(truth.get(name, 2**30)) for name in names}
+    assert versions.problems({"oldest": sizes, "newest": sizes}, truth) == []
+    for name in ("job-finetune-checkpointed", "job-finetune-trl"):
+        other = sizes | {name: round(1.04 * sizes[name])}
+        (found,) = versions.problems({"oldest": sizes, "newest": other}, truth)
+        assert found.startswith(f"{name}: more than 3 % off")
