@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.time import TimeBudget, compare_time
+from nbhelpers.budget.time_model import of_device
 from nbhelpers.common.display import Cell
 from nbhelpers.common.formatting import count, duration, signed, size, written
 from nbhelpers.common.result_files import DataFlow, Problems, Result, Split, SplitData
@@ -401,7 +402,8 @@ def time_notes(facts: RunFacts) -> list[str]:
         return []
     once = facts.result.timing.get("pretrain_s")
     apart = f", without {duration(once)} of pre-training, done once" if once else ""
-    return [f"Predicted before the run ({budget.basis}){apart}.", PARTS]
+    basis = of_device(budget.basis, is_gpu=facts.result.memory.device != "cpu")
+    return [f"Predicted before the run ({basis}){apart}.", PARTS]
 
 
 def rate_rows(facts: RunFacts, names: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
