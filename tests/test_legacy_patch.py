@@ -175,6 +175,7 @@ def _run(folder: Path, path: Path, options: tuple[str, ...]) -> list[int]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_two_processes_end_well_and_predict_every_pair_in_order(tmp_path: Path) -> None:
     path = write(tmp_path, SCRIPT)
     patch_script(path, write=True)
