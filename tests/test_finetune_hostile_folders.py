@@ -13,7 +13,7 @@ from trained_on_disk import STEP, point_to, settings, write_adapter_files, write
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.hardware.detection import Hardware, plan_hardware
 from nbhelpers.jobs.export import draft
-from nbhelpers.metrics.generation import score_generations, score_tasks
+from nbhelpers.metrics.generation import score_generations
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.runs.studies import StudyFolder, open_study
 from nbhelpers.runs.study_plan import Study, plan_study
@@ -67,33 +67,6 @@ def test_a_damaged_study_opens_or_is_told(tmp_path: Path, way: tuple[Any, ...]) 
 
 
 # Scores
-
-
-@pytest.mark.parametrize(
-    ("name", "junk"),
-    [
-        ("reference", 5),
-        ("stopped", "yes"),
-        ("stopped", 2**70),
-        ("new_tokens", "many"),
-        ("new_tokens", float("inf")),
-        ("new_tokens", float("nan")),
-        ("new_tokens", 10**400),
-        ("new_tokens", -1),
-        ("outcome", ["passed"]),
-        ("outcome", float("nan")),
-        ("id", []),
-        ("split", {}),
-    ],
-)
-def test_a_generation_of_another_form_is_told_by_its_row(name: str, junk: Any) -> None:
-    good = {"id": "a", "answer": "x = 1", "reference": "x = 1", "new_tokens": 3, "stopped": True}
-    for score in (score_generations, score_tasks):
-        with pytest.raises(DataError, match="row 1 ") as error:
-            score([good, good | {name: junk}], seed=0, resamples=10)
-        assert name in error.value.message and error.value.fix
-    with pytest.raises(DataError, match="row 0 is int"):
-        score_generations([5], seed=0, resamples=10)  # type: ignore[list-item]
 
 
 def test_scores_of_empty_texts_are_json() -> None:

@@ -253,7 +253,7 @@ def test_the_worst_is_told() -> None:
     assert "usable with warnings" in section(text, "Audit of the data")
     for name in ("tpr", "tpr_at_fpr"):
         recorded["scores"]["test"]["floors"]["tfidf"]["lead"][name] = [0.01, -0.02, 0.04]
-    assert "not clearly better than these floors: tfidf" in section(
+    assert "not clearly better than these baselines: tfidf" in section(
         card_of_detector(recorded), "Limits"
     )
 
