@@ -97,7 +97,6 @@ def test_the_headline_has_scores_with_intervals_then_base_then_the_caveat(
         "per optimizer step",
         "96.0",
         "540",
-        "500.0 MiB 510.0 MiB",
         "allocator peak 7.73 GiB 7.32 GiB +5.6 %",
         "fp32, with two moments",
         "a T4 has room for 512",

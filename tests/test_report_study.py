@@ -200,7 +200,7 @@ def test_other_gpus_are_estimates(study: StudyResult, tmp_path: Path) -> None:
         path.write_text(json.dumps(data))
     page = seen(report_study(open_study(study.path.name, folder), show=False))
     assert "On other GPUs (predicted)" in page and "h100" in page
-    assert "measured on another card, scaled" in words(page)
+    assert "measured on another machine, scaled" in words(page)
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_with_a_fix(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from contexts import make_context
 import nbhelpers as nb
 from nbhelpers.budget import speeds
 from nbhelpers.budget.time import predict_time
-from nbhelpers.budget.time_model import MEASURED
 from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import ConfigError
 from nbhelpers.reports.writing import report
@@ -45,7 +44,7 @@ def test_a_probe_measures_and_the_next_prediction_says_so(
         price_per_hour=1.0,
     )
     assert found is not None and found.steps == (8 if not plan.use_gpu else 20)
-    assert found.tokens_per_s > 0 and found.time.basis == MEASURED
+    assert found.tokens_per_s > 0 and found.time.basis == "measured on this machine"
     assert found.predicted_bytes == pytest.approx(found.measured_bytes, rel=0.1)
     run = Run(tmp_path / "runs" / found.run_id)
     assert run.status == "finished" and not run.checkpoints_path.exists()
@@ -58,7 +57,7 @@ def test_a_probe_measures_and_the_next_prediction_says_so(
     assert found.time.tokens_per_s == pytest.approx(row.tokens_per_s, rel=0.2)
     # It is found again, by another call and for another number of epochs.
     more = preset.override(epochs=preset.settings.epochs + 2)
-    assert predict_time(more, plan, hardware).basis == MEASURED
+    assert predict_time(more, plan, hardware).basis == "measured on this machine"
     assert "measured" in found.lines()[1] and "Cost: " in "\n".join(found.lines())
 
 

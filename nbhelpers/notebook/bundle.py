@@ -103,7 +103,8 @@ def _digest(data: bytes) -> str:
 
 def _metadata(version: str) -> str:
     try:
-        return distribution("nbhelpers").read_text("METADATA") or ""
+        found = distribution("nbhelpers")
+        return found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
     except PackageNotFoundError:  # imported from a checkout that is not installed
         listed = (Path(__file__).parents[2] / "requirements.txt").read_text(encoding="utf-8")
         lines = (line.partition("#")[0].strip() for line in listed.splitlines())
