@@ -127,6 +127,14 @@ def test_what_cannot_be_planned_is_answered_with_what_can(text: str, fix: str) -
     assert ("no kernels" in caught.value.message) == ("--count" not in fix)
 
 
+@pytest.mark.parametrize("text", ["RTX 3060", "rtx3060", "NVIDIA GeForce RTX 4070", "a4000"])
+def test_a_card_that_no_table_knows_is_named_as_typed_with_the_form_to_take(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_hardware(text)
+    assert text in caught.value.message
+    assert "sm_86:12GiB" in caught.value.fix
+
+
 @pytest.mark.parametrize("text", ["sm_86:12GiB", "8.6, 12 gib", "cc86 12"])
 def test_a_card_that_no_table_knows_is_described_as_for_a_simulation(text: str) -> None:
     hardware = plan_hardware(text, 2)

@@ -29,7 +29,7 @@ _DESCRIBED = re.compile(
     r"(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>gib|gb)?",
     re.IGNORECASE,
 )
-_COUNTED = re.compile(r"(?:(\d+) *[x×*] *(.+)|(.+?) *[x×*] *(\d+))", re.IGNORECASE)
+_COUNTED = re.compile(r"(?:(\d+) *[x×*] *(.+)|(.+?) *[x×*] *(\d{1,2}))", re.IGNORECASE)
 # ECC, the driver's release and vGPU set a few per cent aside; the nearest other size of a name is
 # 17 % away (H100 80 GB and H100 NVL).
 MEMORY_TOLERANCE = (0.92, 1.08)
@@ -279,7 +279,7 @@ def find_gpu(text: str) -> GpuSpec:
     raise ConfigError(
         f"gpu={text!r} is not a GPU that gpus.yaml knows.",
         fix=(f"did you mean {' or '.join(guess)}? " if guess else "")
-        + f"Known: {', '.join(known)}",
+        + f"Known: {', '.join(known)}; another one by its capability and memory: sm_86:12GiB",
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError
 from nbhelpers.metrics.generation import (
+    EXACT_SAMPLES,
     Counts,
     Generated,
     Row,
@@ -374,7 +375,8 @@ def compare_runs(
 
     The interval is a percentile bootstrap of the paired difference over samples, the same draws for
     every run. `p_value` is a paired randomisation test: how often a difference as large arises when
-    each sample's two answers change sides at random. A difference is called only where the interval
+    each sample's two answers change sides at random: counted over all ways to change them where few
+    samples differ (`EXACT_SAMPLES`). A difference is called only where the interval
     leaves 0 out *and* the test rejects: of few samples the bootstrap alone claims too much (four
     samples that differ, all in favour, leave 0 out, yet have p = 0.125).
 
@@ -434,10 +436,12 @@ def _paired(pair: tuple[Counts, Counts], *, seed: int, resamples: int) -> Compar
         (by_chance >= abs(difference) - 1e-9).sum()
     )  # sums of floats differ in their last bits
     spread = interval(differences) if len(first.rows) > 1 else None
+    differing = int((first.rows != second.rows).any(axis=1).sum())
+    drawn_once = 0 if differing <= EXACT_SAMPLES else 1  # what was seen is one draw more
     return {
         "difference": difference,
         "interval": spread,
-        "p_value": (reached + 1) / (resamples + 1),
-        "n_differing": int((first.rows != second.rows).any(axis=1).sum()),
+        "p_value": (reached + drawn_once) / (len(by_chance) + drawn_once),
+        "n_differing": differing,
         "reason": None,
     }
