@@ -119,7 +119,7 @@ def estimate_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memo
 
 def _unknown(plan: BatchPlan, hardware: Hardware, what: str) -> MemoryBudget:
     note = f"{what}: nothing is predicted"
-    fix = "simulate it: nbhelpers budget --exact"
+    fix = "simulate it: `nbhelpers budget` with --exact, and --gpu where there is none"
     fix = fix if what == NO_FORMULAS else "give a folder with config.json, or go online"
     gpu = hardware.gpu if plan.use_gpu else None
     return MemoryBudget(
