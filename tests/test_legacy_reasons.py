@@ -91,6 +91,14 @@ REFUSED = {
         ),
         "no condition keeps every process from writing the same file",
     ),
+    "a training past the wrapper": (
+        HAND_WRITTEN.replace("model(x).sum().backward()", "model.module(x).sum().backward()"),
+        "no pass of the training is seen to go through DistributedDataParallel",
+    ),
+    "files that all remove": (
+        script(("    train(args, Pairs(args", "    os.remove('old')\n    train(args, Pairs(args")),
+        "no condition keeps every process from writing the same file",
+    ),
     "an evaluation in another file": (
         script(("evaluate(args, model)\n", "validate(args, model)\n")),
         "rank 0 evaluates alone, through DistributedDataParallel, by validate()",

@@ -36,12 +36,22 @@ _COLLECTIVES = re.compile(
     "broadcast_object_list"
 )
 _METHODS = {"gather", "broadcast", "reduce", "scatter"}  # tensors have some of them too
-_WRITES = {"save", "save_pretrained", "savez", "savetxt", "to_csv", "to_json", "write_text"}
+_WRITES = re.compile(
+    "save(_pretrained|_to_disk|z|z_compressed|txt|fig)?|to_(csv|json|jsonl|pickle|excel|parquet)|"
+    "tofile|write_(text|bytes)|rmtree|unlink"
+)
+_OF_MODULES = {"os.remove", "os.replace", "os.rename", "shutil.move", "joblib.dump"}
 _FOLDERS = {"makedirs", "mkdir"}
 _ASKING = {"hasattr", "isinstance", "getattr", "id", "type", "len", "print", "repr", "deepcopy"}
 _LEAVING = {"exit", "_exit"}
 _PROCESSES = {"is_initialized", "world_size", "get_world_size"}
 _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def is_write(call: ast.Call) -> bool:
+    """Whether a call writes, moves or removes a file by its name."""
+    name, base = last_name(call), base_name(call)
+    return bool(_WRITES.fullmatch(name)) or f"{base}.{name}" in _OF_MODULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +389,7 @@ class _Walker:
             self.event("evaluation", node, state)
         elif name in _FOLDERS:
             self.event("folder", node, state)
-        elif name in _WRITES or is_written_open(node) or (is_save(node) and not base):
+        elif is_write(node) or is_written_open(node) or (is_save(node) and not base):
             self.event("write", node, state)
         if self.is_wrapped(node.func):
             self.event("forward", node, state, ast.unparse(node.func))

@@ -262,6 +262,9 @@ def _missing(flow: Flow, option: Option) -> Iterator[str]:
         "DistributedSampler": (e for e in flow.of("sampler") if sampled(e, script) != "eval"),
         "backward": flow.of("backward"),
     }
+    wrapped = [event for event in flow.of("forward") if event.state.is_all]
+    if any(event.state.is_all for event in flow.of("backward")) and not wrapped:
+        yield "no pass of the training is seen to go through DistributedDataParallel"
     for name, events in parts.items():
         is_wrapper = name == "DistributedDataParallel"
         if not named & (WRAPPERS if is_wrapper else {name}):

@@ -78,10 +78,14 @@ def is_training(*nodes: ast.AST) -> bool:
 
 
 def is_written_open(call: ast.Call) -> bool:
-    """Whether a call opens a file to write: `open(path, "w")`."""
-    modes = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "mode")]
+    """Whether a call opens a file to write: `open(path, "w")`, `path.open("w")`."""
+    if last_name(call) != "open":
+        return False
+    modes = [*call.args[:2], *(each.value for each in call.keywords if each.arg == "mode")]
     texts = [str(getattr(mode, "value", "")) for mode in modes]
-    return last_name(call) == "open" and any(text[:1] in ("w", "a", "x") for text in texts)
+    if not isinstance(call.func, ast.Attribute):
+        texts = texts[1:] if call.args else texts
+    return any(re.fullmatch(r"[rwax][bt+]{0,2}", text) and text.strip("rbt") for text in texts)
 
 
 # ------------------------------------------------------------------------------------------------
