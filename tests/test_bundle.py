@@ -68,3 +68,15 @@ def test_what_is_no_notebook_of_ours_is_refused(tmp_path: Path, has_file: bool) 
         nbformat.write(nbformat.v4.new_notebook(), path)
     with pytest.raises(ConfigError, match=r"source = |not a notebook"):
         bundle(path)
+
+
+def test_a_bundle_is_not_bundled_again_and_no_notebook_is_written_over_itself(
+    tmp_path: Path,
+) -> None:
+    source, one = tmp_path / "source.ipynb", tmp_path / "one.ipynb"
+    source.write_bytes((ROOT / "notebooks/03_find_clones.ipynb").read_bytes())
+    with pytest.raises(ConfigError, match="the notebook itself"):
+        bundle(source, source)
+    with pytest.raises(ConfigError, match="carries the library already"):
+        bundle(bundle(source, one), tmp_path / "two.ipynb")
+    assert source.read_bytes() == (ROOT / "notebooks/03_find_clones.ipynb").read_bytes()

@@ -135,6 +135,11 @@ def test_a_card_that_no_table_knows_is_named_as_typed_with_the_form_to_take(text
     assert "sm_86:12GiB" in caught.value.fix
 
 
+def test_a_card_without_memory_is_none() -> None:
+    with pytest.raises(ConfigError, match="no memory"):
+        plan_hardware("sm_86:0GiB")
+
+
 @pytest.mark.parametrize("text", ["sm_86:12GiB", "8.6, 12 gib", "cc86 12"])
 def test_a_card_that_no_table_knows_is_described_as_for_a_simulation(text: str) -> None:
     hardware = plan_hardware(text, 2)

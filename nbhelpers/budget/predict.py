@@ -44,15 +44,11 @@ from nbhelpers.budget.store import (
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.plan import BatchPlan
 from nbhelpers.presets.jobs import JOBS
-from nbhelpers.presets.schema import OWN_ENGINE
 
 if TYPE_CHECKING:
     from nbhelpers.hardware.detection import Hardware
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import Settings
-
-
-NO_FORMULAS = "no formulas hold for TRL's trainer"
 
 
 def predict_memory(
@@ -97,18 +93,19 @@ def estimate_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memo
     """
     settings = preset.settings
     shape = find_shape(settings)
-    is_ours = getattr(settings, "engine", OWN_ENGINE) == OWN_ENGINE
+    if not settings.has_own_loop:
+        why = "no formulas hold for TRL's trainer"
+        fix = "simulate it: `nbhelpers budget` with --exact, and --gpu where there is none"
+        return _unknown(plan, hardware, why, fix)
     if shape is None:
-        what = f"the sizes of {settings.model} could not be read" if is_ours else NO_FORMULAS
-        return _unknown(plan, hardware, what)
+        why = f"the sizes of {settings.model} could not be read"
+        return _unknown(plan, hardware, why, "give a folder with config.json, or go online")
     if settings.seq_len > shape.code_positions:
         length, most = settings.seq_len, shape.code_positions
         raise ConfigError(
             f"seq_len={length} is more than the {most} positions of the model {settings.model}.",
             fix=f"set seq_len to {most} or less",
         )
-    if not is_ours:
-        return _unknown(plan, hardware, NO_FORMULAS)
     lines = estimate_lines(settings, plan, shape, hardware)
     total = sum(line.size_bytes for line in lines)
     budget = MemoryBudget(
@@ -117,17 +114,14 @@ def estimate_budget(preset: Preset, plan: BatchPlan, hardware: Hardware) -> Memo
     return on_this_machine(budget, preset, plan, hardware)
 
 
-def _unknown(plan: BatchPlan, hardware: Hardware, what: str) -> MemoryBudget:
-    note = f"{what}: nothing is predicted"
-    fix = "simulate it: `nbhelpers budget` with --exact, and --gpu where there is none"
-    fix = fix if what == NO_FORMULAS else "give a folder with config.json, or go online"
+def _unknown(plan: BatchPlan, hardware: Hardware, why: str, fix: str) -> MemoryBudget:
     gpu = hardware.gpu if plan.use_gpu else None
     return MemoryBudget(
         lines=(),
         total_bytes=0,
         capacity_bytes=gpu.memory_total_bytes or None if gpu is not None else None,
         verdict=UNSURE if plan.use_gpu else NO_GPU,
-        advice=(f"{note}; {fix}",),
+        advice=(f"{why}: nothing is predicted; {fix}",),
         source=UNKNOWN,
     )
 

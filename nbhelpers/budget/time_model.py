@@ -13,7 +13,7 @@ from nbhelpers.budget.shapes import CausalShape, find_shape, known_shape
 from nbhelpers.budget.speeds import CPU, LOOP, RUN, SpeedRow
 from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.presets.jobs import ADAPTER, ENCODER, JOBS, spec_of
-from nbhelpers.presets.schema import OWN_ENGINE, telling
+from nbhelpers.presets.schema import telling
 
 if TYPE_CHECKING:
     from nbhelpers.budget.shapes import Shape
@@ -347,8 +347,7 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
     attention = settings.attention
     # The detector's compiled blocks prove themselves first, and are not counted on.
     is_compiled = getattr(settings, "compile_layers", "off") == "on"
-    is_ours = getattr(settings, "engine", OWN_ENGINE) == OWN_ENGINE
-    if isinstance(shape, CausalShape) and is_ours:
+    if isinstance(shape, CausalShape) and settings.has_own_loop:
         has_flex = plan.use_gpu and hardware.precision == "bf16"
         attention = choose_kernel(settings, shape, has_flex=has_flex)
         is_compiled = choose_compile(settings, attention)
@@ -365,7 +364,7 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
         useful_share=work.useful_share,
         example_tokens=work.example_tokens,
         source="",
-        kind=RUN if is_ours else LOOP,
+        kind=RUN if settings.has_own_loop else LOOP,
         checkpointing=settings.gradient_checkpointing,
         compiled=plan.use_gpu and is_compiled,
         packed=settings.padding != "fixed" or bool(getattr(settings, "packing", False)),

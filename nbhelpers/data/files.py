@@ -502,12 +502,13 @@ def _check_parts(split: str, files: list[str], findings: Findings) -> None:
 Rows = Iterator[tuple[int, Any]]
 
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
 # First bytes that say that a file is not what its name says, and what it is.
 PICKLE = "is a pickle; nothing is unpickled here"
 PAGE = "is a web page, not data; download the file itself"
 SIGNATURES = {
-    b"\xff\xfe": "begins with the mark of UTF-16 or UTF-32 (little endian)",
-    b"\xfe\xff": "begins with the mark of UTF-16 (big endian)",
+    UTF16[0]: "begins with the mark of UTF-16 or UTF-32 (little endian)",
+    UTF16[1]: "begins with the mark of UTF-16 (big endian)",
     b"version https://git-lfs": "is a Git LFS pointer, not the file; fetch it: git lfs pull",
     b"PK\x03\x04": "is a zip archive; unpack it: unzip FILE",
     PARQUET: "is a Parquet file; name it .parquet",
@@ -597,7 +598,7 @@ def head_fault(head: bytes) -> tuple[str, str] | None:
     """What the first bytes give away: another format, another encoding, no text at all."""
     for start, detail in SIGNATURES.items():
         if head.startswith(start):
-            return "wrong_encoding" if "the mark of UTF" in detail else "unreadable_file", detail
+            return "wrong_encoding" if start in UTF16 else "unreadable_file", detail
     n_nul = head.count(0)
     if n_nul > len(head) // 4 and head[:2].count(0) == 1:
         return "wrong_encoding", "looks like UTF-16 without its mark"

@@ -224,6 +224,8 @@ def planned_gpu(text: str, index: int = 0) -> Gpu:
     if described is None:
         return find_gpu(text).planned(index)
     size = float(described["size"]) * (10**9 if (described["unit"] or "").lower() == "gb" else GIB)
+    if size <= 0:
+        raise ConfigError(f"gpu={text!r} has no memory.", fix="give its GiB, as in sm_86:12GiB")
     capability = int(described["major"]), int(described["minor"])
     _require_kernels(text, capability)
     return Gpu(

@@ -38,14 +38,14 @@ from nbhelpers.jobs.models.causal_forward import (
 )
 from nbhelpers.jobs.training import Training
 from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.presets.schema import OWN_ENGINE, FinetuneSettings
+from nbhelpers.presets.schema import FinetuneSettings
 
 ROOM_SHARE = 0.8  # of the card, for a short run without compiling
 
 
 def check(settings: FinetuneSettings) -> list[str]:
     """Return what is wrong with the settings for this job; empty when nothing is."""
-    needed = {"evaluate": settings.evaluate != "none", "trl": settings.engine != OWN_ENGINE}
+    needed = {"evaluate": settings.evaluate != "none", "trl": not settings.has_own_loop}
     missing = [name for name in needed if needed[name] and find_spec(name) is None]
     problems = [f"{name} is not installed: pip install {name}" for name in missing]
     if settings.method == "base" and settings.evaluate == "none":
@@ -154,7 +154,7 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
     Long runs gain time by compiling, and large micro-batches need the room.
     """
     s, shape = context.settings, find_shape(context.settings)
-    if s.method != "base" and s.engine != OWN_ENGINE:  # it draws its batches as it likes
+    if s.method != "base" and not s.has_own_loop:  # it draws its batches as it likes
         longest = longest_first(inputs.tables["train"])[: context.plan.per_device_train_batch_size]
         return Forecast(budget=simulate(batch_shapes(context, inputs, [longest])))
     if s.method == "base" or shape is None:
@@ -250,11 +250,11 @@ def build_model(context: RunContext, inputs: Inputs) -> Adapted:
         tokenizer=inputs.tokenizer,
         report=context.pretraining(),
     )
-    is_ours, asked = s.engine == OWN_ENGINE, s.attention
-    if asked == "auto" and not is_ours:
+    asked = s.attention
+    if asked == "auto" and not s.has_own_loop:
         asked = generation_kernel(base.model)
     base.facts["attention"] = choose_attention(asked, base.config.model_type, device)
-    base.facts["loss"] = "plain" if s.loss == "plain" or not is_ours else "chunked"
+    base.facts["loss"] = "plain" if s.loss == "plain" or not s.has_own_loop else "chunked"
     check_prompts(context, inputs, base.config)
     total = count_parameters(base.model)
     model, check = base.model, None
@@ -300,7 +300,7 @@ def train(context: RunContext, inputs: Inputs, model: Adapted) -> Training | Non
     """Train the adapters; the model ends as it is after the last step. `base` trains nothing."""
     if context.settings.method == "base":
         return None
-    if context.settings.engine != OWN_ENGINE:
+    if not context.settings.has_own_loop:
         from nbhelpers.jobs.finetune_trl import train_trl  # TRL is slow to import
 
         return train_trl(context, inputs, model)

@@ -289,17 +289,10 @@ class _Watch(TrainerCallback):
         ours.history.append({"step": ours.step} | line)
         self.emit(
             "step",
-            step=ours.step,
             total_steps=self.total_steps,
             epoch=state.epoch,
-            examples=ours.examples,
-            useful_tokens=ours.useful_tokens,
-            padded_tokens=ours.padded_tokens,
-            elapsed_s=ours.train_s,
-            useful_tokens_per_s=ours.useful_tokens / max(ours.train_s, 1e-9),
             memory_bytes=self.meter.peak_bytes(),
-            skipped_steps=ours.skipped_steps,
-            **line,
+            **ours.counts() | line,
         )
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **_: Any) -> None:

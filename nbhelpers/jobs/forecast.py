@@ -27,7 +27,6 @@ from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.loop import Task, TrainState
 from nbhelpers.jobs.probe import probed_steps
 from nbhelpers.jobs.schedule import micro_batches
-from nbhelpers.presets.schema import OWN_ENGINE
 
 LIMIT_S = 10.0  # so long does a run wait for its simulation
 TRL_LIMIT_S = 30.0  # of TRL's trainer, another library that the child has to load
@@ -60,8 +59,7 @@ def _simulate(
 ) -> MemoryBudget | None:
     """Simulate shapes with some settings changed; None: it failed, and a warning says so."""
     settings = context.settings.model_copy(update=changes)
-    is_ours = getattr(settings, "engine", OWN_ENGINE) == OWN_ENGINE
-    limit_s = LIMIT_S if is_ours else TRL_LIMIT_S
+    limit_s = LIMIT_S if settings.has_own_loop else TRL_LIMIT_S
     limit, began = threading.Timer(limit_s, child.kill), time.monotonic()
     limit.start()
     try:

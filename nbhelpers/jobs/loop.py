@@ -132,6 +132,18 @@ class TrainState:
         """Return plain values for JSON."""
         return asdict(self)
 
+    def counts(self) -> dict[str, Any]:
+        """Return what each `step` event tells of the work so far."""
+        return {
+            "step": self.step,
+            "examples": self.examples,
+            "useful_tokens": self.useful_tokens,
+            "padded_tokens": self.padded_tokens,
+            "elapsed_s": self.train_s,
+            "useful_tokens_per_s": self.useful_tokens / max(self.train_s, 1e-9),
+            "skipped_steps": self.skipped_steps,
+        }
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainState:
         """Rebuild what `to_dict` gave."""
@@ -352,20 +364,10 @@ class Trainer:
         state.history.append(line | named)
         self.hooks.emit(
             "step",
-            step=state.step,
             total_steps=self.total_steps,
             epoch=state.epoch + state.window / self.steps_per_epoch,
-            loss=loss,
-            learning_rate=rate,
-            grad_norm=totals.norm,
-            examples=state.examples,
-            useful_tokens=state.useful_tokens,
-            padded_tokens=state.padded_tokens,
-            elapsed_s=state.train_s,
-            useful_tokens_per_s=state.useful_tokens / max(state.train_s, 1e-9),
             memory_bytes=self.hooks.peak_bytes(),
-            skipped_steps=state.skipped_steps,
-            **named,
+            **state.counts() | line | named,
         )
 
     def _after_step(self, state: TrainState, *, stop: bool, due: bool) -> None:

@@ -48,7 +48,7 @@ _PROCESSES = {"is_initialized", "world_size", "get_world_size"}
 _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def is_write(call: ast.Call) -> bool:
+def _is_write(call: ast.Call) -> bool:
     """Whether a call writes, moves or removes a file by its name."""
     name, base = last_name(call), base_name(call)
     return bool(_WRITES.fullmatch(name)) or f"{base}.{name}" in _OF_MODULES
@@ -389,7 +389,7 @@ class _Walker:
             self.event("evaluation", node, state)
         elif name in _FOLDERS:
             self.event("folder", node, state)
-        elif is_write(node) or is_written_open(node) or (is_save(node) and not base):
+        elif _is_write(node) or is_written_open(node) or (is_save(node) and not base):
             self.event("write", node, state)
         if self.is_wrapped(node.func):
             self.event("forward", node, state, ast.unparse(node.func))

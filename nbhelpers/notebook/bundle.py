@@ -18,6 +18,7 @@ from nbhelpers.errors import ConfigError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+CARRIER = "# @title The library itself, which this notebook carries"
 SOURCE_LINE = re.compile(r"^source = .*$", re.MULTILINE)
 
 
@@ -32,7 +33,8 @@ def bundle(notebook: Path, output: Path | None = None) -> Path:
         output: By default `NAME-bundle.ipynb` in the working directory.
 
     Raises:
-        ConfigError: No notebook of that name, or one without the install cell's `source` line.
+        ConfigError: No notebook of that name, one without the install cell's `source` line, one
+            that is a bundle, or an output that is the notebook itself.
     """
     import nbformat
 
@@ -45,18 +47,22 @@ def bundle(notebook: Path, output: Path | None = None) -> Path:
             f"{notebook}: no cell says where nbhelpers is installed from (`source = ...`).",
             fix="bundle a notebook of this project, or copy its install cell into yours",
         )
+    path = output or Path(f"{notebook.stem}-bundle.ipynb")
+    if path.exists() and path.samefile(notebook):
+        raise ConfigError(f"{path} is the notebook itself.", fix="name another file by --output")
+    if any(CARRIER in cell.source for cell in content.cells):
+        raise ConfigError(f"{notebook} carries the library already.", fix="use it as it is")
     name, wheel = make_wheel()
     install = content.cells[place]
     install.source = SOURCE_LINE.sub(f'source = str(Path("{name}").resolve())', install.source)
     text = base64.b85encode(wheel).decode("ascii")
     carrier = nbformat.v4.new_code_cell(
-        "# @title The library itself, which this notebook carries\n"
+        f"{CARRIER}\n"
         f'from base64 import b85decode\nfrom pathlib import Path\n\nwheel = Path("{name}")\n'
         f'size = wheel.write_bytes(b85decode(\n    r"""{text}"""\n))',
         metadata={"cellView": "form", "jupyter": {"source_hidden": True}},
     )
     content.cells.insert(place, carrier)
-    path = output or Path(f"{notebook.stem}-bundle.ipynb")
     nbformat.write(content, path)
     return path
 

@@ -107,6 +107,11 @@ class Settings(BaseModel):
         "an error rate, a time or memory: the highest)",
     )
 
+    @property
+    def has_own_loop(self) -> bool:
+        """Whether the loop of this package trains, and not TRL's trainer."""
+        return getattr(self, "engine", OWN_ENGINE) == OWN_ENGINE
+
 
 def telling(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that tell one run from another: run ids and kept budgets go by them.

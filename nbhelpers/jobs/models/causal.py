@@ -17,7 +17,6 @@ from nbhelpers.jobs.models.causal_batches import pad_token
 from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_tokenizer
 from nbhelpers.jobs.models.weights import Weights, find_weights, put_in_place
 from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.presets.schema import OWN_ENGINE
 
 if TYPE_CHECKING:
     from nbhelpers.presets.schema import FinetuneSettings
@@ -273,7 +272,7 @@ def require_family(config: Any, settings: FinetuneSettings) -> None:
 
     families: Collection[str] = FINETUNE.models.families
     fix = f"use a model of the type {' or '.join(families)}, or set engine=trl"
-    if settings.engine != OWN_ENGINE:
+    if not settings.has_own_loop:
         families, fix = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "use a causal language model"
     if config.model_type not in families:
         text = f"{settings.model} is a model of the type {config.model_type}."

@@ -41,7 +41,6 @@ from nbhelpers.jobs.models.causal import (
 from nbhelpers.jobs.models.causal_batches import TextTable
 from nbhelpers.jobs.models.causal_forward import choose_attention, generating, generation_kernel
 from nbhelpers.jobs.simulated.step import OneStep, one_step, simulated_context
-from nbhelpers.presets.schema import OWN_ENGINE
 from nbhelpers.simulate.opaque_patches import without_modes
 from nbhelpers.simulate.state import EVALUATION, current
 from nbhelpers.simulate.step import simulate_step
@@ -288,8 +287,7 @@ def simulate_finetune(
     """
     settings = preset.settings
     shape = find_shape(settings)
-    is_ours = settings.engine == OWN_ENGINE
-    if shape is None and is_ours:
+    if shape is None and settings.has_own_loop:
         raise ConfigError(
             f"The sizes of {settings.model} cannot be read, so its memory cannot be simulated.",
             fix="give a folder with config.json, or go online",
@@ -298,7 +296,7 @@ def simulate_finetune(
     shapes = shapes or _longest_shapes(settings, plan)
     if shape is not None:
         shape = replace(shape, vocab=shapes["vocab"] or shape.vocab)
-    kind = _Finetuning if is_ours else _TrlFinetuning
+    kind = _Finetuning if settings.has_own_loop else _TrlFinetuning
     with ExitStack() as stack:
 
         def build() -> tuple[Any, ...]:
