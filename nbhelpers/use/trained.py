@@ -53,7 +53,7 @@ class ModelSettings(BaseModel):
     model: str
     model_revision: str | None = None
     data: str = ""
-    engine: str = "trl"  # of any family
+    has_own_loop: bool = False  # a model of any family
     method: Literal["base", "lora", "qlora"] = "lora"
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     random_weights: bool = False
