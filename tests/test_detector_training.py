@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,12 @@ def test_made_up_inputs_have_forms_that_cannot_be_edited():
     assert (inputs.forms["rename"] == -1).any()
 
 
-@pytest.mark.parametrize(("factor", "is_on"), [(1.0, True), (1.01, False)])
-def test_compiled_blocks_are_used_only_when_their_gradients_are_the_plain_ones(
-    monkeypatch: pytest.MonkeyPatch, factor: float, is_on: bool
+@pytest.mark.parametrize(
+    ("precision", "factor", "is_on"),
+    [("no", 1.0, True), ("no", 1.01, False), ("bf16", 1.0, True), ("bf16", 1.05, False)],
+)
+def test_compiled_blocks_are_used_only_when_their_gradients_are_as_exact_as_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch, precision: str, factor: float, is_on: bool
 ):
     from nbhelpers.jobs.detector import CompiledTask
     from nbhelpers.jobs.models import detector
@@ -238,6 +242,8 @@ def test_compiled_blocks_are_used_only_when_their_gradients_are_the_plain_ones(
     monkeypatch.setattr(detector, "compiled_math", lambda: bent)
     trainer, model = make_trainer(config(freeze_epochs=1, compile_layers="on"))
     plain = trainer.task
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bf16")
+    monkeypatch.setattr(plain.accelerator, "autocast", autocast)
     task = CompiledTask(plain.settings, plain.inputs, plain.accelerator, model)
     told: list[dict[str, Any]] = []
     task.tell = told.append
@@ -245,6 +251,7 @@ def test_compiled_blocks_are_used_only_when_their_gradients_are_the_plain_ones(
     assert not told  # a frozen encoder is not compiled
     task.start_epoch(1)
     assert [proof["is_on"] for proof in told] == [is_on]
+    assert (told[0]["plain"] > 1e-3) is (precision == "bf16")
     assert (model._math is bent) is is_on and task.facts()["is_on"] is is_on
     assert not any("_orig_mod" in name for name in model.state_dict())
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
