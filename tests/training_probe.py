@@ -50,7 +50,7 @@ def made_up_graphs(functions: int, seed: int = 0) -> GraphTable:
         link_from=np.concatenate([np.arange(k) for k in nodes]).astype(np.int32),
         link_to=np.concatenate([draw.integers(0, k, k) for k in nodes if k]).astype(np.int32),
         link_offsets=np.cumsum([0, *nodes]),
-        truncated=0,
+        is_cut=np.zeros(len(lengths), dtype=bool),
         pad_id=1,
         unk_id=3,
         seq_len=40,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.files import expanded, is_folder
+from nbhelpers.common.model_config import encoder_config
 from nbhelpers.presets.catalog import POSITIONS
 from nbhelpers.presets.jobs import ADAPTER, spec_of
 
@@ -362,7 +363,7 @@ def _read_shape(settings: Settings, *, is_causal: bool) -> Any:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise TypeError("config.json holds no object")
-        return causal_from_config(config) if is_causal else _from_config(config)
+        return causal_from_config(config) if is_causal else _from_config(encoder_config(config))
     except (ImportError, ArithmeticError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -50,7 +50,7 @@ from nbhelpers.cli.options import (
     warn,
     working_run,
 )
-from nbhelpers.cli.use import ask, audit, calibrate, detect, export, merge, similar
+from nbhelpers.cli.use import ask, audit, calibrate, clones_of, detect, export, merge, similar
 from nbhelpers.errors import ConfigError, DataError, JobFailed, NbhelpersError
 
 app = typer.Typer(
@@ -202,7 +202,7 @@ app.command("export-launcher")(export_launcher)
 app.command()(evaluate)
 app.command("patch-legacy")(patch_legacy)
 app.command("legacy-launcher")(legacy_launcher)
-for _command in (ask, merge, export, audit, calibrate, detect, similar, probe):
+for _command in (ask, merge, export, audit, calibrate, detect, similar, clones_of, probe):
     app.command()(_command)
 app.command("calibration", hidden=True)(calibration)  # the earlier name of budget --history
 app.command()(study)

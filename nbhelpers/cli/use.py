@@ -1,4 +1,4 @@
-"""Commands on data and trained models: audit, calibrate, detect, similar, ask, merge, export."""
+"""Commands on data and trained models: audit, detect, similar, clones-of, ask, merge, export."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _item(sentence: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# Commands that use a trained detector: calibrate, detect, similar.
+# Commands that use a trained detector or clone model: calibrate, detect, similar, clones-of.
 
 
 Model = Annotated[
@@ -218,6 +218,39 @@ def similar(
         typer.echo(f"Written to {ranking.save(path)}.")
 
 
+def clones_of(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, a checkpoint, or an exported folder.")
+    ],
+    place: Annotated[
+        Path, typer.Argument(metavar="PATH", parser=typed_path, help="A folder, or a file.")
+    ],
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OTHER]", parser=typed_path, help="Compare PATH with OTHER."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Pairs to show and to write.")] = 50,
+    csv: Csv = None,
+    json: Json = None,
+    language: Language = "",
+    device: Device = "auto",
+    batch_size: BatchSize = 32,
+    run_dir: RunDir = RUNS,
+    quiet: Quiet = False,
+) -> None:
+    """Rank the pairs of functions in Java and Python files by how surely they are clones."""
+    from nbhelpers.use.clones import load_clones
+    from nbhelpers.use.results import checked_output
+
+    refuse_study("clones-of", run, run_dir)
+    outputs = [checked_output(path) for path in _outputs(csv, json)]
+    with load_clones(run, device=device, run_dir=run_dir, batch_size=batch_size) as model:
+        clones = model.clones_of(place, other, top=top, language=language, progress=not quiet)
+    typer.echo(clones.text())
+    for path in outputs:
+        typer.echo(f"Written to {clones.save(path)}.")
+
+
 def _outputs(csv: Path | None, json: Path | None) -> list[Path]:
     """Return the files to write; the options say the form, so the endings must agree.
 
@@ -257,13 +290,13 @@ def ask(
     run_dir: RunDir = RUNS,
 ) -> None:
     """Ask a trained model; it also takes a merged model's folder."""
-    from nbhelpers.use.model import load
+    from nbhelpers.use.model import load_adapter
 
     refuse_study("ask", run, run_dir)
     how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "raw": raw}
     how["timeout_s"] = timeout
     options = {"base": base or None, "template": template or None, "run_dir": run_dir}
-    with load(run, device=device, **options) as model:
+    with load_adapter(run, device=device, **options) as model:
         for note in model.trained.notes:
             warn(f"note: {note}")
         if compare:

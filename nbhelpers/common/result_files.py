@@ -732,6 +732,18 @@ class DetectorFile(JsonFile):
     calibration: dict[str, Any] = {}
 
 
+class ClonesFile(JsonFile):
+    """`clones.json` beside the weights of an exported clone model: what asking it needs to know."""
+
+    FIX: ClassVar[str] = DetectorFile.FIX
+
+    format: Literal[1]
+    seq_len: Annotated[int, Field(gt=2)]
+    data_flow_length: Whole = None
+    grammar_compat: str = "maintained"
+    run_id: Text = None
+
+
 class AdapterConfig(JsonFile):
     """`adapter_config.json` of PEFT, as far as loading reads it."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nbhelpers.budget.formulas import BatchExtent
+from nbhelpers.common.model_config import CLONES_TYPE
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData, ClonePairs
@@ -564,7 +565,7 @@ def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
         task,
         model,
         predict=lambda steps: encoder_estimate(context, task, steps),
-        save_files=inputs.found.save,
+        save_files=lambda folder: inputs.found.save(folder, CLONES_TYPE),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from nbhelpers.common.files import write_json
+from nbhelpers.common.model_config import DETECTOR_TYPE
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import score_run
@@ -250,7 +251,7 @@ def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training
     """Train; the model ends as the checkpoint with the best score on valid."""
 
     def save_files(folder: Path) -> None:
-        inputs.found.save(folder)
+        inputs.found.save(folder, DETECTOR_TYPE)
         write_json(folder / FACTS_FILE, facts_of(context.settings, inputs.form))
 
     task = _task(context, inputs, model)

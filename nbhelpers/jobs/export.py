@@ -22,7 +22,7 @@ from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import agreement
 from nbhelpers.jobs.cards import CARD, adapter_card, detector_card
-from nbhelpers.jobs.load import DETECTOR_WEIGHTS, LoadedDetector, load_detector, require_whole
+from nbhelpers.jobs.load import WEIGHTS, LoadedDetector, load_detector, require_whole
 from nbhelpers.jobs.outcome import library_versions
 from nbhelpers.jobs.public import (
     is_public,
@@ -281,7 +281,7 @@ def _detector_result(trained: TrainedDetector) -> dict[str, Any]:
 def _copy_detector(trained: TrainedDetector, part: Path, result: dict[str, Any]) -> None:
     """Write weights, configuration, tokenizer and what is known of the model."""
     source = trained.folder
-    _copy(source, part, DETECTOR_WEIGHTS, "config.json")  # a calibration names the weights' hash
+    _copy(source, part, WEIGHTS, "config.json")  # a calibration names the weights' hash
     scrub(part)
     facts = read_raw(DetectorFile, source / FACTS_FILE)
     facts |= {"run_id": result.get("run_id") or facts.get("run_id") or trained.name}

@@ -16,15 +16,22 @@ from nbhelpers.data.canonical import canonical
 from nbhelpers.errors import ConfigError, DataError, HardwareError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.presets.schema import FinetuneSettings
-from nbhelpers.use.trained import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FACTS_FILE, Trained
+from nbhelpers.use.trained import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    FACTS_FILE,
+    Trained,
+    TrainedClones,
+)
 
 if TYPE_CHECKING:
+    from nbhelpers.jobs.models.clones import CloneModel
     from nbhelpers.jobs.models.detector import DetectorModel
-    from nbhelpers.jobs.models.inputs import TokenTable
+    from nbhelpers.jobs.models.inputs import GraphTable, TokenTable
 
 PROBE = "def add(first, second):\n    return first + second\n\n\nprint(add(1, 2))\n"
 _SHOWN = 4  # names in a message
-DETECTOR_WEIGHTS = "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -371,27 +378,14 @@ def load_detector(folder: Path, *, device: str | torch.device = "cpu") -> Loaded
         DataError: `detector.json` is missing or damaged.
         ConfigError: The parts of the folder do not belong together.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
     from nbhelpers.jobs.models.clones import head_dropout
     from nbhelpers.jobs.models.detector import DetectorModel
-    from nbhelpers.jobs.models.encoders import name_ends, new_encoder
-    from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
+    from nbhelpers.jobs.models.encoders import new_encoder
 
     facts = DetectorFile.read(folder / FACTS_FILE)
     if facts is None:
         raise DataError(f"{folder} has no {FACTS_FILE}.", fix=DetectorFile.FIX)
-    try:
-        config = AutoConfig.from_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # tokenizers raise bare ones of their own
-        raise ConfigError(
-            f"{folder} holds no readable configuration or tokenizer: {str(error)[:200]}",
-            fix="export the run again",
-        ) from error
-    if config.model_type != "roberta":
-        name_ends(tokenizer, config.model_type)
-    config._attn_implementation = "sdpa"
+    config, tokenizer = _read_parts(folder)
     model = DetectorModel(
         new_encoder(config),
         dropout=head_dropout(config),
@@ -400,10 +394,141 @@ def load_detector(folder: Path, *, device: str | torch.device = "cpu") -> Loaded
         similarity_pooling=facts.similarity_pooling,
         objective=facts.objective,
     )
-    state = read_state_dict(folder / DETECTOR_WEIGHTS)
-    raise_unlike(model, state, str(folder))
-    model.load_state_dict(state)
     place = torch.device(device)
+    _fill_whole(model, folder)
     return LoadedDetector(
         model=model.to(place).eval(), tokenizer=tokenizer, facts=facts, device=place
+    )
+
+
+def _read_parts(folder: Path) -> tuple[Any, Any]:
+    """Return the encoder's configuration, and the tokenizer."""
+    from transformers import AutoTokenizer
+
+    from nbhelpers.jobs.models.encoders import name_ends, read_config
+
+    try:
+        config = read_config(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config)
+    except Exception as error:  # tokenizers raise bare ones of their own
+        raise ConfigError(
+            f"{folder} holds no readable configuration or tokenizer: {str(error)[:200]}",
+            fix="export the run again, or name another checkpoint",
+        ) from error
+    if config.model_type != "roberta":
+        name_ends(tokenizer, config.model_type)
+    config._attn_implementation = "sdpa"
+    return config, tokenizer
+
+
+def _fill_whole(model: torch.nn.Module, folder: Path) -> None:
+    from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
+
+    state = read_state_dict(folder / WEIGHTS)
+    raise_unlike(model, state, str(folder))
+    model.load_state_dict(state)
+
+
+# ------------------------------------------------------------------------------------------------
+# A clone model.
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedClones:
+    """A clone model with its tokenizer; it encodes functions, and scores pairs of their states."""
+
+    model: CloneModel
+    tokenizer: Any
+    trained: TrainedClones
+    device: torch.device
+
+    def table(
+        self, codes: Sequence[str], language: str
+    ) -> tuple[TokenTable | GraphTable, list[str]]:
+        """Return functions of one language as the model reads them, and a note on each, or ""."""
+        from nbhelpers.data.dataflow import extract_corpus
+        from nbhelpers.jobs.models.inputs import graph_table, tokenise
+
+        trained, config = self.trained, self.model.encoder.config
+        options = {"seq_len": trained.seq_len, "vocab_size": config.vocab_size}
+        if trained.data_flow_length is None:
+            table = tokenise(codes, self.tokenizer, is_cached=False, **options)
+            return table, [_CUT if is_cut else "" for is_cut in table.is_cut]
+        flows = extract_corpus(codes, language, grammar_compat=trained.grammar_compat)
+        graphs = graph_table(
+            flows,
+            self.tokenizer,
+            data_flow_length=trained.data_flow_length,
+            positions=config.max_position_embeddings,
+            **options,
+        )
+        notes = [_CUT if is_cut else "" for is_cut in graphs.is_cut]
+        for row, problem in flows.problems.items():
+            notes[row] = f"data flow: {problem.rstrip('.')}"
+        return graphs, notes
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        codes: Sequence[str],
+        languages: Sequence[str],
+        *,
+        batch_size: int = 32,
+        report: Callable[[int, int], None] = lambda done, total: None,
+    ) -> tuple[torch.Tensor, list[str]]:
+        """Return (n, hidden) fp32 states of functions, and a note on each, or ""."""
+        hidden = self.model.classifier.out_proj.in_features
+        states = torch.zeros(len(codes), hidden, device=self.device)
+        notes = [""] * len(codes)
+        for language in sorted(set(languages)):
+            rows = np.flatnonzero([each == language for each in languages])
+            table, told = self.table([codes[row] for row in rows], language)
+            order = np.argsort(-table.lengths, kind="stable")
+            for start in range(0, len(order), batch_size):
+                part = order[start : start + batch_size]
+                bucket = table.bucket(part, int(table.lengths[part].max()))
+                states[rows[part]] = self.model.encode(bucket.to(lambda x: x.to(self.device)))
+                report(min(start + batch_size, len(order)), len(order))
+            for row, note in zip(rows, told, strict=True):
+                notes[row] = note
+        return states, notes
+
+    @torch.inference_mode()
+    def probabilities(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Return (left, right) P(clone) of all pairs of (left, hidden) and (right, hidden) states.
+
+        The head's first layer is linear in each of the two states: it is applied to each once.
+        """
+        head, size = self.model.classifier, left.shape[1]
+        first, second = head.dense.weight.split(size, dim=1)
+        ones, others = left @ first.T + head.dense.bias, right @ second.T
+        margin = head.out_proj.weight[1] - head.out_proj.weight[0]
+        bias = head.out_proj.bias[1] - head.out_proj.bias[0]
+        step = max(1, _NUMBERS // max(1, others.numel()))
+        rows = [
+            torch.tanh(part[:, None] + others[None]) @ margin + bias for part in ones.split(step)
+        ]
+        return torch.cat(rows).sigmoid()
+
+
+_CUT = "longer than the model reads: its end was cut off"
+_NUMBERS = 2**24  # of fp32 at once: 64 MiB
+
+
+def load_clones(trained: TrainedClones, *, device: str | torch.device = "cpu") -> LoadedClones:
+    """Load the folder of a clone model; nothing is unpickled.
+
+    Raises:
+        DataError: A file is missing or damaged.
+        ConfigError: The parts of the folder do not belong together.
+    """
+    from nbhelpers.jobs.models.clones import CloneModel, head_dropout
+    from nbhelpers.jobs.models.encoders import new_encoder
+
+    config, tokenizer = _read_parts(trained.folder)
+    model = CloneModel(new_encoder(config), head_dropout(config))
+    _fill_whole(model, trained.folder)
+    place = torch.device(device)
+    return LoadedClones(
+        model=model.to(place).eval(), tokenizer=tokenizer, trained=trained, device=place
     )

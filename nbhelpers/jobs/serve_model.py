@@ -1,9 +1,10 @@
-"""What the process that holds a model can do: load, ask, compare, score, merge, export."""
+"""What the process that holds a model can do: load it, ask it in its job's way, merge, export."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from nbhelpers.errors import ConfigError, OutOfMemory, Stopped, is_out_of_memory
 from nbhelpers.jobs.generate import continuations, dressed
 from nbhelpers.jobs.load import (
     Loaded,
+    LoadedClones,
     LoadedDetector,
     choose_device,
+    load_clones,
     load_detector,
     load_trained,
     set_token,
 )
-from nbhelpers.use.trained import RAW, Trained, TrainedDetector, from_dict
+from nbhelpers.use.trained import RAW, Trained, TrainedClones, TrainedDetector, from_dict
 
 
 def operations(line: Any) -> dict[str, Callable[..., dict[str, Any]]]:
@@ -31,7 +34,7 @@ def operations(line: Any) -> dict[str, Callable[..., dict[str, Any]]]:
     Args:
         line: The `serve.Line` to report on; it says whether the request at hand is cancelled.
     """
-    models: list[ServedModel | ServedDetector] = []
+    models: list[ServedModel | ServedDetector | ServedClones] = []
 
     def load(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
         source = from_dict(trained)
@@ -54,7 +57,8 @@ def operations(line: Any) -> dict[str, Callable[..., dict[str, Any]]]:
     def of_model(name: str) -> Callable[..., dict[str, Any]]:
         return lambda **options: getattr(models[0], name)(**options)
 
-    of_models = {name: of_model(name) for name in ("ask", "compare", "score")}
+    names = ("ask", "compare", "score", "encode", "best_pairs")
+    of_models = {name: of_model(name) for name in names}
     return {"load": load, "merge": merge, "export": export, **of_models}
 
 
@@ -179,20 +183,33 @@ class ServedDetector:
         return scores
 
     def _scored(self, codes: list[str], batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        def stop(done: int, total: int) -> None:
-            if self.line.is_cancelled():
-                raise Stopped("Scoring was stopped.", fix="ask again")
+        with _batches(batch_size):
+            return self.loaded.score(codes, batch_size=batch_size, report=_stopper(self.line))
 
-        try:
-            return self.loaded.score(codes, batch_size=batch_size, report=stop)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemory(
-                f"Scoring {batch_size} programs at once needs more memory than there is.",
-                fix="give a smaller batch_size, close other models, or load with device='cpu'",
-                details=str(error)[:2000],
-            ) from None  # the frames of the error hold the batch
+
+def _stopper(line: Any) -> Callable[[int, int], None]:
+    """Return what is called between batches: it ends a request that was cancelled."""
+
+    def stop(done: int, total: int) -> None:
+        if line.is_cancelled():
+            raise Stopped("Scoring was stopped.", fix="ask again")
+
+    return stop
+
+
+@contextmanager
+def _batches(size: int) -> Iterator[None]:
+    """Say of an exhausted memory what helps: smaller batches."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"Scoring {size} programs at once needs more memory than there is.",
+            fix="give a smaller batch_size, close other models, or load with device='cpu'",
+            details=str(error)[:2000],
+        ) from None  # the frames of the error hold the batch
 
 
 def read_heads(loaded: LoadedDetector, codes: list[str]) -> tuple[list[str], list[int]]:
@@ -224,7 +241,89 @@ def _token_counts(loaded: LoadedDetector, texts: list[str]) -> list[int]:
     return [int(end - begin) + special for begin, end in pairwise(table.offsets)]
 
 
-SERVED: dict[str, Callable[..., ServedModel | ServedDetector]] = {
+# ------------------------------------------------------------------------------------------------
+# A clone model.
+
+
+BLOCK = 256  # rows of pairs at once
+
+
+class ServedClones:
+    """One loaded clone model, and the states of the functions that were encoded last."""
+
+    def __init__(self, trained: TrainedClones, line: Any, *, device: str) -> None:
+        """Load it."""
+        self.line = line
+        self.loaded: LoadedClones = load_clones(trained, device=choose_device(device))
+        self.facts = {"device": str(self.loaded.device)}
+        self.states: list[torch.Tensor] = []
+
+    def encode(
+        self, codes: list[str], languages: list[str], start: int, batch_size: int
+    ) -> dict[str, Any]:
+        """Encode functions and keep their states; return a note on each, or "".
+
+        Args:
+            start: How many were encoded before that belong to these; 0 begins anew.
+
+        Raises:
+            Stopped: It was cancelled.
+            OutOfMemory: A batch does not fit.
+            ConfigError: The functions before these are lost.
+        """
+        if not start:
+            self.states = []
+        if sum(map(len, self.states)) != start:
+            raise ConfigError("The model was loaded again meanwhile.", fix="ask again")
+        with _batches(batch_size):
+            states, notes = self.loaded.encode(
+                codes, languages, batch_size=batch_size, report=_stopper(self.line)
+            )
+        self.states.append(states)
+        return {"notes": notes}
+
+    def best_pairs(
+        self, rows: list[int], split_at: int | None, top: int, threshold: float
+    ) -> dict[str, Any]:
+        """Return the pairs with the highest mean of both orders; equal ones in order of rows.
+
+        Args:
+            rows: Which of the encoded functions each one is.
+            split_at: Where the second group begins, whose pairs with the first are wanted; None:
+                all pairs.
+
+        Returns:
+            `pairs`: (first, second, P(clone) as given, P(clone) reversed) of each; `n_pairs` and
+            `n_clones`: all, and those above the threshold; `is_finite`.
+        """
+        states = torch.cat(self.states)[rows]
+        last = len(states) if split_at is None else split_at
+        best = torch.zeros(0, 4, dtype=torch.float64)
+        n_pairs = n_clones = 0
+        is_finite = True
+        for start in range(0, last, BLOCK):
+            stop = min(start + BLOCK, last)
+            first = start if split_at is None else split_at
+            given = self.loaded.probabilities(states[start:stop], states[first:])
+            turned = self.loaded.probabilities(states[first:], states[start:stop]).T
+            one = torch.arange(start, stop)[:, None].expand(given.shape)
+            other = torch.arange(first, len(states))[None].expand(given.shape)
+            is_pair = (other > one).to(given.device)
+            table = torch.stack([x.double().cpu() for x in (one, other)], -1)[is_pair.cpu()]
+            p = torch.stack([given[is_pair], turned[is_pair]], -1).double().cpu()
+            is_finite &= bool(torch.isfinite(p).all())
+            n_pairs, n_clones = n_pairs + len(p), n_clones + int((p.mean(1) > threshold).sum())
+            best = torch.cat([best, torch.cat([table, p], 1)])
+            order = best[:, 2:].mean(1).argsort(descending=True, stable=True)
+            best = best[order[:top]]
+            _stopper(self.line)(stop, last)
+        pairs = [(int(one), int(other), *p) for one, other, *p in best.tolist()]
+        counts = {"n_pairs": n_pairs, "n_clones": n_clones}
+        return {"pairs": pairs if is_finite else [], "is_finite": is_finite, **counts}
+
+
+SERVED: dict[str, Callable[..., ServedModel | ServedDetector | ServedClones]] = {
     "finetune": ServedModel,
     "detector": ServedDetector,
+    "clones": ServedClones,
 }

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.files import absence, expanded, is_file, is_folder, kind_of
+from nbhelpers.common.model_config import is_own
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.errors import ConfigError, HardwareError
 from nbhelpers.presets.catalog import SAMPLES
@@ -333,6 +334,9 @@ def _folder_fault(job: str, model: str) -> tuple[str, str] | None:
     family = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(family, str) or family in JOBS[job].models.families:
         return None
+    if is_own(config):
+        text = f"`{shortened(model)}` holds a whole trained model ({family}), not an encoder"
+        return text, "use the folder encoder of its export: nbhelpers export RUN OUT"
     text = f"`{shortened(model)}` holds a model of the type {shortened(family)}"
     fix = f"use a model of the type {' or '.join(JOBS[job].models.families)}"
     has_engine = "engine" in settings_class(job).model_fields

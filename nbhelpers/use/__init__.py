@@ -5,6 +5,7 @@ from nbhelpers.common.lazy import exports
 _HOMES = {
     "check_access": "hub",
     "load": "model",
+    "load_clones": "clones",
     "load_detector": "detector",
 }
 __all__ = list(_HOMES)

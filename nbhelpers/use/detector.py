@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 PART, PART_CHARACTERS = 1024, 8_000_000  # programs sent at once
 
 
-def _parts(codes: Sequence[str]) -> Iterator[list[str]]:
+def split_parts(codes: Sequence[str]) -> Iterator[list[str]]:
     """Split programs into parts that fit into one message."""
     part: list[str] = []
     size = 0
@@ -72,7 +72,7 @@ def _not_finite(facts: DetectorFacts) -> NonFinite:
     )
 
 
-def _progress(total: int, unit: str, *, is_on: bool) -> tqdm:
+def progress_bar(total: int, unit: str, *, is_on: bool) -> tqdm:
     """Return a bar on stderr; it is rewritten often on a terminal, and seldom in a log."""
     from tqdm import tqdm
 
@@ -153,7 +153,7 @@ class Detector(Loaded):
         entries, skipped = find_files(place, language=language)
         verdicts: list[tuple[CodeFile, Verdict]] = []
         start = time.monotonic()
-        with _progress(len(entries), "files", is_on=progress and len(entries) > 1) as bar:
+        with progress_bar(len(entries), "files", is_on=progress and len(entries) > 1) as bar:
             for files in chunks(entries, skipped):
                 scores = self._scored(files)
                 if sheets is not None:
@@ -310,7 +310,7 @@ class Detector(Loaded):
     ) -> list[tuple[CodeFile, Scored]]:
         """Score known-human programs; those on which no call is ever given are counted apart."""
         judge, scored = Judge(facts=self.facts, calibration=None), []
-        with _progress(len(files), "programs", is_on=progress) as bar:
+        with progress_bar(len(files), "programs", is_on=progress) as bar:
             for start in range(0, len(files), CHUNK_FILES):
                 part = files[start : start + CHUNK_FILES]
                 for file, score in zip(part, self._scored(part), strict=True):
@@ -370,7 +370,7 @@ class Detector(Loaded):
         import numpy as np
 
         tables = []
-        for part in _parts(codes):
+        for part in split_parts(codes):
             reply = self._score(part, vectors=True)
             numbers = np.frombuffer(base64.b64decode(reply["vectors"]), dtype="<f4")
             tables.append(numbers.reshape(-1, reply["dimensions"]))
@@ -381,7 +381,7 @@ class Detector(Loaded):
 
     def _asked(self, codes: Sequence[str]) -> list[Scored]:
         scores: list[Scored] = []
-        for part in _parts(codes):
+        for part in split_parts(codes):
             reply = self._score(part, vectors=False)
             for logit, tokens in zip(reply["logits"], reply["tokens"], strict=True):
                 if logit is None or not math.isfinite(logit):

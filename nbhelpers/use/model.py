@@ -15,11 +15,15 @@ from nbhelpers.common.formatting import size
 from nbhelpers.errors import ConfigError
 from nbhelpers.presets.checks import is_hub_id
 from nbhelpers.presets.jobs import FINETUNE
+from nbhelpers.use.clones import CloneModel, clone_facts
+from nbhelpers.use.detector import BATCH_SIZE, Detector
+from nbhelpers.use.facts import detector_facts
 from nbhelpers.use.hub import find_token
 from nbhelpers.use.model_process import Loaded, require_device, start_process
 from nbhelpers.use.results import facts_table
 from nbhelpers.use.trained import (
     Trained,
+    TrainedDetector,
     find_any,
     find_trained,
     path_of,
@@ -275,25 +279,50 @@ def load(
     base: str | None = None,
     template: str | None = None,
     run_dir: str | Path = "runs",
-) -> LoadedModel:
-    """Load a trained model once, in a process of its own, and return what can be asked.
+) -> LoadedModel | Detector | CloneModel:
+    """Load what a run trained once, in a process of its own, and return what can be asked.
+
+    A fine-tuning gives a `LoadedModel` (`ask`, `compare`), a detector a `Detector` (`score_code`,
+    `detect`, `similar`, `calibrate`), a clone detection a `CloneModel` (`are_clones`, `clones_of`).
 
     Args:
-        run: A run, its id or folder, a result; a checkpoint, an adapter's folder, a merged model.
-        adapter: False: its base alone.
+        run: A run of any job, its id or folder, a result; a checkpoint, an adapter's folder, a
+            merged model, an exported folder.
+        adapter: False: the base of a fine-tuning alone.
         device: auto, cpu or cuda; a run of QLoRA has its base in 4 bits on either.
         base: The base of an adapter whose configuration names none: a hub id or a folder.
         template: How prompts are dressed, where a folder does not say.
 
     Raises:
-        ConfigError: There is no such run, or an argument is wrong.
+        ConfigError: There is no such run, or an argument is wrong or not of its job.
         DataError: Files are missing or damaged, or the adapter changes nothing.
         HardwareError: device="cuda" without a GPU.
         OutOfMemory: The base does not fit.
     """
     require_template(template)
+    trained = find_any(path_of(run), run_dir, base=base, template=template)
+    if isinstance(trained, Trained):
+        return LoadedModel(trained, adapter=bool(adapter), device=require_device(device))
+    if not adapter or base is not None or template is not None:
+        text = f"{trained.name} is of the job {trained.job}, which has no adapter and no template."
+        raise ConfigError(text, fix="leave out adapter, base and template")
+    if isinstance(trained, TrainedDetector):
+        return Detector(detector_facts(trained), device=device, batch_size=BATCH_SIZE)
+    return CloneModel(clone_facts(trained), device=device)
+
+
+def load_adapter(
+    run: Any,
+    *,
+    device: str = "auto",
+    base: str | None = None,
+    template: str | None = None,
+    run_dir: str | Path = "runs",
+) -> LoadedModel:
+    """Load a fine-tuned model as `load` does; another job's is refused before it is loaded."""
+    require_template(template)
     trained = find_trained(path_of(run), run_dir, base=base, template=template)
-    return LoadedModel(trained, adapter=bool(adapter), device=require_device(device))
+    return LoadedModel(trained, adapter=True, device=require_device(device))
 
 
 def merge(

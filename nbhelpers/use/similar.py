@@ -335,8 +335,8 @@ def read_members(
         DataError: There are not two programs to compare.
     """
     skipped: list[Skipped] = []
-    groups = [_read(place, language, skipped, is_one=len(places) == 1) for place in places]
-    handed_out = [] if starter is None else [file.code for file in _read(starter, "", [])]
+    groups = [read_programs(place, language, skipped, is_one=len(places) == 1) for place in places]
+    handed_out = [] if starter is None else [file.code for file in read_programs(starter, "", [])]
     files = [file for group in groups for file in group]
     given = given_runs(handed_out, [f.code for f in files if len(f.code) <= MAX_CHARACTERS])
     is_small = len(files) == 2
@@ -350,7 +350,7 @@ def read_members(
     return [member for group in members for member in group], skipped, len(members[0])
 
 
-def _read(
+def read_programs(
     place: Any, language: str, skipped: list[Skipped], *, is_one: bool = True
 ) -> list[CodeFile]:
     """Return the programs of a place; of two places, each is called by its whole path."""

@@ -13,6 +13,7 @@ from nbhelpers.common.files import expanded, is_file, is_folder, kind_of
 from nbhelpers.common.result_files import (
     AdapterConfig,
     CheckpointIndex,
+    ClonesFile,
     DetectorFile,
     ExportFile,
     Record,
@@ -22,7 +23,7 @@ from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.presets.catalog import TEMPLATES
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.preset import Preset
-from nbhelpers.presets.schema import FinetuneSettings
+from nbhelpers.presets.schema import ClonesSettings, FinetuneSettings
 from nbhelpers.runs.run import RESULT_NAME, Run, open_run
 
 # ------------------------------------------------------------------------------------------------
@@ -34,7 +35,8 @@ PICKLED_WEIGHTS = "adapter_model.bin"
 FACTS_NAME = "nbhelpers.json"  # what an exported or merged folder tells about itself
 FACTS_FILE = "detector.json"  # a folder that holds it can be loaded by `jobs.load.load_detector`
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
-DETECTOR_FILES = (FACTS_FILE, "config.json", "model.safetensors")
+CLONES_FILE = "clones.json"  # likewise of a clone model's exported folder
+MODEL_FILES = ("config.json", "model.safetensors")
 RAW = "none"  # no template: prompts are passed on as they are
 UNKNOWN_TEMPLATE = (
     "no template is known for this folder: prompts are passed on as they are; name one with "
@@ -132,10 +134,9 @@ class Trained(Loadable):
         return sources
 
 
-class TrainedDetector(Loadable):
-    """A folder that holds a detector; `kind`: run, checkpoint or export."""
+class _Folder(Loadable):
+    """A folder that holds a whole model; `kind`: run, checkpoint or export."""
 
-    job: Literal["detector"] = "detector"
     folder: Path
 
     @property
@@ -150,17 +151,31 @@ class TrainedDetector(Loadable):
     @property
     def sources(self) -> dict[str, Path]:
         """Folders that are read, and must stay as they are."""
-        return super().sources | {"the detector that is read": self.folder}
+        return super().sources | {"the model that is read": self.folder}
 
 
-_EITHER: TypeAdapter[Trained | TrainedDetector] = TypeAdapter(
-    Annotated[Trained | TrainedDetector, Field(discriminator="job")]
-)
+class TrainedDetector(_Folder):
+    """A folder that holds a detector."""
+
+    job: Literal["detector"] = "detector"
 
 
-def from_dict(data: Mapping[str, Any]) -> Trained | TrainedDetector:
-    """Return what `to_dict` of either made."""
-    return _EITHER.validate_python(data)
+class TrainedClones(_Folder):
+    """A folder that holds a clone model; `data_flow_length` is None where it reads plain text."""
+
+    job: Literal["clones"] = "clones"
+    seq_len: int
+    data_flow_length: int | None
+    grammar_compat: str
+
+
+AnyTrained = Trained | TrainedDetector | TrainedClones
+_ANY: TypeAdapter[AnyTrained] = TypeAdapter(Annotated[AnyTrained, Field(discriminator="job")])
+
+
+def from_dict(data: Mapping[str, Any]) -> AnyTrained:
+    """Return what `to_dict` of any of them made."""
+    return _ANY.validate_python(data)
 
 
 def path_of(run: Any) -> Any:
@@ -217,6 +232,12 @@ class Place(NamedTuple):
         """What it is called in messages and files."""
         inside = f"{self.run.name}/" if self.run and self.kind == "checkpoint" else ""
         return f"{inside}{self.path.name}"
+
+    @property
+    def loadable(self) -> dict[str, Any]:
+        """Name, kind and run of a folder with a whole model."""
+        kind = "export" if self.kind == "folder" else self.kind
+        return {"name": self.name, "kind": kind, "run": self.run}
 
     def holds(self, *names: str) -> bool:
         """Whether it is a folder of no run and has one of these files."""
@@ -310,17 +331,48 @@ def require_checkpoint(run: Path) -> Path:
     raise ConfigError(f"{run.name} has no checkpoint yet.", fix=fix)
 
 
-def find_any(path: str | Path, run_dir: str | Path = "runs") -> Trained | TrainedDetector:
+def find_any(
+    path: str | Path,
+    run_dir: str | Path = "runs",
+    *,
+    base: str | None = None,
+    template: str | None = None,
+) -> AnyTrained:
     """Say what a run's id or a folder holds, of whichever job.
 
+    Args:
+        base: As for `find_trained`.
+        template: Likewise.
+
     Raises:
-        ConfigError: There is no such run or folder, or its job makes neither.
+        ConfigError: There is no such run or folder, or its job makes nothing that can be loaded.
         DataError: A file is missing or damaged; names it.
     """
     place = _place(path, run_dir)
-    if place.holds(FACTS_FILE) or (place.record and place.record.job == "detector"):
+    job = _job_of(place)
+    if job == "detector":
         return _detector_of(place)
-    return _trained_of(place)
+    if job == "clones":
+        return _clones_of(place)
+    return _trained_of(place, base=base, template=template)
+
+
+def _job_of(place: Place) -> str | None:
+    """The job of a run, or that whose exported folder it is; None: an adapter or a merged model."""
+    if place.record is not None:
+        return place.record.job
+    known = {FACTS_FILE: "detector", CLONES_FILE: "clones"}
+    return next((job for name, job in known.items() if place.holds(name)), None)
+
+
+def find_clones(path: str | Path, run_dir: str | Path = "runs") -> TrainedClones:
+    """Say which clone model a run's id or a folder holds.
+
+    Raises:
+        ConfigError: There is no such run or folder, or it is of another job or has no checkpoint.
+        DataError: A file is missing or damaged; names it.
+    """
+    return _clones_of(_place(path, run_dir))
 
 
 def find_detector(path: str | Path, run_dir: str | Path = "runs") -> TrainedDetector:
@@ -357,14 +409,36 @@ def _detector_of(place: Place) -> TrainedDetector:
     place.require_job("detector", "trains no detector")
     if place.run is None and not place.holds(FACTS_FILE):
         raise place.unknown(f" and no detector ({FACTS_FILE})", "an exported folder")
-    folder = place.weights(DETECTOR_FILES)
+    folder = place.weights((FACTS_FILE, *MODEL_FILES))
     DetectorFile.read(folder / FACTS_FILE)
-    kind = "export" if place.kind == "folder" else place.kind
-    return TrainedDetector(name=place.name, kind=kind, folder=folder, run=place.run)
+    return TrainedDetector(**place.loadable, folder=folder)
+
+
+def _clones_of(place: Place) -> TrainedClones:
+    place.require_job("clones", "trains no clone model")
+    if place.record is None:
+        if not place.holds(CLONES_FILE):
+            raise place.unknown(f" and no clone model ({CLONES_FILE})", "an exported folder")
+        folder = place.weights((CLONES_FILE, *MODEL_FILES))
+        facts: Any = ClonesFile.read(folder / CLONES_FILE)
+    else:
+        folder = place.weights(MODEL_FILES)
+        facts = Preset.from_dict(place.record.raw.get("preset") or {}).settings
+        assert isinstance(facts, ClonesSettings)
+    return TrainedClones(
+        **place.loadable,
+        folder=folder,
+        seq_len=facts.seq_len,
+        data_flow_length=facts.data_flow_length,
+        grammar_compat=facts.grammar_compat,
+    )
 
 
 def _trained_of(place: Place, *, base: str | None = None, template: str | None = None) -> Trained:
     place.require_job("finetune", "makes no adapter")
+    if place.record is None and (job := _job_of(place)):
+        text = f"{place.name} is an exported model of the job {job}, which makes no adapter."
+        raise ConfigError(text, fix="load it with nbhelpers.use.load, or name another folder")
     if place.record is not None:
         return _of_run(place, place.record, template)
     if place.holds(*ADAPTER_FILES):

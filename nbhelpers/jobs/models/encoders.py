@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nbhelpers.budget.shapes import SMOKE_MODELS, Shape
+from nbhelpers.common.files import read_json, write_json
+from nbhelpers.common.model_config import encoder_config, is_own, own_config
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.models.clones import CloneModel, head_dropout, set_dropout
 from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, SPECIAL_TOKENS, train_bpe
@@ -17,6 +20,7 @@ from nbhelpers.presets.schema import LARGEST, ClonesSettings, Settings
 
 NEW_TOKENIZER_VOCAB = 8000
 FAMILIES = ("gpt2", "roberta")
+CONFIG = "config.json"
 ENDINGS = {"bert": "sep_token_id", "modernbert": "sep_token_id"}  # where there is no end token
 _FETCH_WEIGHTS = "fetch them again; weights and config.json must be of the same model"
 
@@ -30,10 +34,22 @@ class Tokeniser:
     weights: Weights | None
     note: str
 
-    def save(self, folder: Path) -> None:
-        """Write both into a folder, as a checkpoint has them."""
-        self.config.save_pretrained(folder)
+    def save(self, folder: Path, model_type: str) -> None:
+        """Write both into a folder, as a checkpoint of one of our model types has them."""
+        inner = json.loads(self.config.to_json_string())
+        write_json(folder / CONFIG, own_config(model_type, inner))
         self.tokenizer.save_pretrained(folder)
+
+
+def read_config(folder: Path) -> Any:
+    """Return the encoder's configuration in a folder: of a bare model, or of one of ours."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    saved = read_json(folder / CONFIG) or {}
+    if not is_own(saved):
+        return AutoConfig.from_pretrained(folder)
+    inner = dict(encoder_config(saved))
+    return CONFIG_MAPPING[inner["model_type"]].from_dict(inner)
 
 
 def build_tokenizer(settings: ClonesSettings, train_texts: Sequence[str]) -> Tokeniser:
@@ -154,17 +170,17 @@ def read_tokenizer(
     Raises:
         ConfigError: The folder holds no model of these families, or no tokenizer.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     weights = weights or find_weights(
         settings.model, settings.model_revision, with_weights=not settings.random_weights
     )
-    if not (weights.folder / "config.json").is_file():
+    if not (weights.folder / CONFIG).is_file():
         raise ConfigError(
             f"{settings.model} holds no config.json.", fix="give the folder of a Hugging Face model"
         )
     with _reading(settings.model, "config.json", "give the folder of a Hugging Face model"):
-        config = AutoConfig.from_pretrained(weights.folder)
+        config = read_config(weights.folder)
     if config.model_type not in families:
         raise ConfigError(
             f"{settings.model} is a {config.model_type!r} model; this job encodes models of the "
@@ -173,7 +189,7 @@ def read_tokenizer(
         )
     if list(weights.folder.glob("tokenizer.json")) or (weights.folder / "vocab.json").is_file():
         with _reading(settings.model, "tokenizer", "fetch its tokenizer.json again"):
-            tokenizer = AutoTokenizer.from_pretrained(weights.folder)
+            tokenizer = AutoTokenizer.from_pretrained(weights.folder, config=config)
         note = f"{type(tokenizer).__name__} of {weights.name}"
     elif settings.random_weights:
         special = SPECIAL_TOKENS if config.model_type == "gpt2" else ROBERTA_TOKENS
@@ -276,17 +292,34 @@ def build_encoder(
         encoder = new_encoder(config)
     else:
         with _reading(settings.model, "weights", _FETCH_WEIGHTS):
-            encoder = build.from_pretrained(
+            encoder, facts = build.from_pretrained(
                 tokeniser.weights.folder,
                 config=config,
                 dtype=torch.float32,
                 attn_implementation=attention,
+                output_loading_info=True,
                 **options,
             )
+        _require_all(settings.model, facts["missing_keys"])
         encoder = _without_alias(encoder)
     if settings.gradient_checkpointing:
         encoder.gradient_checkpointing_enable({"use_reentrant": False})
     return encoder
+
+
+def _require_all(model: str, missing: Iterable[str]) -> None:
+    """Stop where weights left a part of the encoder random.
+
+    Raises:
+        ConfigError: Names what is missing.
+    """
+    if names := sorted(missing):
+        raise ConfigError(
+            f"The weights of {model} lack {len(names)} tensors of the encoder "
+            f"({', '.join(names[:3])}), which would stay random.",
+            fix="give a folder of a bare encoder; of a run of ours, the folder encoder of its "
+            "export (nbhelpers export RUN OUT)",
+        )
 
 
 def new_encoder(config: Any) -> Any:

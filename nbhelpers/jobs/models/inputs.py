@@ -162,10 +162,15 @@ class TokenTable:
         return [[int(length), 0] for length in self.lengths[rows]]
 
     @property
+    def is_cut(self) -> NDArray[np.bool_]:
+        """(n,) whether each function is longer than `seq_len`."""
+        special = 1 + (self.bos_id is not None)
+        return np.diff(self.offsets) + special > self.seq_len
+
+    @property
     def truncated(self) -> int:
         """Number of functions longer than `seq_len`."""
-        special = 1 + (self.bos_id is not None)
-        return int((np.diff(self.offsets) + special > self.seq_len).sum())
+        return int(self.is_cut.sum())
 
     def bucket(self, rows: NDArray[Any], width: int) -> TextBucket:
         """Return these functions as tensors of `width` columns, on the CPU."""
@@ -405,7 +410,7 @@ class GraphTable:
         link_from: (total links,) int32: a node, counted within its function.
         link_to: (total links,) int32: the node that its value comes from.
         link_offsets: (n + 1,) int64.
-        truncated: Functions whose code was cut.
+        is_cut: (n,) whether each function's code was cut.
         pad_id: Of the tokenizer; also the position of padding.
         unk_id: The id of a node.
         seq_len: Tokens per function at most, code and nodes.
@@ -419,10 +424,15 @@ class GraphTable:
     link_from: NDArray[np.int32]
     link_to: NDArray[np.int32]
     link_offsets: NDArray[np.int64]
-    truncated: int
+    is_cut: NDArray[np.bool_]
     pad_id: int
     unk_id: int
     seq_len: int
+
+    @property
+    def truncated(self) -> int:
+        """Number of functions whose code was cut."""
+        return int(self.is_cut.sum())
 
     @property
     def used(self) -> NDArray[np.int64]:
@@ -588,7 +598,7 @@ def graph_table(
         link_from=source,
         link_to=target,
         link_offsets=links,
-        truncated=int((total > code).sum()),
+        is_cut=total > code,
         pad_id=special["pad"],
         unk_id=special["unk"],
         seq_len=length,

@@ -5,7 +5,7 @@ A row is as long as it is asked for; which words stand in it does not matter to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,12 @@ from nbhelpers.budget.shapes import Shape, find_shape
 from nbhelpers.common.files import expanded, is_folder
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.models.clones import set_dropout
-from nbhelpers.jobs.models.encoders import NEW_TOKENIZER_VOCAB, Tokeniser, config_of
+from nbhelpers.jobs.models.encoders import (
+    NEW_TOKENIZER_VOCAB,
+    Tokeniser,
+    config_of,
+    read_config,
+)
 from nbhelpers.jobs.models.inputs import GraphTable, TokenTable, code_room
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ def _config(settings: Settings) -> Any:
     import transformers
 
     if is_folder(settings.model):
-        return _read(settings.model, str(expanded(settings.model)))
+        return _read(settings.model, lambda: read_config(expanded(settings.model)))
     if settings.model == "Salesforce/codet5-base":
         return transformers.T5Config(**_CODET5)
     if settings.model == "answerdotai/ModernBERT-base":
@@ -73,15 +78,15 @@ def _config(settings: Settings) -> Any:
     shape = find_shape(settings)
     if isinstance(shape, Shape):
         return config_of(shape)
-    return _read(settings.model, settings.model)
-
-
-def _read(name: str, place: str) -> Any:
-    """Return what a folder's or the hub's config.json says."""
     from transformers import AutoConfig
 
+    return _read(settings.model, lambda: AutoConfig.from_pretrained(settings.model))
+
+
+def _read(name: str, read: Callable[[], Any]) -> Any:
+    """Return what a folder's or the hub's config.json says."""
     try:
-        return AutoConfig.from_pretrained(place)
+        return read()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"The sizes of {name} cannot be read, so its memory cannot be simulated.",
@@ -138,7 +143,7 @@ def graph_table(sizes: Sequence[Sequence[int]], *, length: int, vocab: int) -> G
         link_from=reader.astype(np.int32),
         link_to=(reader - 1).astype(np.int32),
         link_offsets=np.concatenate([[0], np.cumsum(links)]).astype(np.int64),
-        truncated=0,
+        is_cut=np.zeros(len(code), dtype=bool),
         pad_id=PAD,
         unk_id=UNKNOWN,
         seq_len=length,
