@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.child import Report
 from nbhelpers.common.display import Table
@@ -15,9 +15,6 @@ from nbhelpers.common.formatting import size
 from nbhelpers.errors import ConfigError
 from nbhelpers.presets.checks import is_hub_id
 from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.use.clones import CloneModel, clone_facts
-from nbhelpers.use.detector import BATCH_SIZE, Detector
-from nbhelpers.use.facts import detector_facts
 from nbhelpers.use.hub import find_token
 from nbhelpers.use.model_process import Loaded, require_device, start_process
 from nbhelpers.use.results import facts_table
@@ -31,6 +28,10 @@ from nbhelpers.use.trained import (
     require_adapter,
     require_template,
 )
+
+if TYPE_CHECKING:
+    from nbhelpers.use.clones import CloneModel
+    from nbhelpers.use.detector import Detector
 
 # ------------------------------------------------------------------------------------------------
 # What using a trained model returns: answers side by side, a merged model, an exported folder.
@@ -307,7 +308,12 @@ def load(
         text = f"{trained.name} is of the job {trained.job}, which has no adapter and no template."
         raise ConfigError(text, fix="leave out adapter, base and template")
     if isinstance(trained, TrainedDetector):
+        from nbhelpers.use.detector import BATCH_SIZE, Detector
+        from nbhelpers.use.facts import detector_facts
+
         return Detector(detector_facts(trained), device=device, batch_size=BATCH_SIZE)
+    from nbhelpers.use.clones import CloneModel, clone_facts
+
     return CloneModel(clone_facts(trained), device=device)
 
 
