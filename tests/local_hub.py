@@ -1,11 +1,12 @@
 """A hub on this machine: serves folders as data set or model repositories to `huggingface_hub`.
 
 It answers what the client asks of the real one: repository info, tree and path listings, `HEAD`
-and `GET` of files with commit and ETag headers, ranges, gated, private and missing repositories.
-Point a fresh process at it (the client reads these variables when it is imported)::
+and `GET` of files with commit and ETag headers, ranges, gated, private and missing repositories;
+and it fails as asked (`Trouble`). Point this process or a fresh one at it::
 
     with LocalHub() as hub:
         hub.add("owner/name", folder)
+        hub.use_here(monkeypatch, cache_dir)
         subprocess.run([...], env=os.environ | hub.environment(cache_dir))
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
+
+FILE_URL = "{repo_id}/resolve/{revision}/{filename}"
 KINDS = {"datasets": "dataset", "models": "model"}
 
 
@@ -43,6 +48,29 @@ class Repo:
         return revision in ("main", self.commit, "refs/pr/1")
 
 
+@dataclass(kw_only=True)
+class Trouble:
+    """What goes wrong with the next `times` requests whose path ends in `path`.
+
+    `status`: the answer instead (429 and 503 say when to come again); `cut`: the connection ends
+    in the middle of the content, or without an answer where there is none; `corrupt`: other bytes,
+    as many.
+    """
+
+    path: str = ""
+    method: str = ""
+    status: int = 0
+    cut: bool = False
+    corrupt: bool = False
+    times: int = 10**9
+
+    def meets(self, method: str, path: str) -> bool:
+        """Whether a request meets it; counts that one."""
+        is_hit = self.times > 0 and path.endswith(self.path) and self.method in ("", method)
+        self.times -= is_hit
+        return is_hit
+
+
 def blob_id(path: Path) -> str:
     """Git's name of a file's content, the ETag of the real hub for small files."""
     content = path.read_bytes()
@@ -54,14 +82,14 @@ class LocalHub:
 
     Args:
         token: The only token that opens gated and private repositories.
-        status: Answer every request with this HTTP status instead (429, 503, ...).
+        troubles: What goes wrong; may be changed at any time.
         is_mirror: Leave the code out of the answer 401, as some mirrors do.
     """
 
     def __init__(
-        self, *, token: str = "hf_local_test", status: int | None = None, is_mirror: bool = False
+        self, *troubles: Trouble, token: str = "hf_local_test", is_mirror: bool = False
     ) -> None:
-        self.token, self.status, self.is_mirror = token, status, is_mirror
+        self.token, self.troubles, self.is_mirror = token, list(troubles), is_mirror
         self.requests: list[tuple[str, str]] = []
         self.repos: dict[tuple[str, str], Repo] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -112,9 +140,42 @@ class LocalHub:
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "HF_TOKEN": token or "",
             "TRANSFORMERS_OFFLINE": "0",
+            "HF_DATASETS_OFFLINE": "1" if offline else "0",
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
         }
+
+    def use_here(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        cache_dir: Path,
+        *,
+        token: str | None = None,
+        offline: bool = False,
+    ) -> None:
+        """Point this very process at this hub, until the test ends."""
+        from huggingface_hub import close_session, constants
+
+        environment = self.environment(cache_dir, token=token, offline=offline)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        values = {
+            "ENDPOINT": self.endpoint,
+            "HUGGINGFACE_CO_URL_TEMPLATE": f"{self.endpoint}/{FILE_URL}",
+            "HF_HUB_CACHE": environment["HF_HUB_CACHE"],
+            "HF_TOKEN_PATH": str(Path(cache_dir) / "token"),
+            "HF_STORED_TOKENS_PATH": str(Path(cache_dir) / "stored_tokens"),
+            "HF_HUB_OFFLINE": offline,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_PROGRESS_BARS": True,
+        }
+        for name, value in values.items():
+            monkeypatch.setattr(constants, name, value)
+        if config := sys.modules.get("datasets.config"):
+            monkeypatch.setattr(config, "HF_ENDPOINT", self.endpoint)
+            for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+                monkeypatch.setattr(config, name, offline)
+        close_session()  # an earlier one knows another proxy
 
     def __enter__(self) -> LocalHub:
         threading.Thread(
@@ -163,12 +224,16 @@ class _Handler(BaseHTTPRequestHandler):
         hub, url = self.server_hub, urlsplit(self.path)
         hub.requests.append((self.command, unquote(url.path)))
         self._body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._trouble = next(
+            (t for t in hub.troubles if t.meets(self.command, unquote(url.path))), Trouble()
+        )
         try:
-            if hub.status is not None:
-                raise Refusal(status=hub.status, message="as the test asked")
+            if self._trouble.status:
+                raise Refusal(status=self._trouble.status, message="as the test asked")
             self._route([unquote(part) for part in url.path.strip("/").split("/")])
         except Refusal as refusal:
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
+            headers["Retry-After"] = "1" if refusal.status in (429, 503) else ""
             self._send_json({"error": refusal.message}, status=refusal.status, headers=headers)
 
     def _route(self, parts: list[str]) -> None:
@@ -313,6 +378,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _send(self, content: bytes, kind: str, *, status: int, headers: dict[str, str]) -> None:
+        if self._trouble.cut and self.command == "HEAD":
+            self.close_connection = True
+            return
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
@@ -320,5 +388,9 @@ class _Handler(BaseHTTPRequestHandler):
             if value:
                 self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        if self.command == "HEAD":
+            return
+        if self._trouble.corrupt:
+            content = content.translate(bytes(range(255, -1, -1)))
+        self.close_connection |= self._trouble.cut
+        self.wfile.write(content[: len(content) // 2] if self._trouble.cut else content)

@@ -1,41 +1,22 @@
 """Promise: before a download it is told whether the model may be read, and what is missing if not.
 
-The hub is a server on this machine. `huggingface_hub` reads its environment when it is imported, so
-what needs the hub runs in one process for each environment.
+The hub is a server on this machine.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nbhelpers.presets.loading import load_preset
-from nbhelpers.use.hub import check_access
-from tests.local_hub import LocalHub
-
-PROBE = """
-import json, os, sys
-from nbhelpers.use.hub import check_access
-from nbhelpers.presets.loading import load_preset
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.models.weights import find_weights
-for name in json.loads(sys.argv[1]):
-    found = []
-    preset = load_preset("finetune", "t4", overrides={"model": name})
-    for ask in (lambda: check_access(preset).why, lambda: str(find_weights(name, None).folder)):
-        try:
-            found.append(ask())
-        except ConfigError as error:
-            found.append({"message": error.message, "fix": error.fix})
-    print(json.dumps(found))
-"""
+from nbhelpers.presets.loading import load_preset
+from nbhelpers.use.hub import Access, check_access
+from tests.local_hub import LocalHub, Trouble
 
 
 @pytest.mark.parametrize(
@@ -62,12 +43,11 @@ def test_a_local_folder_needs_no_token(tmp_path: Path) -> None:
     assert found.why == "a local folder, so it needs no token"
 
 
-def test_a_token_of_the_platform_reaches_the_runs_and_is_not_shown(
+def test_a_token_is_used_and_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     requests: list[tuple[str, str]] = []
-    monkeypatch.setenv("HF_TOKEN", "")
-    monkeypatch.setattr("nbhelpers.use.hub.find_token", lambda: "hf_secret")
+    monkeypatch.setattr("nbhelpers.use.hub.share_secret", lambda name: "hf_secret")
     monkeypatch.setattr(
         "huggingface_hub.get_hf_file_metadata",
         lambda url, *, token, timeout: requests.append((url, token)),
@@ -75,94 +55,114 @@ def test_a_token_of_the_platform_reaches_the_runs_and_is_not_shown(
     found = check_access(load_preset("finetune", "t4"))
     ((url, token),) = requests
     assert url.endswith("/google/gemma-2-2b/resolve/main/config.json") and token == "hf_secret"
-    assert os.environ["HF_TOKEN"] == "hf_secret"
     assert "with your token" in found.why and "hf_secret" not in repr(found) + found._repr_html_()
 
 
-NAMES = ("own/gated", "own/closed", "own/missing", "own/open")
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[LocalHub]:
+    """One model for everybody, one for those who accepted its terms, one for nobody here."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    head = json.dumps({"x": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
+    content = len(head).to_bytes(8, "little") + head + b"0"
+    (folder / "model.safetensors").write_bytes(content)
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "model.gguf").write_bytes(b"GGUF")
+    with LocalHub() as server:
+        for name, closed in (("open", None), ("gated", False), ("closed", True)):
+            options = {"is_gated": closed is not None, "card": {"refuses_token": closed}}
+            server.add(f"own/{name}", folder, repo_type="model", **options)
+        server.add("own/bare", tmp_path / "bare", repo_type="model")
+        yield server
 
 
-def probe(environment: dict[str, str], *names: str) -> list[list[Any]]:
-    """What the kernel and what a worker is told about each model, in one fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, json.dumps(names)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    token = environment["HF_TOKEN"]
-    assert not token or token not in done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def asked_for(name: str) -> Access:
+    return check_access(load_preset("finetune", "t4", overrides={"model": name}))
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, list[Any]]]]:
-    """What is told with no token, a good and a bad one, offline with a cache, and without a hub."""
-    root = tmp_path_factory.mktemp("hub")
-    (root / "model").mkdir()
-    (root / "model" / "config.json").write_text("{}")
-    (root / "model" / "model.safetensors").write_bytes(b"none that anybody reads")
-    with LocalHub() as hub:
-        hub.add("own/open", root / "model", repo_type="model")
-        hub.add("own/gated", root / "model", repo_type="model", is_gated=True)
-        closed = {"refuses_token": True}
-        hub.add("own/closed", root / "model", repo_type="model", is_gated=True, card=closed)
-        places = {
-            "none": hub.environment(root / "a"),
-            "good": hub.environment(root / "b", token=hub.token),
-            "bad": hub.environment(root / "c", token="hf_wrong"),
-            "offline": hub.environment(root / "b", offline=True),
-        }
-        found = {
-            case: dict(zip(NAMES, probe(place, *NAMES), strict=True))
-            for case, place in places.items()
-        }
-    # The server is gone now: what was fetched with the good token is in the cache, the rest is not.
-    names = ("own/gated", "own/missing")
-    found["down"] = dict(zip(names, probe(places["good"], *names), strict=True))
-    return found
+NO_TOKEN, BAD_TOKEN, GOOD_TOKEN = None, "hf_wrong", "hf_local_test"
+BUSY = "answers HTTP 429, too many"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "name", "message", "fix"),
+    ("token", "name", "trouble", "message", "fix"),
     [
-        (
-            "none",
-            "own/gated",
-            "is gated, and no token is set",
-            "co/own/gated, then set",
-        ),
-        ("none", "own/missing", "does not exist, or it is private", "check owner/name"),
-        ("good", "own/closed", "account may not read it yet", "accept its terms at https://"),
-        ("good", "own/missing", "does not exist, or your token may not", "check owner/name"),
-        ("bad", "own/gated", "refuses your token (HTTP 401)", "renew HF_TOKEN"),
-        ("offline", "own/missing", "offline mode is on", "unset HF_HUB_OFFLINE"),
-        ("down", "own/missing", "the hub cannot be reached", "name a local folder instead"),
+        (NO_TOKEN, "own/gated", None, "is gated, and no token is set", "co/own/gated, then set"),
+        (NO_TOKEN, "own/missing", None, "does not exist, or it is private", "check owner/name"),
+        (NO_TOKEN, "own/bare", None, "holds no config.json", "transformers can load"),
+        (NO_TOKEN, "own/open", Trouble(status=403), "without a token (HTTP 403)", "set HF_TOKEN"),
+        (NO_TOKEN, "own/open", Trouble(status=429), BUSY, "wait some minutes"),
+        (NO_TOKEN, "own/open", Trouble(status=503), "answers HTTP 503", "try again later"),
+        (NO_TOKEN, "own/open", Trouble(cut=True), "hub cannot be reached", "a local folder"),
+        (GOOD_TOKEN, "own/closed", None, "account may not read it yet", "its terms at https://"),
+        (GOOD_TOKEN, "own/missing", None, "does not exist, or your token may", "owner/name"),
+        (BAD_TOKEN, "own/gated", None, "refuses your token (HTTP 401)", "renew HF_TOKEN"),
+        (BAD_TOKEN, "own/open", None, "refuses your token (HTTP 401)", "unset it"),
+        ("hf_\u00e9", "own/open", None, "characters that no token has", "paste it again"),
     ],
 )
 def test_the_kernel_and_the_worker_tell_the_same_cause(
-    told: dict[str, dict[str, list[Any]]], case: str, name: str, message: str, fix: str
+    token: str | None,
+    name: str,
+    trouble: Trouble | None,
+    message: str,
+    fix: str,
+    hub: LocalHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for said in told[case][name]:
-        assert message in said["message"] and fix in said["fix"]
+    hub.use_here(monkeypatch, tmp_path / "cache", token=token)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.troubles = [trouble] if trouble else []
+    for ask in (asked_for, lambda name: find_weights(name, None)):
+        with pytest.raises(ConfigError) as caught:
+            ask(name)
+        assert message in caught.value.message and fix in caught.value.fix
+        assert not token or token not in str(caught.value)
+        if "config.json" in message:  # a worker says it when it reads the folder
+            break
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "name", "why"),
-    [
-        ("none", "own/open", "the hub lets it be read without a token"),
-        ("good", "own/gated", "the hub lets it be read with your token"),
-        ("offline", "own/gated", "the hub is out of reach; the local cache has it"),
-        ("down", "own/gated", "the hub is out of reach; the local cache has it"),
-    ],
-)
-def test_what_may_be_read_is_said_to_be_readable(
-    told: dict[str, dict[str, list[Any]]], case: str, name: str, why: str
+def test_what_may_be_read_is_said_to_be_readable_with_a_hub_and_from_the_cache(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, folder = told[case][name]
-    assert said == why and "snapshots" in folder
+    def told(name: str, token: str | None, **options: bool) -> str:
+        with monkeypatch.context() as patch:
+            hub.use_here(patch, tmp_path / "cache", token=token, **options)
+            why = asked_for(name).why
+            assert "snapshots" in str(find_weights(name, None).folder)
+            return why
+
+    cached = "the hub is out of reach; the local cache has it"
+    assert told("own/open", NO_TOKEN) == "the hub lets it be read without a token"
+    assert told("own/gated", GOOD_TOKEN) == "the hub lets it be read with your token"
+    assert told("own/gated", NO_TOKEN, offline=True) == cached
+    hub.troubles = [Trouble(cut=True)]
+    assert told("own/gated", GOOD_TOKEN) == cached
+    hub.troubles = []
+    with pytest.raises(ConfigError, match="offline mode is on") as caught:
+        told("own/closed", NO_TOKEN, offline=True)
+    assert "unset HF_HUB_OFFLINE" in caught.value.fix
+
+
+def test_a_busy_hub_is_asked_again(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.use_here(monkeypatch, tmp_path / "cache")
+    waits: list[float] = []
+    monkeypatch.setattr("nbhelpers.use.hub.time.sleep", waits.append)
+    hub.troubles = [Trouble(status=429, times=1)]
+    assert "lets it be read" in asked_for("own/open").why and waits == [1.0]
+
+
+def test_damaged_weights_in_the_cache_are_told_before_a_run(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.use_here(monkeypatch, tmp_path / "cache")
+    cached = find_weights("own/open", None).folder / "model.safetensors"
+    cached.resolve().write_bytes(b"cut")
+    with pytest.raises(ConfigError, match="own/open cannot be used") as caught:
+        asked_for("own/open")
+    assert "is cut short" in caught.value.message
+    assert f"delete {cached.resolve()}" in caught.value.fix

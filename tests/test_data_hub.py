@@ -1,15 +1,10 @@
 """Promise: the hub's forms load into the same data as the folder, or fail at once and say why.
 
-The hub is a server on this machine. `huggingface_hub` reads its environment when it is imported, so
-what needs the hub runs in one process of its own.
+The hub is a server on this machine.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +14,10 @@ import pytest
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.data.pair_sources import choose_files
-from tests.local_hub import LocalHub
+from nbhelpers.errors import NbhelpersError
+from tests.local_hub import LocalHub, Trouble
 
 folders = pytest.importorskip("tests.parquet_folder", reason="needs pyarrow")
-pytestmark = pytest.mark.slow
 
 
 def test_only_the_files_of_one_form_are_chosen() -> None:
@@ -43,37 +38,25 @@ def test_what_is_no_hub_name_is_not_asked_for(text: str) -> None:
     assert not is_repo_id(text)
 
 
-PROBE = """
-import json, sys, time, traceback
-from nbhelpers.data import load_clone_data
-from nbhelpers.errors import DataError
-for arguments in json.loads(sys.argv[1]):
+def told(**arguments: Any) -> dict[str, Any]:
+    """What comes of loading clone data, and in which time."""
     began = time.perf_counter()
     try:
         data = load_clone_data(**arguments)
         names = ("revision", "fingerprint", "licence", "source")
         found = {name: getattr(data, name) for name in names} | {"counts": data.problems.counts}
-    except DataError as error:
-        traceback.print_exc()
+    except NbhelpersError as error:
         found = {"error": str(error), "is_chained": not error.__suppress_context__}
-    print(json.dumps(found | {"elapsed_s": time.perf_counter() - began}))
-"""
+    return found | {"elapsed_s": time.perf_counter() - began}
 
 
-def probe(environment: dict[str, str], *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """Load each case in one fresh process and return what came of it."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, json.dumps(cases)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    token = environment["HF_TOKEN"]
-    assert not token or token not in done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def told_by(
+    hub: LocalHub, cache: Path, *cases: dict[str, Any], **options: Any
+) -> list[dict[str, Any]]:
+    """What comes of each case in this process, which uses the hub meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        hub.use_here(patch, cache, **options)
+        return [told(**case) for case in cases]
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +79,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         cases = [{"source": name} for name in names]
         cases += [{"source": "own/parquet", "revision": r} for r in ("nope", repo.commit)]
         cases += [{"source": "hf://datasets/own/original"}]
-        online = probe(hub.environment(root / "cache"), *cases)
+        online = told_by(hub, root / "cache", *cases)
         asked = list(hub.requests)
         n_before = len(hub.requests)
-        offline = probe(
-            hub.environment(root / "cache", offline=True),
+        offline = told_by(
+            hub,
+            root / "cache",
             {"source": "own/parquet"},
             {"source": "own/parquet", "revision": repo.commit},
             {"source": "own/missing"},
+            offline=True,
         )
         n_offline = len(hub.requests) - n_before
-    down = probe(hub.environment(root / "empty"), {"source": "own/parquet"})
-    down += probe(hub.environment(root / "cache"), {"source": "own/original"})
+    down = told_by(hub, root / "empty", {"source": "own/parquet"})
+    down += told_by(hub, root / "cache", {"source": "own/original"})
     return {
         "online": dict(zip([*names, "nope", "commit", "hf"], online, strict=True)),
         "offline": offline,
@@ -168,72 +153,59 @@ def test_without_a_network_the_cache_serves_or_the_error_comes_at_once(
     assert cached["fingerprint"] == served["fingerprint"] and cached["counts"]["from_cache"] == 1
 
 
-def test_a_token_opens_what_it_may_and_is_never_printed(tmp_path: Path) -> None:
-    folder = folders.write_folder_form(tmp_path / "folder")
+def test_a_token_opens_what_it_may_and_is_never_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, (cache, other) = folders.write_folder_form(tmp_path / "folder"), ("cache", "cache2")
+    names = ("own/gated", "own/closed", "own/missing")
     with LocalHub() as hub:
         hub.add("own/gated", folder, is_gated=True)
         hub.add("own/closed", folder, is_gated=True, card={"refuses_token": True})
-        good = hub.environment(tmp_path / "cache", token=hub.token)
-        names = ("own/gated", "own/closed", "own/missing")
-        opened, closed, missing = probe(good, *({"source": name} for name in names))
-        (refused,) = probe(
-            hub.environment(tmp_path / "cache2", token="hf_wrong"), {"source": "own/gated"}
-        )
-        (broken,) = probe(
-            hub.environment(tmp_path / "cache2", token="hf_\u00e9"), {"source": "own/gated"}
-        )
+        cases = [{"source": name} for name in names]
+        opened, closed, missing = told_by(hub, tmp_path / cache, *cases, token=hub.token)
+        tokens = ("hf_wrong", "hf_\u00e9")
+        refused, broken = (told_by(hub, tmp_path / other, cases[0], token=t)[0] for t in tokens)
+    output = "".join(capfd.readouterr())
+    assert not any(token in output for token in (hub.token, *tokens))
     assert len(opened["revision"]) == 40
-    assert not any(found["is_chained"] for found in (closed, missing, refused, broken))
+    assert not any(found["is_chained"] for found in (closed, missing, refused))
     assert "is gated, and your token's account may not read it yet" in closed["error"]
     assert "does not exist, or your token may not see it" in missing["error"]
     assert "the hub refuses your token (HTTP 401)" in refused["error"]
-    assert "HF_TOKEN is not plain ASCII" in broken["error"]
+    assert "HF_TOKEN holds characters that no token has" in broken["error"]
 
 
-def test_a_hub_in_trouble_is_told_with_its_answer(tmp_path: Path) -> None:
-    with LocalHub(status=503) as hub:
-        began = time.perf_counter()
-        (found,) = probe(hub.environment(tmp_path / "cache"), {"source": "own/any"})
-    assert "the hub answers HTTP 503" in found["error"] and time.perf_counter() - began < 60
+@pytest.mark.parametrize(
+    ("hub", "text"),
+    [
+        (LocalHub(Trouble(status=503)), "the hub answers HTTP 503"),
+        (LocalHub(Trouble(status=429)), "HTTP 429, too many requests"),
+        (LocalHub(Trouble(method="GET", cut=True)), "the hub cannot be reached"),
+        (LocalHub(is_mirror=True), "does not exist, or it is private and no token is set"),
+    ],
+)
+def test_a_hub_in_trouble_is_told_with_its_answer(hub: LocalHub, text: str, tmp_path: Path) -> None:
+    with hub:
+        (found,) = told_by(hub, tmp_path / "cache", {"source": "own/any"})
+    assert text in found["error"] and found["elapsed_s"] < 10
 
 
-def test_a_mirror_without_error_codes_is_understood(tmp_path: Path) -> None:
-    with LocalHub(is_mirror=True) as hub:
-        (found,) = probe(hub.environment(tmp_path / "cache"), {"source": "own/any"})
-    assert "does not exist, or it is private and no token is set" in found["error"]
+def test_the_local_hub_serves_models_as_the_client_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import HfApi, hf_hub_download
 
-
-MODEL_PROBE = """
-import sys
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-api = HfApi()
-assert api.model_info("own/model").sha == sys.argv[1]
-assert open(hf_hub_download("own/model", "sub/part.bin"), "rb").read() == bytes(range(256)) * 999
-assert [item.path for item in api.list_repo_tree("own/model")] == ["config.json", "sub"]
-assert api.file_exists("own/model", "config.json") and not api.file_exists("own/model", "nope")
-for name, error in (("own/none", RepositoryNotFoundError), ("own/gated", GatedRepoError)):
-    try:
-        hf_hub_download(name, "config.json")
-        raise SystemExit(f"{name} was served")
-    except error:
-        pass
-"""
-
-
-def test_the_local_hub_serves_models_as_the_client_expects(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 999
     (tmp_path / "model" / "sub").mkdir(parents=True)
     (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "sub" / "part.bin").write_bytes(bytes(range(256)) * 999)
+    (tmp_path / "model" / "sub" / "part.bin").write_bytes(content)
     with LocalHub() as hub:
         repo = hub.add("own/model", tmp_path / "model", repo_type="model")
-        hub.add("own/gated", tmp_path / "model", repo_type="model", is_gated=True)
-        done = subprocess.run(
-            [sys.executable, "-c", MODEL_PROBE, repo.commit],
-            env={**os.environ, **hub.environment(tmp_path / "cache")},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
+        hub.use_here(monkeypatch, tmp_path / "cache")
+        api = HfApi()
+        assert api.model_info("own/model").sha == repo.commit
+        assert Path(hf_hub_download("own/model", "sub/part.bin")).read_bytes() == content
+        paths = [item.path for item in api.list_repo_tree("own/model")]
+        assert paths == ["config.json", "sub"]
+        is_there = [api.file_exists("own/model", name) for name in ("config.json", "nope")]
+        assert is_there == [True, False]

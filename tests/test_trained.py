@@ -9,7 +9,6 @@ import pytest
 from trained_on_disk import STEP, point_to, settings, write_adapter_files, write_run
 
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.use.hub import find_token
 from nbhelpers.use.trained import RAW, Trained, find_trained, require_adapter
 
 
@@ -105,23 +104,3 @@ def test_a_merged_folder_is_its_own_base(tmp_path: Path) -> None:
     found = find_trained(folder)
     assert (found.kind, found.settings.model, found.template) == ("merged", str(folder), "plain")
     assert found.settings.max_new_tokens == 77 and found.title == "merged"
-
-
-def test_the_token_comes_from_the_first_place_that_has_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "kaggle_secrets.py").write_text(
-        "class UserSecretsClient:\n    def get_secret(self, name): return 'of kaggle'[3:]\n"
-    )
-    (tmp_path / "google").mkdir()
-    (tmp_path / "google" / "colab.py").write_text(
-        "class userdata:\n    def get(name): raise TimeoutError('no answer')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert find_token({"KAGGLE_KERNEL_RUN_TYPE": "Batch", "HF_TOKEN": "env"}) == "kaggle"
-    assert find_token({"COLAB_RELEASE_TAG": "x", "HF_TOKEN": " env\n"}) == "env"
-    assert find_token({"HUGGING_FACE_HUB_TOKEN": "old"}) == "old"
-    assert find_token({}) is None
-    with pytest.raises(ConfigError, match="characters that no token has") as error:
-        find_token({"HF_TOKEN": "sécret"})
-    assert "cret" not in str(error.value)

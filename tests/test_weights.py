@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaModel
 
 from nbhelpers import load_preset
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.models import weights
 from nbhelpers.jobs.models.encoders import build_clone_model, build_tokenizer
-from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, train_bpe
 from nbhelpers.jobs.models.weights import find_weights
-from tests.local_hub import LocalHub
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.hub_models import write_gpt2, write_roberta
 
 
 @pytest.fixture(autouse=True)
@@ -28,20 +22,8 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
 
 
-def codegpt_like(folder: Path) -> Path:
-    """A causal language model as CodeGPT is on the hub: a configuration, a tokenizer, a pickle."""
-    folder.mkdir()
-    bpe = train_bpe(["int f() { return 1; }"] * 9, 300)
-    bpe.save_pretrained(folder)
-    config = GPT2Config(vocab_size=len(bpe), n_positions=64, n_embd=16, n_layer=1, n_head=2)
-    config.save_pretrained(folder)
-    torch.manual_seed(1)
-    torch.save(GPT2LMHeadModel(config).state_dict(), folder / "pytorch_model.bin")
-    return folder
-
-
 def test_a_pickle_is_converted_once_and_the_folder_stays_as_it_was(tmp_path, monkeypatch):
-    folder = codegpt_like(tmp_path / "model")
+    folder = write_gpt2(tmp_path / "model")
     before = sorted(path.name for path in folder.iterdir())
     first = find_weights(str(folder), None)
     assert (first.folder / "model.safetensors").is_file() and first.folder != folder
@@ -51,7 +33,7 @@ def test_a_pickle_is_converted_once_and_the_folder_stays_as_it_was(tmp_path, mon
 
 
 def test_a_changed_pickle_is_converted_again(tmp_path):
-    folder = codegpt_like(tmp_path / "model")
+    folder = write_gpt2(tmp_path / "model")
     first = find_weights(str(folder), None)
     state = torch.load(folder / "pytorch_model.bin", weights_only=True)
     torch.save({**state, "extra": torch.ones(9)}, folder / "pytorch_model.bin")
@@ -59,7 +41,7 @@ def test_a_changed_pickle_is_converted_again(tmp_path):
 
 
 def test_two_runs_that_convert_at_once_share_one_copy(tmp_path, monkeypatch):
-    folder = codegpt_like(tmp_path / "model")
+    folder = write_gpt2(tmp_path / "model")
     read, others = weights.read_state_dict, []
 
     def overtaken(path):
@@ -78,68 +60,6 @@ def test_two_runs_that_convert_at_once_share_one_copy(tmp_path, monkeypatch):
 def test_what_is_neither_folder_nor_hub_id_is_refused_at_once(name):
     with pytest.raises(ConfigError, match="hub id"):
         find_weights(name, None)
-
-
-HUB_SCRIPT = """
-import json, sys
-from nbhelpers.presets.loading import load_preset
-from nbhelpers.jobs.models.encoders import build_clone_model, build_tokenizer
-settings = load_preset("clones", "smoke").override(model="some/codegpt", seq_len=64).settings
-found = build_tokenizer(settings, [])
-model = build_clone_model(settings, found)
-total = float(sum(p.double().abs().sum() for p in model.encoder.parameters()))
-print(json.dumps([total, found.weights.revision, str(found.weights.folder)]))
-"""
-
-
-@pytest.mark.slow
-def test_the_hub_s_pickle_loads_with_its_revision(tmp_path):
-    folder = codegpt_like(tmp_path / "model")
-    state = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    wanted = sum(float(v.double().abs().sum()) for k, v in state.items() if "lm_head" not in k)
-    with LocalHub() as hub:
-        hub.add("some/codegpt", folder, repo_type="model")
-        env = hub.environment(tmp_path / "hub-cache") | {"PYTHONPATH": str(ROOT)}
-        env |= {"NBHELPERS_CACHE": str(tmp_path / "cache")}
-        done = subprocess.run(
-            [sys.executable, "-c", HUB_SCRIPT], env=env, capture_output=True, text=True
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
-    total, revision, used = json.loads(done.stdout.splitlines()[-1])
-    assert total == pytest.approx(wanted, rel=1e-6)
-    assert len(revision) == 40 and used.startswith(str(tmp_path / "cache"))
-
-
-@pytest.mark.slow
-def test_a_model_that_the_hub_does_not_have_is_a_config_error_without_a_long_wait(tmp_path):
-    with LocalHub() as hub:
-        env = hub.environment(tmp_path / "hub-cache") | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", HUB_SCRIPT],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert "ConfigError" in done.stderr and "some/codegpt" in done.stderr
-    assert "Fix:" in done.stderr
-
-
-def roberta_folder(folder: Path) -> Path:
-    """A RoBERTa as a folder of its own: configuration, tokenizer, weights."""
-    config = RobertaConfig(
-        vocab_size=300,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
-    RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
-    train_bpe(["int f() { return 1; }"] * 9, 300, special_tokens=ROBERTA_TOKENS).save_pretrained(
-        folder
-    )
-    return folder
 
 
 def settings_of(folder: Path):
@@ -166,7 +86,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("text", DAMAGE)
 def test_a_damaged_folder_is_a_config_error_that_names_its_part(tmp_path, text: str) -> None:
-    folder = roberta_folder(tmp_path / "model")
+    folder = write_roberta(tmp_path / "model")
     settings = settings_of(folder)
     DAMAGE[text](folder)
     with pytest.raises(ConfigError, match=text) as caught:
@@ -175,7 +95,7 @@ def test_a_damaged_folder_is_a_config_error_that_names_its_part(tmp_path, text: 
 
 
 def test_the_padding_of_the_tokenizer_counts_where_the_configuration_has_none(tmp_path) -> None:
-    folder = roberta_folder(tmp_path / "model")
+    folder = write_roberta(tmp_path / "model")
     settings = settings_of(folder)
     change_config(folder, pad_token_id=None)
     assert build_tokenizer(settings, []).config.pad_token_id == 1

@@ -20,12 +20,13 @@ class Refusal(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What was asked of the hub; `kind` is "model" or "data set"."""
+    """What was asked of the hub; `kind` is "model" or "data set", `file` one that it must have."""
 
     kind: str
     repo_id: str
     revision: str | None
     has_token: bool
+    file: str = ""
 
     @property
     def name(self) -> str:
@@ -105,16 +106,21 @@ def _explain_answer(asked: Asked, error: Exception) -> Refusal:
     from huggingface_hub import errors
 
     name, status = asked.name, status_of(error)
+    if status == 403 and not asked.has_token:
+        return Refusal(f"{name} cannot be read without a token (HTTP 403).", f"{SET_TOKEN}.")
     if status in (401, 403):
         return _bad_token(asked, status)
+    if asked.file and isinstance(error, errors.EntryNotFoundError):
+        return Refusal(f"{name} holds no {asked.file}.", "name one that transformers can load.")
+    if status == 429:
+        return Refusal(
+            f"{name} cannot be read now: the hub answers HTTP 429, too many requests.",
+            "wait some minutes and run again; with a token (HF_TOKEN) the limit is higher.",
+        )
     if is_of_the_disk(error):
         return Refusal(
             f"{name} cannot be stored in the hub's cache: {getattr(error, 'strerror', error)}.",
             "free some space, or point HF_HOME to a folder that can be written.",
-        )
-    if isinstance(error, UnicodeError):
-        return Refusal(
-            f"{name} cannot be asked for: HF_TOKEN is not plain ASCII.", "paste the token again."
         )
     if isinstance(error, errors.HFValidationError):
         return Refusal(f"{name} has no valid name.", "write owner/name.")

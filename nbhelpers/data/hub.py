@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
 from nbhelpers.data.findings import Findings
 from nbhelpers.errors import DataError
+from nbhelpers.hardware.secrets import HF_TOKEN, find_secret
 
 REQUEST_TIMEOUT_S = 10.0
 # Terms that the hub's own tag does not tell, or tells differently from the origin of the data.
@@ -73,8 +74,11 @@ def fetch(
     """
     import huggingface_hub as hub
 
+    token = find_secret(HF_TOKEN)
     try:
-        info = hub.HfApi().dataset_info(repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S)
+        info = hub.HfApi(token=token).dataset_info(
+            repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S
+        )
         there = [sibling.rfilename for sibling in info.siblings or []]
         names = choose(there)
         if not names:
@@ -89,6 +93,7 @@ def fetch(
                 repo_type="dataset",
                 revision=revision,
                 allow_patterns=[glob.escape(name) for name in names],
+                token=token,
             )
         )
     except network_errors() as error:
@@ -96,7 +101,9 @@ def fetch(
             cached = _from_cache(repo_id, revision, findings, choose)
             if cached is not None:
                 return cached
-        raise _explain(repo_id, revision, error) from None  # its chain may quote request headers
+        raise _explain(
+            repo_id, revision, error, token
+        ) from None  # its chain may quote request headers
     names = [name for name in names if (folder / name).is_file()]
     return Files(folder, names, repo_id, folder.name, _licence(repo_id, info.card_data))
 
@@ -133,13 +140,7 @@ def _from_cache(
     return Files(folder, files, repo_id, commit, _licence(repo_id, None))
 
 
-def _explain(repo_id: str, revision: str | None, error: Exception) -> DataError:
+def _explain(repo_id: str, revision: str | None, error: Exception, token: str | None) -> DataError:
     """Turn what the hub client raised into one error that says what to do."""
-    from huggingface_hub import get_token
-
-    try:
-        has_token = bool(get_token())
-    except OSError:
-        has_token = False
-    message, fix = explain_refusal(Asked("data set", repo_id, revision, has_token), error)
+    message, fix = explain_refusal(Asked("data set", repo_id, revision, bool(token)), error)
     return DataError(message, fix=fix)

@@ -1,74 +1,36 @@
-"""The hub: the user's token, and whether this machine may read a preset's model."""
+"""Whether this machine may read a preset's model, asked before anything is downloaded.
+
+Gemma is gated: its weights are for accounts that accepted its terms. One request of a few bytes
+tells a missing token, a bad one, terms that were not accepted and a missing network apart.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
+from nbhelpers.common.hub_errors import (
+    Asked,
+    explain_refusal,
+    is_unreachable,
+    network_errors,
+    status_of,
+)
 from nbhelpers.errors import ConfigError
-from nbhelpers.hardware.machine import detect_platform
+from nbhelpers.hardware.secrets import HF_TOKEN, share_secret
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.use.weight_files import require_model
 
 if TYPE_CHECKING:
     from nbhelpers.presets.preset import Preset
     from nbhelpers.presets.schema import Settings
 
 
-# ------------------------------------------------------------------------------------------------
-# The hub's token: from Colab's secrets, Kaggle's secrets or the environment, in this order.
-#
-# It is handed to whoever asks the hub, and never printed, logged or stored.
-
-
-NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-
-
-def find_token(environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the token, or None where there is none.
-
-    Raises:
-        ConfigError: It holds characters that no token has.
-    """
-    environment = os.environ if environment is None else environment
-    token = _platform_secret(detect_platform(environment))
-    token = token or next((environment[name] for name in NAMES if environment.get(name)), "")
-    token = token.strip()
-    if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise ConfigError(
-            "The hub's token holds characters that no token has.", fix="paste it again as HF_TOKEN"
-        )
-    return token or None
-
-
-def _platform_secret(platform: str) -> str | None:
-    """Ask a platform's secrets; they fail in many ways (no access, no such name, no answer)."""
-    try:
-        if platform == "colab":
-            from google.colab import userdata
-
-            return userdata.get("HF_TOKEN")
-        if platform == "kaggle":
-            from kaggle_secrets import UserSecretsClient
-
-            return UserSecretsClient().get_secret("HF_TOKEN")
-    except Exception:  # the environment is asked next; without a token the hub's answer tells
-        return None
-    return None
-
-
-# ------------------------------------------------------------------------------------------------
-# Whether this machine may read a preset's model, asked before anything is downloaded.
-#
-# Gemma is gated: its weights are for accounts that accepted its terms. One request of a few bytes
-# tells a missing token, a bad one, terms that were not accepted and a missing network apart.
-
-
 REQUEST_TIMEOUT_S = 10.0
+BUSY, LONGEST_WAIT_S = (429, 503), 3.0
 ASKED_FOR = "config.json"  # gated like the weights, and small
 
 
@@ -97,22 +59,26 @@ def check_access(preset: Preset) -> Access:
 
     Raises:
         ConfigError: A gated model without a token, with a bad one, or with terms that were not
-            accepted; no such model; the hub cannot be reached and nothing is cached.
+            accepted; no such model; the hub cannot be reached and nothing is cached; weights that
+            are here already are damaged.
     """
     s = preset.settings
     if why := _needs_no_hub(preset.job, s):
         return Access(model=s.model, why=why)
-    token = _token()
+    token = share_secret(HF_TOKEN)
+    why = f"the hub lets it be read {'with your' if token else 'without a'} token"
+    folder = cached_model(s.model, s.model_revision)
     try:
         _ask(s.model, s.model_revision, token)
     except network_errors() as error:
-        if is_unreachable(error) and _is_cached(s.model, s.model_revision):
-            return Access(model=s.model, why="the hub is out of reach; the local cache has it")
-        asked = Asked("model", s.model, s.model_revision, bool(token))
-        message, fix = explain_refusal(asked, error)
-        raise ConfigError(message, fix=fix) from None  # its chain may quote request headers
-    how = "with your token" if token else "without a token"
-    return Access(model=s.model, why=f"the hub lets it be read {how}")
+        if folder is None or not is_unreachable(error):
+            asked = Asked("model", s.model, s.model_revision, bool(token), ASKED_FOR)
+            message, fix = explain_refusal(asked, error)
+            raise ConfigError(message, fix=fix) from None  # its chain may quote request headers
+        why = "the hub is out of reach; the local cache has it"
+    if folder is not None:
+        require_model(s.model, folder)
+    return Access(model=s.model, why=why)
 
 
 def _needs_no_hub(job: str, s: Settings) -> str:
@@ -122,36 +88,38 @@ def _needs_no_hub(job: str, s: Settings) -> str:
         return "made on this machine, so it needs no token"
     if s.model in known.packaged:
         return "comes with a Python package, so it needs no token"
-    if Path(s.model).expanduser().is_dir():
+    if (folder := Path(s.model).expanduser()).is_dir():
+        if not s.random_weights:
+            require_model(s.model, folder)
         return "a local folder, so it needs no token"
     if s.random_weights and s.model in known.aliases.values():
         return "random weights, so it needs no token"
     return ""
 
 
-def _token() -> str | None:
-    """The token, put where the processes of a run look for it; else that of a stored login."""
-    from huggingface_hub import get_token
-
-    if token := find_token():
-        os.environ["HF_TOKEN"] = token
-        return token
-    return get_token()
-
-
 def _ask(model: str, revision: str | None, token: str | None) -> None:
+    """Ask for a small file; a busy hub is asked once more, when it says or soon."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     url = hf_hub_url(model, ASKED_FOR, revision=revision)
-    get_hf_file_metadata(url, token=token or False, timeout=REQUEST_TIMEOUT_S)
+    options = {"token": token or False, "timeout": REQUEST_TIMEOUT_S}
+    try:
+        get_hf_file_metadata(url, **options)
+    except network_errors() as error:
+        if status_of(error) not in BUSY:
+            raise
+        after = str(error.response.headers.get("Retry-After") or "")
+        time.sleep(min(float(after) if after.isdigit() else LONGEST_WAIT_S, LONGEST_WAIT_S))
+        get_hf_file_metadata(url, **options)
 
 
-def _is_cached(model: str, revision: str | None) -> bool:
-    """Whether weights lie in the hub's cache, not only what an earlier look left there."""
+def cached_model(model: str, revision: str | None) -> Path | None:
+    """The folder of the hub's cache with a model's weights; a look leaves only small files."""
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(model, ASKED_FOR, revision=revision)
     if not isinstance(config, str):
-        return False
+        return None
     folder = Path(config).parent
-    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    return folder if has_weights else None

@@ -13,9 +13,9 @@ from nbhelpers.common.display import Table
 from nbhelpers.common.files import is_folder, is_number
 from nbhelpers.common.formatting import size
 from nbhelpers.errors import ConfigError
+from nbhelpers.hardware.secrets import HF_TOKEN, find_secret
 from nbhelpers.presets.checks import is_hub_id
 from nbhelpers.presets.jobs import FINETUNE
-from nbhelpers.use.hub import find_token
 from nbhelpers.use.model_process import Loaded, require_device, start_process
 from nbhelpers.use.results import facts_table
 from nbhelpers.use.trained import (
@@ -415,7 +415,7 @@ def export(
             onnx=onnx,
             push_to=push_to,
             private=private,
-            token=find_token() if push_to else None,
+            token=find_secret(HF_TOKEN) if push_to else None,
         )
     files, agreement = tuple(reply["files"]), tuple(reply.get("agreement", ()))
     return ExportResult(path=target, files=files, url=reply["url"], agreement=agreement)
@@ -437,7 +437,7 @@ def _token(trained: Trained) -> str | None:
     """The hub's token where the base may have to be fetched; Colab takes seconds to say no."""
     model = trained.settings.model
     is_own = model in (*FINETUNE.models.embedded, *FINETUNE.models.packaged)
-    return None if is_own or is_folder(model) else find_token()
+    return None if is_own or is_folder(model) else find_secret(HF_TOKEN)
 
 
 def _prompts(prompt: str | Sequence[str]) -> list[str]:

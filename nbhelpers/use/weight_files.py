@@ -5,12 +5,13 @@ Whether a pickle holds only tensors, torch says when it is read (`weights_only`)
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from nbhelpers.common.files import is_file, is_folder
-from nbhelpers.errors import DataError
+from nbhelpers.errors import ConfigError, DataError
 
 SUFFIXES = (".bin", ".pt", ".pth", ".safetensors")
 BEST = "checkpoint-best-f1"  # where CodeXGLUE's and GraphCodeBERT's scripts keep their best model
@@ -87,16 +88,52 @@ def require_weights(path: Path) -> None:
         raise DataError(f"{path} {fault}.", fix=fix)
 
 
+def require_model(name: str, folder: Path) -> None:
+    """Stop where a model's weights, in a folder or in the hub's cache, are visibly damaged.
+
+    Raises:
+        ConfigError: Names the file, and for the cache what to delete.
+    """
+    safe = sorted(folder.glob("*.safetensors"))
+    for path in safe or sorted(folder.glob("pytorch_model*.bin")):
+        try:
+            require_weights(path)
+        except DataError as error:
+            is_cached = folder.parent.name == "snapshots"
+            again = f"delete {path.resolve()}: the next run fetches it again"
+            text = f"The weights of {name} cannot be used: {error.message}"
+            raise ConfigError(text, fix=again if is_cached else error.fix) from None
+
+
 def _fault(path: Path, head: bytes) -> tuple[str, str]:
     if not head:
         return "is empty", _AGAIN
+    is_safe = path.suffix == ".safetensors"
+    if is_safe and _is_whole(path):
+        return "", ""
     for start, what, fix in _HEADS:
         if head.startswith(start):
             return what, fix
-    if path.suffix == ".safetensors":
-        return "", ""
+    if is_safe:
+        return "is cut short or damaged", _AGAIN
     if head.startswith(b"PK\x03\x04"):
         return ("", "") if zipfile.is_zipfile(path) else ("is cut short or damaged", _AGAIN)
     if head.startswith(b"\x80"):
         return "", ""
     return f"was not written by torch.save (it begins with {head[:12]!r})", SAVE
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of safetensors is as long as its head says.
+
+    Source: the format's description, https://github.com/huggingface/safetensors#format.
+    """
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            head_bytes = int.from_bytes(file.read(8), "little")
+            head = json.loads(file.read(head_bytes)) if head_bytes <= size - 8 else {}
+        ends = [head[name]["data_offsets"][1] for name in head if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return bool(head) and size == 8 + head_bytes + max(ends, default=0)

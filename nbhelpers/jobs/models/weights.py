@@ -16,7 +16,9 @@ from uuid import uuid4
 from nbhelpers.common.files import cache_dir
 from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.use.weight_files import SAVE, require_weights
+from nbhelpers.hardware.secrets import HF_TOKEN, find_secret
+from nbhelpers.use.hub import cached_model
+from nbhelpers.use.weight_files import SAVE, require_model, require_weights
 
 REQUEST_TIMEOUT_S = 10.0
 SMALL_FILES = ["*.json", "*.txt", "*.model"]
@@ -40,7 +42,9 @@ def find_weights(name: str, revision: str | None, *, with_weights: bool = True) 
     """
     local = Path(name).expanduser()
     if local.is_dir():
-        return Weights(folder=_safe_folder(local, f"local-{local.name}"), name=name, revision=None)
+        slug = f"local-{local.name}"
+        folder = _safe_folder(name, local, slug) if with_weights else local
+        return Weights(folder=folder, name=name, revision=None)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ConfigError(
             f"There is no model folder {name!r}, and it is not a hub id of the form owner/name.",
@@ -49,20 +53,23 @@ def find_weights(name: str, revision: str | None, *, with_weights: bool = True) 
     folder = _from_hub(name, revision, with_weights)
     commit = folder.name
     slug = f"{name.replace('/', '--')}-{commit[:12]}"
-    safe = _safe_folder(folder, slug) if with_weights else folder
+    safe = _safe_folder(name, folder, slug) if with_weights else folder
     return Weights(folder=safe, name=name, revision=commit)
 
 
 def _from_hub(name: str, revision: str | None, with_weights: bool) -> Path:
-    from huggingface_hub import HfApi, get_token, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
-    patterns = list(SMALL_FILES)
+    patterns, token = list(SMALL_FILES), find_secret(HF_TOKEN)
     try:
         if with_weights:
-            patterns.append(_weight_pattern(HfApi(), name, revision))
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+            patterns.append(_weight_pattern(HfApi(token=token), name, revision))
+        options = {"revision": revision, "allow_patterns": patterns, "token": token}
+        return Path(snapshot_download(name, **options))
     except network_errors() as error:
-        asked = Asked("model", name, revision, bool(get_token()))
+        if is_unreachable(error) and (folder := cached_model(name, revision)):
+            return folder  # the client itself looks there after some of these errors only
+        asked = Asked("model", name, revision, bool(token))
         message, fix = explain_refusal(asked, error)
         raise ConfigError(message, fix=fix) from None  # its chain may quote request headers
 
@@ -85,8 +92,9 @@ def _reason(error: Exception) -> str:
     return text[0][:300] if text else type(error).__name__
 
 
-def _safe_folder(folder: Path, slug: str) -> Path:
+def _safe_folder(name: str, folder: Path, slug: str) -> Path:
     """Return the folder, or a converted copy when it holds only pickled weights."""
+    require_model(name, folder)
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():
         return folder

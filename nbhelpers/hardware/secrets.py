@@ -1,0 +1,58 @@
+"""Secrets: the hub's token and the keys of trackers, from Colab, Kaggle or the environment.
+
+They are handed to whoever asks a service, and never printed, logged or stored.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nbhelpers.errors import ConfigError
+from nbhelpers.hardware.machine import detect_platform, is_notebook
+
+HF_TOKEN = "HF_TOKEN"
+
+
+def find_secret(name: str) -> str | None:
+    """Return a secret by its name, or None where there is none.
+
+    Asked in this order: Colab's secrets (in a notebook only: other processes get no answer),
+    Kaggle's, the environment, and for `HF_TOKEN` the login that huggingface_hub stored.
+
+    Raises:
+        ConfigError: It holds characters that no key has.
+    """
+    secret = (_platform_secret(name) or os.environ.get(name) or "").strip()
+    if not secret and name == HF_TOKEN:
+        from huggingface_hub import get_token
+
+        secret = get_token() or ""
+    if not (secret.isascii() and secret.isprintable() and " " not in secret):
+        text = f"The secret {name} holds characters that no token has."
+        raise ConfigError(text, fix=f"paste it again as {name}")
+    return secret or None
+
+
+def share_secret(name: str) -> str | None:
+    """Find a secret and put a platform's into the environment, where a run's processes look."""
+    secret = find_secret(name)
+    if secret and detect_platform() in ("colab", "kaggle"):
+        os.environ[name] = secret
+    return secret
+
+
+def _platform_secret(name: str) -> str | None:
+    """Ask a platform's secrets; they fail in many ways (no access, no such name, no answer)."""
+    platform = detect_platform()
+    try:
+        if platform == "colab" and is_notebook():
+            from google.colab import userdata
+
+            return userdata.get(name)
+        if platform == "kaggle":
+            from kaggle_secrets import UserSecretsClient
+
+            return UserSecretsClient().get_secret(name)
+    except Exception:  # the environment is asked next; without a token the hub's answer tells
+        return None
+    return None
