@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +246,7 @@ def test_a_file_that_is_something_else_stops_under_both_policies(
         ("test.txt", "test1.txt", "did you mean test1.txt? Rename it to test.txt"),
         ("train.txt", "Train.txt", "did you mean Train.txt? Rename it to train.txt"),
         ("data.jsonl", "functions.jsonl", "Rename it to data.jsonl"),
-        ("data.jsonl", "data.jsonl.gz", "unpack it: gunzip data.jsonl.gz"),
-        ("data.jsonl", "data.zip", "unpack it: unzip data.zip"),
+        ("data.jsonl", "data.zip", "unpack data.zip, or name it as the data"),
     ],
 )
 def test_a_missing_file_is_met_with_what_is_there(
@@ -603,6 +603,10 @@ def test_whole_number_labels_and_text_ids_are_read_and_others_refused(parquet: P
     before = load_clone_data(str(parquet)).fingerprint
     write(parquet / TEST_FILE, rows, schema)
     assert load_clone_data(str(parquet)).fingerprint == before
+    words = pa.schema([pa.field(f.name, fields.get(f.name, f.type)) for f in SCHEMA])
+    words = words.set(words.get_field_index("label"), pa.field("label", pa.string()))
+    write(parquet / TEST_FILE, [{**row, "label": str(row["label"])} for row in rows], words)
+    assert load_clone_data(str(parquet)).fingerprint == before
     write(parquet / TEST_FILE, [*rows, {**rows[0], "label": 2}, {**rows[0], "id1": ""}], schema)
     with pytest.raises(DataError) as caught:
         load_clone_data(str(parquet))
@@ -610,14 +614,14 @@ def test_whole_number_labels_and_text_ids_are_read_and_others_refused(parquet: P
 
 
 def test_wrong_columns_are_named_with_what_is_there(parquet: Path) -> None:
-    schema = pa.schema([f if f.name != "label" else pa.field("label", pa.string()) for f in SCHEMA])
+    schema = pa.schema([f if f.name != "label" else pa.field("label", pa.date32()) for f in SCHEMA])
     schema = schema.remove(schema.get_field_index("func2"))
-    rows = [{**row, "label": "1"} for row in rows_of(SPLITS["test"])]
+    rows = [{**row, "label": date(2020, 1, 1)} for row in rows_of(SPLITS["test"])]
     write(parquet / TEST_FILE, rows, schema)
     with pytest.raises(DataError) as caught:
         load_clone_data(str(parquet), on_bad_rows="drop")
     assert "no column func2; the columns are id, id1, id2, func1, label" in str(caught.value)
-    assert "column label has type string; read are the numbers 0 and 1" in str(caught.value)
+    assert "column label has type date32[day]; read are the numbers 0 and 1" in str(caught.value)
 
 
 def test_a_missing_part_of_a_split_is_an_error_not_a_smaller_split(parquet: Path) -> None:

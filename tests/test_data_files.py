@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 
 from nbhelpers.data import load_clone_data, load_instructions
 from nbhelpers.data.detection import load_detection_data
-from nbhelpers.data.files import read_records, sort_files, split_of
+from nbhelpers.data.files import read_records
 from nbhelpers.data.findings import KINDS, Findings
+from nbhelpers.data.hub import Files
+from nbhelpers.data.sources import sort_files, split_of
 from nbhelpers.errors import DataError
 from tests.clone_folder import write_folder
 
@@ -194,7 +196,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "page.json": ("<!DOCTYPE html><p>no</p>", "is a web page"),
     "wide.jsonl": ('{"a": 1}\n'.encode("utf-16"), "mark of UTF-16"),
     "wide2.jsonl": ('{"a": 1}\n'.encode("utf-16-le"), "looks like UTF-16 without its mark"),
-    "packed.jsonl": (b"\x1f\x8b\x08abc", "is gzip, but damaged"),
+    "packed.jsonl": (b"\x1f\x8b\x08abc", "is compressed, but damaged"),
     "pointer.parquet": ("version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     "damaged.parquet": (b"PAR1 and no more", "is not Parquet, or damaged"),
     "renamed.csv": (b"PAR1\0\0", "is a Parquet file; name it .parquet"),
@@ -300,7 +302,7 @@ PARTS = [f"data/train-0000{n}-of-00002-{HASH}.parquet" for n in range(2)]
     ],
 )
 def test_files_are_sorted_as_data_sets_name_them(names: list[str], splits: dict[str, int]) -> None:
-    found = sort_files(names, Findings("stop", "here"))
+    found = sort_files(Files(Path(), names, "here", None, ""), Findings("stop", "here"))
     assert {split: len(files) for split, files in found.items()} == splits
 
 
@@ -319,5 +321,5 @@ def test_files_are_sorted_as_data_sets_name_them(names: list[str], splits: dict[
 )
 def test_files_that_are_not_clear_are_told(names: list[str], detail: str) -> None:
     with pytest.raises(DataError) as caught:
-        sort_files(names, Findings("drop", "here"))
+        sort_files(Files(Path(), names, "here", None, ""), Findings("drop", "here"))
     assert detail in str(caught.value) and caught.value.fix

@@ -13,14 +13,14 @@ import pytest
 
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.hub import is_repo_id
-from nbhelpers.data.pair_sources import choose_files
+from nbhelpers.data.pair_sources import layout
 from nbhelpers.errors import NbhelpersError
 from tests.local_hub import LocalHub, Trouble
 
 folders = pytest.importorskip("tests.parquet_folder", reason="needs pyarrow")
 
 
-def test_only_the_files_of_one_form_are_chosen() -> None:
+def test_the_original_layout_is_known_by_its_files() -> None:
     original = [
         "README.md",
         "d/data.jsonl",
@@ -29,8 +29,8 @@ def test_only_the_files_of_one_form_are_chosen() -> None:
         "d/notes.txt",
         "train.txt",
     ]
-    assert choose_files(original) == ["d/data.jsonl", "d/train.txt", "d/test_x.txt"]
-    assert choose_files(["README.md", "a/train.parquet", "x.csv"]) == ["a/train.parquet"]
+    assert layout(original) == ["d/data.jsonl", "d/train.txt", "d/test_x.txt"]
+    assert layout(["README.md", "a/train.parquet", "x.csv"]) == []
 
 
 @pytest.mark.parametrize("text", ["owner", "a/b/c", "./a", "a b/c", "a/b@main", "owner/", "a/../b"])
@@ -125,7 +125,7 @@ def test_only_data_files_are_fetched(served: dict[str, Any]) -> None:
         ("own/gated", "is gated, and no token is set"),
         ("own/missing", "does not exist, or it is private and no token is set"),
         ("own/private", "does not exist, or it is private and no token is set"),
-        ("own/text", "neither data.jsonl nor Parquet files; it has README.md"),
+        ("own/text", "neither data.jsonl nor files of rows; it has README.md"),
         ("nope", "has no revision 'nope'"),
     ],
 )

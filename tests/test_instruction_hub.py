@@ -80,7 +80,7 @@ def test_the_hubs_data_sets_load_by_commit_and_from_the_cache(tmp_path: Path) ->
         {**few, "revision": "nope"},
         {"source": "own/none"},
         {"mbpp_data": mbpp},
-        {"mbpp_data": f"{mbpp}/sanitized"},
+        {"mbpp_data": f"{mbpp}:sanitized"},
         {"source": mbpp, "valid_samples": 1, "eval_samples": 2},
         {"source": "own/text"},
     ]
@@ -100,7 +100,7 @@ def test_the_hubs_data_sets_load_by_commit_and_from_the_cache(tmp_path: Path) ->
     assert not any("Below…" in prompt for _, prompt, _ in data["test"])
     assert "has no revision 'nope'" in nope["error"] and "does not exist" in none["error"]
     assert full["ids"] == ["MBPP/11", "MBPP/12"] and sanitized["ids"] == ["MBPP/11"]
-    assert "mbpp/full at" in full["source"] and "test split" in full["source"]
+    assert "mbpp:full at" in full["source"] and "test split" in full["source"]
     assert [len(rows["test"]), rows["licence"]] == [2, "CC-BY-4.0"]
     assert "no files of rows" in text["error"] and "README.md" in text["error"]
     assert not any("README" in path for path in fetched)

@@ -17,17 +17,15 @@ from typing import Any
 
 from nbhelpers.data.files import (
     Fault,
-    Files,
     Record,
-    find_files,
     is_nothing,
     listed,
     named,
     read_records,
-    split_of,
     usable,
 )
 from nbhelpers.data.findings import Findings, Policy
+from nbhelpers.data.hub import Files
 from nbhelpers.data.instruction_rows import (
     HUMANEVAL_QUESTION,
     called_name,
@@ -37,6 +35,7 @@ from nbhelpers.data.instruction_rows import (
 )
 from nbhelpers.data.instructions import MBPP_RANGES, mbpp_split
 from nbhelpers.data.languages import whole
+from nbhelpers.data.sources import find_files, open_file, split_in
 from nbhelpers.data.templates import AS_WRITTEN, render_question
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.metrics.answers import extract_code, parses
@@ -186,18 +185,18 @@ def _mbpp(source: str, ask: Ask, findings: Findings) -> list[CodingTask]:
     tasks: dict[int, CodingTask] = {}
     names = _test_files(files)
     for name in names:
-        records = read_records(files.folder / name, name, findings)
+        records = read_records(open_file(files, name), name, findings)
         for line, number, task in usable(records, partial(_mbpp_task, ask=ask), findings):
             if tasks.setdefault(number, task) is not task:
                 findings.add("repeated_id", name, line, f"task_id {number}")
     findings.stop_if_needed()
-    return _test_part(tasks, files, len(names) == 1 and split_of(names[0]) == "test")
+    return _test_part(tasks, files, len(names) == 1 and split_in(files, names[0]) == "test")
 
 
 def _test_files(files: Files) -> list[str]:
     """Files of the test split where names tell splits, else all."""
-    named_test = [name for name in files.names if split_of(name) == "test"]
-    if not named_test and any(split_of(name) for name in files.names):
+    named_test = [name for name in files.names if split_in(files, name) == "test"]
+    if not named_test and any(split_in(files, name) for name in files.names):
         raise DataError(
             f"{files.source} has no test split; it holds {', '.join(files.names[:8])}.",
             fix="add test.jsonl (or .parquet), or name one file that holds the test problems.",

@@ -165,8 +165,9 @@ def load_detection_data(
     ones keep together what belongs together. Both are asserted at the end.
 
     Args:
-        source: `smoke`, a file or folder of rows, a folder with code files in `human/` and `ai/`,
-            or a data set on the hub as `owner/name`.
+        source: `smoke`, a file, archive or folder of rows, a folder of `save_to_disk`, one with
+            code files in `human/` and `ai/`, or a data set on the hub, which may have a
+            configuration and a split: `owner/name:configuration:split`.
         revision: Branch, tag or commit on the hub; the commit it stood for is recorded.
         on_bad_rows: `stop` raises with the whole report; `drop` leaves out exactly the bad rows.
         canonical: Form in which texts are compared: raw, text or flat.

@@ -28,17 +28,14 @@ from nbhelpers.data.files import (
     MAIN_SPLITS,
     SMOKE_LICENCE,
     Fault,
-    Files,
     Record,
     ending_of,
-    find_files,
     head_fault,
-    is_data,
     named,
     read_records,
-    split_of,
 )
 from nbhelpers.data.findings import Findings
+from nbhelpers.data.hub import Files
 from nbhelpers.data.languages import (
     AI,
     COLUMNS,
@@ -50,9 +47,11 @@ from nbhelpers.data.languages import (
     split_word,
     task_id,
 )
+from nbhelpers.data.sources import find_files, is_data, open_file, split_in
+from nbhelpers.data.tables import SAVED
 from nbhelpers.errors import DataError
 from nbhelpers.presets.catalog import SAMPLES
-from nbhelpers.presets.checks import DATASET_PREFIX
+from nbhelpers.presets.checks import ARCHIVES, DATASET_PREFIX
 
 # ------------------------------------------------------------------------------------------------
 # Code files as rows: one file, a folder of files, or a folder with `human/` and `ai/` in it.
@@ -366,7 +365,10 @@ def _code_path(source: str) -> Path | None:
     if path is None or kind not in ("file", "folder"):
         return None
     if kind == "file":
-        return None if ending_of(path) in ENDINGS else path
+        is_rows = ending_of(path) in ENDINGS or path.name.lower().endswith(ARCHIVES)
+        return None if is_rows else path
+    if any((path / name).is_file() for name in SAVED):
+        return None
     try:
         names, _ = _code_in(_files(path))
         row_files = [f for f in path.rglob("*") if is_data(f.relative_to(path)) and f.is_file()]
@@ -395,11 +397,11 @@ def _read_code(path: Path, source: str, revision: str | None, findings: Findings
 
 
 def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRows:
-    known = KNOWN.get(files.source.lower()) if files.revision else None
+    known = KNOWN.get(files.source.partition(":")[0].lower()) if files.revision else None
     reader = CodeReader(findings, known, label_is_task=label_is_task)
-    for name, facts in _names(files.names).items():
+    for name, facts in _names(files).items():
         reader.name = facts
-        reader.read(read_records(files.folder / name, name, findings))
+        reader.read(read_records(open_file(files, name), name, findings))
     reader.finish(files.source)
     if label_is_task and all(label_of(row.task) for row in reader.rows):  # labels after all
         reader.rows = [r._replace(label=label_of(r.task), task="") for r in reader.rows]
@@ -411,14 +413,15 @@ def _read_files(files: Files, findings: Findings, label_is_task: bool) -> RawRow
     return raw_rows(reader, files.source, files.revision, licence)
 
 
-def _names(names: list[str]) -> dict[str, FileName]:
+def _names(files: Files) -> dict[str, FileName]:
     """What the files' names tell: splits, labels where both classes are named, else sources."""
+    names = files.names
     labels = {name: _label_in(name) for name in names}
     if not {HUMAN, AI} <= set(labels.values()):
         labels = {}
     facts = {}
     for name in names:
-        split = split_of(name)
+        split = split_in(files, name)
         split = split if split in MAIN_SPLITS else ""
         is_source = len(names) > 1 and not split and not labels.get(name)
         source = PurePosixPath(name).stem if is_source else ""

@@ -1,30 +1,30 @@
-"""Files of rows: what a source names, which split each file is, and the rows of a file by place.
+"""The rows of a file by place: read strictly, or from a table of `datasets`; both give the same.
 
-Read are JSON, JSON Lines, CSV, TSV and Parquet, the text formats also packed by gzip; of one file,
-a folder of them, or a data set on the hub.
+Read are JSON, JSON Lines, CSV and TSV, also compressed, Parquet, and what `tables` opens.
 """
 
 from __future__ import annotations
 
 import ast
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePath
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
-from nbhelpers.common.files import expanded, is_folder, kind_of
+from nbhelpers.data import tables
 from nbhelpers.data.findings import EXAMPLES_SHOWN, Findings
-from nbhelpers.data.hub import Files, fetch, is_repo_id
-from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.presets.checks import DATASET_PREFIX, FILE_ENDINGS
+from nbhelpers.errors import ConfigError
+from nbhelpers.presets.checks import COMPRESSED, FILE_ENDINGS
 
 MAIN_SPLITS = ("train", "valid", "test")
 SMOKE = "smoke"
@@ -34,7 +34,6 @@ LOCAL_LICENCE = "not stated (local files)"
 JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 CSV_ENDINGS = (".csv", ".tsv")
 ENDINGS = FILE_ENDINGS
-PACKED = ".gz"
 # Rows are held in memory as Python texts, about three times their size on the disk; a JSON value is
 # held as bytes, text and objects at once.
 MAX_FILE_BYTES = 2 * 2**30
@@ -241,258 +240,18 @@ def check_whole(low: int, **values: object) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------
-# Which files a source names.
-
-
-def find_files(
-    source: str,
-    revision: str | None,
-    findings: Findings,
-    *,
-    what: str = "data",
-    endings: tuple[str, ...] = ENDINGS,
-    choose: Callable[[list[str]], list[str]] | None = None,
-    lack: str = f"no files of rows ({', '.join((*JSON_ENDINGS, '.parquet', '.csv'))})",
-    needed: str = "train.jsonl",
-) -> Files:
-    """The files that a source names: one file, those of a folder, or those on the hub.
-
-    Args:
-        source: A path, `owner/name`, or `owner/name/folder` for a folder of a data set.
-        revision: Branch, tag or commit on the hub.
-        findings: Gets notes on what was ignored or cached.
-        what: Name of the parameter, for errors.
-        endings: Of the files.
-        choose: Which of a data set's files to fetch from the hub; none: those of one format.
-        lack: What the hub's data set has not where nothing is chosen.
-        needed: What a folder without such files needs.
-
-    Raises:
-        DataError: Nothing of the kind is there or can be reached.
-    """
-    if not isinstance(source, str) or not source.strip() or "\0" in source:
-        raise _unknown_source(source, what)
-    path = expanded(source, what)
-    if not source.startswith(DATASET_PREFIX) and (kind := kind_of(path)):
-        if revision is not None:
-            findings.add("ignored_revision", source, None, f"revision {revision!r}")
-        return _local_files(path, kind, source, endings, needed)
-    owner, name, *folders = [*source.removeprefix(DATASET_PREFIX).split("/"), ""]
-    repo_id, under = f"{owner}/{name}", "/".join(folders).strip("/")
-    if not source.startswith(DATASET_PREFIX):
-        _refuse_lost_path(source, endings)
-    if not is_repo_id(repo_id):
-        raise _unknown_source(source, what)
-    usual = HUB_FOLDERS.get(repo_id, "")
-
-    def chosen(names: list[str]) -> list[str]:
-        inside = [name for name in names if name.startswith(f"{under or usual}/")]
-        names = inside if under or (usual and inside) else names
-        return (choose or _of_one_format)(names)
-
-    files = fetch(repo_id, revision, findings, choose=chosen, lack=lack)
-    return files._replace(source=f"{repo_id}/{under or usual}") if under or usual else files
-
-
-HUB_FOLDERS = {"google-research-datasets/mbpp": "full"}  # of the forms that stand side by side
-RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-
-
-def is_data(name: PurePath, endings: tuple[str, ...] = ENDINGS) -> bool:
-    """Whether a file is read as rows, by its name: hidden ones and records about data are not."""
-    is_hidden = any(part.startswith(".") for part in name.parts)
-    return ending_of(name) in endings and not is_hidden and name.name not in RECORDS
+def plain_name(name: str) -> str:
+    """The name of a file without the ending that says how it is compressed."""
+    return name[: name.rindex(".")] if name.lower().endswith(COMPRESSED) else name
 
 
 def ending_of(name: PurePath) -> str:
-    """The ending that tells the format, in lower case; that of a packed file stands before `.gz`.
+    """The ending that tells the format, in lower case; that of a compressed file stands before.
 
     >>> ending_of(PurePath("a/train.jsonl.gz")), ending_of(PurePath("rows.CSV"))
     ('.jsonl', '.csv')
     """
-    ending = name.suffix.lower()
-    return name.with_suffix("").suffix.lower() if ending == PACKED else ending
-
-
-def _local_files(
-    path: Path, kind: str, source: str, endings: tuple[str, ...], needed: str
-) -> Files:
-    if kind == "file":
-        if ending_of(path) not in endings:
-            raise DataError(
-                f"{source} cannot be read: its name ends in {path.suffix or 'nothing'}.",
-                fix=f"write the rows as one of {', '.join(endings)}.",
-            )
-        return Files(path.parent, [path.name], source, None, LOCAL_LICENCE)
-    try:
-        if kind != "folder":
-            raise PermissionError(None, "it is no plain file or folder, or it may not be looked at")
-        names = [
-            file.relative_to(path).as_posix()
-            for file in sorted(path.rglob("*"))
-            if is_data(file.relative_to(path), endings) and file.is_file()
-        ]
-        there = sorted(child.name for child in path.iterdir())
-    except OSError as error:
-        raise DataError(
-            f"{source} cannot be read: {error.strerror}.", fix=f"chmod -R u+rX {source}"
-        ) from error
-    if not names:
-        raise DataError(
-            f"The folder {source} holds no file that is read ({', '.join(endings)}).",
-            fix=f"put {needed} there, or name another folder.",
-            details=f"it holds: {', '.join(there[:12]) or 'nothing'}",
-        )
-    return Files(path, names, source, None, LOCAL_LICENCE)
-
-
-def _of_one_format(names: list[str]) -> list[str]:
-    """Parquet files where there are any, else those that name a split, else all files of rows."""
-    rows = [name for name in names if is_data(PurePosixPath(name))]
-    parquet = [name for name in rows if name.endswith(".parquet")]
-    return parquet or [name for name in rows if split_of(name) is not None] or rows
-
-
-def _refuse_lost_path(source: str, endings: tuple[str, ...]) -> None:
-    """Stop at once where a text is meant as a path and nothing is there; the hub is not asked."""
-    path = expanded(source, "data")
-    is_path = (
-        source.startswith((".", "/", "~"))
-        or source.endswith(("/", *endings))
-        or "\\" in source
-        or (len(path.parts) > 1 and is_folder(path.parts[0]))
-    )
-    if not is_path or "://" in source:
-        return
-    parent = next((p for p in path.parents if is_folder(p)), Path())
-    try:
-        there = sorted(p.name for p in parent.iterdir())[:12]
-    except OSError:
-        there = ["what may not be listed"]
-    raise DataError(
-        f"There is no file or folder {source}.",
-        fix=f"correct the path (for a data set on the hub write {DATASET_PREFIX}owner/name).",
-        details=f"{parent} holds: {', '.join(there) or 'nothing'}",
-    )
-
-
-def _unknown_source(source: object, what: str) -> DataError:
-    is_main = what == "data"
-    sample = f"`{SMOKE}`, nor " if is_main else ""
-    revision = "; a revision is given apart (data_revision)." if is_main else "."
-    return DataError(
-        f"{what}={shorten(source)} is neither {sample}a file or folder here, nor a data set on the "
-        "hub (owner/name).",
-        fix=f"write {f'`{SMOKE}`, ' if is_main else ''}./file.jsonl, ./folder or owner/name"
-        + revision,
-    )
-
-
-# ------------------------------------------------------------------------------------------------
-# Which split a file is: by its name, as `datasets` names files, or by its folder's.
-
-
-SPLIT_NAMES = {
-    **dict.fromkeys(("train", "train_sft"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "valid"),
-    **dict.fromkeys(("test", "test_sft"), "test"),
-}
-# train-00001-of-00004-1a2b3c4d5e6f7081: a part's number, that of all parts, a hash.
-_SHARD = re.compile(r"[-_.](?P<part>\d{1,6})(?:-of-(?P<parts>\d{1,6})(?:-[0-9a-f]{16})?)?$")
-
-
-def split_of(name: str) -> str | None:
-    """Split that a file belongs to, by its name or else its folder's; `test_x` is one of its own.
-
-    >>> split_of("data/validation-00000-of-00001-0123456789abcdef.parquet"), split_of("dev.json")
-    ('valid', 'valid')
-    >>> split_of("default/test/0000.parquet"), split_of("my_rows.csv")
-    ('test', None)
-    """
-    path = PurePosixPath(name)
-    for word in (_SHARD.sub("", _stem(path)), path.parent.name):
-        if word in SPLIT_NAMES or word.startswith("test_"):
-            return SPLIT_NAMES.get(word, word)
-    return None
-
-
-def _stem(path: PurePosixPath) -> str:
-    return PurePosixPath(path.stem).stem if path.suffix.lower() == PACKED else path.stem
-
-
-def sort_files(
-    names: list[str], findings: Findings, *, require: tuple[str, ...] = ("train",)
-) -> dict[str, list[str]]:
-    """Sort files into splits; a single file without a split's name is the training data.
-
-    Raises:
-        DataError: A split or a part of one is missing, or it is not clear which file is what.
-    """
-    names = _of_one_configuration(sorted(names), findings)
-    files_of: dict[str, list[str]] = {}
-    for name in names:
-        files_of.setdefault(split_of(name) or "", []).append(name)
-    unsorted, listed = files_of.pop("", []), ", ".join(names[:8])
-    if len(names) == 1 and unsorted:
-        files_of = {"train": names}
-    elif not files_of:
-        detail = (
-            f"no name says train, valid or test: {listed}; name one of "
-            f"these files as the data, or rename it to train{PurePosixPath(names[0]).suffix}"
-        )
-        findings.add("ambiguous_files", names[0], None, detail)
-        findings.stop_if_needed()
-    else:
-        for name in unsorted:
-            findings.add("ignored_file", name, None, "no split in its name")
-    for split in require:
-        if split not in files_of:
-            findings.add("missing_file", split, None, f"no {split}.*; there are {listed}")
-    for split, files in files_of.items():
-        _check_parts(split, files, findings)
-    if findings.has_any("missing_file", "missing_shard", "ambiguous_files"):
-        findings.stop_if_needed()
-    others = [split for split in files_of if split not in MAIN_SPLITS]
-    return {split: files_of[split] for split in (*MAIN_SPLITS, *others) if split in files_of}
-
-
-def _of_one_configuration(names: list[str], findings: Findings) -> list[str]:
-    """Of a data set with a folder for each configuration the one that is named `default`."""
-
-    def configuration(name: str) -> str:
-        parts = PurePosixPath(name).parent.parts
-        return "/".join(part for part in parts if part != "data" and part not in SPLIT_NAMES)
-
-    default = [name for name in names if configuration(name) == "default"]
-    if not default or len(default) == len(names):
-        return names
-    other = next(name for name in names if name not in default)
-    n = len(names) - len(default)
-    findings.add("ignored_file", other, None, "of another configuration than default", n=n)
-    return default
-
-
-def _check_parts(split: str, files: list[str], findings: Findings) -> None:
-    """Parts that are missing or stand twice."""
-    folders = sorted({str(PurePosixPath(file).parent) for file in files})
-    if len(folders) > 1:
-        detail = f"{split} stands in {', '.join(folders)}"
-        findings.add("ambiguous_files", files[0], None, detail)
-        return
-    stems = [_stem(PurePosixPath(file)) for file in files]
-    if twice := [file for file, stem in zip(files, stems, strict=True) if stems.count(stem) > 1]:
-        findings.add("ambiguous_files", twice[0], None, f"{split} stands in {', '.join(twice)}")
-    numbers = [match for stem in stems if (match := _SHARD.search(stem)) and match["parts"]]
-    parts = [int(match["part"]) for match in numbers]
-    totals = {int(match["parts"]) for match in numbers}
-    if numbers and (len(totals) > 1 or len(numbers) < len(stems) or len(set(parts)) < len(parts)):
-        lost = "one numbering of its parts: files of two exports are mixed"
-        findings.add("missing_shard", files[0], None, f"{split} lacks {lost}")
-    elif numbers and (missing := sorted(set(range(total := max(totals))) - set(parts))):
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        lost = f"part {missing[0]:05d} of {total:05d}{more}"
-        findings.add("missing_shard", files[0], None, f"{split} lacks {lost}")
+    return PurePath(plain_name(name.name)).suffix.lower()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -502,6 +261,7 @@ def _check_parts(split: str, files: list[str], findings: Findings) -> None:
 Rows = Iterator[tuple[int, Any]]
 
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
+XZ, BZIP2, ZSTANDARD, LZ4 = b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 # First bytes that say that a file is not what its name says, and what it is.
 PICKLE = "is a pickle; nothing is unpickled here"
@@ -510,13 +270,10 @@ SIGNATURES = {
     UTF16[0]: "begins with the mark of UTF-16 or UTF-32 (little endian)",
     UTF16[1]: "begins with the mark of UTF-16 (big endian)",
     b"version https://git-lfs": "is a Git LFS pointer, not the file; fetch it: git lfs pull",
-    b"PK\x03\x04": "is a zip archive; unpack it: unzip FILE",
+    b"PK\x03\x04": "is a zip archive; name it .zip",
     PARQUET: "is a Parquet file; name it .parquet",
     **dict.fromkeys((b"\x80\x02", b"\x80\x04", b"\x80\x05"), PICKLE),
-    b"ARROW1": "is an Arrow file; write it as Parquet",
-    b"BZh": "is compressed by bzip2; unpack it: bunzip2 FILE",
-    b"\xfd7zXZ": "is compressed by xz; unpack it: unxz FILE",
-    b"\x28\xb5\x2f\xfd": "is compressed by Zstandard; unpack it: unzstd FILE",
+    b"ARROW1": "is an Arrow file with another ending than .arrow, or damaged",
     b"%PDF": "is a PDF",
     b"<!DOCTYPE": PAGE,
     b"<html": PAGE,
@@ -524,21 +281,22 @@ SIGNATURES = {
 _ONLY_IN_BINARY = bytes(set(range(32)) - set(b"\t\n\r\f\v\x1b") - {0})
 
 
-def read_records(path: Path, name: str, findings: Findings) -> Iterator[Record]:
-    """The records of a file, in its order.
+def read_records(source: Path | tables.Table, name: str, findings: Findings) -> Iterator[Record]:
+    """The records of a file or a table, in its order.
 
     Args:
-        path: The file; its ending says the format.
-        name: How the file is called in findings.
+        source: The file, whose ending says the format; or a table of `datasets`.
+        name: How it is called in findings.
         findings: Get what is wrong; a file that cannot be read at all yields nothing.
     """
     rows, fatal = 0, n_unreadable(findings)
-    read = _read_parquet if ending_of(path) == ".parquet" else _read_text
-    for number, values in read(path, name, findings):
+    is_text = isinstance(source, Path) and ending_of(source) != ".parquet"
+    for number, values in (_read_text if is_text else _read_arrow)(source, name, findings):
         rows += 1
         yield Record(name, number, values)
     if not rows and not findings.bad_rows.get(name) and n_unreadable(findings) == fatal:
-        findings.add("empty_file", name, None, "0 rows" if path.stat().st_size else "0 bytes")
+        is_empty = isinstance(source, Path) and not source.stat().st_size
+        findings.add("empty_file", name, None, "0 bytes" if is_empty else "0 rows")
 
 
 def n_unreadable(findings: Findings) -> int:
@@ -550,7 +308,7 @@ def n_unreadable(findings: Findings) -> int:
 
 @contextmanager
 def opened(path: Path, name: str, findings: Findings) -> Iterator[io.BufferedReader | None]:
-    """A text file after its byte order mark, unpacked where it is packed by gzip.
+    """A text file after its byte order mark, unpacked where it is compressed.
 
     None, and a finding, where it is not text; what fails while it is read is a finding too.
     """
@@ -567,12 +325,13 @@ def opened(path: Path, name: str, findings: Findings) -> Iterator[io.BufferedRea
             findings.add("unreadable_file", name, None, _damage(error))
 
 
-DAMAGE = (OSError, EOFError, zlib.error)  # what reading raises, also of a packed file
+# What reading raises, also of a compressed file.
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def _damage(error: Exception) -> str:
     plain = error.strerror if isinstance(error, OSError) else ""
-    return plain or f"is gzip, but damaged: {error}"
+    return plain or f"is compressed, but damaged: {error}"
 
 
 def _text_in(
@@ -582,8 +341,7 @@ def _text_in(
         detail = f"{size / 2**30:.1f} GiB; at most {MAX_FILE_BYTES / 2**30:.0f} GiB are read"
         findings.add("too_large", name, None, detail)
         return None
-    if file.peek(2).startswith(GZIP):
-        file = io.BufferedReader(gzip.GzipFile(fileobj=file), HEAD_BYTES)
+    file = _decompressed(file)
     head = file.peek(HEAD_BYTES)
     if fault := head_fault(head):
         findings.add(fault[0], name, None, fault[1])
@@ -592,6 +350,19 @@ def _text_in(
         findings.add("byte_order_mark", name, 1)
         file.read(len(BYTE_ORDER_MARK))
     return file
+
+
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+    """What a compressed file holds, by its first bytes."""
+    head = file.peek(max(map(len, (XZ, LZ4))))
+    if head.startswith((ZSTANDARD, LZ4)):
+        import pyarrow as pa
+
+        kind = "zstd" if head.startswith(ZSTANDARD) else "lz4"
+        return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), kind), HEAD_BYTES)
+    readers: dict[bytes, Any] = {GZIP: gzip.open, BZIP2: bz2.open, XZ: lzma.open}
+    unpack = next((read for mark, read in readers.items() if head.startswith(mark)), None)
+    return io.BufferedReader(unpack(file), HEAD_BYTES) if unpack else file
 
 
 def head_fault(head: bytes) -> tuple[str, str] | None:
@@ -633,6 +404,14 @@ def _is_one_value(head: bytes, ending: str) -> bool:
     if values is None:  # spread over lines, unless the second line stands alone
         return _object_in(rest.lstrip().partition(b"\n")[0]) is None
     return not rest.strip() and all(isinstance(value, list | dict) for value in values.values())
+
+
+def is_one_object(path: Path) -> bool:
+    """Whether a JSON file is one object, which may hold the list of rows."""
+    with opened(path, path.name, Findings("drop", path.name)) as stream:
+        head = stream.peek(HEAD_BYTES) if stream else b"["
+        return not head.lstrip().startswith(b"[") and _is_one_value(head, ".json")
+    return False
 
 
 def _object_in(line: bytes) -> dict[str, Any] | None:
@@ -740,7 +519,7 @@ def _csv_rows(text: io.TextIOWrapper, name: str, findings: Findings) -> Rows:
     while head[-1] and not head[-1].strip():  # blank lines above the header
         head.append(text.readline())
     # Strict: else a quote that is never closed swallows the rest of the file.
-    delimiter = max(",;\t", key=head[-1].count)
+    delimiter = _delimiter(head[-1])
     reader = csv.reader(chain(head, text), delimiter=delimiter, strict=True)
     header: list[str] = []
     rows = 0
@@ -767,6 +546,19 @@ def _csv_rows(text: io.TextIOWrapper, name: str, findings: Findings) -> Rows:
 _ODD_BYTE = re.compile("[\udc80-\udcff]")
 
 
+def _delimiter(header: str) -> str:
+    return max(",;\t", key=header.count)
+
+
+def csv_head(path: Path) -> tuple[str, tuple[str, ...]]:
+    """What separates the cells of a CSV file, and its columns; none where it cannot be read."""
+    with opened(path, path.name, Findings("drop", path.name)) as stream:
+        lines = io.TextIOWrapper(stream, "utf-8", "replace", newline="") if stream else ()
+        line = next((line for line in lines if line.strip()), "")
+        return _delimiter(line), tuple(next(csv.reader([line], delimiter=_delimiter(line)), ()))
+    return ",", ()
+
+
 def _csv_lines(reader: Any, name: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
     """Each row with the line where it begins; a cell may hold line ends."""
     line = 1
@@ -784,8 +576,8 @@ def _header_fault(header: Iterable[str]) -> str:
     return f"its header names a column twice: {', '.join(twice)}" if twice else ""
 
 
-def parquet_batches(
-    path: Path,
+def arrow_batches(
+    source: Path | tables.Table,
     name: str,
     findings: Findings,
     *,
@@ -794,44 +586,55 @@ def parquet_batches(
     texts: tuple[str, ...] = (),
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[Any]:
-    """Record batches of a Parquet file; nothing, and findings, where it cannot be read.
+    """Record batches of a Parquet file or a table; nothing, and findings, where it cannot be read.
 
     Args:
-        path: The file.
-        name: How the file is called in findings.
+        source: The file, or a table of `datasets`.
+        name: How it is called in findings.
         findings: Get what is wrong.
         check: What is wrong with the schema.
         columns: To be read; none: all.
-        texts: Columns that are read as dictionaries of distinct texts.
+        texts: Columns that are read from a file as dictionaries of distinct texts.
         batch_rows: Rows of a batch.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        faults = list(check(pq.read_schema(path)))
+        is_file = isinstance(source, Path)
+        schema = pq.read_schema(source) if is_file else source.features.arrow_schema
+        faults = list(check(schema))
         for fault in faults:
             findings.add(fault.kind, name, None, fault.detail)
-        if not faults:
-            with pq.ParquetFile(path, read_dictionary=list(texts)) as table:
-                yield from table.iter_batches(batch_size=batch_rows, columns=columns)
+        if faults:
+            return
+        if not is_file:
+            yield from tables.batches(source, batch_rows, columns)
+            return
+        with pq.ParquetFile(source, read_dictionary=list(texts)) as table:
+            yield from table.iter_batches(batch_size=batch_rows, columns=columns)
     except (OSError, pa.ArrowException, ValueError) as error:  # a name that is not UTF-8 as well
-        detail = f"is not Parquet, or damaged: {str(error).split(chr(10))[0][:140]}"
-        with path.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-        signatures = {GZIP: "is compressed by gzip; unpack it: gunzip FILE"} | SIGNATURES
-        del signatures[PARQUET]
-        words = (words for start, words in signatures.items() if head.startswith(start))
-        findings.add("unreadable_file", name, None, next(words, detail))
+        detail = f"is damaged: {str(error).split(chr(10))[0][:140]}"
+        words: list[str] = []
+        if isinstance(source, Path):
+            detail = f"is not Parquet, or {detail.removeprefix('is ')}"
+            with source.open("rb") as stream:
+                head = stream.read(HEAD_BYTES)
+            packed = dict.fromkeys((GZIP, XZ, BZIP2, ZSTANDARD, LZ4), "is compressed; unpack it")
+            signatures = {start: text for start, text in SIGNATURES.items() if start != PARQUET}
+            words = [text for at, text in (packed | signatures).items() if head.startswith(at)]
+        findings.add("unreadable_file", name, None, next(iter(words), detail))
 
 
-def _read_parquet(path: Path, name: str, findings: Findings) -> Rows:
+def _read_arrow(source: Path | tables.Table, name: str, findings: Findings) -> Rows:
     def check(schema: Any) -> list[Fault]:
         fault = _header_fault(schema.names)
         return [Fault("unreadable_file", fault)] if fault else []
 
-    number = 0
-    for batch in parquet_batches(path, name, findings, check=check):
+    number, nulls = 0, dict[str, int]()
+    for batch in arrow_batches(source, name, findings, check=check):
+        for column, cells in zip(batch.schema.names, batch.columns, strict=True):
+            nulls[column] = nulls.get(column, 0) + cells.null_count
         for row in _batch_rows(batch):
             number += 1
             if isinstance(row, Fault):
@@ -839,6 +642,24 @@ def _read_parquet(path: Path, name: str, findings: Findings) -> Rows:
             else:
                 yield number, row
     findings.read(name, number)
+    if not isinstance(source, Path) and ending_of(PurePath(name)) in JSON_ENDINGS:
+        _tell_changes(source, name, nulls, findings)
+
+
+def _tell_changes(
+    table: tables.Table, name: str, nulls: Mapping[str, int], findings: Findings
+) -> None:
+    """Say which texts of a JSON file `datasets` made dates of, and what it filled with null."""
+    import pyarrow as pa
+
+    types = table.features.arrow_schema
+    dates = [column for column in types.names if pa.types.is_temporal(types.field(column).type)]
+    if dates:
+        read = ", ".join(f"{column_name(n)} as {types.field(n).type}" for n in dates)
+        findings.add("cast_columns", name, None, read, n=len(dates))
+    if filled := {column: n for column, n in nulls.items() if n}:
+        counts = ", ".join(f"{column_name(column)} in {n:,} rows" for column, n in filled.items())
+        findings.add("filled_cells", name, None, counts, n=sum(filled.values()))
 
 
 def _dates(column: Any) -> Any:
@@ -853,21 +674,63 @@ def _dates(column: Any) -> Any:
 def _batch_rows(batch: Any) -> Iterator[dict[str, Any] | Fault]:
     """Rows of a batch as dicts, a fault for one with a value that Python cannot hold.
 
-    Dates and times come as text, as in the other formats.
+    Dates and times come as text, as in the other formats; what `datasets` stored as the number of
+    a class or as JSON comes as the class's name and the value.
     """
     import pyarrow as pa
+
+    decoders = _decoders(batch.schema.metadata)
 
     columns = [
         _dates(column) if pa.types.is_temporal(column.type) else column for column in batch.columns
     ]
     batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
     try:
-        yield from batch.to_pylist()
+        for row in batch.to_pylist():
+            yield row | {n: decode(row[n]) for n, decode in decoders.items()} if decoders else row
     except (UnicodeDecodeError, OverflowError):
-        for row in range(batch.num_rows):
+        for at in range(batch.num_rows):
             try:
-                yield batch.slice(row, 1).to_pylist()[0]
+                row = batch.slice(at, 1).to_pylist()[0]
+                yield row | {n: decode(row[n]) for n, decode in decoders.items()}
             except UnicodeDecodeError as error:
                 yield Fault("not_utf8", f"byte {error.start + 1} of a text")
             except OverflowError as error:
                 yield Fault("not_text", str(error)[:100])
+
+
+Decoder = Callable[[Any], Any]
+_NO_NAME = re.compile(r"label[_ ]?\d+", re.IGNORECASE)  # what a class is called that has no name
+
+
+def _decoders(metadata: Mapping[bytes, bytes] | None) -> dict[str, Decoder]:
+    """How cells are read, by column, where `datasets` stored them as another type.
+
+    Source: `datasets.Features.arrow_schema`, whose metadata holds the features.
+    """
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    decoders = {name: _decoder(feature) for name, feature in (features or {}).items()}
+    return {name: decoder for name, decoder in decoders.items() if decoder}
+
+
+def _decoder(feature: Any) -> Decoder | None:
+    if isinstance(feature, list):
+        feature = {"_type": "List", "feature": feature[0] if feature else None}
+    if not isinstance(feature, dict):
+        return None
+    kind = feature.get("_type")
+    if kind == "Json":
+        return lambda value: json.loads(value) if isinstance(value, str) else value
+    if kind == "ClassLabel":
+        names = feature.get("names") or []
+        if not names or all(_NO_NAME.fullmatch(name) for name in names):
+            return None
+        return lambda v: names[v] if type(v) is int and 0 <= v < len(names) else v
+    if isinstance(kind, str):  # a list of some kind, or a plain value
+        inner = _decoder(feature.get("feature"))
+        return inner and (lambda v: [inner(x) for x in v] if isinstance(v, list) else v)
+    fields = {name: decoder for name, part in feature.items() if (decoder := _decoder(part))}
+    return (lambda v: v and v | {n: f(v[n]) for n, f in fields.items()}) if fields else None

@@ -92,6 +92,8 @@ NOTES = {
     "earlier_answers": "conversations whose earlier answers are read, but not trained on",
     "empty_words": "cells that say nan, none or null in an optional column, taken as empty",
     "unread_columns": "columns that nobody reads",
+    "cast_columns": "columns of text that `datasets` reads as dates",
+    "filled_cells": "cells that are null, or not there and filled with null by `datasets`",
     "own_prompts": "rows bring their own prompts; the template is not used",
     "official_splits": "rows sorted into the data set's own splits by task_id",
     "held_out": "rows held out of the training rows",

@@ -1,15 +1,17 @@
 """Data sets on the hub: find the files of one commit, fetch only those, and say why where it fails.
 
-One request with a short time limit comes first, so that a missing network is told at once instead
-of after the retries of a download. No message here contains a token.
+What was fetched is read by `datasets` (`tables`). One request with a short time limit comes first,
+so that a missing network is told at once instead of after the retries of a download. No message
+here contains a token.
 """
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nbhelpers.common.hub_errors import Asked, explain_refusal, is_unreachable, network_errors
@@ -30,14 +32,25 @@ _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
+CARD = "README.md"
+
+
 class Files(NamedTuple):
-    """Files of one data set on the local disk, and what is known of it."""
+    """Files of one data set on the local disk, and what is known of it.
+
+    `names` are relative to the folder, or those of `tables` where it was written by `save_to_disk`.
+    `splits` are those that the data set's card or the user gives to files. `choice` is how one of
+    several splits is named as the data, up to its name.
+    """
 
     folder: Path
-    names: list[str]  # relative to the folder
+    names: list[str]
     source: str
     revision: str | None  # the commit on the hub
     licence: str
+    tables: Mapping[str, Any] = MappingProxyType({})
+    splits: Mapping[str, str] = MappingProxyType({})
+    choice: str = ""
 
 
 def is_repo_id(source: str) -> bool:
@@ -54,7 +67,7 @@ def fetch(
     revision: str | None,
     findings: Findings,
     *,
-    choose: Callable[[list[str]], list[str]],
+    choose: Callable[[list[str], Mapping[str, Any]], list[str]],
     lack: str,
 ) -> Files:
     """Fetch the data files of a hub data set into the hub's own cache.
@@ -65,7 +78,7 @@ def fetch(
         repo_id: `owner/name`.
         revision: Branch, tag or commit; None: the default branch.
         findings: Get a note where the cache was used.
-        choose: Which of the data set's files are the data.
+        choose: Which of the data set's files are the data, by their names and its card.
         lack: What the data set has not where nothing is chosen.
 
     Raises:
@@ -80,7 +93,8 @@ def fetch(
             repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S
         )
         there = [sibling.rfilename for sibling in info.siblings or []]
-        names = choose(there)
+        card = info.card_data.to_dict() if info.card_data else {}
+        names = choose(there, card)
         if not names:
             raise DataError(
                 f"The hub's data set {repo_id} has {lack}; it has "
@@ -92,7 +106,8 @@ def fetch(
                 repo_id,
                 repo_type="dataset",
                 revision=revision,
-                allow_patterns=[glob.escape(name) for name in names],
+                # The card too where it sorts the files: without a network it is asked again.
+                allow_patterns=[*map(glob.escape, names), *([CARD] * bool(card.get("configs")))],
                 token=token,
             )
         )
@@ -101,17 +116,16 @@ def fetch(
             cached = _from_cache(repo_id, revision, findings, choose)
             if cached is not None:
                 return cached
-        raise _explain(
-            repo_id, revision, error, token
-        ) from None  # its chain may quote request headers
+        # Its chain may quote request headers.
+        raise _explain(repo_id, revision, error, token) from None
     names = [name for name in names if (folder / name).is_file()]
-    return Files(folder, names, repo_id, folder.name, _licence(repo_id, info.card_data))
+    return Files(folder, names, repo_id, folder.name, _licence(repo_id, card))
 
 
-def _licence(repo_id: str, card: Any) -> str:
+def _licence(repo_id: str, card: Mapping[str, Any]) -> str:
     if repo_id in KNOWN_LICENCES:
         return KNOWN_LICENCES[repo_id]
-    tag = (card or {}).get("license") if hasattr(card or {}, "get") else None
+    tag = card.get("license")
     return ", ".join(tag) if isinstance(tag, list) else str(tag) if tag else "not stated"
 
 
@@ -119,10 +133,10 @@ def _from_cache(
     repo_id: str,
     revision: str | None,
     findings: Findings,
-    choose: Callable[[list[str]], list[str]],
+    choose: Callable[[list[str], Mapping[str, Any]], list[str]],
 ) -> Files | None:
     """The cached commit of this revision, if any of its data files is there."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, metadata_load
 
     root = Path(constants.HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}"
     commit = revision or "main"
@@ -133,11 +147,12 @@ def _from_cache(
         commit = reference.read_text().strip()
     folder = root / "snapshots" / commit
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    files = choose(sorted(names))
+    card = (metadata_load(folder / CARD) or {}) if (folder / CARD).is_file() else {}
+    files = choose(sorted(names), card)
     if not files:
         return None
     findings.add("from_cache", repo_id, None, f"commit {commit[:12]}")
-    return Files(folder, files, repo_id, commit, _licence(repo_id, None))
+    return Files(folder, files, repo_id, commit, _licence(repo_id, card))
 
 
 def _explain(repo_id: str, revision: str | None, error: Exception, token: str | None) -> DataError:

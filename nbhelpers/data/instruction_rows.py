@@ -449,13 +449,13 @@ def _turns(value: Any, name: str) -> list[Turn]:
 def _turn(turn: Any, where: str) -> Turn:
     if not isinstance(turn, dict):
         raise Fault("bad_turns", f"{where} is {type(turn).__name__}: {shorten(turn)}")
-    raw = turn.get("role", turn.get("from"))
+    raw = turn.get("from") if turn.get("role") is None else turn["role"]  # `datasets` fills both
     role = ROLES.get(raw.strip().lower()) if isinstance(raw, str) else None
     if role is None:
         raise Fault("bad_turns", f"{where}: {shorten(raw)} is no role that is read")
     if turn.get("tool_calls") or turn.get("function_call"):
         raise Fault("bad_turns", f"{where} calls a tool, which a text cannot show")
-    content = turn.get("content", turn.get("value"))
+    content = turn.get("value") if turn.get("content") is None else turn["content"]
     if isinstance(content, list):  # parts of one text
         parts = [p.get("text") if isinstance(p, dict) else p for p in content]
         if all(isinstance(part, str) for part in parts):

@@ -15,17 +15,16 @@ from nbhelpers.data.files import (
     MAIN_SPLITS,
     SMOKE,
     SMOKE_LICENCE,
-    Files,
     Record,
     check_choice,
     check_whole,
-    find_files,
     read_records,
-    sort_files,
 )
 from nbhelpers.data.findings import Findings, Policy
+from nbhelpers.data.hub import Files
 from nbhelpers.data.instruction_rows import InstructionReader, PlacedRow
 from nbhelpers.data.near_duplicates import THRESHOLD, Match, ShingleIndex
+from nbhelpers.data.sources import find_files, open_file, sort_files
 from nbhelpers.data.templates import AS_WRITTEN, render, resolve_template
 from nbhelpers.errors import DataError
 
@@ -459,8 +458,8 @@ def load_instructions(
     """Load instructions, hold out evaluation rows, and put each row in a template.
 
     Args:
-        source: `smoke`, a file or a folder (JSON, JSON Lines, CSV, Parquet), or a data set on the
-            hub as `owner/name`.
+        source: `smoke`, a file, archive or folder (JSON, JSON Lines, CSV, Parquet, Arrow), a
+            folder of `save_to_disk`, or a data set on the hub as `owner/name:configuration:split`.
         revision: Branch, tag or commit on the hub; the commit it stood for is recorded.
         template: One of `presets.catalog.TEMPLATES`.
         on_bad_rows: `stop` raises with the whole report; `drop` leaves out exactly the bad rows
@@ -547,12 +546,12 @@ def _read_splits(files: Files, findings: Findings) -> Splits:
     """Rows of every split."""
     splits: Splits = {}
     reader = InstructionReader(findings)
-    for split, names in sort_files(files.names, findings).items():
+    for split, names in sort_files(files, findings).items():
         if split not in MAIN_SPLITS:
             findings.add("ignored_file", names[0], None, f"the split {split}", n=len(names))
             continue
         for name in names:
-            reader.read(read_records(files.folder / name, name, findings))
+            reader.read(read_records(open_file(files, name), name, findings))
         splits[split] = reader.end_split()
     reader.finish(files.source)
     return splits

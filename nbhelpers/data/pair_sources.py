@@ -1,4 +1,4 @@
-"""Where function pairs come from: the sample, a folder of text files, Parquet files, the hub."""
+"""Where function pairs come from: the sample, a folder of text or Parquet, `datasets`, the hub."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from nbhelpers.data.files import (
     SMOKE,
     SMOKE_LICENCE,
     Fault,
+    arrow_batches,
     check_choice,
     check_whole,
-    find_files,
     line_fault,
     n_unreadable,
     named,
     opened,
-    parquet_batches,
+    plain_name,
     read_lines,
     shorten,
-    sort_files,
     tell_unread,
 )
 from nbhelpers.data.findings import Findings, Policy
+from nbhelpers.data.hub import Files
 from nbhelpers.data.pairs import CloneData, ClonePairs, FunctionTable, RawSplit, assemble, subsample
+from nbhelpers.data.sources import find_files, open_file, sort_files
 from nbhelpers.errors import DataError
+from nbhelpers.presets.checks import ARCHIVES
 
 
 def load_clone_data(
@@ -50,7 +52,7 @@ def load_clone_data(
 
     Args:
         source: `smoke`, a local folder (CodeXGLUE layout, or Parquet files with the hub's
-            columns), or a data set on the hub as `owner/name`.
+            columns; also of `save_to_disk`, or as one archive), or a data set on the hub.
         revision: Branch, tag or commit on the hub; the commit it stood for is recorded.
         on_bad_rows: `stop` raises with the whole report; `drop` leaves out exactly the bad rows
             and records it.
@@ -84,40 +86,44 @@ def _load(
 ) -> CloneData:
     if source == SMOKE:
         return _load_smoke(findings, seed)
-    if isinstance(source, str) and is_file(source):
+    is_archive = isinstance(source, str) and source.lower().endswith(ARCHIVES)
+    if isinstance(source, str) and is_file(source) and not is_archive:
         raise DataError(
             f"{source} is a file, not a folder.",
             fix=f"name the folder that holds it: {expanded(source).parent}",
         )
-    lack = f"neither {FUNCTIONS_FILE} nor Parquet files"
-    wanted = {"endings": (".jsonl", ".txt", ".parquet"), "choose": choose_files, "lack": lack}
+    lack = f"neither {FUNCTIONS_FILE} nor files of rows"
+    wanted = {"endings": (".jsonl", ".txt", ".parquet", ".arrow"), "layout": layout, "lack": lack}
     wanted["needed"] = f"{FUNCTIONS_FILE}, train.txt, valid.txt and test.txt, or Parquet files,"
     files = find_files(source, revision, findings, **wanted)
-    names = choose_files(files.names)
-    if others := [name for name in files.names if name not in names]:
+    names = layout(files.names)
+    is_table = not names and (files.tables or files.revision)
+    rows = [n for n in files.names if is_table or n.endswith((".parquet", ".arrow"))]
+    if others := [] if is_table else [n for n in files.names if n not in (names or rows)]:
         findings.add("ignored_file", others[0], None, "it is no split by its name", n=len(others))
     facts = {"source": files.source, "revision": files.revision, "licence": files.licence}
-    if names and names[0].endswith(".parquet"):
-        table, raw = _read_parquet(files.folder, names, require, findings)
+    if rows and not names:
+        table, raw = _read_tables(files._replace(names=rows), require, findings)
     else:
         inner = PurePosixPath(names[0]).parent if names else ""
         table, raw = _read_folder(files.folder / inner, require, findings)
     return assemble(table, raw, findings, **facts)
 
 
-def choose_files(names: list[str]) -> list[str]:
-    """Files to read: the CodeXGLUE layout around the outermost `data.jsonl`, else all Parquet."""
+def layout(names: list[str]) -> list[str]:
+    """The files of the CodeXGLUE layout around the outermost `data.jsonl`, if there is one."""
     paths = [PurePosixPath(name) for name in names]
-    roots = [path.parent for path in paths if path.name == FUNCTIONS_FILE]
+    roots = [path.parent for path in paths if plain_name(path.name) == FUNCTIONS_FILE]
     if not roots:
-        return [name for name in names if name.endswith(".parquet")]
+        return []
     folder = min(roots, key=lambda root: len(root.parts))
     return [str(path) for path in paths if path.parent == folder and _is_of_layout(path)]
 
 
 def _is_of_layout(path: PurePosixPath) -> bool:
-    is_split = path.stem in MAIN_SPLITS or path.stem.startswith("test_")
-    return path.name == FUNCTIONS_FILE or (is_split and path.suffix == ".txt")
+    name = PurePosixPath(plain_name(path.name))
+    is_split = name.stem in MAIN_SPLITS or name.stem.startswith("test_")
+    return name.name == FUNCTIONS_FILE or (is_split and name.suffix == ".txt")
 
 
 def _load_smoke(findings: Findings, seed: int) -> CloneData:
@@ -174,20 +180,19 @@ SPELLINGS = {
     "data": ("functions", "code"),
     "test": ("test1", "eval"),
 }
-UNPACK = {".gz": "gunzip", ".zip": "unzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 
 Raw = tuple[FunctionTable, dict[str, RawSplit]]
 
 
 def _read_folder(folder: Path, require: tuple[str, ...], findings: Findings) -> Raw:
-    paths = {name: folder / f"{name}.txt" for name in MAIN_SPLITS}
-    paths |= {path.stem: path for path in sorted(folder.glob("test_*.txt"))}
-    paths = {name: path for name, path in paths.items() if is_file(path)}
+    there = {plain_name(path.name): path for path in sorted(folder.iterdir()) if is_file(path)}
+    names = [*MAIN_SPLITS, *(name[:-4] for name in there if name.startswith("test_"))]
+    paths = {name: there[f"{name}.txt"] for name in names if f"{name}.txt" in there}
     missing = [f"{name}.txt" for name in require if name not in paths]
     table, raw = FunctionTable(findings, rows_are_functions=True), {}
-    if is_file(folder / FUNCTIONS_FILE):
+    if FUNCTIONS_FILE in there:
         _note_missing(folder, missing, findings)
-        _read_functions(folder / FUNCTIONS_FILE, table, findings)
+        _read_functions(there[FUNCTIONS_FILE], table, findings)
     else:
         _note_missing(folder, [FUNCTIONS_FILE, *missing], findings)
     for name, path in paths.items() if table.ids else ():  # else every pair would be called unknown
@@ -205,8 +210,8 @@ def _note_missing(folder: Path, missing: list[str], findings: Findings) -> None:
             named = ", ".join(there[:12]) or "no files"
             parts.append(f"the folder holds {named}{', …' if len(there) > 12 else ''}")
         close = _did_you_mean(name, there)
-        if close and (how := UNPACK.get(Path(close).suffix.lower())):
-            parts.append(f"{close} is compressed; unpack it: {how} {close}")
+        if close and close.lower().endswith(ARCHIVES):
+            parts.append(f"unpack {close}, or name it as the data")
         elif close:
             parts.append(f"did you mean {close}? Rename it to {name}")
         findings.add("missing_file", name, None, "; ".join(parts))
@@ -368,7 +373,8 @@ def _columns_detail(text: str, n: int) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# The hub's Parquet form: texts stand in every row, so they are made distinct at once.
+# The hub's form, from Parquet or by `datasets`: texts stand in every row, so they are made distinct
+# at once.
 #
 # Columns: `id1`, `id2` (whole numbers or text), `func1`, `func2` (text), `label` (bool, or 0 and
 # 1). Only these are read, in batches whose texts are compared as a dictionary, so that memory stays
@@ -379,30 +385,28 @@ COLUMNS = ("id1", "id2", "func1", "func2", "label")
 BATCH_ROWS = 4096
 
 
-def _read_parquet(
-    folder: Path, names: list[str], require: tuple[str, ...], findings: Findings
-) -> Raw:
+def _read_tables(files: Files, require: tuple[str, ...], findings: Findings) -> Raw:
     table = FunctionTable(findings, rows_are_functions=False)
     raw, unread = {}, Counter[str]()
-    for split, files in sort_files(names, findings, require=require).items():
-        reader = _ParquetReader(table, findings, unread)
-        parts = [(file, reader.read(folder / file, file)) for file in files]
-        if any(findings.rows_read.get(file) for file in files):
+    for split, names in sort_files(files, findings, require=require).items():
+        reader = _TableReader(table, findings, unread)
+        parts = [(name, reader.read(open_file(files, name), name)) for name in names]
+        if any(findings.rows_read.get(name) for name in names):
             raw[split] = to_split(parts)
         elif not findings.has_any("unreadable_file", "missing_column", "column_type"):
-            findings.add("empty_file", files[0], None, "0 rows")
-    tell_unread(unread, names[0] if names else "", findings)
+            findings.add("empty_file", names[0], None, "0 rows")
+    tell_unread(unread, files.names[0], findings)
     return table, raw
 
 
-class _ParquetReader:
+class _TableReader:
     """Reads the files of one split, batch by batch."""
 
     def __init__(self, table: FunctionTable, findings: Findings, unread: Counter[str]) -> None:
         self.table, self.findings, self.unread = table, findings, unread
         self.known: dict[int | bytes, tuple[int, bytes]] = {}  # id -> its number and text
 
-    def read(self, path: Path, file: str) -> Columns:
+    def read(self, source: Path | Any, file: str) -> Columns:
         """All rows of a file that can be used so far."""
         options = {"columns": COLUMNS, "texts": ("func1", "func2"), "batch_rows": BATCH_ROWS}
         parts, n = [np.zeros((4, 0), dtype=np.int32)], 0
@@ -412,7 +416,7 @@ class _ParquetReader:
             more.extend(name for name in schema.names if name not in COLUMNS)
             return _column_faults(schema)
 
-        for batch in parquet_batches(path, file, self.findings, check=check, **options):
+        for batch in arrow_batches(source, file, self.findings, check=check, **options):
             parts.append(self._usable(batch, file, n))
             n += batch.num_rows
         self.findings.read(file, n)
@@ -468,8 +472,8 @@ class _ParquetReader:
 
 
 def _label(value: Any) -> int:
-    """0 or 1 for a label of any type of number, -1 for anything else."""
-    return int(value) if value in (0, 1) else -1
+    """0 or 1 for a label of any type of number, or a text of one; -1 for anything else."""
+    return int(value) if value in (0, 1, b"0", b"1") else -1
 
 
 def _codes(column: Any) -> tuple[np.ndarray, list[Any]]:
@@ -511,7 +515,7 @@ def _column_faults(schema: Any) -> Iterator[Fault]:
         is_text = types.is_string(plain) or types.is_large_string(plain)
         is_whole = types.is_integer(plain)
         if name == "label":
-            is_right = is_whole or types.is_boolean(plain) or types.is_floating(plain)
+            is_right = is_text or is_whole or types.is_boolean(plain) or types.is_floating(plain)
             words = "the numbers 0 and 1"
         elif name.startswith("id"):
             is_right, words = is_text or is_whole, "text or whole numbers"

@@ -26,7 +26,9 @@ from nbhelpers.presets.schema import OWN_ENGINE
 if TYPE_CHECKING:
     from nbhelpers.presets.schema import Settings
 
-FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")  # of text
 SPELLINGS = {"code_length": "seq_len"}  # GraphCodeBERT's word for the tokens of code
 DATASET_PREFIX = "hf://datasets/"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
@@ -347,11 +349,14 @@ def _data_fault(job: str, data: str) -> tuple[str, str] | None:
     if not data.strip():
         return "the name of the data is empty", "name a file, a folder or a hub id, or leave it out"
     may_be_file = JOBS[job].data_may_be_file
-    if data in SAMPLES or is_folder(data) or (may_be_file and is_file(data)):
+    is_archive = data.lower().endswith(ARCHIVES)
+    if data in SAMPLES or is_folder(data) or ((may_be_file or is_archive) and is_file(data)):
         return None
-    is_file_name = may_be_file and data.lower().endswith(FILE_ENDINGS) and "://" not in data
+    is_file_name = may_be_file and data.lower().endswith((*FILE_ENDINGS, *COMPRESSED))
+    is_file_name = (is_file_name or is_archive) and "://" not in data
     is_local = "://" not in data and _looks_local(data)
-    if _HUB_ID.fullmatch(data.removeprefix(DATASET_PREFIX)) and not (is_local or is_file_name):
+    hub_id = data.removeprefix(DATASET_PREFIX).partition(":")[0]  # configuration and split apart
+    if _HUB_ID.fullmatch(hub_id) and not (is_local or is_file_name):
         return None
     if kind_of(data) == "forbidden":
         text = f"the data folder `{data}` cannot be looked at: a folder above it is closed to you"

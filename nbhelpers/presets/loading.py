@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
-from nbhelpers.common.files import absence, expanded, is_file, is_folder
+from nbhelpers.common.files import absence, cache_dir, expanded, is_file, is_folder
 from nbhelpers.common.suggest import did_you_mean
 from nbhelpers.common.yaml_files import configs_dir, read_with_lines, read_yaml, shown_path
 from nbhelpers.errors import ConfigError
@@ -288,6 +291,7 @@ def load_preset(
     *,
     hardware: Hardware | None = None,
     overrides: Mapping[str, Any] | None = None,
+    data: Any = None,
 ) -> Preset:
     """Return the checked settings of a preset, with the origin of every value.
 
@@ -297,11 +301,16 @@ def load_preset(
             `smoke` without a GPU.
         hardware: Chooses for `auto`, and is checked against a typed precision.
         overrides: Settings to change; None as a value means not given.
+        data: The setting `data`, as text, or a `Dataset` or `DatasetDict` of the library
+            `datasets`: it is saved in the cache for the worker, under its fingerprint.
 
     Raises:
         ConfigError: Lists every problem with its file and line, and the fix.
     """
     changes = {key: value for key, value in (overrides or {}).items() if value is not None}
+    changes |= {} if data is None else {"data": data}
+    if "data" in changes and not isinstance(changes["data"], str):
+        changes["data"] = _saved(changes["data"])
     changes, problems = respelt(changes, lambda _: OVERRIDES)
     raise_problems("the overrides", problems)
     notes: tuple[str, ...] = ()
@@ -315,6 +324,36 @@ def load_preset(
         if "per_device_train_batch_size" not in changes and not is_quoted:
             preset = share(preset, visible if num_gpus == "auto" else num_gpus)
     return preset
+
+
+def _saved(data: Any) -> str:
+    """The folder in the cache that holds a data set; its fingerprint is its name, and so its id.
+
+    Raises:
+        ConfigError: It is none of `datasets`, or cannot be saved.
+    """
+    if isinstance(data, PathLike):
+        return os.fspath(data)
+    parts = data if isinstance(data, dict) else {"train": data}
+    prints = {name: getattr(part, "_fingerprint", None) for name, part in parts.items()}
+    if not hasattr(data, "save_to_disk") or not all(prints.values()):
+        raise ConfigError(
+            f"data is a {type(data).__name__}, which is neither text nor a Dataset or DatasetDict.",
+            fix="name a file, a folder or a hub id, or make a data set of the rows: "
+            "datasets.Dataset.from_list(rows), .from_pandas(frame), .from_generator(function)",
+        )
+    name = hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()[:16]
+    folder = (cache_dir() / "datasets" / name).absolute()
+    if not folder.is_dir():
+        part = folder.with_name(f"{name}.{uuid4().hex}.part")
+        try:
+            data.save_to_disk(str(part))
+            part.rename(folder)
+        except OSError as error:
+            if not folder.is_dir():
+                text = f"The data set cannot be saved in {folder}: {error.strerror or error}."
+                raise ConfigError(text, fix="set NBHELPERS_CACHE to a folder with room") from error
+    return str(folder)
 
 
 def _compose(job: str, path: Path, changes: dict[str, Any], notes: tuple[str, ...]) -> Preset:

@@ -31,7 +31,9 @@ class Settings(BaseModel):
     model_revision: str | None = Field(None, description="commit or tag of the weights on the hub")
     random_weights: bool = Field(False, description="take the architecture, not the weights")
     data: str = Field(
-        min_length=1, description="`smoke`, a hub id, a local folder or (fine-tuning) a file"
+        min_length=1,
+        description="`smoke`, a hub id (owner/name, owner/name:configuration:split), a local folder, "
+        "a file or an archive of files",
     )
     data_revision: str | None = Field(None, description="commit or tag of the data on the hub")
     on_bad_rows: Literal["stop", "drop"] = Field(

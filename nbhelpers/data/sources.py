@@ -1,0 +1,460 @@
+"""Which files a source names, and which split each of them is.
+
+Plain local files are read strictly and by line (`files`), a zip or tar of them as its folder. Data
+sets of the hub, folders of `save_to_disk` and Arrow files come through `datasets` (`tables`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
+
+from nbhelpers.common.files import cache_dir, expanded, is_folder, kind_of
+from nbhelpers.data import tables
+from nbhelpers.data.files import (
+    CSV_ENDINGS,
+    ENDINGS,
+    JSON_ENDINGS,
+    LOCAL_LICENCE,
+    MAIN_SPLITS,
+    SMOKE,
+    csv_head,
+    ending_of,
+    is_one_object,
+    plain_name,
+    shorten,
+)
+from nbhelpers.data.findings import Findings
+from nbhelpers.data.hub import Files, fetch, is_repo_id
+from nbhelpers.errors import DataError
+from nbhelpers.presets.checks import ARCHIVES, DATASET_PREFIX
+
+USUAL = {"google-research-datasets/mbpp": "full"}  # of the configurations that stand side by side
+RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+
+
+def find_files(
+    source: str,
+    revision: str | None,
+    findings: Findings,
+    *,
+    what: str = "data",
+    endings: tuple[str, ...] = ENDINGS,
+    layout: Callable[[list[str]], list[str]] | None = None,
+    lack: str = f"no files of rows ({', '.join((*JSON_ENDINGS, '.parquet', '.csv'))})",
+    needed: str = "train.jsonl",
+) -> Files:
+    """The files that a source names: one file, those of a folder, or those on the hub.
+
+    Args:
+        source: A path, or a data set on the hub: `owner/name`, `owner/name:configuration`,
+            `owner/name:configuration:split` or `owner/name::split`.
+        revision: Branch, tag or commit on the hub.
+        findings: Gets notes on what was ignored or cached.
+        what: Name of the parameter, for errors.
+        endings: Of local files.
+        layout: Which of a hub data set's files are read as they stand there, if any are.
+        lack: What the hub's data set has not where nothing is chosen.
+        needed: What a folder without such files needs.
+
+    Raises:
+        DataError: Nothing of the kind is there or can be reached, or it is not clear what is meant.
+    """
+    if not isinstance(source, str) or not source.strip() or "\0" in source:
+        raise _unknown_source(source, what)
+    path = expanded(source, what)
+    if not source.startswith(DATASET_PREFIX) and (kind := kind_of(path)):
+        if revision is not None:
+            findings.add("ignored_revision", source, None, f"revision {revision!r}")
+        return _local_files(path, kind, source, endings, needed)
+    place, _, choice = source.removeprefix(DATASET_PREFIX).partition(":")
+    configuration, _, split = choice.partition(":")
+    owner, name, *folders = [*place.split("/"), ""]
+    repo_id, configuration = f"{owner}/{name}", configuration or "/".join(folders).strip("/")
+    if not source.startswith(DATASET_PREFIX):
+        _refuse_lost_path(source, endings)
+    if not is_repo_id(repo_id):
+        raise _unknown_source(source, what)
+    asked, splits, others = configuration, dict[str, str](), list[str]()
+
+    def choose(names: list[str], card: Mapping[str, Any]) -> list[str]:
+        splits.clear()
+        if layout and (own := layout(names)):
+            return own
+        nonlocal configuration, others
+        configuration, chosen, others = _of_configuration(repo_id, asked, names, card)
+        names = _of_split(f"{repo_id}:{configuration}:", split, chosen) if split else list(chosen)
+        splits.update((name, "train" if split else chosen[name]) for name in names)
+        return names
+
+    files = fetch(repo_id, revision, findings, choose=choose, lack=lack)
+    if others and not asked:
+        detail = f"of other configurations than {configuration}: {', '.join(others)}"
+        findings.add("ignored_file", repo_id, None, detail, n=len(others))
+    if files.names[0].lower().endswith(ARCHIVES):
+        inside = _unpacked(files.folder / files.names[0])
+        local = _local_files(inside, "folder", source, endings, needed)
+        files = files._replace(folder=local.folder, names=local.names)
+    parts = [configuration, split] if split else [configuration] * (configuration != "default")
+    return files._replace(
+        source=":".join([repo_id, *parts]).rstrip(":"),
+        splits={name: word for name, word in splits.items() if word},
+        choice=f"{repo_id}:{configuration}:",
+    )
+
+
+def open_file(files: Files, name: str) -> Path | tables.Table:
+    """What the rows of one of these files are read from: itself, or a table of `datasets`."""
+    if name in files.tables:
+        return files.tables[name]
+    path = files.folder / name
+    ending, options = ending_of(path), {}
+    is_plain = ending != ".arrow" and files.revision is None
+    if is_plain or (ending == ".json" and is_one_object(path)):  # `datasets` would repeat it
+        return path
+    if ending in CSV_ENDINGS:
+        options["delimiter"], options["header"] = csv_head(path)
+    table = tables.open_file(path, ending, **options)
+    return path if table is None else table
+
+
+# ------------------------------------------------------------------------------------------------
+# Local files, and why a text names none.
+
+
+def is_data(name: PurePath, endings: tuple[str, ...] = ENDINGS) -> bool:
+    """Whether a file is read as rows, by its name: hidden ones and records about data are not."""
+    is_hidden = any(part.startswith(".") for part in name.parts)
+    return ending_of(name) in endings and not is_hidden and name.name not in RECORDS
+
+
+def _local_files(
+    path: Path, kind: str, source: str, endings: tuple[str, ...], needed: str
+) -> Files:
+    if kind == "file" and path.name.lower().endswith(ARCHIVES):
+        files = _local_files(_unpacked(path), "folder", source, endings, needed)
+        return files._replace(choice="")  # its folder is a cache
+    if kind == "file":
+        if ending_of(path) not in endings:
+            raise DataError(
+                f"{source} cannot be read: its name ends in {path.suffix or 'nothing'}.",
+                fix=f"write the rows as one of {', '.join(endings)}.",
+            )
+        return Files(path.parent, [path.name], source, None, LOCAL_LICENCE)
+    if saved := tables.open_saved(path) if kind == "folder" else None:
+        splits = {name: name for name in saved if name != tables.ONE}
+        return Files(path, [*saved], source, None, LOCAL_LICENCE, saved, splits, f"{source}/")
+    try:
+        if kind != "folder":
+            raise PermissionError(None, "it is no plain file or folder, or it may not be looked at")
+        names = [
+            file.relative_to(path).as_posix()
+            for file in sorted(path.rglob("*"))
+            if is_data(file.relative_to(path), endings) and file.is_file()
+        ]
+        there = sorted(child.name for child in path.iterdir())
+    except OSError as error:
+        raise DataError(
+            f"{source} cannot be read: {error.strerror}.", fix=f"chmod -R u+rX {source}"
+        ) from error
+    if not names:
+        raise DataError(
+            f"The folder {source} holds no file that is read ({', '.join(endings)}).",
+            fix=f"put {needed} there, or name another folder.",
+            details=f"it holds: {', '.join(there[:12]) or 'nothing'}",
+        )
+    return Files(path, names, source, None, LOCAL_LICENCE)
+
+
+def _unpacked(path: Path) -> Path:
+    """The folder that an archive was unpacked to, which is a cache.
+
+    Raises:
+        DataError: It cannot be unpacked.
+    """
+    state = path.stat()
+    key = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
+    folder = cache_dir() / "unpacked" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=folder.parent))  # other ranks may unpack it at once
+    only_data = {} if path.suffix.lower() == ".zip" else {"filter": "data"}
+    try:
+        shutil.unpack_archive(path, part, **only_data)
+    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise DataError(
+            f"{path.name} cannot be unpacked: {error}.", fix="pack or download it again"
+        ) from error
+    with contextlib.suppress(OSError):  # another rank was first
+        part.rename(folder)
+    shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def _refuse_lost_path(source: str, endings: tuple[str, ...]) -> None:
+    """Stop at once where a text is meant as a path and nothing is there; the hub is not asked."""
+    path = expanded(source, "data")
+    is_path = (
+        source.startswith((".", "/", "~"))
+        or source.endswith(("/", *endings))
+        or "\\" in source
+        or (len(path.parts) > 1 and is_folder(path.parts[0]))
+    )
+    if not is_path or "://" in source:
+        return
+    parent = next((p for p in path.parents if is_folder(p)), Path())
+    try:
+        there = sorted(p.name for p in parent.iterdir())[:12]
+    except OSError:
+        there = ["what may not be listed"]
+    raise DataError(
+        f"There is no file or folder {source}.",
+        fix=f"correct the path (for a data set on the hub write {DATASET_PREFIX}owner/name).",
+        details=f"{parent} holds: {', '.join(there) or 'nothing'}",
+    )
+
+
+def _unknown_source(source: object, what: str) -> DataError:
+    is_main = what == "data"
+    sample = f"`{SMOKE}`, nor " if is_main else ""
+    revision = "; a revision is given apart (data_revision)." if is_main else "."
+    return DataError(
+        f"{what}={shorten(source)} is neither {sample}a file or folder here, nor a data set on the "
+        "hub (owner/name).",
+        fix=f"write {f'`{SMOKE}`, ' if is_main else ''}./file.jsonl, ./folder or owner/name"
+        + revision,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Of a data set on the hub, the files of one configuration, and of one split where one is asked for.
+
+
+def _of_configuration(
+    repo_id: str, asked: str, names: list[str], card: Mapping[str, Any]
+) -> tuple[str, dict[str, str], list[str]]:
+    """A configuration, its files with the splits that the card gives them (else ""), the others.
+
+    Raises:
+        DataError: It is not clear which configuration is meant, or there is none of this name.
+    """
+    by_card = _configurations(card)
+    marked = [str(e.get("config_name")) for e in card.get("configs") or [] if e.get("default")]
+    usual = [USUAL.get(repo_id), *marked, "default"]
+    if by_card:
+        there = list(by_card)
+        usual += there[:1] * (len(there) == 1)
+        wanted = asked or next((name for name in usual if name in by_card), "")
+        patterns = by_card.get(wanted, [])
+        files = {n: split for split, p in patterns for n in names if fnmatchcase(n, p)}
+        chosen = {name: split for name, split in files.items() if is_data(PurePosixPath(name))}
+    else:
+        folders = {n: _configuration(n) for n in names if is_data(PurePosixPath(n))}
+        there = sorted({*folders.values()} - {""})
+        wanted = asked or next((name for name in usual if name in there), "")
+        chosen = dict.fromkeys(_of_one_format([n for n in names if _is_in(n, wanted)]), "")
+    if chosen or not (asked or by_card):
+        return wanted, chosen, [name for name in there if wanted and name != wanted]
+    state = f"no configuration {wanted} with rows" if wanted else "several configurations"
+    raise _which(f"{repo_id} has {state}", f"{repo_id}:", there)
+
+
+def _configurations(card: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """The configurations of a data set's card: splits ("": by the file's name) and patterns.
+
+    Source: huggingface.co/docs/hub/datasets-manual-configuration.
+    """
+    configurations: dict[str, list[tuple[str, str]]] = {}
+    for entry in card.get("configs") or []:
+        folder = str(entry.get("data_dir") or "").strip("/")
+        files = entry.get("data_files", "**")
+        parts = [("" if files == "**" else "train", files)]
+        if isinstance(files, list) and all(isinstance(part, dict) for part in files):
+            parts = [(str(part.get("split", "train")), part.get("path", "")) for part in files]
+        configurations[str(entry.get("config_name", "default"))] = [
+            (split, f"{folder}/{path}".lstrip("/").replace("**/", "*"))
+            for split, paths in parts
+            for path in ([paths] if isinstance(paths, str) else paths)
+        ]
+    return configurations
+
+
+def _is_in(name: str, folder: str) -> bool:
+    return not folder or f"/{folder}/" in f"/{name}"
+
+
+def _configuration(name: str) -> str:
+    """The folder of a file, apart from those named for a split or for all data."""
+    parts = [part.removeprefix("partial-") for part in PurePosixPath(name).parent.parts]
+    return "/".join(part for part in parts if part != "data" and part not in SPLIT_NAMES)
+
+
+def _of_one_format(names: list[str]) -> list[str]:
+    """Parquet files where there are any, else those that name a split, else all files of rows.
+
+    Else one archive, which may hold some.
+    """
+    rows = [name for name in names if is_data(PurePosixPath(name))]
+    parquet = [name for name in rows if name.endswith(".parquet")]
+    packed = [name for name in names if name.lower().endswith(ARCHIVES)]
+    return parquet or [name for name in rows if split_of(name) is not None] or rows or packed[:1]
+
+
+def _of_split(choice: str, split: str, splits: Mapping[str, str]) -> list[str]:
+    """The files of one split, as the card calls it, else as their names do.
+
+    Raises:
+        DataError: There is none of this name.
+    """
+    words = {n: {word} if word else {*_words(n), split_of(n)} for n, word in splits.items()}
+    if files := [name for name, own in words.items() if split in own]:
+        return files
+    there = {word or split_of(name) or _words(name)[0] for name, word in splits.items()}
+    raise _which(f"{choice.rstrip(':')} has no split {split}", choice, there)
+
+
+def _which(state: str, choice: str, names: Iterable[str]) -> DataError:
+    """The error of a choice that is left open, with its names and how one is written."""
+    there = sorted(names)
+    return DataError(
+        f"{state}; there {'is' if len(there) == 1 else 'are'} {', '.join(there) or 'none'}.",
+        fix=f"name one: {' or '.join(f'data={choice}{name}' for name in there[:3]) or choice}",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Which split a file is: by its name, as `datasets` names files, or by its folder's.
+
+
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "train_sft"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "valid"),
+    **dict.fromkeys(("test", "test_sft"), "test"),
+}
+# train-00001-of-00004-1a2b3c4d5e6f7081: a part's number, that of all parts, a hash.
+_SHARD = re.compile(r"[-_.](?P<part>\d{1,6})(?:-of-(?P<parts>\d{1,6})(?:-[0-9a-f]{16})?)?$")
+
+
+def split_of(name: str) -> str | None:
+    """Split that a file belongs to, by its name or else its folder's; `test_x` is one of its own.
+
+    >>> split_of("data/validation-00000-of-00001-0123456789abcdef.parquet"), split_of("dev.json")
+    ('valid', 'valid')
+    >>> split_of("default/partial-test/0000.parquet"), split_of("my_rows.csv")
+    ('test', None)
+    """
+    for word in _words(name):
+        if word in SPLIT_NAMES or word.startswith("test_"):
+            return SPLIT_NAMES.get(word, word)
+    return None
+
+
+def split_in(files: Files, name: str) -> str | None:
+    """Split that one of these files belongs to, by what is said of it, else by its name."""
+    word = files.splits.get(name)
+    return SPLIT_NAMES.get(word, word) if word else split_of(name)
+
+
+def _words(name: str) -> tuple[str, str]:
+    """What a file's name says without the number of its part, and what its folder's says."""
+    path = PurePosixPath(name)
+    words = _SHARD.sub("", _stem(path)), path.parent.name
+    return words[0].removeprefix("partial-"), words[1].removeprefix("partial-")
+
+
+def _stem(path: PurePosixPath) -> str:
+    return PurePosixPath(plain_name(path.name)).stem
+
+
+def sort_files(
+    files: Files, findings: Findings, *, require: tuple[str, ...] = ("train",)
+) -> dict[str, list[str]]:
+    """Sort files into splits; what has one split of another name is the training data.
+
+    Raises:
+        DataError: A split or a part of one is missing, or it is not clear which file is what.
+    """
+    names = _of_one_configuration(files, findings)
+    files_of: dict[str, list[str]] = {}
+    for name in names:
+        files_of.setdefault(split_in(files, name) or "", []).append(name)
+    unsorted, listed = files_of.pop("", []), ", ".join(names[:8])
+    others = [split for split in files_of if split not in MAIN_SPLITS]
+    if len(names) == 1 and unsorted:
+        files_of = {"train": names}
+    elif len(files_of) == 1 and others and not unsorted and files.splits:
+        files_of = {"train": files_of.pop(others[0])}
+    elif not files_of and files.choice:
+        state = f"{files.source} has several files, and no name says train"
+        raise _which(state, files.choice, {_words(name)[0] for name in names})
+    elif not files_of:
+        detail = (
+            f"no name says train, valid or test: {listed}; name one of "
+            f"these files as the data, or rename it to train{PurePosixPath(names[0]).suffix}"
+        )
+        findings.add("ambiguous_files", names[0], None, detail)
+        findings.stop_if_needed()
+    else:
+        for name in unsorted:
+            findings.add("ignored_file", name, None, "no split in its name")
+    for split in require:
+        if split not in files_of and files.choice:
+            words = {files.splits.get(name) or _words(name)[0] for name in names}
+            raise _which(f"{files.source} has no split {split}", files.choice, words)
+        if split not in files_of:
+            findings.add("missing_file", split, None, f"no {split}.*; there are {listed}")
+    for split, parts in files_of.items():
+        _check_parts(split, parts, files, findings)
+    if findings.has_any("missing_file", "missing_shard", "ambiguous_files"):
+        findings.stop_if_needed()
+    others = [split for split in files_of if split not in MAIN_SPLITS]
+    return {split: files_of[split] for split in (*MAIN_SPLITS, *others) if split in files_of}
+
+
+def _of_one_configuration(files: Files, findings: Findings) -> list[str]:
+    """Of a data set with a folder for each configuration the one that is named `default`."""
+    names = sorted(files.names)
+    default = [name for name in names if _configuration(name) == "default"]
+    if not default or len(default) == len(names):
+        return names
+    other = next(name for name in names if name not in default)
+    n = len(names) - len(default)
+    findings.add("ignored_file", other, None, "of another configuration than default", n=n)
+    return default
+
+
+def _check_parts(split: str, names: list[str], files: Files, findings: Findings) -> None:
+    """Parts that are missing or stand twice."""
+    folders = sorted({str(PurePosixPath(name).parent) for name in names})
+    if len(folders) > 1 and names[0] not in files.splits:
+        if files.choice:
+            choice = files.choice.partition(":")[0]
+            there = {_configuration(name) for name in names}
+            raise _which(f"{files.source} has several configurations", f"{choice}:", there)
+        detail = f"{split} stands in {', '.join(folders)}"
+        findings.add("ambiguous_files", names[0], None, detail)
+        return
+    stems = [_stem(PurePosixPath(name)) for name in names]
+    if twice := [name for name, stem in zip(names, stems, strict=True) if stems.count(stem) > 1]:
+        findings.add("ambiguous_files", twice[0], None, f"{split} stands in {', '.join(twice)}")
+    numbers = [match for stem in stems if (match := _SHARD.search(stem)) and match["parts"]]
+    parts = [int(match["part"]) for match in numbers]
+    totals = {int(match["parts"]) for match in numbers}
+    if numbers and (len(totals) > 1 or len(numbers) < len(stems) or len(set(parts)) < len(parts)):
+        lost = "one numbering of its parts: files of two exports are mixed"
+        findings.add("missing_shard", names[0], None, f"{split} lacks {lost}")
+    elif numbers and (missing := sorted(set(range(total := max(totals))) - set(parts))):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        lost = f"part {missing[0]:05d} of {total:05d}{more}"
+        findings.add("missing_shard", names[0], None, f"{split} lacks {lost}")

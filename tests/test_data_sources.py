@@ -1,0 +1,311 @@
+"""Promise: every form in which a data set comes gives the same rows, or one error that asks which.
+
+Data sets of the hub, folders of `save_to_disk`, Arrow files and objects come through `datasets`;
+plain local files are read strictly, compressed or in an archive too. The hub is a server here.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub.constants as hub_constants
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nbhelpers as nb
+from nbhelpers.data import load_clone_data, tables
+from nbhelpers.data.detection import load_detection_data
+from nbhelpers.data.files import csv_head, ending_of, read_records
+from nbhelpers.data.findings import Findings
+from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.runs.identity import folder_stamp, run_id
+from tests.clone_folder import write_folder
+from tests.detection_on_disk import program
+from tests.instruction_rows import ROWS, lines, load, write, write_csv, write_parquet
+from tests.local_hub import LocalHub
+from tests.parquet_folder import SPLITS, rows_of
+
+HASH = "0123456789abcdef"
+Rows = list[dict[str, Any]]
+PROGRAMS = [
+    {"code": program(i), "label": ("human", "ai")[i % 2], "task": f"t{i // 2}", "language": "c"}
+    for i in range(24)
+]
+LOADERS: dict[str, Callable[[str], Any]] = {
+    "finetune": load,
+    "detector": load_detection_data,
+    "clones": load_clone_data,
+}
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    """A hub that this process asks."""
+    with LocalHub() as hub:
+        url = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        names = {"ENDPOINT": hub.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": url}
+        names |= {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": False}
+        for name, value in {**names, "HF_HUB_DISABLE_PROGRESS_BARS": True}.items():
+            monkeypatch.setattr(hub_constants, name, value)
+        yield hub
+
+
+def splits_of(job: str) -> dict[str, Rows]:
+    """Rows of a job by split, as columns of plain types."""
+    if job == "finetune":
+        return {"train": ROWS[:30], "validation": ROWS[30:34], "test": ROWS[34:]}
+    if job == "detector":
+        return {"train": PROGRAMS[:16], "validation": PROGRAMS[16:20], "test": PROGRAMS[20:]}
+    return {n.replace("valid", "validation"): rows_of(pairs) for n, pairs in SPLITS.items()}
+
+
+@pytest.mark.parametrize("job", LOADERS)
+def test_every_form_gives_a_job_the_same_rows(job: str, tmp_path: Path, hub: LocalHub) -> None:
+    splits, fingerprints = splits_of(job), {}
+    for split, rows in splits.items():
+        write_parquet(tmp_path / "parquet" / f"data/{split}-00000-of-00001-{HASH}.parquet", rows)
+        write(tmp_path / "jsonl" / f"{split}.jsonl.gz", gzip.compress(lines(rows).encode()))
+        path = tmp_path / "csv" / f"{split}.csv"
+        path.parent.mkdir(exist_ok=True)
+        labels = {True: "1", False: "0"}
+        write_csv(
+            path,
+            [
+                {k: labels.get(v, v) if v in (True, False) else v for k, v in row.items()}
+                for row in rows
+            ],
+        )
+    for form in ("parquet", "jsonl", "csv"):
+        hub.add(f"own/{form}", tmp_path / form)
+        fingerprints[form] = LOADERS[job](f"own/{form}").fingerprint
+    saved = datasets.DatasetDict({n: Dataset.from_list(rows) for n, rows in splits.items()})
+    saved.save_to_disk(tmp_path / "saved")
+    fingerprints["saved"] = LOADERS[job](str(tmp_path / "saved")).fingerprint
+    preset = nb.load_preset(job, "smoke", data=saved)
+    fingerprints["object"] = LOADERS[job](preset.settings.data).fingerprint
+    local = LOADERS[job](str(tmp_path / "parquet")).fingerprint
+    assert fingerprints == dict.fromkeys(fingerprints, local)
+
+
+CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r"), max_size=9)
+VALUES = {"text": CELLS, "id": st.integers(-9, 9), "is": st.booleans(), "of": st.lists(CELLS)}
+TYPED = st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=4)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=TYPED)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.csv", "a.json"])
+def test_both_readers_give_the_same_records(tmp_path: Path, name: str, rows: Rows) -> None:
+    path = tmp_path / name
+    if name == "a.parquet":
+        write_parquet(path, rows)
+    elif name == "a.csv":
+        rows = [{key: f"x{row[key]}" for key in ("text", "id")} for row in rows]
+        write_csv(path, rows)
+    else:
+        write(path, lines(rows) if name == "a.jsonl" else json.dumps(rows))
+    options = dict(zip(("delimiter", "header"), csv_head(path), strict=True))
+    table = tables.open_file(path, ending_of(path), **options if name == "a.csv" else {})
+    assert table is not None
+    strict, through = (
+        [record.values for record in read_records(source, name, Findings("stop", name))]
+        for source in (path, table)
+    )
+    assert strict == through == rows
+
+
+def split_card(**configurations: dict[str, str]) -> dict[str, Any]:
+    """A card's part on files: configurations with the pattern of each split."""
+    parts = [
+        {"config_name": name, "data_files": [{"split": s, "path": p} for s, p in splits.items()]}
+        for name, splits in configurations.items()
+    ]
+    return {"configs": parts}
+
+
+LANGUAGES = {"java/train-00000-of-00001.parquet": 40, "perl/train-00000-of-00001.parquet": 20}
+OF_CARD = split_card(java={"train": "java/*"}, perl={"rows": "perl/train-*"})
+PREFERENCES = {f"data/{n}-00000-of-00001-{HASH}.parquet": 20 for n in ("train_gen", "test_gen")}
+SFT = {f"data/{n}-00000-of-00001-{HASH}.parquet": 20 for n in ("train_sft", "train_gen")}
+CONVERTED = {"default/partial-train/0000.parquet": 20, "other/train/0000.parquet": 40}
+PARTS = {f"data/train-0000{n}-of-00003-{HASH}.parquet": 10 for n in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("files", "card", "asked", "rows"),
+    [
+        (PARTS, {}, "", 30),
+        (SFT, {}, "", 20),
+        (CONVERTED, {}, "", 20),
+        (CONVERTED, {}, ":other", 40),
+        (LANGUAGES, {}, ":perl", 20),
+        (LANGUAGES, {}, "", "several configurations; there are java, perl. | data={}:java or"),
+        (LANGUAGES, OF_CARD, "", "several configurations; there are java, perl. | data={}:java or"),
+        (LANGUAGES, OF_CARD, ":go", "no configuration go with rows; there are java, perl."),
+        (LANGUAGES, OF_CARD, ":java", 40),
+        (LANGUAGES, OF_CARD, ":perl", 20),
+        (LANGUAGES, OF_CARD, ":java:dev", "no split dev; there is train. | data={}:java:train"),
+        (PREFERENCES, {}, "", "no split train; there are test_gen, train_gen. | data={}::test_gen"),
+        (PREFERENCES, {}, "::train_gen", 20),
+        ({"a.parquet": 20, "b.parquet": 30}, {}, "", "no name says train; there are a, b."),
+        ({"a.parquet": 20, "b.parquet": 30}, {}, "::b", 30),
+    ],
+)
+def test_names_that_the_hub_writes_are_read_or_asked_for(
+    files: dict[str, int],
+    card: dict[str, Any],
+    asked: str,
+    rows: int | str,
+    tmp_path: Path,
+    hub: LocalHub,
+) -> None:
+    for name, n in files.items():
+        write_parquet(tmp_path / "set" / name, ROWS[:n])
+    hub.add("own/set", tmp_path / "set", card=card)
+    preset = nb.load_preset("finetune", "smoke", overrides={"data": f"own/set{asked}"})
+    if isinstance(rows, int):
+        data = load(preset.settings.data)
+        assert sum(map(len, data.splits.values())) == rows
+        assert data.source.startswith("own/set") and data.revision
+        return
+    with pytest.raises(DataError) as caught:
+        load(preset.settings.data)
+    message, _, fix = rows.format("own/set").partition(" | ")
+    assert message in caught.value.message and fix in caught.value.fix
+
+
+def zipped(path: Path, rows: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train.jsonl", rows)
+
+
+def tarred(path: Path, rows: str) -> None:
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(write(path.with_name("rows") / "train.jsonl", rows), "train.jsonl")
+
+
+def streamed(kind: str) -> Callable[[Path, str], None]:
+    def pack(path: Path, rows: str) -> None:
+        with pa.CompressedOutputStream(str(path), kind) as stream:
+            stream.write(rows.encode())
+
+    return pack
+
+
+PACKED: dict[str, Callable[[Path, str], Any]] = {
+    "a.jsonl.gz": lambda path, rows: write(path, gzip.compress(rows.encode())),
+    "a.jsonl.xz": lambda path, rows: write(path, lzma.compress(rows.encode())),
+    "a.json.bz2": lambda path, rows: write(path, bz2.compress(rows.encode())),
+    "a.jsonl.zst": streamed("zstd"),
+    "a.ndjson.lz4": streamed("lz4"),
+    "a.zip": zipped,
+    "a.tar.xz": tarred,
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_compressed_rows_are_read_by_line_and_damage_is_told(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    PACKED[name](path, lines(ROWS) + "{\n")
+    with pytest.raises(DataError, match=r"json\w*(\.\w+)?:41: Expecting property"):
+        load(path)
+    PACKED[name](path, lines(ROWS))
+    assert load(path).fingerprint == load(write(tmp_path / "plain.jsonl", lines(ROWS))).fingerprint
+    write(path, path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"damaged|cannot be unpacked|not JSON"):
+        load(path)
+
+
+def test_a_clone_folder_is_read_compressed_and_as_one_archive(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_folder(folder)
+    expected = load_clone_data(str(folder)).fingerprint
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, path.name)
+    assert nb.load_preset("clones", "smoke", data=tmp_path / "pairs.zip").settings.data
+    assert load_clone_data(str(tmp_path / "pairs.zip")).fingerprint == expected
+    for path in list(folder.iterdir()):
+        path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes()))
+        path.unlink()
+    assert load_clone_data(str(folder)).fingerprint == expected
+
+
+def test_a_class_is_read_by_its_name_and_json_as_what_it_says(tmp_path: Path) -> None:
+    names = datasets.ClassLabel(names=["ai", "human"])  # the other way round than 0 and 1
+    codes = [{**row, "label": names.str2int(row["label"])} for row in PROGRAMS]
+    table = Dataset.from_list(codes).cast_column("label", names)
+    table.to_parquet(tmp_path / "a.parquet")
+    table.save_to_disk(tmp_path / "saved")
+    write(tmp_path / "a.jsonl", lines(PROGRAMS))
+    expected = load_detection_data(str(tmp_path / "a.jsonl")).fingerprint
+    assert load_detection_data(str(tmp_path / "a.parquet")).fingerprint == expected
+    assert load_detection_data(str(tmp_path / "saved")).fingerprint == expected
+
+
+def test_what_datasets_fills_or_casts_stands_in_the_notes(tmp_path: Path, hub: LocalHub) -> None:
+    rows = [{**row, "day": "2020-01-01"} for row in ROWS]
+    del rows[3]["input"]
+    asked = [("role", "content", "user"), ("from", "value", "human")]
+    chats = []
+    for n in range(20):
+        role, content, user = asked[n % 2]
+        question, answer = {role: user, content: f"question {n * n}"}, {"from": "gpt", "value": "a"}
+        chats.append([question, answer])
+    write(tmp_path / "filled" / "train.jsonl", lines(rows))
+    write(tmp_path / "turns" / "train.jsonl", lines([{"messages": chat} for chat in chats]))
+    hub.add("own/filled", tmp_path / "filled")
+    hub.add("own/turns", tmp_path / "turns")
+    notes = "\n".join(load("own/filled").problems["notes"])
+    assert "day as timestamp" in notes and "input in 1 rows" in notes
+    local = load(tmp_path / "turns" / "train.jsonl")
+    assert load("own/turns").fingerprint == local.fingerprint
+
+
+def test_an_object_has_one_run_id_and_imports_no_torch_of_its_own(tmp_path: Path) -> None:
+    had_torch = "torch" in sys.modules
+    ids = []
+    for rows in (ROWS, ROWS, ROWS[:20]):
+        table = Dataset.from_list(rows)
+        settings_ = nb.load_preset("finetune", "smoke", overrides={"data": table}).settings
+        stamp = folder_stamp(settings_.data)
+        ids.append(run_id("finetune", settings_.model_dump(mode="json"), stamp=stamp))
+    assert ids[0] == ids[1] != ids[2] and ("torch" in sys.modules) == had_torch
+    for other in (ROWS, table.to_pandas(), 3):
+        with pytest.raises(ConfigError, match="neither text nor a Dataset") as caught:
+            nb.load_preset("finetune", "smoke", data=other)
+        assert "from_list" in caught.value.fix
+
+
+def test_a_saved_folder_names_its_splits_or_its_damage(tmp_path: Path) -> None:
+    table = Dataset.from_list(ROWS)
+    datasets.DatasetDict({"a": table, "b": table}).save_to_disk(tmp_path / "two")
+    with pytest.raises(DataError, match="there are a, b") as caught:
+        load(tmp_path / "two")
+    assert f"data={tmp_path / 'two'}/a" in caught.value.fix
+    assert load(tmp_path / "two" / "a").fingerprint == load(tmp_path / "two" / "b").fingerprint
+    write(tmp_path / "two" / "a" / "data-00000-of-00001.arrow", b"x")
+    with pytest.raises(DataError, match="was written by save_to_disk, but cannot be read"):
+        load(tmp_path / "two" / "a")
