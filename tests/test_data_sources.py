@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import huggingface_hub.constants as hub_constants
 import pyarrow as pa
 import pytest
 from datasets import Dataset
@@ -61,11 +60,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     """A hub that this process asks."""
     with LocalHub() as hub:
-        url = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        names = {"ENDPOINT": hub.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": url}
-        names |= {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": False}
-        for name, value in {**names, "HF_HUB_DISABLE_PROGRESS_BARS": True}.items():
-            monkeypatch.setattr(hub_constants, name, value)
+        hub.use_here(monkeypatch, tmp_path / "hub")
         yield hub
 
 
