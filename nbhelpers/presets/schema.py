@@ -32,8 +32,7 @@ class Settings(BaseModel):
     random_weights: bool = Field(False, description="take the architecture, not the weights")
     data: str = Field(
         min_length=1,
-        description="`smoke`, a hub id (owner/name, owner/name:configuration:split), a local "
-        "folder, a file or an archive of files",
+        description="`smoke`, a hub id (owner/name:configuration:split), a folder, file or archive",
     )
     data_revision: str | None = Field(None, description="commit or tag of the data on the hub")
     on_bad_rows: Literal["stop", "drop"] = Field(
