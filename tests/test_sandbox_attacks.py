@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import sandbox_bench
 from sandbox_bench import MIB, SECRET, TIGHT, bare, run_program
@@ -335,14 +336,16 @@ def python_for_all() -> str | None:
     return None
 
 
-def test_a_common_user_is_protected_too_and_the_standard_library_is_enough(workplace: Path) -> None:
+def test_a_common_user_is_protected_too_and_psutil_is_enough(workplace: Path) -> None:
     if (python := python_for_all()) is None:
         pytest.skip("no Python here that another user may start")
     source, package = Path(running.__file__).parents[2], workplace / "nbhelpers"
-    (package / "jobs").mkdir(parents=True)
-    for name in ("__init__.py", "jobs/__init__.py"):
+    for name in ("__init__.py", "jobs/__init__.py", "common/__init__.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).touch()
-    shutil.copy(source / "errors.py", package)
+    for name in ("errors.py", "common/processes.py"):
+        shutil.copy(source / name, package / name)
+    shutil.copytree(Path(psutil.__file__).parent, workplace / "psutil")
     shutil.copytree(source / "jobs" / "sandbox", package / "jobs" / "sandbox")
     user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     environ = {"PYTHONPATH": str(workplace), "TMPDIR": str(workplace), "HF_TOKEN": SECRET}

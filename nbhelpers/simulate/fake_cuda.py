@@ -1,4 +1,4 @@
-"""`torch.cuda` as it answers on the simulated card, for the time of a simulation."""
+"""`torch.cuda` and `torch.accelerator` as they answer on the card that is simulated."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ class _Stream:
 
     def query(self) -> bool:
         return True
+
+    def is_capturing(self) -> bool:
+        return False
 
     def record_event(self, event: Any = None) -> Any:
         return event or _Event()
@@ -144,6 +147,18 @@ def _answers(state: State) -> dict[str, Any]:
     )
 
 
+def _of_any_accelerator() -> dict[str, Any]:
+    """What each name of `torch.accelerator` stands for, where `torch.cuda` has another."""
+    return {
+        "current_accelerator": _returns(torch.device("cuda")),
+        "current_device_index": _returns(0),
+        "current_device_idx": _returns(0),
+        "set_device_index": _returns(None),
+        "set_device_idx": _returns(None),
+        "device_index": lambda *_: contextlib.nullcontext(),
+    }
+
+
 def _settings(state: State) -> Callable[[str], None]:
     """Take the allocator's settings as `PYTORCH_CUDA_ALLOC_CONF` holds them."""
 
@@ -161,10 +176,12 @@ def _returns(value: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def fake_cuda(state: State) -> Iterator[None]:
-    """Let `torch.cuda` answer for the simulated card."""
+    """Let `torch.cuda`, and what stands for any accelerator, answer for the simulated card."""
     none, memory = _returns({}), torch.cuda.memory
     with Patches() as patches:
-        patches.put_known(torch.cuda, _answers(state))
+        answers = _answers(state)
+        patches.put_known(torch.cuda, answers)
+        patches.put_known(torch.accelerator, answers | _of_any_accelerator())
         marks = ("range_push", "range_pop", "range_start", "range_end", "mark")
         patches.put_known(torch.cuda.nvtx, dict.fromkeys(marks, _returns(0)))
         for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
