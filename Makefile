@@ -79,8 +79,9 @@ format: setup ## let ruff mend style
 	@$(BIN)/ruff format .
 
 notebooks: setup ## run every notebook headless on smoke
-	@for notebook in notebooks/*.ipynb; do \
+	@for notebook in notebooks/0[0-3]*.ipynb; do \
 	  $(OFFLINE) $(BIN)/nbhelpers run "$$notebook" -p preset=smoke $(ARGS) || exit $$?; done
+	@$(OFFLINE) $(BIN)/nbhelpers run notebooks/04_compare_runs.ipynb
 
 repo: setup ## write the repository's address into badges and notebooks: make repo OWNER=name [NAME=nbhelpers]
 	@$(BIN)/python tools/repository.py set --owner '$(OWNER)' --name '$(or $(NAME),nbhelpers)'

@@ -31,6 +31,7 @@ NAMES = {
         *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed", "more_settings"),
         "run_dir",
     ],
+    "04_compare_runs": ["runs", "run_dir", "price_per_hour"],
 }
 
 

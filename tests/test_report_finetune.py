@@ -205,7 +205,7 @@ def test_other_decoding_is_not_compared_and_says_so(tmp_path: Path) -> None:
 
 def test_generations_that_cannot_all_be_read_are_not_compared(tmp_path: Path) -> None:
     rows = tables(beside(tmp_path, {}, rows=generations()[1:]))["base"]
-    assert "39 of 40 generations of the other run can be read" in set(rows["reason"])
+    assert "39 of 40 generations of base can be read" in set(rows["reason"])
 
 
 def test_the_base_model_itself_says_that_nothing_was_trained(tmp_path: Path) -> None:

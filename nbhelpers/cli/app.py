@@ -265,6 +265,21 @@ def report(run: RunName, run_dir: RunDir = RUNS) -> None:
     typer.echo(report_text(result_of(run, run_dir)))
 
 
+@app.command()
+def compare(
+    runs: Annotated[
+        list[str], typer.Argument(help="Run folders, ids, studies, folders of runs, or patterns.")
+    ],
+    run_dir: RunDir = RUNS,
+    price: Price = None,
+) -> None:
+    """Compare runs, of one job or several, also from other machines; write it as a page."""
+    from nbhelpers.reports.comparison import compare as compare_runs
+
+    made = compare_runs(runs, run_dir=run_dir, price_per_hour=price, show=False)
+    typer.echo(made.text.rstrip())
+
+
 app.command("run")(run_notebook)
 
 

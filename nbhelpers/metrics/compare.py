@@ -21,7 +21,7 @@ from nbhelpers.metrics.generation import (
     swapped_sums,
 )
 from nbhelpers.metrics.intervals import LEVEL, holm, interval
-from nbhelpers.metrics.registry import FINETUNE_SCORES
+from nbhelpers.metrics.registry import FINETUNE_SCORES, Metric
 from nbhelpers.metrics.resampling import check_draws
 
 # ------------------------------------------------------------------------------------------------
@@ -119,16 +119,17 @@ def _keys(generated: Generated) -> list[tuple[Any, Any]]:
     return list(zip(generated.column("split"), generated.column("id"), strict=True))
 
 
-def _with_verdicts(
-    against: dict[str, Comparison], baseline: str, *, direction: bool | None
+def with_verdicts(
+    against: dict[str, Comparison], baseline: str, metric: Metric
 ) -> dict[str, Comparison]:
-    """Add the adjusted p-values and the words to comparisons with one baseline.
+    """Add the adjusted p-values and the words to comparisons, for all of them together.
 
     Args:
         against: By name; `difference`, `interval`, `p_value`, `reason` and, over seeds, `n_seeds`.
-        baseline: Its name.
-        direction: See `_direction`.
+        baseline: What they are compared with.
+        metric: Says which direction is better, if any.
     """
+    direction = None if metric.is_neutral else not metric.lower_is_better
     tested = {
         name: each["p_value"] for name, each in against.items() if each["p_value"] is not None
     }
@@ -162,15 +163,9 @@ def _holds_zero(interval: list[float] | None) -> bool:
     return interval is None or interval[0] <= 0 <= interval[1]
 
 
-def _refused(reason: str) -> Comparison:
+def refused(reason: str) -> Comparison:
     """Return the record of a comparison that is not made."""
     return {"difference": None, "interval": None, "p_value": None, "reason": reason}
-
-
-def _direction(metric: str) -> bool | None:
-    """Return whether higher is better; None where neither direction is good."""
-    entry = FINETUNE_SCORES.metric(metric)
-    return None if entry.is_neutral else not entry.lower_is_better
 
 
 def _check_names(metric: str, baseline: str, runs: Mapping[str, Any]) -> None:
@@ -229,7 +224,7 @@ def compare_over_seeds(
         reason = None if scored is None else _scored_apart(scored, name, baseline, metric)
         pairs = _by_seed(read[baseline], read[name], (baseline, name), fixed)
         options = {"metric": metric, "seed": seed, "resamples": resamples}
-        against[name] = _refused(reason) if reason else _crossed(pairs, **options)
+        against[name] = refused(reason) if reason else _crossed(pairs, **options)
     scores = {
         name: [value for each in of.values() if (value := each.counts(metric).value) is not None]
         for name, of in read.items()
@@ -239,7 +234,7 @@ def compare_over_seeds(
         "baseline": baseline,
         "level": LEVEL,
         "adapters": {name: _spread(of, name in fixed) for name, of in scores.items()},
-        "against": _with_verdicts(against, baseline, direction=_direction(metric)),
+        "against": with_verdicts(against, baseline, FINETUNE_SCORES.metric(metric)),
     }
 
 
@@ -256,7 +251,7 @@ def _crossed(
 ) -> Comparison:
     """Compare two adapters by seed; all answers are brought into the order of the first."""
     if not pairs:
-        return _refused("no seed in common")
+        return refused("no seed in common")
     origin = next(iter(pairs.values()))[0]
     matched: dict[int, tuple[Counts, Counts]] = {}
     for at, (first, second) in pairs.items():
@@ -264,7 +259,7 @@ def _crossed(
         reason = next((side for side in sides if isinstance(side, str)), None)
         reason = reason or _unlike(*sides, metric)
         if reason:
-            return _refused(f"seed {at}: {reason}")
+            return refused(f"seed {at}: {reason}")
         matched[at] = sides[0], sides[1]
     resampled = _resampled(list(matched.values()), resamples=resamples, seed=seed)
     together = resampled.mean(axis=0)
@@ -414,14 +409,14 @@ def compare_runs(
         second = reason or _aligned(read[baseline], read[name], metric)
         reason = second if isinstance(second, str) else _unlike(first, second, metric)
         options = {"seed": seed, "resamples": resamples}
-        against[name] = _refused(reason) if reason else _paired((first, second), **options)
+        against[name] = refused(reason) if reason else _paired((first, second), **options)
     return {
         "metric": metric,
         "baseline": baseline,
         "level": LEVEL,
         "n_samples": len(runs[baseline]),
         "scores": {name: rows.counts(metric).value for name, rows in read.items()},
-        "against": _with_verdicts(against, baseline, direction=_direction(metric)),
+        "against": with_verdicts(against, baseline, FINETUNE_SCORES.metric(metric)),
     }
 
 

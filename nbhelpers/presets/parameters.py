@@ -233,7 +233,7 @@ class Overrides(dict[str, Any]):
 
 
 def check_parameters(
-    job: str, namespace: Mapping[str, Any], *, also: Container[str] = ()
+    job: str | None, namespace: Mapping[str, Any], *, also: Container[str] = ()
 ) -> Overrides:
     """Return the overrides that a notebook's parameters ask for; bare papermill becomes strict.
 
@@ -242,7 +242,7 @@ def check_parameters(
     `more_settings`, if it has that parameter.
 
     Args:
-        job: The job that the notebook starts.
+        job: The job that the notebook starts; None: it starts none, and has no settings.
         namespace: The notebook's `globals()`.
         also: Parameters that are no settings of the job.
 
@@ -275,6 +275,8 @@ def check_parameters(
                 "Values were injected before the defaults, so the defaults are in force.",
                 fix="give the cell under `Parameters` the tag `parameters`",
             )
+    if job is None:
+        return Overrides()
     values = {name: value for name, value in values.items() if name not in also}
     overrides = Overrides(check_values(job, with_more(job, values, declared))[1])
     overrides.adapters = str(values.get("adapters") or "")

@@ -4,6 +4,7 @@ from nbhelpers.common.lazy import exports
 
 _HOMES = {
     "audit": "audits",
+    "compare": "comparison",
     "show_lengths": "lengths",
 }
 __all__ = list(_HOMES)

@@ -12,7 +12,6 @@ from nbhelpers.common.result_files import Split
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TASKS, TITLES
 from nbhelpers.reports import figures, sections
 from nbhelpers.reports.against_base import (
-    FILE_NAME,
     HEADLINE,
     SPLITS,
     by_verdict,
@@ -20,7 +19,6 @@ from nbhelpers.reports.against_base import (
     differences,
     evaluated,
     missing_base,
-    rows_by_split,
 )
 from nbhelpers.reports.blocks import (
     VERBATIM,
@@ -34,6 +32,7 @@ from nbhelpers.reports.blocks import (
     listing,
     texts,
 )
+from nbhelpers.reports.differences import GENERATIONS, rows_by_split
 
 if TYPE_CHECKING:
     from nbhelpers.reports.facts import RunFacts
@@ -89,7 +88,7 @@ def blocks(facts: RunFacts) -> list[Block]:
         _scores(facts),
         _against_base(facts),
         *_failures(facts),
-        samples(facts.run.path / FILE_NAME),
+        samples(facts.run.path / GENERATIONS),
         sections.doubts(_doubts(facts)),
         *_trained(facts),
         *sections.cost(facts, RATES, _loss(facts)),
@@ -283,7 +282,7 @@ def samples(path: Path) -> Section:
             kinds.setdefault(_kind(row, error), []).append((row, _outcome(row, error)))
         shown += [_sample(row, outcome) for row, outcome in _mixed(kinds)]
     note = (
-        f"The first of each kind in {FILE_NAME}, not the best. A prompt is shown from its end, "
+        f"The first of each kind in {GENERATIONS}, not the best. A prompt is shown from its end, "
         "a long text up to a limit."
     )
     return Section("Sample generations", shown, "samples", note, in_text=False)

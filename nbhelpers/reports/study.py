@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.budget.predict import predict_memory
@@ -22,8 +22,6 @@ from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.hardware.machine import is_notebook
 from nbhelpers.metrics.registry import FINETUNE_SCORES, TITLES
 from nbhelpers.plan import plan_batch
-from nbhelpers.reports import figures
-from nbhelpers.reports.against_base import NOT_COMPARABLE, Pair
 from nbhelpers.reports.blocks import (
     VERBATIM,
     Block,
@@ -35,6 +33,16 @@ from nbhelpers.reports.blocks import (
     Text,
     texts,
 )
+from nbhelpers.reports.comparison import (
+    SCORES,
+    SETTLED,
+    among,
+    cost_block,
+    loss_block,
+    scores_figure,
+    unlike_bases,
+)
+from nbhelpers.reports.differences import NOT_COMPARABLE, Pair, Side, pair_table
 from nbhelpers.reports.rendering import Report, write_report
 from nbhelpers.reports.sections import caveat
 from nbhelpers.runs.study_results import HEADS, SHOWN, StudyResult, StudyRow
@@ -44,17 +52,8 @@ if TYPE_CHECKING:
     from nbhelpers.presets.preset import Preset
 
 FILE_NAME = "study.html"
-SETTLED = ("better", "worse")
-WITHIN_NOISE = "within noise"
 FEW_SEEDS = 3
-PAIR_HEADS = {"first": "adapter", "second": "against", "p_holm": "p"}
 TIME_NOISE = 0.2  # of a run's time, on a machine that others may use too
-SCORES = (
-    "Scores of all runs with their 95 % intervals over samples. Intervals that overlap do not mean "
-    "that a difference is noise: the pairs below tell."
-)
-LOSS = "Loss by optimizer step of all runs: on train as logged, on valid while training."
-COST = "Peak memory, predicted beside measured, and time of each run, evaluation included."
 
 
 def report_study(study_result: StudyResult, *, show: bool = True) -> Report:
@@ -95,9 +94,11 @@ def summary(study: StudyResult, pairs: Sequence[Pair]) -> Summary:
         title=f"study: {study.rows[0].settings.model if study.rows else ''}, {names}",
         verdict=f"{verdict if among else verdict[:1].upper() + verdict[1:]}.",
         alarms=[f"Without a result: {line}" for line in study.failure_lines()],
-        caveat=next(filter(None, [*map(caveat, _results(study)), *doubts(study)]), ""),
+        caveat=next(
+            filter(None, [*(caveat(side.result) for side in sides_of(study)), *doubts(study)]), ""
+        ),
         figures=[finished, *_time_of_all(study), *cheapest(study, pairs)],
-        picture=Figure("scores", SCORES, lambda: _scores_figure(study)),
+        picture=Figure("scores", SCORES, lambda: scores_figure(sides_of(study), keys=SHOWN)),
         where=f"Study {study.path.name}.",
     )
 
@@ -110,16 +111,15 @@ def blocks(study: StudyResult, pairs: Sequence[Pair]) -> list[Block]:
         "the interval leaves out 0, and chance alone rarely reaches the difference (p, for all "
         "comparisons of a score with the second adapter together, after Holm)."
     )
-    loss = Figure("loss", LOSS, lambda: _loss_figure(study))
-    cost = Figure("cost", COST, lambda: figures.study_cost(_costs(study)))
+    sides = sides_of(study)
     seeds = Table("seeds", list(seed_rows(study)))
     return [
         Section("All runs", [Table("runs", study.cells(), HEADS)], "runs", note, is_open=True),
-        Section("Pair by pair", [Table("pairs", pair_rows(pairs), PAIR_HEADS)], "pairs", compared),
+        Section("Pair by pair", [pair_table(pairs, "adapter")], "pairs", compared),
         Section("Spread over seeds", [seeds], "seeds"),
         Section("What to hold against this", texts(doubts(study)), "doubts"),
-        Section("Loss", [loss], "loss"),
-        Section("Memory and time", [cost], "cost"),
+        Section("Loss", [loss_block(sides)], "loss"),
+        Section("Memory and time", [cost_block(sides)], "cost"),
         Section(
             "On other GPUs (predicted)",
             [Table("other_gpus", other_gpus(study))],
@@ -183,22 +183,6 @@ def _pairs(study: StudyResult, split: str, metric: str) -> Iterator[Pair]:
             yield Pair.of((first, second, split, metric), against[first], "_holm", least=least)
 
 
-def pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    """Return the pairs as rows of a table."""
-    return [
-        {
-            "first": pair.first,
-            "second": pair.second,
-            "score": Cell(f"{pair.split}.{pair.metric}", label=pair.title),
-            "difference": pair.cell,
-            "p_holm": Cell(pair.p, label=pair.p_words()),
-            "verdict": pair.verdict,
-            "reason": pair.reason,
-        }
-        for pair in pairs
-    ]
-
-
 def seed_rows(study: StudyResult) -> Iterator[dict[str, Any]]:
     """Yield mean, spread and range of each adapter's scores over seeds; nothing of one seed."""
     for name, runs in _adapters(study).items():
@@ -230,27 +214,7 @@ def _bases(study: StudyResult) -> set[str]:
 
 def among_adapters(study: StudyResult, pairs: Sequence[Pair]) -> list[str]:
     """Return which trained adapter is better than which, or that all are alike."""
-    trained = [name for name in _adapters(study) if name not in _bases(study)]
-    among = [p for p in pairs if p.first in trained and p.second in trained]
-    wins: dict[tuple[str, str], list[str]] = {}
-    for pair in (p for p in among if p.verdict in SETTLED):
-        sides = (pair.first, pair.second) if pair.verdict == "better" else (pair.second, pair.first)
-        wins.setdefault(sides, []).append(pair.title)
-    if not wins:
-        verdicts = dict.fromkeys(pair.verdict for pair in among)
-        if not among or any(verdict != WITHIN_NOISE for verdict in verdicts):
-            return [f"{listed(trained)}: {', '.join(verdicts)}"] if among else []
-        titles = ", ".join(dict.fromkeys(pair.title for pair in among))
-        return [f"{listed(trained)} are within noise of each other ({titles})"]
-    losers: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (winner, loser), titles in wins.items():
-        losers.setdefault((winner, tuple(titles)), []).append(loser)
-    clauses = [
-        f"{winner} is better than {listed(names)} in {listed(titles)}"
-        for (winner, titles), names in losers.items()
-    ]
-    rest = len({(p.first, p.second) for p in among}) > len(wins)
-    return [*clauses, *(["the other pairs are within noise"] if rest else [])]
+    return among([name for name in _adapters(study) if name not in _bases(study)], pairs)
 
 
 def against_base(study: StudyResult, pairs: Sequence[Pair]) -> list[str]:
@@ -308,7 +272,7 @@ def cheapest(study: StudyResult, pairs: Sequence[Pair]) -> list[KeyFigure]:
 
 def doubts(study: StudyResult) -> list[str]:
     """Return what to hold against the comparison: the sample's note, few seeds, a GPU not free."""
-    notes = [result.data.note for result in _results(study)]
+    notes = [side.result.data.note for side in sides_of(study)]
     sentences = [*dict.fromkeys(str(note) for note in notes if note), *study.notes()]
     seeds = {row.settings.seed for row in study.rows}
     if len(seeds) < FEW_SEEDS:
@@ -317,27 +281,11 @@ def doubts(study: StudyResult) -> list[str]:
             f"{few}: the intervals are over samples only, and another seed would train another "
             "adapter. Three seeds or more tell how much that matters."
         )
-    sentences += _unlike_bases(study)
+    sentences += unlike_bases(sides_of(study))
     for row in study.rows:
         if row.baseline is not None and not row.baseline.is_back:
             sentences.append(f"After {row.name} the GPU was {row.baseline.words()}.")
     return sentences
-
-
-def _unlike_bases(study: StudyResult) -> list[str]:
-    """Say which runs answer with a base in 4 bits where others answer with one in 16 or 32."""
-    bits: dict[bool, list[str]] = {True: [], False: []}
-    for row, result in zip(study.finished, _results(study), strict=True):
-        decodings = (scores.decoding for scores in result.scores.values())
-        quantised = [d["quantised"] for d in decodings if d.get("quantised") is not None]
-        if quantised:
-            bits[bool(quantised[0])].append(row.name)
-    if not bits[True] or not bits[False]:
-        return []
-    return [
-        f"{listed(bits[True])}: trained and evaluated on the base in 4 bits, the others on the "
-        "base as it is, `base` too. A difference is that of adapter and quantisation together."
-    ]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -381,38 +329,12 @@ def _on(preset: Preset, hardware: Hardware, own: SpeedRow) -> dict[str, str]:
 # Figures, and how to repeat it.
 
 
-def _results(study: StudyResult) -> list[Result]:
-    """Return the results of the finished runs."""
-    return [Result.model_validate(row.result.data) for row in study.finished]  # type: ignore[union-attr]
-
-
-def _scores_figure(study: StudyResult) -> Any:
-    bars_of = {
-        f"{TITLES.get(metric, metric)}, {TITLES.get(split, split)}": [
-            figures.Bar(row.name, value, row.interval(split, metric))
-            for row in study.finished
-            if (value := _value(row, split, metric)) is not None
-        ]
-        for split, metric in _scores(study)
-    }
-    return figures.interval_figure(bars_of)
-
-
-def _loss_figure(study: StudyResult) -> Any:
-    names = [row.name for row in study.finished]
-    trainings = dict(zip(names, (result.training for result in _results(study)), strict=True))
-    train = {name: figures.points(t.history, "loss") for name, t in trainings.items()}
-    valid = {name: figures.points(t.evals, "loss") for name, t in trainings.items()}
-    titles = ("loss on train (nats per token)", "loss on valid (nats per token)")
-    return figures.line_figure(zip(titles, (train, valid), strict=True))
-
-
-def _costs(study: StudyResult) -> dict[str, tuple[float | None, ...]]:
-    """Return predicted and measured peak bytes and seconds of each finished run."""
-    peaks = [("memory", "predicted_bytes"), ("memory", "measured_bytes")]
-    return {
-        row.name: (*(row.number(*place) for place in peaks), row.time_s) for row in study.finished
-    }
+def sides_of(study: StudyResult) -> list[Side]:
+    """Return the finished runs as what a comparison takes."""
+    return [
+        Side(row.name, Result.checked(row.result.data, row.run.path), row.run.path)  # type: ignore[union-attr]
+        for row in study.finished
+    ]
 
 
 def _repeat(study: StudyResult) -> Section:
