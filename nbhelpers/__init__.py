@@ -23,6 +23,7 @@ _HOME = {
     "list_runs": "runs.run",
     "report": "reports.writing",
     "check_environment": "notebook.environment",
+    "doctor": "notebook.doctor",
     "check_parameters": "presets.parameters",
     "pick_preset": "notebook.picker",
     "NbhelpersError": "errors",

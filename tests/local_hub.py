@@ -294,6 +294,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif verb == "paths-info":
             wanted = self._wanted_paths()
             self._send_json([self._entry(n, p) for n, p in repo.files().items() if n in wanted])
+        elif verb == "auth-check":
+            self._check_terms(repo)
+            self._send_json({})
         elif verb == "refs":
             branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": repo.commit}
             self._send_json({"branches": [branch], "tags": [], "converts": []})
@@ -343,8 +346,8 @@ class _Handler(BaseHTTPRequestHandler):
         shown = [e for n, e in entries.items() if is_recursive or n.count("/") == depth]
         self._send_json(shown)
 
-    def _resolve(self, repo: Repo, revision: str, name: str) -> None:
-        self._check_revision(repo, revision)
+    def _check_terms(self, repo: Repo) -> None:
+        """Refuse who did not accept the terms of a gated repository."""
         if repo.is_gated and self._token() is None:
             raise Refusal(
                 status=401, code="GatedRepo", message=f"Access to {repo.repo_id} is restricted."
@@ -353,6 +356,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(
                 status=403, code="GatedRepo", message="You are not in the authorized list."
             )
+
+    def _resolve(self, repo: Repo, revision: str, name: str) -> None:
+        self._check_revision(repo, revision)
+        self._check_terms(repo)
         path = repo.files().get(name)
         if path is None:
             raise Refusal(status=404, code="EntryNotFound", message="Entry not found")

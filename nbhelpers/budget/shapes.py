@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.files import expanded, is_folder
+from nbhelpers.common.hub_errors import network_errors
 from nbhelpers.common.model_config import encoder_config
 from nbhelpers.presets.catalog import POSITIONS
 from nbhelpers.presets.jobs import ADAPTER, spec_of
@@ -371,9 +372,11 @@ def _read_shape(settings: Settings, *, is_causal: bool) -> Any:
 def _from_hub(settings: Settings) -> str:
     from huggingface_hub import hf_hub_download
 
-    return hf_hub_download(
-        settings.model, "config.json", revision=settings.model_revision, etag_timeout=5
-    )
+    options = {"revision": settings.model_revision, "etag_timeout": 5}
+    try:
+        return hf_hub_download(settings.model, "config.json", **options)
+    except network_errors() as error:  # the client lets some of its HTTP library's own through
+        raise OSError(type(error).__name__) from None
 
 
 def _from_config(config: dict[str, Any]) -> Shape:

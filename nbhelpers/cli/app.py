@@ -5,6 +5,7 @@ Errors are printed with their fix and end the command with their class's exit co
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from io import TextIOWrapper
@@ -26,6 +27,7 @@ from nbhelpers.cli.flow import (
 )
 from nbhelpers.cli.legacy import legacy_launcher, patch_legacy
 from nbhelpers.cli.options import (
+    JOB_HELP,
     RUNS,
     Currency,
     GpuCount,
@@ -40,6 +42,8 @@ from nbhelpers.cli.options import (
     budget_text,
     error_text,
     find_study,
+    hardware_of,
+    overrides_of,
     prepare,
     preset_text,
     presets_text,
@@ -158,6 +162,33 @@ def gpu() -> None:
     ]
     if rows:
         typer.echo(table(rows))
+
+
+@app.command()
+def doctor(
+    job: Annotated[str, typer.Argument(help=f"{JOB_HELP} None: all.")] = "",
+    preset: Annotated[str, typer.Option("--preset", "-p", help="A name, a file or auto.")] = "auto",
+    model: Annotated[str, typer.Option(help="A known name, a hub id or a folder.")] = "",
+    gpu: GpuKey = None,
+    override: Overrides = None,
+    run_dir: RunDir = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Check this machine, and what a run needs of it: libraries, card, disk, token, model, data.
+
+    The exit code is that of the first line that says stop, else 0.
+    """
+    from nbhelpers.notebook.doctor import doctor as check
+
+    if (model or override) and not job:
+        raise ConfigError("Settings belong to a job.", fix="name one: nbhelpers doctor finetune")
+    values = overrides_of(job, override) if job else {}
+    values |= {"model": model} if model else {}
+    hardware = hardware_of(gpu)
+    checkup = check(job, preset, overrides=values, hardware=hardware, run_dir=run_dir)
+    typer.echo(json.dumps(checkup.to_dict(), indent=2) if as_json else repr(checkup))
+    if checkup.exit_code:
+        raise typer.Exit(checkup.exit_code)
 
 
 @app.command()

@@ -69,6 +69,7 @@ def fetch(
     *,
     choose: Callable[[list[str], Mapping[str, Any]], list[str]],
     lack: str,
+    look: bool = False,
 ) -> Files:
     """Fetch the data files of a hub data set into the hub's own cache.
 
@@ -80,6 +81,7 @@ def fetch(
         findings: Get a note where the cache was used.
         choose: Which of the data set's files are the data, by their names and its card.
         lack: What the data set has not where nothing is chosen.
+        look: Only ask whether the files may be had.
 
     Raises:
         DataError: Offline and not cached, no such data set or revision, gated, a refused or
@@ -88,10 +90,9 @@ def fetch(
     import huggingface_hub as hub
 
     token = find_secret(HF_TOKEN)
+    api = hub.HfApi(token=token)
     try:
-        info = hub.HfApi(token=token).dataset_info(
-            repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S
-        )
+        info = api.dataset_info(repo_id, revision=revision, timeout=REQUEST_TIMEOUT_S)
         there = [sibling.rfilename for sibling in info.siblings or []]
         card = info.card_data.to_dict() if info.card_data else {}
         names = choose(there, card)
@@ -101,6 +102,9 @@ def fetch(
                 f"{', '.join(there[:10]) or 'no files'}.",
                 fix="name another data set, or download it and give a local file or folder.",
             )
+        if look:
+            api.auth_check(repo_id, repo_type="dataset")
+            return Files(Path(), names, repo_id, info.sha, _licence(repo_id, card))
         folder = Path(
             hub.snapshot_download(
                 repo_id,

@@ -52,6 +52,7 @@ def find_files(
     layout: Callable[[list[str]], list[str]] | None = None,
     lack: str = f"no files of rows ({', '.join((*JSON_ENDINGS, '.parquet', '.csv'))})",
     needed: str = "train.jsonl",
+    look: bool = False,
 ) -> Files:
     """The files that a source names: one file, those of a folder, or those on the hub.
 
@@ -65,6 +66,7 @@ def find_files(
         layout: Which of a hub data set's files are read as they stand there, if any are.
         lack: What the hub's data set has not where nothing is chosen.
         needed: What a folder without such files needs.
+        look: Only ask the hub whether they may be had.
 
     Raises:
         DataError: Nothing of the kind is there or can be reached, or it is not clear what is meant.
@@ -96,7 +98,9 @@ def find_files(
         splits.update((name, "train" if split else chosen[name]) for name in names)
         return names
 
-    files = fetch(repo_id, revision, findings, choose=choose, lack=lack)
+    files = fetch(repo_id, revision, findings, choose=choose, lack=lack, look=look)
+    if look:
+        return files
     if others and not asked:
         detail = f"of other configurations than {configuration}: {', '.join(others)}"
         findings.add("ignored_file", repo_id, None, detail, n=len(others))

@@ -6,6 +6,7 @@ They are handed to whoever asks a service, and never printed, logged or stored.
 from __future__ import annotations
 
 import os
+import threading
 
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.machine import detect_platform, is_notebook
@@ -16,7 +17,7 @@ HF_TOKEN = "HF_TOKEN"
 def find_secret(name: str) -> str | None:
     """Return a secret by its name, or None where there is none.
 
-    Asked in this order: Colab's secrets (in a notebook only: other processes get no answer),
+    Asked in this order: Colab's secrets (in a notebook's main thread only: others get no answer),
     Kaggle's, the environment, and for `HF_TOKEN` the login that huggingface_hub stored.
 
     Raises:
@@ -45,7 +46,8 @@ def _platform_secret(name: str) -> str | None:
     """Ask a platform's secrets; they fail in many ways (no access, no such name, no answer)."""
     platform = detect_platform()
     try:
-        if platform == "colab" and is_notebook():
+        is_main = threading.current_thread() is threading.main_thread()
+        if platform == "colab" and is_main and is_notebook():
             from google.colab import userdata
 
             return userdata.get(name)

@@ -1,4 +1,4 @@
-"""Parts that only a notebook needs: picker, environment check, headless runs."""
+"""Parts that only a notebook needs: picker, environment check, doctor, headless runs."""
 
 from nbhelpers.common.lazy import exports
 

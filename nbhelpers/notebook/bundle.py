@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nbhelpers.common.yaml_files import configs_dir
 from nbhelpers.errors import ConfigError
+from nbhelpers.notebook.environment import requirements
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -112,7 +113,5 @@ def _metadata(version: str) -> str:
         found = distribution("nbhelpers")
         return found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
     except PackageNotFoundError:  # imported from a checkout that is not installed
-        listed = (Path(__file__).parents[2] / "requirements.txt").read_text(encoding="utf-8")
-        lines = (line.partition("#")[0].strip() for line in listed.splitlines())
-        needs = "".join(f"Requires-Dist: {line}\n" for line in lines if line)
+        needs = "".join(f"Requires-Dist: {line}\n" for line in requirements())
         return f"Metadata-Version: 2.1\nName: nbhelpers\nVersion: {version}\n{needs}"

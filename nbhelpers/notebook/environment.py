@@ -63,6 +63,15 @@ def check_environment() -> Environment:
     )
 
 
+def requirements() -> list[str]:
+    """Return what this package needs, as its checkout or its metadata says."""
+    file = Path(__file__).parents[2] / "requirements.txt"
+    if not file.is_file():
+        return [n for n in importlib.metadata.requires("nbhelpers") or () if "extra ==" not in n]
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return list(filter(None, (line.partition("#")[0].strip() for line in lines)))
+
+
 def stale_modules(names: tuple[str, ...] = _COMPILED) -> list[str]:
     """List loaded packages whose version differs from what is now on disk."""
     stale = []

@@ -44,6 +44,7 @@ FRESH_VARIABLE = "NBHELPERS_FRESH"
 # A headless runner names a file here, and learns from it which runs a notebook uses.
 LAUNCHED_VARIABLE = "NBHELPERS_LAUNCHED"
 START_LIMIT_S = 60.0
+DRIVE = "/content/drive"  # where Colab mounts Google Drive
 _TROUBLE = {
     errno.ENOSPC: ("the disk is full", "Free some space, or set run_dir to another disk."),
     errno.EDQUOT: ("your disk quota is used up", "Free some space, or set run_dir elsewhere."),
@@ -116,7 +117,9 @@ def launch(
     run = Run(root / record["run_id"])
     if job_mode != "evaluate" and not force and needs_start(run, fresh=fresh):
         require_gpu(preset, plan, hardware)
-    _warn_of_lost_disk(hardware.platform, root)
+    require_drive(hardware.platform, root)
+    if warning := " ".join(lost_disk(hardware.platform, root)).strip():
+        _say(warning)
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         if job_mode != "evaluate" and not force and not run.result_path.is_file():
@@ -397,18 +400,35 @@ def explained(root: Path) -> Iterator[None]:
         raise LaunchError(f"The run folder {place} cannot be used: {why}.", fix=fix) from error
 
 
-def _warn_of_lost_disk(platform: str, root: Path) -> None:
-    if platform == "colab" and not root.is_relative_to("/content/drive"):
-        _say(
-            "Colab deletes this machine's disk, this run included, when the session ends. To keep "
-            "runs, mount Google Drive and set run_dir='/content/drive/MyDrive/runs'."
+def lost_disk(platform: str, root: Path) -> tuple[str, str]:
+    """Say that a platform deletes the disk of a folder of runs, and what to do; else two blanks."""
+    if platform == "colab" and not root.is_relative_to(DRIVE):
+        return (
+            "Colab deletes this machine's disk, this run included, when the session ends.",
+            f"To keep runs, mount Google Drive and set run_dir='{DRIVE}/MyDrive/runs'.",
         )
     if platform == "kaggle":
         is_kept = root.is_relative_to("/kaggle/working")
         where = "this run" if is_kept else f"{root} is lost in any case, and /kaggle/working"
-        _say(
+        return (
             f"Kaggle deletes this machine's disk when the session ends: {where} is kept only by "
-            "'Save Version'" + ("." if is_kept else "; set run_dir='/kaggle/working/runs'.")
+            "'Save Version'.",
+            "" if is_kept else "Set run_dir='/kaggle/working/runs'.",
+        )
+    return "", ""
+
+
+def require_drive(platform: str, root: Path) -> None:
+    """Stop where runs are to lie on a Google Drive that is not mounted: they would be lost.
+
+    Raises:
+        LaunchError: With the lines that mount it.
+    """
+    if platform == "colab" and root.is_relative_to(DRIVE) and not os.path.ismount(DRIVE):
+        raise LaunchError(
+            f"Google Drive is not mounted, and the run folder {root} lies on it.",
+            fix=f"run `from google.colab import drive; drive.mount('{DRIVE}')` in a cell, or set "
+            "another run_dir",
         )
 
 
