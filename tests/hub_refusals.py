@@ -5,8 +5,10 @@ The same names are models and data sets.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
 
 from tests.local_hub import LocalHub, Trouble
 
@@ -19,8 +21,7 @@ def serve_access(server: LocalHub, root: Path) -> None:
     (bare / "model.gguf").write_bytes(b"GGUF")
     (folder / "config.json").write_text("{}")
     (folder / "train.jsonl").write_text('{"instruction": "a", "output": "b"}\n')
-    head = json.dumps({"x": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"0")
+    save_file({"x": np.zeros(1)}, folder / "model.safetensors")
     for kind in ("model", "dataset"):
         for name, closed in (("open", None), ("gated", False), ("closed", True)):
             options = {"is_gated": closed is not None, "card": {"refuses_token": closed}}

@@ -348,8 +348,8 @@ def test_evaluate_refuses_a_model_beside_a_checkpoint_of_ours(
     launched: list[dict[str, Any]],
     tmp_path: Path,
 ) -> None:
-    for name in ("manifest.json", "model.safetensors"):
-        (tmp_path / name).write_text("{}")
+    (tmp_path / "manifest.json").write_text("{}")
+    save_file({"x": np.zeros(1)}, tmp_path / "model.safetensors")
     for place in (tmp_path, tmp_path / "model.safetensors"):
         named = ("--checkpoint", str(place), "--preset", "smoke", "--model", "codegpt")
         assert _run(monkeypatch, "evaluate", "clones", *named) == ConfigError.exit_code
