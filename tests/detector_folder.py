@@ -44,7 +44,12 @@ def tiny_config(family: str) -> Any:
 
 
 def make_detector(
-    folder: Path, family: str = "roberta", *, objective: str = "both", pooling: str = "mean"
+    folder: Path,
+    family: str = "roberta",
+    *,
+    objective: str = "both",
+    pooling: str = "mean",
+    similarity_pooling: str = "same",
 ) -> Path:
     """Write a folder that `load_detector` reads."""
     import torch
@@ -57,16 +62,21 @@ def make_detector(
     torch.manual_seed(0)
     config = tiny_config(family)
     heads = {"dropout": 0.1, "projection_size": SIZE, "pooling": pooling, "objective": objective}
+    heads |= {"similarity_pooling": similarity_pooling}
     model = DetectorModel(new_encoder(config), **heads)
     with torch.no_grad():
         for parameter in model.parameters():  # logits of a size that trained models have
             parameter.add_(torch.randn_like(parameter) * 0.3)
+        model.standardise(torch.randn(50, len(model.centre)) * 0.2 + 3.0)
+        if model.has_rarity:
+            model.rarity.copy_(torch.rand(WORDS))
     state = {name: value.contiguous().clone() for name, value in model.state_dict().items()}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     config.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     told = {"format": 1, "canonical": "text", "seq_len": SEQ_LEN, "heads": list(HEADS[objective])}
     told |= {"pooling": pooling, "objective": objective, "projection_size": SIZE}
+    told |= {"similarity_pooling": similarity_pooling}
     (folder / "detector.json").write_text(json.dumps(told))
     return folder
 

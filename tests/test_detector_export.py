@@ -63,12 +63,12 @@ def test_the_folder_works_without_its_run(run: Path, out: Path, tmp_path: Path) 
 
 
 def test_it_holds_weights_texts_and_nothing_of_this_machine(run: Path, out: Path) -> None:
-    names = {path.name for path in out.iterdir()}
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "detector.json"} <= names
-    assert {Path(name).suffix for name in names} <= {".safetensors", ".json", ".md"}
+    assert {Path(name).suffix for name in names} <= {".safetensors", ".json", ".md", ".py"}
     told = json.loads((out / "nbhelpers.json").read_text())
     assert set(told["files"]) == names - {"nbhelpers.json"}
-    for name in names - {"model.safetensors"}:
+    for name in (each for each in names if not each.endswith(".safetensors")):
         text = (out / name).read_text(encoding="utf-8")
         assert str(run.parent) not in text and str(out.parent) not in text, name
     source = run / "checkpoints" / STEP / "model.safetensors"

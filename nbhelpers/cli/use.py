@@ -332,7 +332,7 @@ def export(
     public: Annotated[bool, typer.Option(help="A new repository is public.")] = False,
     run_dir: RunDir = RUNS,
 ) -> None:
-    """Write adapter or detector, its tokenizer and a model card as a folder for others."""
+    """Write adapter, detector or clone model, tokenizer and a card as a folder for others."""
     from nbhelpers.use.model import export as export_run
 
     refuse_study("export", run, run_dir)
@@ -343,11 +343,14 @@ def export(
         typer.echo(f"  {name}")
     for variant, text in done.measured().items():
         typer.echo(f"{variant}: {text}")
-    if done.agreement:
-        command = shlex.join(["nbhelpers", "detect", "--model", str(done.path)])
-        typer.echo(f"To use it: {command} FILE_OR_FOLDER")
-    else:
-        command = shlex.join(["nbhelpers", "ask", str(done.path)])
-        typer.echo(f"To ask it: {command} 'INSTRUCTION'")
+    for form, reason in done.left_out.items():
+        typer.echo(f"not as {form}: {reason}")
+    path = shlex.quote(str(done.path))
+    how = {
+        "adapter": f"To ask it: nbhelpers ask {path} 'INSTRUCTION'",
+        "detector": f"To use it: nbhelpers detect --model {path} FILE_OR_FOLDER",
+        "clones": f"To use it: nbhelpers clones-of {path} FOLDER",
+    }
+    typer.echo(how[done.kind])
     if not push_to:
         typer.echo("To publish it: the same command with --push-to OWNER/NAME")

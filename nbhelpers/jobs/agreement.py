@@ -119,6 +119,7 @@ def agreement(reference: Tensor, other: Tensor) -> Agreement:
 PROGRAMS, ORIGIN = 16, "programs of the bundled sample"
 # Logits have no unit: p_ai moves by at most a quarter of a difference. Vectors have length 1.
 RELOAD_LIMIT = 1e-5  # the same weights through the same code
+FORM_LIMIT = 1e-4  # through other libraries' code, in fp32 as well
 ONNX_LIMIT = 1e-3  # other kernels, in fp32 as well; half precision would miss it
 # What real files hold besides programs: nothing, one word, letters of other scripts.
 _ODD = ("", "x\n", "# naïve 三角 Привет\nprint('—')\n")
@@ -178,12 +179,16 @@ def _largest_gap(one: NDArray[Any], other: NDArray[Any]) -> float:
     return float("inf") if not np.isfinite(gap).all() else float(gap.max(initial=0.0))
 
 
-def find_programs() -> list[str]:
+def find_programs(language: str = "") -> list[str]:
     """Return programs of the bundled sample to compare on, and a few odd ones.
 
     They are spread over all lengths, from the shortest to the longest.
+
+    Args:
+        language: Of the programs; "": of all.
     """
-    rows = sorted({row["code"] for row in load_style_rows()}, key=lambda code: (len(code), code))
+    of_it = [row for row in load_style_rows() if language in ("", row["language"])]
+    rows = sorted({row["code"] for row in of_it}, key=lambda code: (len(code), code))
     chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(PROGRAMS, len(rows))).astype(int)]
     return [*_ODD, *dict.fromkeys(chosen), "\n".join(chosen)]
 

@@ -8,7 +8,7 @@ no path of this machine is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from nbhelpers.jobs.public import hub_name, public_name, without_paths
 from nbhelpers.metrics.registry import DETECTOR_SCORES
 from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.jobs import DETECTOR, FINETUNE
+from nbhelpers.use.clones import NO_EVIDENCE as CLONES_NO_EVIDENCE
 from nbhelpers.use.facts import NO_EVIDENCE
 from nbhelpers.use.trained import Trained
 
@@ -62,6 +63,9 @@ SPLITS = {
     "held_out": "Left out of training",
     "valid": "Validation split (the threshold was chosen on it)",
 }
+DETECTOR_TAGS = ("code", "ai-code-detection", "code-similarity", "sentence-transformers")
+CLONE_SCORES = {"precision": "precision", "recall": "recall", "f1": "F1"}
+CLONE_SCORES |= {"roc_auc": "ROC-AUC", "pr_auc": "average precision"}
 PAIR_SCORES = {"roc_auc": "ROC-AUC", "average_precision": "average precision"}
 PAIR_SCORES |= {"accuracy": "accuracy", "f1": "F1"}
 
@@ -129,7 +133,14 @@ def detector_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     is_embedded = settings.get("model") in DETECTOR.models.embedded
     return _rendered(
         "detector.md.jinja",
-        front_matter=_detector_metadata(result, settings, facts["name"]),
+        front_matter=_model_metadata(
+            result,
+            settings,
+            facts["name"],
+            result.get("scores") or {},
+            DETECTOR_SCORES.card(),
+            DETECTOR_TAGS,
+        ),
         result=result,
         facts=facts,
         encoder=model.get("name") or public_name(settings.get("model")),
@@ -148,6 +159,31 @@ def detector_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         worst_edit=_worst_edit(test),
         notice=NO_EVIDENCE,
         example=EXAMPLE,
+    )
+
+
+def clones_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return the card of a clone model.
+
+    Args:
+        result: What `public.public_result` tells; empty for a run without a result.
+        facts: What clones.json holds, and `name`, `repo_id`, `parameters`, `agreement`, `programs`,
+            `forms`, `left_out`, `versions`.
+    """
+    settings = result.get("settings") or {}
+    test = (result.get("scores") or {}).get("test") or {}
+    given = {name: test.get("orders", {}).get("given", {}).get(name) for name in CLONE_SCORES}
+    return _rendered(
+        "clones.md.jinja",
+        front_matter=_model_metadata(
+            result, settings, facts["name"], {"test": {"metrics": given}}, CLONE_SCORES
+        ),
+        result=result,
+        facts=facts,
+        encoder=(result.get("model") or {}).get("name") or public_name(settings.get("model")),
+        is_sample=settings.get("data") in SAMPLES,
+        score_rows=_clone_rows,
+        notice=CLONES_NO_EVIDENCE,
     )
 
 
@@ -179,13 +215,21 @@ def _adapter_metadata(trained: Trained, result: Mapping[str, Any], *, is_merged:
     )
 
 
-def _detector_metadata(result: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> str:
+def _model_metadata(
+    result: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    name: str,
+    splits: Mapping[str, Any],
+    titles: Mapping[str, str],
+    tags: Sequence[str] = ("code", "clone-detection"),
+) -> str:
+    """Front matter of a whole model: of a detector or a clone model."""
     data = hub_name(settings.get("data"))
     is_pretrained = (result.get("model") or {}).get("random_weights") is False
     base = hub_name(settings.get("model")) if is_pretrained else None
     scores = {
         (data or public_name(settings.get("data")), SPLITS[split], split): values["metrics"] or {}
-        for split, values in (result.get("scores") or {}).items()
+        for split, values in splits.items()
         if split in ("test", "held_out") and values and "metrics" in values
     }
     return _front_matter(
@@ -194,9 +238,9 @@ def _detector_metadata(result: Mapping[str, Any], settings: Mapping[str, Any], n
         base_model_relation="finetune" if base else None,
         datasets=[data] if data else None,
         pipeline_tag="text-classification",
-        tags=["code", "ai-code-detection", "code-similarity"],
+        tags=list(tags),
         model_name=name,
-        eval_results=_eval_results("text-classification", scores, DETECTOR_SCORES.card()),
+        eval_results=_eval_results("text-classification", scores, titles),
     )
 
 
@@ -389,6 +433,13 @@ def _differences(baselines: Mapping[str, Any]) -> Iterator[tuple[str, str, str, 
                 verdict = "ahead" if low > 0 else "behind" if high < 0 else "no clear difference"
                 title = titles.get(metric, metric)
                 yield BASELINES.get(name, name), title, _difference(parts), verdict
+
+
+def _clone_rows(split: Mapping[str, Any]) -> Iterator[list[str]]:
+    orders, intervals = split.get("orders") or {}, split.get("intervals") or {}
+    for name, title in CLONE_SCORES.items():
+        given = _figure((orders.get("given") or {}).get(name), intervals.get(name))
+        yield [title, given, _figure((orders.get("mean") or {}).get(name))]
 
 
 def _pair_rows(pairs: Mapping[str, Any]) -> Iterator[list[str]]:

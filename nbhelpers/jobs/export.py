@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nbhelpers.common.files import is_file, read_json, write_json
 from nbhelpers.common.hub_errors import explain_push, network_errors
 from nbhelpers.common.json_models import read_raw
@@ -21,8 +23,25 @@ from nbhelpers.common.result_files import DetectorFile, ExportFile, Record, Resu
 from nbhelpers.data.hub import is_repo_id
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import agreement
-from nbhelpers.jobs.cards import CARD, adapter_card, detector_card
-from nbhelpers.jobs.load import WEIGHTS, LoadedDetector, load_detector, require_whole
+from nbhelpers.jobs.cards import CARD, adapter_card, clones_card, detector_card
+from nbhelpers.jobs.load import (
+    WEIGHTS,
+    LoadedClones,
+    LoadedDetector,
+    load_clones,
+    load_detector,
+    require_whole,
+)
+from nbhelpers.jobs.open_forms import (
+    ENCODER,
+    MODELING,
+    Opened,
+    encoder_states,
+    pair_scores,
+    sentence_vectors,
+    whole_scores,
+    write_forms,
+)
 from nbhelpers.jobs.outcome import library_versions
 from nbhelpers.jobs.public import (
     is_public,
@@ -37,9 +56,12 @@ from nbhelpers.use.facts import CALIBRATION, file_sha256
 from nbhelpers.use.trained import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    CLONES_FILE,
     FACTS_FILE,
     FACTS_NAME,
+    AnyTrained,
     Trained,
+    TrainedClones,
     TrainedDetector,
     require_adapter,
 )
@@ -75,7 +97,7 @@ class Exporter:
 
 
 def export_folder(
-    trained: Trained | TrainedDetector,
+    trained: AnyTrained,
     *,
     out: Path,
     onnx: bool = False,
@@ -120,7 +142,7 @@ def export_folder(
         message = f"{exporter.contents} and model card"
         options = {"token": token, "private": private, "api": api, "message": message}
         url = push(out, push_to, files, **options)
-    return {"files": files, "url": url, **facts}
+    return {"files": files, "url": url, "kind": exporter.kind, **facts}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -136,7 +158,7 @@ def require_place(out: Path, name: str, *, kind: str) -> None:
     if not out.exists():
         return
     facts = read_raw(ExportFile, out / FACTS_NAME)
-    names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
+    names = set(_sizes(out)) if out.is_dir() else {out.name}
     is_ours = facts.get("kind") == kind and facts.get("name") == name
     foreign = names - {FACTS_NAME, *(facts.get("files") or [])} if is_ours else names
     if foreign:
@@ -183,8 +205,8 @@ def draft(out: Path) -> Iterator[Path]:
     try:
         yield part
         mode = (part / FACTS_NAME).stat().st_mode & 0o666
-        for path in part.iterdir():  # safetensors 0.8 makes its files readable for the owner alone
-            path.chmod(mode)
+        for name in _sizes(part):  # safetensors 0.8 makes its files readable for the owner alone
+            (part / name).chmod(mode)
         shutil.rmtree(out, ignore_errors=True)
         part.replace(out)
     except BaseException:
@@ -194,13 +216,19 @@ def draft(out: Path) -> Iterator[Path]:
 
 def sign(part: Path, kind: str, **facts: Any) -> list[str]:
     """Write `nbhelpers.json`, what a folder tells about itself; return the names of its files."""
-    sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
+    sizes = _sizes(part)
     sizes.pop(FACTS_NAME, None)
     card = file_sha256(part / CARD)
     write_json(
         part / FACTS_NAME, {"schema": 1, "kind": kind, **facts, "files": sizes, "card_sha256": card}
     )
     return sorted([*sizes, FACTS_NAME])
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return the bytes of each file by its path below the folder."""
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    return {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files}
 
 
 def _copy(source: Path, part: Path, *patterns: str) -> None:
@@ -238,17 +266,24 @@ def _write_detector(trained: TrainedDetector, part: Path, options: Options) -> d
     settings = record.preset.settings if record else {}
     codes = agreement.find_programs()
     expected = load_detector(trained.folder).score(codes, batch_size=BATCH_SIZE)
+    member = _member(result)
+    opened = write_forms(load_detector(part), part, member=member)
     copy = load_detector(part)
-    scores = copy.score(codes, batch_size=BATCH_SIZE)
+    forms = {"safetensors": copy.score(codes, batch_size=BATCH_SIZE)}
+    forms |= {MODELING: whole_scores(part, copy, codes)}
+    if "sentence-transformers" in opened.forms:
+        forms["sentence-transformers"] = expected[0], sentence_vectors(part, copy.texts(codes)[0])
+    has_vectors = copy.model.projector is not None
     agreements = [
-        agreement.compare_scores(
-            "safetensors",
-            [(expected, scores)],
-            programs=len(codes),
-            limit=agreement.RELOAD_LIMIT,
-            batches=-(-len(codes) // BATCH_SIZE),
+        _agreement(
+            form,
+            expected if form == "safetensors" or has_vectors else (expected[0], scores[1]),
+            scores,
+            len(codes),
         )
+        for form, scores in forms.items()
     ]
+    agreements += _encoder_agreement(opened, part, copy, codes)
     parameters = sum(parameter.numel() for parameter in copy.model.parameters())
     if options.onnx:
         options.report("writing the graph")
@@ -264,13 +299,49 @@ def _write_detector(trained: TrainedDetector, part: Path, options: Options) -> d
         "agreement": agreements,
         "programs": agreement.ORIGIN,
         "onnx": options.onnx,
+        "forms": opened.forms,
+        "left_out": opened.left_out,
+        "member": member,
         "versions": library_versions(*(("onnx", "onnxruntime") if options.onnx else ())),
     }
     (part / CARD).write_text(detector_card(result, facts), encoding="utf-8")
-    return {"agreement": agreements, "programs": agreement.ORIGIN}
+    return _told(opened, agreements, member)
 
 
-def _detector_result(trained: TrainedDetector) -> dict[str, Any]:
+def _told(opened: Opened, agreements: list[dict[str, Any]], member: str = "") -> dict[str, Any]:
+    """What `nbhelpers.json` tells: how the folder can be opened, and how equal that is."""
+    facts = {"agreement": agreements, "programs": agreement.ORIGIN}
+    facts |= {"opened_by": list(opened.forms), "left_out": opened.left_out}
+    return facts | ({"member": member} if member else {})
+
+
+def _member(result: dict[str, Any]) -> str:
+    """Return which member of a run's score its model is; "" where its logits are the score."""
+    uses = (result.get("score") or {}).get("uses")
+    return "" if uses in (None, "", "encoder") else "encoder"
+
+
+def _agreement(
+    form: str, expected: agreement.Scores, scores: agreement.Scores, programs: int
+) -> dict[str, Any]:
+    """Return how equal a form is; the same weights through our code may differ least."""
+    limit = agreement.RELOAD_LIMIT if form == "safetensors" else agreement.FORM_LIMIT
+    batches = -(-programs // BATCH_SIZE)
+    pairs = [(expected, scores)]
+    return agreement.compare_scores(form, pairs, programs=programs, limit=limit, batches=batches)
+
+
+def _encoder_agreement(
+    opened: Opened, part: Path, copy: LoadedDetector | LoadedClones, codes: list[str]
+) -> list[dict[str, Any]]:
+    if ENCODER not in opened.forms:
+        return []
+    ours, theirs = encoder_states(part, copy, codes)
+    nothing = np.full(1, np.nan)
+    return [_agreement(ENCODER, (nothing, ours), (nothing, theirs), len(codes))]
+
+
+def _detector_result(trained: TrainedDetector | TrainedClones) -> dict[str, Any]:
     """What may be told of `result.json`: of the run, or of a folder that was exported before."""
     for folder in (trained.scored, trained.folder):
         if folder is not None and (result := read_raw(Result, folder / RESULT_NAME)):
@@ -320,9 +391,54 @@ def _write_onnx(
     return agreement.compare_scores("ONNX", pairs, programs=len(codes), limit=limit)
 
 
+# ------------------------------------------------------------------------------------------------
+# A clone model: likewise, on pairs of functions.
+
+
+def _write_clones(trained: TrainedClones, part: Path, options: Options) -> dict[str, Any]:
+    require_whole(trained.folder)
+    result = _detector_result(trained)
+    _copy(trained.folder, part, WEIGHTS, "config.json")
+    scrub(part)
+    if result:
+        Result.write(part / RESULT_NAME, result)
+    facts = trained.model_dump(include={"seq_len", "data_flow_length", "grammar_compat"})
+    facts |= {"format": 1, "run_id": result.get("run_id") or trained.name}
+    write_json(part / CLONES_FILE, without_paths(facts))
+    options.report("reading both back and comparing them")
+    copied = trained.model_copy(update={"folder": part, "run": None, "kind": "export"})
+    codes = agreement.find_programs("java")
+    expected = _pairs(load_clones(trained), codes)
+    opened = write_forms(load_clones(copied), part, member="")
+    copy = load_clones(copied)
+    forms = {"safetensors": _pairs(copy, codes), MODELING: pair_scores(part, copy, codes, "java")}
+    agreements = [_agreement(form, expected, scores, len(codes)) for form, scores in forms.items()]
+    agreements += _encoder_agreement(opened, part, copy, codes)
+    known = facts | {
+        "name": trained.name,
+        "repo_id": options.repo_id,
+        "parameters": sum(parameter.numel() for parameter in copy.model.parameters()),
+        "agreement": agreements,
+        "programs": agreement.ORIGIN,
+        "forms": opened.forms,
+        "left_out": opened.left_out,
+        "versions": library_versions(),
+    }
+    (part / CARD).write_text(clones_card(result, known), encoding="utf-8")
+    return _told(opened, agreements)
+
+
+def _pairs(loaded: LoadedClones, codes: list[str]) -> agreement.Scores:
+    """Return (n * n,) margins of all pairs, and (n, hidden) states."""
+    states, _ = loaded.encode(codes, ["java"] * len(codes), batch_size=BATCH_SIZE)
+    p = loaded.probabilities(states, states).double().flatten()
+    return p.logit().cpu().numpy(), states.cpu().numpy()
+
+
 EXPORTERS = {
     "finetune": Exporter(kind="adapter", contents="Adapter, tokenizer", write=_write_adapter),
     "detector": Exporter(kind="detector", contents="Detector, tokenizer", write=_write_detector),
+    "clones": Exporter(kind="clones", contents="Clone model, tokenizer", write=_write_clones),
 }
 
 

@@ -325,10 +325,15 @@ class LoadedDetector:
 
     def table(self, codes: Sequence[str]) -> TokenTable:
         """Return the programs as token ids, in the form that the model was trained on."""
+        return self.texts(codes)[1]
+
+    def texts(self, codes: Sequence[str]) -> tuple[list[str], TokenTable]:
+        """Return the programs in the form that the model was trained on, and as token ids."""
         from nbhelpers.jobs.models.inputs import tokenise
 
-        return tokenise(
-            [canonical(code, self.facts.canonical) for code in codes],
+        texts = [canonical(code, self.facts.canonical) for code in codes]
+        return texts, tokenise(
+            texts,
             self.tokenizer,
             seq_len=self.facts.seq_len,
             vocab_size=self.model.encoder.config.vocab_size,
@@ -447,12 +452,11 @@ class LoadedClones:
     ) -> tuple[TokenTable | GraphTable, list[str]]:
         """Return functions of one language as the model reads them, and a note on each, or ""."""
         from nbhelpers.data.dataflow import extract_corpus
-        from nbhelpers.jobs.models.inputs import graph_table, tokenise
+        from nbhelpers.jobs.models.inputs import graph_table
 
         trained, config = self.trained, self.model.encoder.config
-        options = {"seq_len": trained.seq_len, "vocab_size": config.vocab_size}
         if trained.data_flow_length is None:
-            table = tokenise(codes, self.tokenizer, is_cached=False, **options)
+            _, table = self.texts(codes)
             return table, [_CUT if is_cut else "" for is_cut in table.is_cut]
         flows = extract_corpus(codes, language, grammar_compat=trained.grammar_compat)
         graphs = graph_table(
@@ -460,12 +464,26 @@ class LoadedClones:
             self.tokenizer,
             data_flow_length=trained.data_flow_length,
             positions=config.max_position_embeddings,
-            **options,
+            seq_len=trained.seq_len,
+            vocab_size=config.vocab_size,
         )
         notes = [_CUT if is_cut else "" for is_cut in graphs.is_cut]
         for row, problem in flows.problems.items():
             notes[row] = f"data flow: {problem.rstrip('.')}"
         return graphs, notes
+
+    def texts(self, codes: Sequence[str]) -> tuple[list[str], TokenTable]:
+        """Return functions with any white space as one blank, and as token ids of plain text."""
+        from nbhelpers.jobs.models.inputs import collapse_whitespace, tokenise
+
+        texts = [collapse_whitespace(code) for code in codes]
+        return texts, tokenise(
+            texts,
+            self.tokenizer,
+            seq_len=self.trained.seq_len,
+            vocab_size=self.model.encoder.config.vocab_size,
+            is_cached=False,
+        )
 
     @torch.inference_mode()
     def encode(

@@ -27,6 +27,7 @@ from nbhelpers.jobs.agreement import Scores, batches_of
 from nbhelpers.jobs.cards import EXAMPLE
 from nbhelpers.jobs.models.encoding import pooled
 from nbhelpers.jobs.onnx_use import OnnxDetector
+from nbhelpers.jobs.open_forms import CANONICAL, alone
 from nbhelpers.runs.run import RESULT_NAME
 from nbhelpers.use.facts import NO_EVIDENCE
 from nbhelpers.use.trained import FACTS_FILE
@@ -150,7 +151,7 @@ def write_example(loaded: LoadedDetector, folder: Path) -> None:
     used = Path(onnx_use.__file__).read_text(encoding="utf-8")
     (folder / EXAMPLE).write_text(_replaced(used, _OF_PROGRAM), encoding="utf-8")
     text = Path(canonical.__file__).read_text(encoding="utf-8")
-    (folder / "canonical.py").write_text(_replaced(text, _OF_FORM), encoding="utf-8")
+    (folder / CANONICAL).write_text(alone(text), encoding="utf-8")
     table = loaded.table([""])
     ends = {"first": table.bos_id, "last": table.eos_id, "pad": table.pad_id}
     result = Result.read(folder / RESULT_NAME)
@@ -161,13 +162,6 @@ def write_example(loaded: LoadedDetector, folder: Path) -> None:
 
 
 _OF_PROGRAM = ("from nbhelpers.data.canonical import", "from canonical import")
-_OF_FORM = (
-    "from nbhelpers.errors import ConfigError",
-    "\nclass ConfigError(ValueError):\n"
-    '    """A form that is not known."""\n\n'
-    "    def __init__(self, message: str, *, fix: str) -> None:\n"
-    '        super().__init__(f"{message} Fix: {fix}")\n',
-)
 
 
 def _replaced(text: str, pair: tuple[str, str]) -> str:

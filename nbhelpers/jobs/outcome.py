@@ -25,6 +25,7 @@ from nbhelpers.jobs.training import Training
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.schema import Settings
 from nbhelpers.runs.events import read_events
+from nbhelpers.use.trained import FACTS_NAME
 from nbhelpers.use.weight_files import weights_file
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def settings_for_checkpoint(job: str, settings: Settings, path: Path) -> Setting
         return settings
     own = JOBS[job].models.embedded
     changes: dict[str, Any] = {"random_weights": True, "pretrain_steps": 0}
-    is_ours = (path.parent / ck.MANIFEST).is_file()
+    is_ours = any((path.parent / name).is_file() for name in (ck.MANIFEST, FACTS_NAME))
     if is_ours or (settings.model in own and (path.parent / "config.json").is_file()):
         changes["model"] = str(path.parent)
     elif settings.model in own:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.use.model_process import Loaded, require_device, start_process
 from nbhelpers.use.results import facts_table
 from nbhelpers.use.trained import (
+    AnyTrained,
     Trained,
     TrainedDetector,
     find_any,
@@ -126,13 +127,16 @@ class MergeResult:
 class ExportResult:
     """An exported folder, and where it was pushed to.
 
-    `agreement`: of a detector, how far each form of it is from the trained model at most.
+    `kind`: adapter, detector or clones. `agreement`: of a whole model, how far each form of it is
+    from the trained one at most. `left_out`: forms that it cannot have, and why.
     """
 
     path: Path
     files: tuple[str, ...]
     url: str | None
+    kind: str = "adapter"
     agreement: tuple[Mapping[str, Any], ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         pushed = f", pushed to {self.url}" if self.url else ""
@@ -385,24 +389,26 @@ def export(
     run_dir: str | Path = "runs",
     report: Report | None = None,
 ) -> ExportResult:
-    """Write a folder for others: adapter or detector, tokenizer and a card from the run's facts.
+    """Write a folder for others: the model, its tokenizer and a card from the run's facts.
 
-    A detector's folder gets its name only after it was read back and agrees with the trained model.
+    An adapter is opened by PEFT. A detector and a clone model are opened by `AutoModel` with
+    `trust_remote_code`, their encoder by `AutoModel` alone, a similarity space by
+    sentence-transformers; such a folder gets its name only after each form was read back and
+    agrees with the trained model.
 
     Args:
         onnx: Also write a detector as an ONNX graph, measured likewise.
         push_to: A repository `owner/name` on the hub; None: nothing leaves this machine.
         private: Whether a new repository is private.
-        report: Called with a line of text at each step; for a detector.
+        report: Called with a line of text at each step; of an adapter there is none.
 
     Raises:
         ConfigError: No adapter, `out` holds something else, or the hub refuses.
         DataError: The checkpoint is damaged.
-        RequirementMissed: A detector's folder does not agree with the trained model.
+        RequirementMissed: A form does not agree with the trained model.
     """
     trained = find_any(path_of(run), run_dir)
-    if isinstance(trained, Trained):
-        require_exportable(trained, onnx=onnx)
+    require_exportable(trained, onnx=onnx)
     target = place_for(out, trained)
     if push_to is not None and not is_hub_id(push_to):
         raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
@@ -417,19 +423,27 @@ def export(
             private=private,
             token=find_secret(HF_TOKEN) if push_to else None,
         )
-    files, agreement = tuple(reply["files"]), tuple(reply.get("agreement", ()))
-    return ExportResult(path=target, files=files, url=reply["url"], agreement=agreement)
+    return ExportResult(
+        path=target,
+        files=tuple(reply["files"]),
+        url=reply["url"],
+        kind=reply["kind"],
+        agreement=tuple(reply.get("agreement", ())),
+        left_out=reply.get("left_out", {}),
+    )
 
 
-def require_exportable(trained: Trained, *, onnx: bool) -> None:
-    """Stop where there is no adapter to export.
+def require_exportable(trained: AnyTrained, *, onnx: bool) -> None:
+    """Stop where a fine-tuning has no adapter to export.
 
     Raises:
-        ConfigError: It has none, or a graph is asked for.
+        ConfigError: It has none, or a graph is asked for that there is not.
     """
-    require_adapter(trained, "export")
-    if onnx:
-        text = f"onnx is for detectors; {trained.name} is an adapter of a language model."
+    if isinstance(trained, Trained):
+        require_adapter(trained, "export")
+    if onnx and not isinstance(trained, TrainedDetector):
+        what = "an adapter of a language model" if isinstance(trained, Trained) else "a clone model"
+        text = f"onnx is for detectors; {trained.name} is {what}."
         raise ConfigError(text, fix="leave onnx out (in a shell: --onnx)")
 
 

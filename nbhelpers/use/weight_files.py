@@ -25,7 +25,7 @@ _HEADS = (
 
 
 def weights_file(place: Path) -> Path:
-    """Return the file of weights that a path means; a run or checkpoint of ours stays as it is.
+    """Return the file of weights that a path means; a run, checkpoint or export of ours stays.
 
     In a folder that holds several, `checkpoint-best-f1/model.bin` is meant: the scripts of
     CodeXGLUE and GraphCodeBERT save their best model there, inside their output folder.
@@ -34,7 +34,8 @@ def weights_file(place: Path) -> Path:
         DataError: The folder holds no weights or several, or the file is something else.
     """
     if is_folder(place):
-        if is_file(place / "manifest.json") or is_folder(place / "checkpoints"):
+        ours = (place / "manifest.json", place / "nbhelpers.json")
+        if any(map(is_file, ours)) or is_folder(place / "checkpoints"):
             return place
         place = _inside(place)
     if is_file(place):
