@@ -52,7 +52,7 @@ def test_an_exported_folder_scores_files_without_torch_and_nbhelpers(tmp_path: P
 
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
     done = export_folder(find_detector(run), out=out, onnx=True)
-    (plain, graph) = done["agreement"]
+    plain, *_, graph = done["agreement"]
     assert plain["form"] == "safetensors" and plain["logit"] == 0.0
     assert graph["form"] == "ONNX" and 0 < graph["logit"] < graph["limit"] == 1e-3
     assert graph["batches"] > graph["programs"] > 15
