@@ -94,15 +94,18 @@ def test_floors_are_frozen_at_the_rate_of_the_model() -> None:
 def test_more_rows_than_the_strength_is_chosen_on_are_all_fitted(monkeypatch) -> None:
     monkeypatch.setattr(baselines, "MAX_CHOICE_ROWS", 40)
     train, valid, test = programs(1, 300), programs(2, 60), programs(3, 20)
+    known = (train[0], labels(train), valid[0], labels(valid))
     found = []
     for limit in (300, 300, 40):
         monkeypatch.setattr(baselines, "MAX_TRAIN_ROWS", limit)
-        floors = baselines._fit_tfidf(train[0], labels(train), valid[0], labels(valid), 0)
-        found.append(floors[0](test[0]))
+        member, _ = baselines.fit_ngrams("tfidf", *known, 0)
+        found.append(member.score(test[0]))
     assert (found[0] == found[1]).all() and (found[0] != found[2]).any()
     monkeypatch.setattr(baselines, "MAX_CHOICE_ROWS", 300)
-    once, _ = baselines._fit_tfidf(train[0], labels(train), valid[0], labels(valid), 0)
-    assert np.corrcoef(once(test[0]), found[0])[0, 1] > 0.99  # the same rows, as strong or not
+    once, _ = baselines.fit_ngrams("tfidf", *known, 0)
+    assert (
+        np.corrcoef(once.score(test[0]), found[0])[0, 1] > 0.99
+    )  # the same rows, as strong or not
 
 
 @pytest.mark.parametrize(

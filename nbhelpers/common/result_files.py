@@ -476,6 +476,22 @@ class OperatingPoint(Part):
     warnings: list[str] = []
 
 
+class UsedScore(Part):
+    """The score that a detector is used by: its name, why that one, and the members' weights."""
+
+    uses: Text = None
+    reason: Text = None
+    weights: Numbers = {}
+
+
+class Sources(Part):
+    """Scores of each source with the members fitted without it, and each one's mean ROC-AUC."""
+
+    retrained: Plain = None
+    mean: Numbers = {}
+    left_out: dict[str, Split] = {}
+
+
 class RetrievalFloor(Part):
     """A baseline of retrieval."""
 
@@ -613,6 +629,8 @@ class Result(JsonFile):
     adapter: Adapter = Adapter()
     threshold: Threshold = Threshold()
     sandbox: Sandbox = Sandbox()
+    score: UsedScore = UsedScore()
+    sources: Sources = Sources()
     scores: dict[str, Split] = {}
     operating_point: OperatingPoint = OperatingPoint()
     audit: Audit = Audit()

@@ -24,7 +24,7 @@ from nbhelpers.metrics.registry import DETECTOR_SCORES
 from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.jobs import DETECTOR, FINETUNE
 from nbhelpers.use.clones import NO_EVIDENCE as CLONES_NO_EVIDENCE
-from nbhelpers.use.facts import NO_EVIDENCE
+from nbhelpers.use.facts import NO_EVIDENCE, SCORES
 from nbhelpers.use.trained import Trained
 
 CARD = "README.md"
@@ -156,6 +156,7 @@ def detector_card(result: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         differences=_differences,
         pair_rows=_pair_rows,
         not_beaten=list(_not_beaten(test)),
+        score_words=SCORES.get((result.get("score") or {}).get("uses")),
         worst_edit=_worst_edit(test),
         notice=NO_EVIDENCE,
         example=EXAMPLE,

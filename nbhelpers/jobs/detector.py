@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from nbhelpers.common.model_config import DETECTOR_TYPE
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import score_run
+from nbhelpers.jobs.detector_stack import Fold
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
-from nbhelpers.jobs.loop import seed_everything
+from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
 from nbhelpers.jobs.models.detector import (
     FACTS_FILE,
     DetectorModel,
@@ -28,7 +30,7 @@ from nbhelpers.jobs.models.detector import (
 )
 from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
 from nbhelpers.jobs.pretraining import masked_encoder
-from nbhelpers.jobs.training import Training, train_task
+from nbhelpers.jobs.training import Training, adamw, rewrapper, train_task
 from nbhelpers.presets.schema import DetectorSettings
 
 # ------------------------------------------------------------------------------------------------
@@ -353,4 +355,54 @@ def evaluate(
 ) -> None:
     """Score every split, write predictions and the result; all ranks score, rank 0 writes."""
     task = DetectorTask(context.settings, inputs, context.accelerator, model)
-    score_run(context, inputs, task, training)
+    score_run(context, inputs, task, training, lambda fold: without_source(context, inputs, fold))
+
+
+def without_source(
+    context: RunContext, inputs: Inputs, fold: Fold
+) -> tuple[np.ndarray, np.ndarray]:
+    """Train an encoder without a source, as the run was; return logits of valid and of the source.
+
+    Nothing of it is saved: the best state on valid stays in memory.
+    """
+    s, accelerator = context.settings, context.accelerator
+    train = inputs.data.splits["train"]
+    is_other = np.isin(train, fold.train)
+    splits = {"train": train[is_other], "valid": fold.valid}
+    part = replace(
+        inputs,
+        data=replace(inputs.data, splits=splits),
+        forms={name: rows[is_other] for name, rows in inputs.forms.items()},
+    )
+    accelerator.free_memory()
+    seed_everything(s.seed)
+    model = build_model(context, part)
+    task = DetectorTask(s, part, accelerator, model)
+    if model.rarity is not None:
+        model.rarity.copy_(token_rarity(part))
+    model.to(accelerator.device)
+    model.standardise(task.some_states())
+    optimizer = adamw(context, parameter_groups(model, s, task))
+    task.start_epoch(0)
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+    best: dict[str, torch.Tensor] = {}
+
+    def save(state: TrainState, *, is_best: bool) -> None:
+        if is_best:
+            best.update({name: each.cpu().clone() for name, each in model.state_dict().items()})
+
+    hooks = Hooks(save=save, wants_stop=context.wants_stop, rewrap=rewrapper(accelerator, wrapped))
+    trainer = Trainer(
+        task=task,
+        model=wrapped,
+        optimizer=prepared,
+        accelerator=accelerator,
+        settings=s,
+        plan=context.plan,
+        hooks=hooks,
+    )
+    trainer.fit(TrainState())
+    model.load_state_dict(best)
+    logits = [task.batches.predict(model, inputs.rows[rows])[0] for rows in (fold.valid, fold.rows)]
+    accelerator.free_memory()
+    return logits[0], logits[1]

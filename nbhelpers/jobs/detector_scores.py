@@ -16,19 +16,25 @@ from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import DetectorFile, Result
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection_rows import CodeRow
-from nbhelpers.data.layout_features import layout_features
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.checkpoint import find_best
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs
+from nbhelpers.jobs.detector_stack import Retrain, Scoring, choose_scoring, folds
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.models.detector import DetectorModel, build_detector
-from nbhelpers.metrics.baselines import DetectorFloors, fit_floors
-from nbhelpers.metrics.detection import OperatingPoint, choose_operating_point, score_detection
+from nbhelpers.metrics.detection import (
+    Floor,
+    OperatingPoint,
+    choose_operating_point,
+    score_detection,
+)
 from nbhelpers.metrics.ngrams import TfidfSimilarity
 from nbhelpers.metrics.retrieval import hard_pairs, pair_scores, retrieval_table
 from nbhelpers.metrics.slices import Edited, edit_scores, slice_scores
+from nbhelpers.metrics.stack import FILE as STACK_FILE
+from nbhelpers.metrics.stack import WEIGHTS, Stack
 from nbhelpers.presets.jobs import DETECTOR
 
 if TYPE_CHECKING:
@@ -49,8 +55,9 @@ class Scored:
     """The numbers of one split: rows, logits and unit vectors, in the data's order."""
 
     rows: list[CodeRow]
-    logits: np.ndarray
+    logits: np.ndarray  # the encoder's, until `_apply` makes them the score that is used
     vectors: np.ndarray
+    beside: dict[str, Floor] = field(default_factory=dict)
 
     @property
     def labels(self) -> list[str]:
@@ -68,7 +75,7 @@ class Numbers:
     """All numbers of a run, the same on every rank."""
 
     splits: dict[str, Scored]
-    edits: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)  # rows, logits
+    edits: dict[str, Edited] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
 
 
@@ -209,17 +216,23 @@ SPEED_FILES = 256  # programs whose scoring is timed
 
 
 def score_run(
-    context: RunContext, inputs: Inputs, task: DetectorTask, training: Training | None
+    context: RunContext,
+    inputs: Inputs,
+    task: DetectorTask,
+    training: Training | None,
+    retrain: Retrain,
 ) -> None:
     """Score all splits on all ranks; rank 0 writes predictions and the result."""
     numbers = _numbers(context, inputs, task)
     similarity = score_similarity(context, inputs, task, numbers)
     ranks = outcome.gather_memory(context, training)
+    encoders = _without_sources(context, inputs, task, training, retrain)
     if not context.is_main:
         return
-    context.clock.phase("scores")
-    point, scores = None, {}
+    point, scores, scoring = None, {}, None
     if context.settings.objective != "similar":
+        scoring = _apply(context, inputs, numbers, encoders)
+        context.clock.phase("scores")
         point = _operating_point(context, numbers)
         scores = _scores(context, inputs, numbers, point)
         write_predictions(context.run.predictions_path, numbers, point)
@@ -228,6 +241,8 @@ def score_run(
         "audit": inputs.audit,
         "model": _model_facts(context, inputs, task),
         "operating_point": None if point is None else point.to_dict(),
+        "score": None if scoring is None else scoring.to_dict(),
+        "sources": None if scoring is None else scoring.sources,
         "scores": scores,
         "similarity": similarity,
         "phases": _phases(training),
@@ -250,7 +265,7 @@ def _numbers(context: RunContext, inputs: Inputs, task: DetectorTask) -> Numbers
     for name, rows in inputs.edits.items():
         at = np.flatnonzero(rows != ABSENT)
         logits, _ = task.batches.predict(task.raw, rows[at], context.progress(f"evaluate {name}"))
-        edits[name] = (at, logits)
+        edits[name] = Edited(rows=at, logits=logits)
     return Numbers(splits=splits, edits=edits, speed=_speed(task, inputs))
 
 
@@ -285,6 +300,53 @@ def _speed(task: DetectorTask, inputs: Inputs) -> dict[str, Any]:
     }
 
 
+def _without_sources(
+    context: RunContext,
+    inputs: Inputs,
+    task: DetectorTask,
+    training: Training | None,
+    retrain: Retrain,
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return by source the logits of an encoder that was trained without it; on all ranks."""
+    s = context.settings
+    if training is None or s.evaluate_sources != "full" or s.objective == "similar":
+        return {}
+    context.clock.phase("sources")
+    task.raw.to("cpu")  # its scores are at hand: its place is the next encoder's
+    parts, report, logits = folds(inputs), context.progress("train anew"), {}
+    for number, fold in enumerate(parts, 1):
+        logits[fold.source] = retrain(fold)
+        report(number, len(parts))
+    return logits
+
+
+def _apply(
+    context: RunContext,
+    inputs: Inputs,
+    numbers: Numbers,
+    encoders: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> Scoring:
+    """Make the score that is used of the encoder's logits, everywhere; save what it needs."""
+    form, valid, home = context.settings.canonical, numbers.splits.get("valid"), None
+    if context.checkpoint is not None and (home := frozen_home(context.checkpoint)):
+        home = home / STACK_FILE if (home / STACK_FILE).exists() else None
+    frozen = Stack.load(home) if home else None
+    logits = None if valid is None else valid.logits
+    scoring = choose_scoring(context, inputs, logits, frozen, encoders)
+    for name, split in numbers.splits.items():
+        if name != "retrieval_data":
+            codes = [canonical(row.code, form) for row in split.rows]
+            split.beside, split.logits = scoring.score(codes, split.logits)
+    for name, (at, logits, _) in numbers.edits.items():
+        codes = [canonical(inputs.edited_codes[name][row] or "", form) for row in at]
+        beside, logits = scoring.score(codes, logits) if len(codes) else ({}, logits)
+        beside = {k: v[0] for k, v in beside.items() if not isinstance(v, str)}
+        numbers.edits[name] = Edited(rows=at, logits=logits, floors=beside)
+    if scoring.stack is not None and frozen is None:
+        scoring.stack.save(context.run.path / STACK_FILE)
+    return scoring
+
+
 def _operating_point(context: RunContext, numbers: Numbers) -> OperatingPoint:
     """Choose on valid; an evaluation takes the point that its run froze, where there is one."""
     s, valid = context.settings, numbers.splits.get("valid")
@@ -306,19 +368,27 @@ def _operating_point(context: RunContext, numbers: Numbers) -> OperatingPoint:
     return point
 
 
-def frozen_point(weights: Path) -> OperatingPoint | None:
-    """Return the operating point of the run, or the export, that weights belong to.
+def frozen_home(weights: Path) -> Path | None:
+    """Return the folder of the run, or the export, whose operating point weights belong to.
 
     A run chose it with its best checkpoint: another one of its checkpoints has none.
     """
     folder = weights.parent.parent
     if folder.name == "checkpoints" and find_best(folder) != weights.parent:
         return None
-    for folder in list(weights.parents)[:4]:
-        for kind, name in ((Result, "result.json"), (DetectorFile, "detector.json")):
-            if point := read_raw(kind, folder / name).get("operating_point"):
-                return OperatingPoint.from_dict(point)
-    return None
+    return next((each for each in list(weights.parents)[:4] if _point_in(each)), None)
+
+
+def _point_in(folder: Path) -> dict[str, Any] | None:
+    files = ((Result, "result.json"), (DetectorFile, "detector.json"))
+    points = (read_raw(kind, folder / name).get("operating_point") for kind, name in files)
+    return next(filter(None, points), None)
+
+
+def frozen_point(weights: Path) -> OperatingPoint | None:
+    """Return the operating point of the run, or the export, that weights belong to."""
+    home = frozen_home(weights)
+    return None if home is None else OperatingPoint.from_dict(_point_in(home))
 
 
 def _scores(
@@ -326,21 +396,17 @@ def _scores(
 ) -> dict[str, Any]:
     s = context.settings
     draw = {"resamples": s.bootstrap_samples, "seed": s.seed}
-    baselines = _fit_floors(context, inputs)
-    context.clock.phase("scores")
     split_scores = {}
     for name, split in numbers.splits.items():
         if name == "retrieval_data":
             continue
-        codes = [canonical(row.code, s.canonical) for row in split.rows]
-        beside = baselines.score(codes) if baselines is not None else None
         split_scores[name] = score_detection(
             split.labels,
             split.logits,
             point,
             tasks=split.tasks,
             prevalences=s.prevalences,
-            floors=beside,
+            floors=split.beside,
             **draw,
         )
         split_scores[name] |= slice_scores(split.rows, split.labels, split.logits, point, **draw)
@@ -348,10 +414,10 @@ def _scores(
             split_scores[name]["edits"] = edit_scores(
                 split.labels,
                 split.logits,
-                _edited(context, inputs, numbers, baselines),
+                numbers.edits,
                 point,
                 tasks=split.tasks,
-                floors=beside,
+                floors=split.beside,
                 **draw,
             )
         context.emit("eval", step=-1, split=name, scores=_plain(split_scores[name]["metrics"]))
@@ -362,36 +428,6 @@ def _plain(metrics: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value is not None}
 
 
-def _fit_floors(context: RunContext, inputs: Inputs) -> DetectorFloors | None:
-    s = context.settings
-    if not s.floors:
-        return None
-    if "train" not in inputs.data.splits or "valid" not in inputs.data.splits:
-        context.warn("The baselines need train and valid programs and were left out.")
-        return None
-    context.clock.phase("floors")
-
-    def of(split: str) -> tuple[list[str], list[Any]]:
-        rows = [row for row in inputs.split_rows(split) if row.label is not None]
-        return [canonical(row.code, s.canonical) for row in rows], [row.label for row in rows]
-
-    return fit_floors(
-        of("train"), of("valid"), features=layout_features, target_fpr=s.target_fpr, seed=s.seed
-    )
-
-
-def _edited(
-    context: RunContext, inputs: Inputs, numbers: Numbers, baselines: DetectorFloors | None
-) -> dict[str, Edited]:
-    form, edited = context.settings.canonical, {}
-    for name, (at, logits) in numbers.edits.items():
-        codes = [canonical(inputs.edited_codes[name][row] or "", form) for row in at]
-        scored = baselines.score(codes) if baselines is not None and len(codes) else {}
-        beside = {k: v[0] for k, v in scored.items() if not isinstance(v, str)}
-        edited[name] = Edited(rows=at, logits=logits, floors=beside)
-    return edited
-
-
 def write_predictions(path: Path, numbers: Numbers, point: OperatingPoint) -> None:
     """Write one line per scored program, split by split, in the data's order."""
     draft = path.with_name(f".{path.name}.partial")
@@ -400,7 +436,9 @@ def write_predictions(path: Path, numbers: Numbers, point: OperatingPoint) -> No
             if split == "retrieval_data":
                 continue
             p_ai, calls = point.probabilities(scored.logits), point.calls(scored.logits)
-            for row, logit, p, call in zip(scored.rows, scored.logits, p_ai, calls, strict=True):
+            members = {n: each[0] for n, each in scored.beside.items() if n in WEIGHTS}
+            rows = zip(scored.rows, scored.logits, p_ai, calls, strict=True)
+            for at, (row, logit, p, call) in enumerate(rows):
                 line = {
                     "split": split,
                     "id": row.id,
@@ -414,6 +452,7 @@ def write_predictions(path: Path, numbers: Numbers, point: OperatingPoint) -> No
                     "p_ai": float(p),
                     "call": call,
                 }
+                line |= {name: float(scores[at]) for name, scores in members.items()}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
     draft.replace(path)
 

@@ -353,6 +353,8 @@ def _copy_detector(trained: TrainedDetector, part: Path, result: dict[str, Any])
     """Write weights, configuration, tokenizer and what is known of the model."""
     source = trained.folder
     _copy(source, part, WEIGHTS, "config.json")  # a calibration names the weights' hash
+    if trained.stack is not None:
+        _copy(trained.stack.parent, part, trained.stack.name)
     scrub(part)
     facts = read_raw(DetectorFile, source / FACTS_FILE)
     facts |= {"run_id": result.get("run_id") or facts.get("run_id") or trained.name}

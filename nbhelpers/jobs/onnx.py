@@ -143,15 +143,19 @@ def _quiet() -> Iterator[None]:
 def write_example(loaded: LoadedDetector, folder: Path) -> None:
     """Write the program that uses the graph, and tell `detector.json` which ids stand at the ends.
 
-    Both files are modules of this package, cut loose from it.
+    All files are modules of this package, cut loose from it.
     """
     from nbhelpers.data import canonical
     from nbhelpers.jobs import onnx_use
+    from nbhelpers.metrics import stack
 
     used = Path(onnx_use.__file__).read_text(encoding="utf-8")
-    (folder / EXAMPLE).write_text(_replaced(used, _OF_PROGRAM), encoding="utf-8")
+    for pair in _OF_PROGRAM:
+        used = _replaced(used, pair)
+    (folder / EXAMPLE).write_text(used, encoding="utf-8")
     text = Path(canonical.__file__).read_text(encoding="utf-8")
     (folder / CANONICAL).write_text(alone(text), encoding="utf-8")
+    (folder / "stack.py").write_text(Path(stack.__file__).read_text("utf-8"), encoding="utf-8")
     table = loaded.table([""])
     ends = {"first": table.bos_id, "last": table.eos_id, "pad": table.pad_id}
     result = Result.read(folder / RESULT_NAME)
@@ -161,7 +165,10 @@ def write_example(loaded: LoadedDetector, folder: Path) -> None:
     write_json(folder / FACTS_FILE, facts)
 
 
-_OF_PROGRAM = ("from nbhelpers.data.canonical import", "from canonical import")
+_OF_PROGRAM = (
+    ("from nbhelpers.data.canonical import", "from canonical import"),
+    ("from nbhelpers.metrics.stack import", "from stack import"),
+)
 
 
 def _replaced(text: str, pair: tuple[str, str]) -> str:

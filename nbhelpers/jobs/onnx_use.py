@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nbhelpers.data.canonical import canonical
+from nbhelpers.metrics.stack import FILE, Stack
 
 MAX_BYTES = 2_000_000  # of one file, as where nbhelpers scores it
 NO_THRESHOLD = (
@@ -43,6 +44,8 @@ class OnnxDetector:
             str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
         )
         self.outputs = [each.name for each in self.session.get_outputs()]
+        # What is summed with the graph's logit; without it that is the score.
+        self.stack = Stack.load(folder / FILE) if (folder / FILE).exists() else None
 
     def ids(self, code: str) -> list[int]:
         """Return the token ids of a program, cut to what the model reads."""
@@ -69,14 +72,20 @@ class OnnxDetector:
         return dict(zip(self.outputs, arrays, strict=True))
 
     def score(self, code: str) -> dict[str, float]:
-        """Return the logit (AI against human) and its probability; {} without a classifier."""
+        """Return the score (AI against human) and its probability; {} without a classifier.
+
+        Where the score is a sum, `encoder` is the graph's logit, one of its members.
+        """
         outputs = self.run([self.ids(code)])
         if "logit" not in outputs:
             return {}
-        logit = float(outputs["logit"][0])
+        logit, members = float(outputs["logit"][0]), {}
+        if self.stack is not None:
+            text, members = canonical(code, self.stack.form), {"encoder": logit}
+            logit = float(self.stack.score([text], np.array([logit]))[0])
         point = self.facts.get("operating_point") or {}
         scaled = logit / (point.get("temperature") or 1.0)
-        return {"logit": logit, "p_ai": 0.5 * (1.0 + math.tanh(scaled / 2))}
+        return {"logit": logit, "p_ai": 0.5 * (1.0 + math.tanh(scaled / 2)), **members}
 
     @property
     def notice(self) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from nbhelpers.common.result_files import DetectorFile
 from nbhelpers.data.canonical import canonical
-from nbhelpers.errors import ConfigError, OutOfMemory, Stopped, is_out_of_memory
+from nbhelpers.errors import ConfigError, DataError, OutOfMemory, Stopped, is_out_of_memory
 from nbhelpers.jobs.generate import continuations, dressed
 from nbhelpers.jobs.load import (
     Loaded,
@@ -25,6 +26,7 @@ from nbhelpers.jobs.load import (
     load_trained,
     set_token,
 )
+from nbhelpers.metrics.stack import Stack
 from nbhelpers.use.trained import RAW, Trained, TrainedClones, TrainedDetector, from_dict
 
 
@@ -157,6 +159,7 @@ class ServedDetector:
         """Load it."""
         self.line = line
         self.loaded: LoadedDetector = load_detector(trained.folder, device=choose_device(device))
+        self.stack = read_stack(trained.stack) if trained.stack else None
         self.facts = {"device": str(self.loaded.device)}
 
     def score(self, codes: list[str], batch_size: int, vectors: bool) -> dict[str, Any]:
@@ -172,6 +175,9 @@ class ServedDetector:
         for start in range(0, len(codes), PART):
             heads, counts = read_heads(self.loaded, codes[start : start + PART])
             part_logits, part_vectors = self._scored(heads, batch_size)
+            if self.stack is not None:
+                whole = [canonical(code, self.stack.form) for code in codes[start : start + PART]]
+                part_logits = self.stack.score(whole, part_logits)
             logits += part_logits.tolist()
             tokens += counts
             rows.append(part_vectors)
@@ -210,6 +216,18 @@ def _batches(size: int) -> Iterator[None]:
             fix="give a smaller batch_size, close other models, or load with device='cpu'",
             details=str(error)[:2000],
         ) from None  # the frames of the error hold the batch
+
+
+def read_stack(path: Path) -> Stack:
+    """Return the sum of scores that a file holds.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    try:
+        return Stack.load(path)
+    except ValueError as error:
+        raise DataError(str(error), fix=DetectorFile.FIX) from error
 
 
 def read_heads(loaded: LoadedDetector, codes: list[str]) -> tuple[list[str], list[int]]:

@@ -119,7 +119,7 @@ def train_task(
         peak_bytes=meter.peak_bytes,
         step_context=_counted(meter, raw, state.step + full, counted),
         phases=PhaseTimer(accelerator.device, memory=memory),
-        rewrap=_rewrapper(accelerator, wrapped),
+        rewrap=rewrapper(accelerator, wrapped),
     )
     trainer = Trainer(
         task=task,
@@ -167,7 +167,7 @@ def adamw(context: RunContext, parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, fused=context.plan.use_gpu, **how)
 
 
-def _rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
+def rewrapper(accelerator: Any, wrapped: Any) -> Callable[[], Any] | None:
     """Return what wraps the model anew: DDP learns at its start which parameters learn."""
     if accelerator.num_processes == 1:
         return None

@@ -10,8 +10,9 @@ import numpy as np
 
 from nbhelpers.errors import DataError
 from nbhelpers.metrics.detection import Floor, checked_rows, threshold_at_fpr
-from nbhelpers.metrics.ngrams import NgramVectors
+from nbhelpers.metrics.ngrams import NgramVectors, counted_rows
 from nbhelpers.metrics.pairs import METRICS, Scorer, best_threshold, binary_scores, compare_scorers
+from nbhelpers.metrics.stack import NGRAMS, Ngrams, masked
 
 # ------------------------------------------------------------------------------------------------
 # Cheap scorers that a trained model has to beat: always-yes, shared identifiers, TF-IDF.
@@ -281,8 +282,10 @@ def _listed(values: Any) -> list[Any]:
 # the same false-positive rate, then frozen. Single machine, in memory.
 
 
-FLOORS = ("length", "layout", "tfidf")
-SIZES, MIN_TEXTS = (1, 2, 3, 4, 5, 6), 3
+FLOORS = ("length", "layout", *NGRAMS)
+# Sizes of the n-grams, and whether every letter and digit is made alike.
+MEMBERS = {"tfidf": ((1, 2, 3, 4, 5, 6), False), "masked_tfidf": ((1, 2, 3, 4, 5, 6, 7), True)}
+MIN_TEXTS = 3
 STRENGTHS = (3.0, 10.0, 30.0)  # of the fit (C): the best on valid is taken
 MAX_CHOICE_ROWS = 12_000  # that the strength is chosen on
 MAX_TRAIN_ROWS = 40_000  # of the last fit: memory and minutes grow with them
@@ -294,18 +297,18 @@ class DetectorFloors:
     """The fitted floors; each scores any programs, so edits and other splits are scored alike.
 
     Attributes:
+        ngrams: Those that can be members of a detector's score, by name.
+        strengths: Of their fits, by name.
         thresholds: By name of the floor, fixed on the validation humans.
         skipped: By name of the floor, why it could not be fitted.
     """
 
-    def __init__(
-        self,
-        scorers: Mapping[str, Callable[[Sequence[str]], np.ndarray]],
-        thresholds: Mapping[str, float],
-        skipped: Mapping[str, str],
-    ) -> None:
-        self._scorers, self.thresholds = dict(scorers), dict(thresholds)
-        self.skipped = dict(skipped)
+    def __init__(self, skipped: Mapping[str, str] | None = None) -> None:
+        self._scorers: dict[str, Callable[[Sequence[str]], np.ndarray]] = {}
+        self.ngrams: dict[str, Ngrams] = {}
+        self.strengths: dict[str, float] = {}
+        self.thresholds: dict[str, float] = {}
+        self.skipped = dict(skipped or {})
 
     def score(self, codes: Sequence[str]) -> dict[str, Floor]:
         """Return by name (scores, threshold) of these programs, or why there is none.
@@ -315,7 +318,7 @@ class DetectorFloors:
         scores: dict[str, Floor] = dict(self.skipped)
         for name, scorer in self._scorers.items():
             scores[name] = (scorer(codes), self.thresholds[name])
-        return {name: scores[name] for name in FLOORS}
+        return {name: scores[name] for name in FLOORS if name in scores}
 
 
 def fit_floors(
@@ -325,8 +328,10 @@ def fit_floors(
     features: Features,
     target_fpr: float,
     seed: int,
+    names: Sequence[str] = FLOORS,
+    known: Mapping[str, Ngrams] | None = None,
 ) -> DetectorFloors:
-    """Fit the three floors.
+    """Fit the floors.
 
     Args:
         train: Codes, in the form that the model reads, and labels ("human", "ai" or 0, 1).
@@ -335,9 +340,11 @@ def fit_floors(
             (`data.layout_features.layout_features`).
         target_fpr: Share of the validation humans that may be called AI.
         seed: Of the fits.
+        names: The floors to fit, of `FLOORS`.
+        known: Those that are taken as they are: an evaluation's are its run's.
 
-    Returns:
-        The floors; without both classes in train, or a human in valid, all are skipped.
+    Raises:
+        ConfigError: The target is not between 0 and 1.
     """
     y, _ = checked_rows(train[1], [0.0] * len(train[0]))
     y_valid, _ = checked_rows(valid[1], [0.0] * len(valid[0]))
@@ -347,17 +354,21 @@ def fit_floors(
     elif not (y_valid == 0).any():
         reason = "no human row in validation to fix the threshold on"
     if reason:
-        return DetectorFloors({}, {}, dict.fromkeys(FLOORS, reason))
-    scorers, thresholds = {}, {}
-    for name in FLOORS:
-        if name == "tfidf":
-            scorers[name], scores = _fit_tfidf(train[0], y, valid[0], y_valid, seed)
+        return DetectorFloors(dict.fromkeys(names, reason))
+    floors = DetectorFloors()
+    for name in names:
+        if name in MEMBERS:
+            member = (known or {}).get(name)
+            if member is None:
+                member, strength = fit_ngrams(name, train[0], y, valid[0], y_valid, seed)
+                floors.strengths[name] = strength
+            floors.ngrams[name], floors._scorers[name] = member, member.score
         else:
             numbers = _lengths if name == "length" else features
-            scorers[name] = _fit_numbers(train[0], y, numbers, seed)
-            scores = scorers[name](valid[0])
-        thresholds[name] = threshold_at_fpr(scores[y_valid == 0], target_fpr)
-    return DetectorFloors(scorers, thresholds, {})
+            floors._scorers[name] = _fit_numbers(train[0], y, numbers, seed)
+        humans = [code for code, label in zip(valid[0], y_valid, strict=True) if label == 0]
+        floors.thresholds[name] = threshold_at_fpr(floors._scorers[name](humans), target_fpr)
+    return floors
 
 
 def _lengths(code: str) -> dict[str, float]:
@@ -389,32 +400,62 @@ def _table(codes: Sequence[str], features: Features) -> np.ndarray:
     return np.array([list(features(code).values()) for code in codes], dtype=np.float64)
 
 
-def _fit_tfidf(
-    codes: Sequence[str], y: np.ndarray, valid: Sequence[str], y_valid: np.ndarray, seed: int
-) -> tuple[Callable[[Sequence[str]], np.ndarray], np.ndarray]:
-    """Fit logistic regression on character n-grams; return it and its scores of valid.
+def fit_ngrams(
+    name: str,
+    codes: Sequence[str],
+    y: np.ndarray,
+    valid: Sequence[str],
+    y_valid: np.ndarray,
+    seed: int,
+) -> tuple[Ngrams, float]:
+    """Fit logistic regression on character n-grams of one of `MEMBERS`; return its strength too.
 
     The strength is chosen on valid. With more than `MAX_CHOICE_ROWS` train rows it is chosen on a
     draw of as many, then fitted once on all of them, `MAX_TRAIN_ROWS` at most.
     """
+    sizes, is_masked = MEMBERS[name]
+    valid = [masked(code) for code in valid] if is_masked else valid
     drawn = np.random.default_rng(seed).permutation(len(codes))
     strengths, model = STRENGTHS, None
     for limit in sorted({min(MAX_CHOICE_ROWS, len(codes)), min(MAX_TRAIN_ROWS, len(codes))}):
         rows = np.sort(drawn[:limit])
-        vectors = NgramVectors(sizes=SIZES, min_texts=MIN_TEXTS)
-        matrix = vectors.fit_transform([codes[row] for row in rows])
+        texts = [masked(codes[row]) if is_masked else codes[row] for row in rows]
+        vectors = NgramVectors(sizes=sizes, min_texts=MIN_TEXTS)
+        matrix = vectors.fit_transform(texts)
         valid_vectors = vectors.transform(valid)
         tried = [_regression(matrix, y[rows], strength) for strength in strengths]
         model = max(
             tried, key=lambda each: _quality(y_valid, each.decision_function(valid_vectors))
         )
         strengths = (model.C,)
+    return vectors.classifier(model, is_masked=is_masked), model.C
 
-    def score(codes: Sequence[str]) -> np.ndarray:
-        decisions = model.decision_function(vectors.transform(codes)) if len(codes) else np.zeros(0)
-        return decisions.astype(np.float64)
 
-    return score, model.decision_function(valid_vectors).astype(np.float64)
+class NgramFolds:
+    """The n-grams of programs counted once, for fits without one part of them after another."""
+
+    def __init__(self, name: str, codes: Sequence[str], y: np.ndarray, strength: float) -> None:
+        """Count.
+
+        Args:
+            name: One of `MEMBERS`.
+            codes: The programs, in the form that is read.
+            y: (n,) 0 human, 1 AI.
+            strength: Of each fit.
+        """
+        sizes, is_masked = MEMBERS[name]
+        self._vectors = NgramVectors(sizes=sizes, min_texts=MIN_TEXTS)
+        self._counted = self._vectors.count(
+            [masked(code) for code in codes] if is_masked else codes
+        )
+        self._y, self._strength = y, strength
+
+    def scores(self, train: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return (rows,) log odds of some programs, learnt from others."""
+        matrix = self._vectors.fit(counted_rows(self._counted, train))
+        model = _regression(matrix, self._y[train], self._strength)
+        others = self._vectors.vectors(counted_rows(self._counted, rows))
+        return model.decision_function(others).astype(np.float64)
 
 
 def _regression(matrix: Any, y: np.ndarray, strength: float) -> Any:

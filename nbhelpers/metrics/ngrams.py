@@ -9,13 +9,26 @@ from typing import Any
 import numpy as np
 
 from nbhelpers.errors import DataError
+from nbhelpers.metrics.stack import Ngrams, buckets
 
 # ------------------------------------------------------------------------------------------------
 # TF-IDF vectors of character n-grams, counted by array arithmetic: seconds for ten megabytes.
 
 
 MIN_BITS, MAX_BITS = 16, 24  # n-grams are hashed into 2**bits buckets: for few texts, fewer
-_MIX = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio (Knuth, TAOCP 3, section 6.4)
+
+
+# Where each text ends, (texts + 1,), and the buckets and counts of all of them in a row.
+Counted = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def counted_rows(counted: Counted, rows: np.ndarray) -> Counted:
+    """Return the counts of some of the texts."""
+    ends, places, counts = counted
+    sizes = np.diff(ends)[rows]
+    new_ends = np.concatenate([[0], np.cumsum(sizes)])
+    at = np.repeat(ends[:-1][rows] - new_ends[:-1], sizes) + np.arange(new_ends[-1])
+    return new_ends, places[at], counts[at]
 
 
 class NgramVectors:
@@ -50,8 +63,16 @@ class NgramVectors:
         Raises:
             DataError: No n-gram occurs in `min_texts` texts.
         """
+        return self.fit(self.count(texts))
+
+    def count(self, texts: Sequence[str]) -> Counted:
+        """Count the n-grams of texts, of which some may then be learnt from."""
         self._bits = self._enough_bits(texts)
-        counted = self._counted(texts)
+        return self._counted(texts)
+
+    def fit(self, counted: Counted) -> Any:
+        """Learn from counted texts and return their vectors, as `fit_transform` does."""
+        n_texts = len(counted[0]) - 1
         texts_with = np.bincount(counted[1], minlength=1 << self._bits)
         columns = np.flatnonzero(texts_with >= self.min_texts)
         if len(columns) > self.max_columns:
@@ -59,18 +80,18 @@ class NgramVectors:
             columns = np.sort(columns[ranked])
         if not len(columns):
             raise DataError(
-                f"no run of characters occurs in {self.min_texts} of {len(texts)} texts",
+                f"no run of characters occurs in {self.min_texts} of {n_texts} texts",
                 fix="Give more texts.",
             )
         self._column = np.full(1 << self._bits, -1, dtype=np.int32)
         self._column[columns] = np.arange(len(columns), dtype=np.int32)
-        rarity = np.log((1 + len(texts)) / (1 + texts_with[columns])) + 1
+        rarity = np.log((1 + n_texts) / (1 + texts_with[columns])) + 1
         self._rarity = rarity.astype(np.float32)
-        return self._vectors(counted)
+        return self.vectors(counted)
 
     def transform(self, texts: Sequence[str]) -> Any:
         """Return the vectors of texts; one without a known n-gram is all zeros."""
-        return self._vectors(self._counted(texts))
+        return self.vectors(self._counted(texts))
 
     def counts(self, texts: Sequence[str]) -> Any:
         """Return log counts of all n-grams, unweighted: sparse (texts, buckets) float32.
@@ -80,20 +101,21 @@ class NgramVectors:
         from scipy.sparse import csr_matrix
 
         self._bits = self._enough_bits(texts)
-        ends, buckets, times = self._counted(texts)
+        ends, places, times = self._counted(texts)
         shape = (len(texts), 1 << self._bits)
-        return csr_matrix((1 + np.log(times), buckets, ends), shape=shape)
+        return csr_matrix((1 + np.log(times), places, ends), shape=shape)
 
     def _enough_bits(self, texts: Sequence[str]) -> int:
         """Return bits for four buckets to each n-gram, were all of them different."""
         ngrams = len(self.sizes) * sum(map(len, texts))
         return min(MAX_BITS, max(MIN_BITS, (4 * ngrams).bit_length()))
 
-    def _vectors(self, counted: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
+    def vectors(self, counted: Counted) -> Any:
+        """Return the vectors of counted texts; one without a known n-gram is all zeros."""
         from scipy.sparse import csr_matrix
 
-        ends, buckets, counts = counted
-        columns = self._column[buckets]
+        ends, places, counts = counted
+        columns = self._column[places]
         known = columns >= 0
         ends = np.concatenate([[0], np.cumsum(known)])[ends]
         columns = columns[known]
@@ -105,32 +127,30 @@ class NgramVectors:
         matrix.data /= np.repeat(length, np.diff(ends)).astype(np.float32)
         return matrix
 
-    def _counted(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return where each text ends, and the buckets and counts of all of them in a row."""
-        buckets, counts, ends = [], [], [0]
+    def classifier(self, model: Any, *, is_masked: bool) -> Ngrams:
+        """Return a linear model of these vectors, (1, columns), as what scores texts alone."""
+        return Ngrams(
+            is_masked=is_masked,
+            sizes=self.sizes,
+            bits=self._bits,
+            columns=np.flatnonzero(self._column >= 0).astype(np.int32),
+            rarity=self._rarity,
+            weights=model.coef_.reshape(-1).astype(np.float32),
+            bias=float(model.intercept_[0]),
+        )
+
+    def _counted(self, texts: Sequence[str]) -> Counted:
+        places, counts, ends = [], [], [0]
         for text in texts:
-            text_buckets, times = np.unique(self._buckets(text), return_counts=True)
-            buckets.append(text_buckets.astype(np.int32))
+            text_buckets, times = np.unique(
+                buckets(text, self.sizes, self._bits), return_counts=True
+            )
+            places.append(text_buckets.astype(np.int32))
             counts.append(times.astype(np.float32))
             ends.append(ends[-1] + len(text_buckets))
-        if not buckets:
+        if not places:
             return np.array([0]), np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return np.array(ends), np.concatenate(buckets), np.concatenate(counts)
-
-    def _buckets(self, text: str) -> np.ndarray:
-        """Return the bucket of every n-gram of a text, in any order."""
-        letters = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.uint64)
-        packed = np.zeros(len(letters), dtype=np.uint64)
-        grams = []
-        for size in range(1, max(self.sizes) + 1):
-            if size > len(letters):
-                break
-            packed = packed[: len(letters) - size + 1] << np.uint64(8)
-            packed |= letters[size - 1 :]
-            if size in self.sizes:
-                grams.append(packed | np.uint64(size << 56))
-        keys = np.concatenate(grams) if grams else packed[:0]
-        return (keys * np.uint64(_MIX)) >> np.uint64(64 - self._bits)
+        return np.array(ends), np.concatenate(places), np.concatenate(counts)
 
 
 # ------------------------------------------------------------------------------------------------

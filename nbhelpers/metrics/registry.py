@@ -442,8 +442,11 @@ BASELINES = {  # of clones and of a detector, with their titles
     "length": "length",
     "layout": "layout features",
     "tfidf": "TF-IDF",
+    "masked_tfidf": "TF-IDF of masked letters",
+    "encoder": "the encoder alone",
     "raw_encoder": "raw encoder",
 }
+DETECTOR_BASELINES = ("length", "layout", "tfidf", "masked_tfidf", "encoder")
 EDITS = {  # that keep a program's meaning, with their titles
     "reformat": "reformatted",
     "strip_comments": "stripped of comments",
@@ -482,13 +485,13 @@ DETECTOR_SCORES = Scores(
         Group(
             path="floors.*.metrics",
             prefix="floors.*",
-            members=("length", "layout", "tfidf"),
+            members=DETECTOR_BASELINES,
             names=_OF_DETECTOR,
         ),
         Group(
             path="floors.*.lead",
             prefix="floors.*.lead",
-            members=("length", "layout", "tfidf"),
+            members=DETECTOR_BASELINES,
             names=tuple(metric.name for metric in DETECTOR_METRICS if metric.has_difference),
         ),
     ),

@@ -285,7 +285,8 @@ DETECTOR = JobSpec(
             *("canonical", "languages", "split", "split_seed", "valid_share", "test_share"),
             *("hold_out", "unseen_humans", "on_failed_audit", "temperature"),
             *("class_weights", "encoder_learning_rate", "augment", "augment_share", "target_fpr"),
-            *("target_miss_rate", "prevalences", "floors", "edit_suite"),
+            *("target_miss_rate", "prevalences", "floors", "edit_suite", "score"),
+            "evaluate_sources",
         )
     ),
     memory_facts=_detector_memory,
@@ -295,7 +296,8 @@ DETECTOR = JobSpec(
     task_units=dict.fromkeys(
         ("tokenise", "evaluate", "score", "embed", "edit", "augment", "audit", "read", "retrieve"),
         "programs",
-    ),
+    )
+    | {"leave": "sources"},
     pretraining=("masked-language-model steps", ""),
     time=TimeFacts(
         data_s=125.0,

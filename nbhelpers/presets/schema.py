@@ -335,6 +335,19 @@ class DetectorSettings(Settings):
     prevalences: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
         description="shares of AI code at which precision is reported"
     )
+    score: Literal["auto", "stack", "encoder", "tfidf", "masked_tfidf"] = Field(
+        "auto",
+        description="what is used to detect: the encoder, character n-grams (tfidf), those of "
+        "masked letters, or a fixed sum of the three (stack); auto: the stack, unless "
+        "evaluate_sources=full measured that one alone does better on sources left out",
+        json_schema_extra=CAME_LATER,
+    )
+    evaluate_sources: Literal["auto", "off", "full"] = Field(
+        "auto",
+        description="score each source of the data as one that training has not seen: auto fits "
+        "the n-grams without it, full also trains an encoder without it, off leaves it out",
+        json_schema_extra=CAME_LATER,
+    )
     floors: bool = Field(description="also score length, layout features and character n-grams")
     edit_suite: bool = Field(
         description="also score the test rows reformatted, without comments and renamed"

@@ -39,6 +39,7 @@ KEPT, OPEN, BROKEN = "kept", "open", "broken"
 FEW = 100  # programs of one class
 LARGE_LOSS = 0.5  # of the TPR, under an edit
 COMPARED = ("test", "held_out")
+STACK = "stack"  # in `sources`
 MOST_FEATURES = 8
 MFU = (
     "of the GPUs' half-precision peak, for useful tokens at 6 FLOPs per matrix parameter (2 while "
@@ -75,16 +76,19 @@ HEADS = {
 def summary(facts: RunFacts) -> Summary:
     """Return what the report opens with."""
     splits = dict(scored_splits(facts))
-    main = next(iter(splits.items()), None)
+    main = _main_split(facts)
     promises = sorted(_promises(facts), key=lambda promise: promise.split != "unseen_humans")
     alarms = [_broken_text(facts, p) for p in promises if p.verdict == BROKEN]
     alarms += [_audit_text(facts)] if facts.result.audit.verdict == "hopeless" else []
     return Summary(
         title=sections.title(facts),
-        verdict=_verdict(facts, *main) if main else _similarity_verdict(facts),
+        verdict=" ".join(filter(None, [_sources_text(facts), _verdict(facts, *main)]))
+        if main
+        else _similarity_verdict(facts),
         alarms=[*alarms, *sections.problems(facts)],
         caveat=next(iter(_caveats(facts)), ""),
         figures=sections.present(
+            _sources_figure(facts),
             *(_key_figures(facts, *main) if main else []),
             _mrr_figure(facts),
             sections.memory_figure(facts),
@@ -102,6 +106,7 @@ def blocks(facts: RunFacts) -> list[Block]:
         Text(NO_EVIDENCE_SIMILAR if is_similar_only else NO_EVIDENCE),
         sections.targets(facts),
         _scores(facts),
+        _sources(facts),
         _baselines(facts),
         _promise(facts),
         _edits(facts),
@@ -128,6 +133,14 @@ def scored_splits(facts: RunFacts) -> Iterator[tuple[str, Split]]:
     for name in [*order, *sorted(set(scores) - set(order))]:
         if scores[name].metrics:
             yield name, scores[name]
+
+
+def _main_split(facts: RunFacts) -> tuple[str, Split] | None:
+    """Return the split that the report opens with: a source left out of training, else test."""
+    splits = dict(scored_splits(facts))
+    if "held_out" in splits and str(facts.result.settings.hold_out).startswith("source="):
+        return "held_out", splits["held_out"]
+    return next(iter(splits.items()), None)
 
 
 def split_title(facts: RunFacts, name: str) -> str:
@@ -271,6 +284,67 @@ def _verdict(facts: RunFacts, name: str, scores: Split) -> str:
     return f"{text}; it {verb} {title}: {_standing_text(rows[best])}."
 
 
+def _sources_text(facts: RunFacts) -> str:
+    """Return how members do on sources that were left out, the best one named; "" without any."""
+    sources = facts.result.sources
+    if not sources.left_out:
+        return ""
+    n, means = len(sources.left_out), dict(sources.mean)
+    ours = means.pop(STACK)
+    best = max(means, key=lambda name: means[name])
+    areas = [one.metrics["roc_auc"] for one in sources.left_out.values()]
+    spread = f"{min(areas):.3f} to {max(areas):.3f}"
+    member = f"the best member, {_place(best)}, {means[best]:.3f}"
+    if sources.retrained:
+        return (
+            f"On sources that training had not seen, the mean ROC-AUC of the sum of all members is "
+            f"{ours:.3f} ({n} sources, {spread}), of {member}. On data like its own:"
+        )
+    return (
+        f"On sources that training had not seen, n-grams alone have a mean ROC-AUC of {ours:.3f} "
+        f"({n} sources, {spread}; {member}); the encoder was not trained without them "
+        "(evaluate_sources=full). On data like its own, with the encoder:"
+    )
+
+
+def _sources_figure(facts: RunFacts) -> KeyFigure | None:
+    sources = facts.result.sources
+    if not sources.left_out:
+        return None
+    whose = "" if sources.retrained else " of n-grams"
+    note = f"mean of {len(sources.left_out)} sources left out of training"
+    return KeyFigure(f"ROC-AUC{whose} on unseen sources", written(sources.mean[STACK], ".3f"), note)
+
+
+def _sources(facts: RunFacts) -> Section:
+    """Return each source as one that training had not seen, by member."""
+    sources, rows = facts.result.sources, []
+    ours = "sum of all" if sources.retrained else "sum of n-grams"
+    for source, scores in sources.left_out.items():
+        for name, values in _scorers(scores):
+            lead = FloorLead() if name == MODEL else values.lead
+            row = {"source": source[:80], "scorer": ours if name == MODEL else _place(name)}
+            row |= {metric: _metric(values, metric) for metric in ("roc_auc", "tpr_at_fpr")}
+            row |= {"fpr": _metric(values, "fpr", "share")}
+            rows.append(row | {"difference": _difference(lead.roc_auc)})
+    means = [
+        {"scorer": ours if name == STACK else _place(name), "roc_auc": Cell(value, ".3f")}
+        for name, value in sources.mean.items()
+    ]
+    without = (
+        "an encoder was trained without the source, too"
+        if sources.retrained
+        else "the encoder was not trained anew, so it is not in this table"
+    )
+    note = (
+        "Each source with members that were fitted without it, on all of its programs: "
+        f"{without}. Thresholds are those of the other sources' validation humans. Difference: "
+        "ROC-AUC of the sum minus that member's."
+    )
+    content = [Table("source_means", means, HEADS), Table("sources", rows, HEADS)]
+    return Section("Sources that training had not seen", content, "sources", note)
+
+
 def _similarity_verdict(facts: RunFacts) -> str:
     main = _main_retrieval(facts)
     if main is not None:
@@ -345,13 +419,28 @@ def _scores(facts: RunFacts) -> Section:
         "Scores",
         [
             Table("scores", rows, spread=("split", "value")),
-            *texts([f"Scored: {'; '.join(sizes)}." if sizes else ""]),
+            *texts([_score_text(facts), f"Scored: {'; '.join(sizes)}." if sizes else ""]),
             _histogram(facts),
             Section("Bins of probabilities", [Table("reliability", bins)], in_text=False),
         ],
         "scores",
         note,
         is_open=True,
+    )
+
+
+def _score_text(facts: RunFacts) -> str:
+    """Say what the score is made of, and why that; "" of a run that knew one score alone."""
+    score = facts.result.score
+    if not score.uses:
+        return ""
+    parts = [
+        f"{weight:g} x {_place(name).removeprefix('the ')}"
+        for name, weight in score.weights.items()
+    ]
+    made = f"standardised: {' + '.join(parts)}" if len(parts) > 1 else _place(score.uses)
+    return (
+        f"The score, also of detect, calibrate and the sheets, is {made}. Reason: {score.reason}."
     )
 
 

@@ -129,6 +129,7 @@ class Calibration(Shown):
 
     Attributes:
         weights_sha256: Of the model that it belongs to; another model's is refused.
+        stack_sha256: Of what is summed with its score, likewise; "" where nothing is.
         n_files: Files of code that were read.
         n_duplicates: Of these, copies and near copies of another: counted once.
         left_out: By reason, how many files could not be scored or are never called anything.
@@ -162,6 +163,7 @@ class Calibration(Shown):
     source: str
     created: str
     note: str = ""
+    stack_sha256: str = ""
 
     @property
     def is_met(self) -> bool:
@@ -294,7 +296,12 @@ def require_same_model(
     """
     theirs, own = calibration.weights_sha256, facts.weights_sha256
     if theirs == own and calibration.canonical == facts.canonical:
-        return calibration
+        if calibration.stack_sha256 == facts.stack_sha256:
+            return calibration
+        raise DataError(
+            f"{place} was fixed on another sum of scores of the same weights.",
+            fix="calibrate this model: nbhelpers calibrate --humans FOLDER --model RUN",
+        )
     raise DataError(
         f"{place} was fixed with another model ({calibration.run_id}, weights "
         f"{theirs[:12]}); this one is {facts.run_id}, weights "
@@ -371,6 +378,7 @@ def fix_threshold(
     notes += [] if exceed == allowed else [f"{exceed} lie above it: others have the same score"]
     return Calibration(
         weights_sha256=facts.weights_sha256,
+        stack_sha256=facts.stack_sha256,
         model=facts.model,
         run_id=facts.run_id,
         canonical=facts.canonical,

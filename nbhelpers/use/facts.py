@@ -19,6 +19,8 @@ from nbhelpers.common.result_files import (
 )
 from nbhelpers.data.samples.styles import SAMPLE_NOTE
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.stack import ENCODER
+from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.runs.run import RESULT_NAME, Run
 from nbhelpers.use.trained import FACTS_FILE, TrainedDetector
@@ -47,6 +49,12 @@ NO_EVIDENCE_SIMILAR = (
 
 WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"
+SCORES = {  # by what `score` of result.json says
+    "stack": "the encoder, n-grams and n-grams of masked letters, one sum",
+    "encoder": "the encoder alone",
+    "tfidf": "n-grams of characters alone",
+    "masked_tfidf": "n-grams of masked letters alone",
+}
 MIN_ROWS = 20  # train rows in a language, before a call is given in it
 
 
@@ -87,7 +95,8 @@ class DetectorFacts:
     `threshold_logit`: above it the run called a program AI; `band_logit`: below it the run did not
     abstain; both None for a detector without a threshold. `rates`: false-positive rates measured at
     that threshold. `languages`: those it was trained on; () where that is not known. `data_note`:
-    what must be said about its training data, or "".
+    what must be said about its training data, or "". `uses`: what the score is made of, `stack` or
+    the name of a member; `why`: the reason.
     """
 
     place: TrainedDetector
@@ -104,6 +113,8 @@ class DetectorFacts:
     languages: tuple[str, ...] = ()
     pair_threshold: float | None = None
     data_note: str = ""
+    uses: str = ENCODER
+    why: str = ""
     sha256: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -112,6 +123,19 @@ class DetectorFacts:
         if "weights" not in self.sha256:
             self.sha256["weights"] = file_sha256(self.place.folder / WEIGHTS)
         return self.sha256["weights"]
+
+    @property
+    def stack_sha256(self) -> str:
+        """Hash of the file of what is summed with the encoder's logits; "" where nothing is."""
+        if "stack" not in self.sha256:
+            path = self.place.stack
+            self.sha256["stack"] = "" if path is None else file_sha256(path)
+        return self.sha256["stack"]
+
+    @property
+    def score_words(self) -> str:
+        """What the score is made of, and why that; "" where nothing is known of it."""
+        return f"{SCORES.get(self.uses, self.uses)}; {self.why}" if self.why else ""
 
     @property
     def is_sample(self) -> bool:
@@ -139,6 +163,8 @@ class DetectorFacts:
             "run_id": self.run_id,
             "encoder": self.model,
             "weights_sha256": self.weights_sha256,
+            **({"stack_sha256": self.stack_sha256} if self.stack_sha256 else {}),
+            "score": {"uses": self.uses, "reason": self.why},
             "canonical": self.canonical,
             "seq_len": self.seq_len,
             "temperature": self.temperature,
@@ -159,6 +185,10 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
     result = _result(place)
     point = result.operating_point
     temperature = point.temperature or 1.0
+    uses = result.score.uses or ENCODER
+    if uses != ENCODER and place.stack is None:
+        text = f"{place.scored or place.folder} lacks {STACK_FILE}: its score is {SCORES[uses]}."
+        raise DataError(text, fix=DetectorFile.FIX)
     return DetectorFacts(
         place=place,
         run_id=result.run_id or (place.run.name if place.run else place.name),
@@ -174,6 +204,8 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
         languages=tuple(_languages(result)),
         data_note=_data_note(place, result),
         pair_threshold=result.similarity.pairs.threshold,
+        uses=uses,
+        why=result.score.reason or "",
     )
 
 

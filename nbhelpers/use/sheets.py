@@ -12,6 +12,7 @@ from typing import Any
 
 from nbhelpers.common.display import Cell, Table
 from nbhelpers.common.formatting import percent
+from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.use.calls import (
     AI,
     NOT_JUDGED,
@@ -365,6 +366,8 @@ class Evidence(Shown):
             "read": f"{self.verdict.tokens} tokens, {file.n_lines} lines{encoding}{rest}",
             "model": f"{facts.model}, run {facts.run_id}",
             "SHA-256 of its weights": facts.weights_sha256,
+            "what is scored": facts.score_words,
+            f"SHA-256 of {STACK_FILE}": facts.stack_sha256,
             "form that is scored": f"{facts.canonical}, the first {facts.seq_len} tokens",
             # Of the sample it stands above, as the reason.
             "its training data": "" if facts.is_sample else facts.data_note,

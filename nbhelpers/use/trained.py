@@ -20,6 +20,7 @@ from nbhelpers.common.result_files import (
     Result,
 )
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.presets.catalog import TEMPLATES
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.preset import Preset
@@ -147,6 +148,12 @@ class _Folder(Loadable):
         index = CheckpointIndex.read(self.run / "checkpoints" / "index.json")
         best = index.best if index else None
         return self.run if best in (None, self.folder.name) else None
+
+    @property
+    def stack(self) -> Path | None:
+        """The file of a score that is a sum; None: the encoder's logits are the score."""
+        path = (self.scored or self.folder) / STACK_FILE
+        return path if is_file(path) else None
 
     @property
     def sources(self) -> dict[str, Path]:
