@@ -166,15 +166,17 @@ def test_a_budget_of_other_versions_is_shown_labelled_with_the_option_that_makes
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (("--preset", "smoke"), ConfigError.exit_code, "nbhelpers budget clones"),
+        (("clones", "--gpu", "t4", "--gpu-memory", "12"), ConfigError.exit_code, "leave one"),
         (("--job", "finetune", "--preset", "nothing"), ConfigError.exit_code, "no preset"),
-        (("--gpu", "t44"), ConfigError.exit_code, "not a GPU"),
-        (("--method", "qlora"), ConfigError.exit_code, "method"),  # clones have none
+        (("clones", "--gpu", "t44"), ConfigError.exit_code, "not a GPU"),
+        (("clones", "--method", "qlora"), ConfigError.exit_code, "method"),  # clones have none
         (("finetune", "--method", "full"), ConfigError.exit_code, "method"),
         (("finetune", "--method", "lora", "-o", "method=qlora"), ConfigError.exit_code, "Two"),
         (("finetune", "-o", "seq_len"), ConfigError.exit_code, "name=value"),
         (("--price", "-1"), 2, "--price -1 is no number above zero"),
         (("--max-hours", "nan"), 2, "write for instance --max-hours 3"),
-        (("--preset", "smoke", "--exact"), HardwareError.exit_code, "--gpu t4"),
+        (("clones", "--preset", "smoke", "--exact"), HardwareError.exit_code, "--gpu t4"),
     ],
 )
 def test_a_wrong_option_names_what_is_wrong(

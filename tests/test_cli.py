@@ -142,8 +142,12 @@ def test_export_launcher_writes_a_script_or_prints_it(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("budget", "--preset", "h100", "--gpu", "t4"), BudgetError.exit_code, "Fix:"),
-        (("budget", "--preset", "t4", "--gpu", "t4"), 0, "fits"),
+        (
+            ("budget", "--preset", "h100", "--gpu", "t4", "--job", "clones"),
+            BudgetError.exit_code,
+            "Fix:",
+        ),
+        (("budget", "--preset", "t4", "--gpu", "t4"), ConfigError.exit_code, "budget clones"),
         (("budget", "clones", "--preset", "t4", "--gpu", "t4"), 0, "fits"),
         (("budget", "clone", "--preset", "t4"), ConfigError.exit_code, "clones"),
         (("budget", "clones", "--job", "other"), ConfigError.exit_code, "Two jobs"),

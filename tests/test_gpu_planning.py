@@ -18,6 +18,7 @@ EXPECTED = {
     *("t4", "v100-16gb", "v100-32gb", "l4", "a10g", "a100-40gb", "a100-80gb", "rtx6000ada"),
     *("rtx-a6000", "quadro-rtx6000", "rtx3090", "rtx4090", "rtx5090", "l40s", "h100"),
     *("h100-nvl", "h100-pcie", "h200", "b200", "rtxpro6000"),
+    *("rtx3060", "rtx3070", "rtx3080", "rtx4060", "rtx4070", "rtx4080", "rtx5070", "rtx5080"),
 }
 
 
@@ -91,7 +92,7 @@ def test_a_name_of_several_gpus_is_refused_with_the_choices(text: str, keys: lis
 
 @pytest.mark.parametrize(
     ("text", "guess"),
-    [("rtx 4080", "rtx4090"), ("a10", "a10g"), ("l40", "l40s"), ("rtx 3090 ti", "rtx3090")],
+    [("rtx 4080 ti", "rtx4080"), ("a10", "a10g"), ("l40", "l40s"), ("rtx 3090 ti", "rtx3090")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(text: str, guess: str) -> None:
     with pytest.raises(ConfigError, match="not a GPU that") as caught:
@@ -127,7 +128,9 @@ def test_what_cannot_be_planned_is_answered_with_what_can(text: str, fix: str) -
     assert ("no kernels" in caught.value.message) == ("--count" not in fix)
 
 
-@pytest.mark.parametrize("text", ["RTX 3060", "rtx3060", "NVIDIA GeForce RTX 4070", "a4000"])
+@pytest.mark.parametrize(
+    "text", ["RTX 2070", "rtx3060ti", "NVIDIA GeForce RTX 4070 SUPER", "a4000"]
+)
 def test_a_card_that_no_table_knows_is_named_as_typed_with_the_form_to_take(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_hardware(text)
@@ -140,7 +143,7 @@ def test_a_card_without_memory_is_none() -> None:
         plan_hardware("sm_86:0GiB")
 
 
-@pytest.mark.parametrize("text", ["sm_86:12GiB", "8.6, 12 gib", "cc86 12"])
+@pytest.mark.parametrize("text", ["sm_86:12GiB", "8.6, 12 gib", "cc86 12", "12GiB"])
 def test_a_card_that_no_table_knows_is_described_as_for_a_simulation(text: str) -> None:
     hardware = plan_hardware(text, 2)
     gpu = hardware.gpus[1]

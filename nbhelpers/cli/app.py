@@ -32,6 +32,7 @@ from nbhelpers.cli.options import (
     Currency,
     GpuCount,
     GpuKey,
+    GpuMemory,
     Job,
     MaxHours,
     Overrides,
@@ -205,6 +206,7 @@ def plan(
     job: Job,
     preset: PresetName = "auto",
     gpu: GpuKey = None,
+    gpu_memory: GpuMemory = None,
     count: GpuCount = 1,
     override: Overrides = None,
     max_hours: MaxHours = None,
@@ -215,7 +217,7 @@ def plan(
     from nbhelpers.budget.time import predict_time
     from nbhelpers.plan import scaling_table
 
-    asked = prepare(job, preset, override, gpu=gpu, count=count)
+    asked = prepare(job, preset, override, gpu=gpu, gpu_memory=gpu_memory, count=count)
     typer.echo(preset_text(asked.preset))
     typer.echo(repr(asked.plan))
     if asked.plan.use_gpu and asked.preset.settings.num_gpus == "auto":

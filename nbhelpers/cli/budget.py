@@ -12,6 +12,7 @@ from nbhelpers.cli.options import (
     Currency,
     GpuCount,
     GpuKey,
+    GpuMemory,
     MaxHours,
     Overrides,
     Prepared,
@@ -64,6 +65,7 @@ def budget(
     job: Annotated[str, typer.Option(help="The same, as an option.")] = "",
     preset: PresetName = "auto",
     gpu: GpuKey = None,
+    gpu_memory: GpuMemory = None,
     count: GpuCount = 1,
     override: Overrides = None,
     method: Annotated[str, typer.Option(help="Of a fine-tuning: lora, qlora or base.")] = "",
@@ -95,12 +97,16 @@ def budget(
     if history:
         return show_history(runs=runs, plot=plot)
     from nbhelpers.budget.time import predict_time
+    from nbhelpers.presets.jobs import JOBS
 
     if name and job and name != job:
         raise ConfigError(f"Two jobs are named: {name} and {job}.", fix="name one of them")
-    chosen = name or job or "clones"
+    if not (chosen := name or job):
+        text = "The job is missing: memory and time are those of one job."
+        raise ConfigError(text, fix=f"write one of: nbhelpers budget {', '.join(JOBS)}")
     settings = _method(method, override)
-    asked = prepare(chosen, preset, override, gpu=gpu, count=count, settings=settings)
+    where = {"gpu": gpu, "gpu_memory": gpu_memory, "count": count}
+    asked = prepare(chosen, preset, override, settings=settings, **where)
     memory, cells = _predicted(asked, exact=exact, grid=grid)
     wishes = {"max_hours": max_hours, "price_per_hour": price, "currency": currency}
     time = predict_time(asked.preset, asked.plan, asked.hardware, run_dir="runs", **wishes)
@@ -158,7 +164,8 @@ def _text(asked: Prepared, memory: MemoryBudget, grid: BudgetGrid | None, time: 
     from nbhelpers.budget.search import LEGEND
     from nbhelpers.notebook.equal_lines import budget_lines
 
-    parts = [repr(asked.preset), repr(asked.plan), budget_text(memory, asked.preset.job)]
+    preset = (repr(asked.preset), *asked.preset.notes)
+    parts = [*preset, repr(asked.plan), budget_text(memory, asked.preset.job)]
     if memory.opaque:
         parts.append(f"Not predicted: {', '.join(memory.opaque)}")
     parts += time.lines()

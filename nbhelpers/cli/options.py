@@ -74,6 +74,12 @@ GpuKey = Annotated[
     str | None,
     typer.Option("--gpu", callback=_named, help="Plan for this GPU instead of what is here."),
 ]
+GpuMemory = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-memory", callback=_above_zero, help="Plan for a card with so many GiB, unnamed."
+    ),
+]
 GpuCount = Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")]
 NumGpus = Annotated[int | None, typer.Option(min=1, help="Training processes; default: preset.")]
 RunDir = Annotated[Path, path_option(help="The folder that holds the run folders.")]
@@ -121,6 +127,7 @@ def prepare(
     override: Sequence[str] | None = None,
     *,
     gpu: str | None = "",
+    gpu_memory: float | None = None,
     count: int = 1,
     settings: Mapping[str, Any] | None = None,
 ) -> Prepared:
@@ -131,6 +138,7 @@ def prepare(
         preset: A name, a .yaml file or `auto`.
         override: Settings as name=value.
         gpu: Plan for this GPU; none: for what is here.
+        gpu_memory: Plan for a card with so many GiB instead.
         count: How many such GPUs.
         settings: Further settings, which other options give.
 
@@ -140,6 +148,11 @@ def prepare(
     from nbhelpers.plan import plan_batch
     from nbhelpers.presets.loading import load_preset
 
+    if gpu_memory is not None:
+        if gpu:
+            text = "--gpu names a card, which has its memory, and --gpu-memory another one."
+            raise ConfigError(text, fix="leave one out, or describe it: --gpu sm_89:12GiB")
+        gpu = f"{gpu_memory:g}GiB"
     hardware = hardware_of(gpu, count)
     values = overrides_of(job, override) | dict(settings or {})
     chosen = load_preset(job, preset, hardware=hardware, overrides=values)

@@ -25,7 +25,7 @@ _WITHOUT_KERNELS = {
     **{"gtx9": (5, 2), "gtx10": (6, 1), "titanx": (6, 1), "quadrop": (6, 1)},
 }
 _DESCRIBED = re.compile(
-    r"(?:sm|cc)?[ _]?(?P<major>\d{1,2})\.?(?P<minor>\d)[:,@ ]+"
+    r"(?:(?:sm|cc)?[ _]?(?P<major>\d{1,2})\.?(?P<minor>\d)[:,@ ]+)?"
     r"(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>gib|gb)?",
     re.IGNORECASE,
 )
@@ -217,16 +217,19 @@ def same_name(name: str) -> list[GpuSpec]:
 def planned_gpu(text: str, index: int = 0) -> Gpu:
     """Return a GPU for planning: one that `find_gpu` knows, or one described as `sm_86:12GiB`.
 
+    A memory alone, as `12GiB`, is that of a card of the capability 8.6, the oldest of GeForce that
+    computes bf16.
+
     Raises:
         ConfigError: As of `find_gpu`.
     """
     described = _DESCRIBED.fullmatch(text.strip()) if isinstance(text, str) else None
-    if described is None:
+    if described is None or not (described["major"] or described["unit"]):
         return find_gpu(text).planned(index)
     size = float(described["size"]) * (10**9 if (described["unit"] or "").lower() == "gb" else GIB)
     if size <= 0:
         raise ConfigError(f"gpu={text!r} has no memory.", fix="give its GiB, as in sm_86:12GiB")
-    capability = int(described["major"]), int(described["minor"])
+    capability = int(described["major"] or 8), int(described["minor"] or 6)
     _require_kernels(text, capability)
     return Gpu(
         index=index,
