@@ -112,9 +112,9 @@ def test_the_executed_notebook_shows_plan_sample_lengths_and_answers(folder: Pat
     plan, prompt = json.dumps(shown["plan"]), json.dumps(shown["result"])
     assert "time (predicted)" in plan and "qlora-r16" in plan and "in total" in plan
     assert "coloured" in prompt and "image/png" in prompt and "training samples" in prompt
-    assert "needs no token" in json.dumps(shown["access"])
+    assert "needs no token" in json.dumps(shown["plan"])
     assert "2 of 2 answers differ" in json.dumps(shown["try"])
-    assert "3 of 3 runs finished" in json.dumps(shown["follow"])
+    assert "3 of 3 runs finished" in json.dumps(shown["launch"])
 
 
 def test_a_run_that_failed_is_the_exit_code_after_the_report(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_bare_papermill_stops_in_the_checking_cell(
     tmp_path: Path, parameters: dict[str, object], said: str
 ) -> None:
     with pytest.raises(papermill.PapermillExecutionError) as caught:
-        _bare(_first_cells(tmp_path, "check"), parameters)
+        _bare(_first_cells(tmp_path, "imports"), parameters)
     assert caught.value.ename == "ConfigError"
     assert said in caught.value.evalue
 
@@ -214,16 +214,16 @@ def test_bare_papermill_stops_in_the_checking_cell(
 @pytest.mark.slow
 def test_bare_papermill_without_the_tag_is_told_that_defaults_are_in_force(tmp_path: Path) -> None:
     with pytest.raises(papermill.PapermillExecutionError) as caught:
-        _bare(_first_cells(tmp_path, "check", tag=False), {"epochs": 2})
+        _bare(_first_cells(tmp_path, "imports", tag=False), {"epochs": 2})
     assert "before the defaults" in caught.value.evalue
 
 
 @pytest.mark.slow
 def test_bare_papermill_with_good_parameters_passes(tmp_path: Path) -> None:
     given = {"epochs": 2, "preset": "smoke", "learning_rate": 0.002}  # the last is not listed
-    _bare(_first_cells(tmp_path, "check"), given)
+    _bare(_first_cells(tmp_path, "imports"), given)
     done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    said = done.cells[-1].outputs[0]["data"]["text/plain"]
+    said = done.cells[-1].outputs[1]["data"]["text/plain"]
     assert said == "You change: epochs = 2, learning_rate = 0.002"
 
 

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from pathlib import Path
+from typing import get_args
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
+from nbhelpers.presets.checks import settings_class
+from nbhelpers.presets.parameters import check_values
 from tools import lint_notebook, repository
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 CLONES = Path(__file__).parent.parent / "notebooks" / "03_find_clones.ipynb"
 NAMES = {
     "00_gpu_and_budget": [
-        *("gpu", "gpu_count", "job", "preset", "model", "adapters"),
+        *("gpu", "gpu_count", "job", "preset", "quick", "model", "adapters"),
         *("per_device_train_batch_size", "seq_len", "more_settings", "price_per_hour", "max_hours"),
     ],
     "01_finetune_gemma": [
-        *("preset", "model", "adapters", "data", "seq_len", "epochs", "max_train_samples"),
-        *("evaluate", "seed", "more_settings", "run_dir"),
+        *("preset", "quick", "model", "adapters", "data", "seq_len", "epochs"),
+        *("max_train_samples", "seed", "evaluate", "more_settings", "run_dir"),
     ],
     "02_detect_ai_code": [
-        *("preset", "model", "data", "objective", "hold_out", "unseen_humans", "on_failed_audit"),
-        *("epochs", "train_fraction", "seed", "more_settings", "run_dir"),
+        *("preset", "quick", "model", "data", "unseen_humans", "objective", "hold_out"),
+        *("on_failed_audit", "epochs", "train_fraction", "seed", "more_settings", "run_dir"),
     ],
     "03_find_clones": [
-        *("preset", "model", "data", "seq_len", "data_flow_length", "epochs"),
-        *("per_device_train_batch_size", "num_gpus", "train_fraction", "seed", "more_settings"),
-        "run_dir",
+        *("preset", "quick", "model", "data", "seq_len", "data_flow_length", "epochs"),
+        *("train_fraction", "seed", "per_device_train_batch_size", "num_gpus"),
+        *("more_settings", "run_dir"),
     ],
     "04_compare_runs": ["runs", "run_dir", "price_per_hour"],
 }
@@ -46,7 +51,21 @@ def test_a_notebook_offers_its_parameters_as_forms(path: Path) -> None:
     cell = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
     names = [node.targets[0].id for node in ast.parse(cell.source).body]
     assert names == NAMES[path.stem]
-    assert all("# @param" in line for line in cell.source.splitlines())
+    assert all(re.search("# @(param|markdown)", line) for line in cell.source.splitlines())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_form_offers_what_the_job_accepts(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
+    job = notebook.metadata["nbhelpers"]["job"]
+    form = r"^(\w+) = .*# @param (\[.*?\])( \{allow-input: true\})?$"
+    for name, values, is_open in re.findall(form, cell.source, re.MULTILINE):
+        field = settings_class(job).model_fields.get(name) if job else None
+        known = get_args(field.annotation) if field else ()
+        assert is_open or not known or {"", *known} == set(json.loads(values))
+        for value in json.loads(values) if job else ():
+            check_values(job, {name: value})
 
 
 def test_every_notebook_installs_in_the_same_way() -> None:
@@ -105,9 +124,9 @@ def _set_parameters(source: str) -> object:
         (_store_output, "outputs are stored"),
         (_lose_tag, "0 cells are tagged"),
         (_set_parameters("preset = 'a' + 'b'  # what"), "only `name = literal`"),
-        (_set_parameters('preset = "auto"  # @param {type:"string"}'), "a comment is missing"),
+        (_set_parameters('preset = "auto"  # @param {type:"string"}'), "no `# @markdown` line"),
         (_set_parameters('data = ""  # for instance source=NAME'), "hides it from papermill"),
-        (_set_parameters("\n".join(f"p{i} = 1  # why" for i in range(13))), "13 parameters"),
+        (_set_parameters("\n".join(f"p{i} = 1  # why" for i in range(15))), "15 parameters"),
         (lambda n: n.metadata.update(widgets={}), "widget state"),
         (lambda n: n.metadata.pop("nbhelpers"), "must name the job"),
         (lambda n: n.cells[0].update(source="# Find clones"), "badge"),

@@ -11,7 +11,8 @@ import pytest
 
 from nbhelpers.runs import progress as shown
 from nbhelpers.runs.following import follow
-from nbhelpers.runs.progress import LogView, NotebookView, Progress, TerminalView, choose_view
+from nbhelpers.runs.live import NotebookView, choose_view, live_html
+from nbhelpers.runs.progress import LogView, Progress, TerminalView
 from nbhelpers.runs.run import Run, write_json
 
 
@@ -181,3 +182,23 @@ class Terminal(io.StringIO):
 )
 def test_the_view_fits_the_place(stream: Any, is_headless: bool, view: type) -> None:
     assert type(choose_view(stream, is_headless=is_headless)) is view
+
+
+def test_the_live_view_grows_with_curve_and_table() -> None:
+    events = [step(number, number, loss=2.0 / number) for number in range(1, 81)]
+    scores = {"scores": {"loss": 0.5, "f1": 0.75}}
+    valid = {"t": 81.0, "type": "eval", "rank": 0, "step": 40, "split": "valid"} | scores
+    test = {"t": 82.0, "type": "eval", "rank": 0, "step": -1, "split": "test"} | scores
+    early, late = live_html(trained(*events[:9])), live_html(trained(*events, valid, test))
+    assert early.count("<tr>") == 10 and "valid loss" not in early and "<polyline" in early
+    assert late.count("<circle") == 1 and late.count("<polyline") == 2
+    row = next(line for line in late.split("<tr>") if ">40<" in line)
+    assert all(text in row for text in ("0.0500", "0.5000", "0.750"))
+    assert late.count("<tr>") <= 14 and "step 100" in late
+    assert "#000" not in late and "currentColor" in late  # the page's own colour, dark or light
+
+
+@pytest.mark.parametrize("losses", [[], [1.0], [1.0, 1.0], [float("nan"), 1.0, float("inf")]])
+def test_the_live_view_bears_any_losses(losses: list[float]) -> None:
+    page = live_html(trained(*(step(t, t + 1, loss=loss) for t, loss in enumerate(losses))))
+    assert "nan" not in page and "inf" not in page.replace("information", "")

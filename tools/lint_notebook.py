@@ -15,7 +15,8 @@ import nbformat
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_CELLS, MAX_CODE_CELLS, MAX_CODE_LINES, MAX_NAMES, MAX_WORDS = 30, 15, 12, 12, 60
+MAX_CELLS, MAX_CODE_CELLS, MAX_CODE_LINES, MAX_NAMES, MAX_WORDS = 30, 15, 12, 14, 60
+MAX_PARAMETER_LINES, MAX_BEFORE_LAUNCH = 24, 6
 MAX_BYTES = 500_000
 SECTIONS = (
     "Install",
@@ -25,7 +26,6 @@ SECTIONS = (
     "Preset",
     "Plan and budget",
     "Launch",
-    "Follow",
     "Result",
     "Report",
     "What to change next",
@@ -33,7 +33,7 @@ SECTIONS = (
 UNITS = r"%|percent|[KMGT]i?B\b|seconds?\b|minutes?\b|hours?\b|s\b|min\b|times\b|x\b|GPUs?\b"
 TYPED_NUMBER = re.compile(rf"\b\d[\d.,]*\s?(?:{UNITS})", re.IGNORECASE)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-FORM = re.compile(r"@param\s*(\{.*?\}|\[.*?\])?")
+HELP = re.compile(r"^# @markdown (.+)$", re.MULTILINE)
 MAGIC = re.compile(r"^\s*[%!]")
 
 
@@ -79,6 +79,12 @@ def shape_problems(notebook: NotebookNode) -> Iterator[str]:
         yield f"{len(code)} code cells, more than {MAX_CODE_CELLS}"
     if any(cell.outputs or cell.execution_count is not None for cell in code):
         yield "outputs are stored: clear them"
+    launch = next((i for i, cell in enumerate(code) if cell.get("id") == "launch"), 0)
+    if launch > MAX_BEFORE_LAUNCH:
+        yield f"{launch} code cells before Launch, more than {MAX_BEFORE_LAUNCH}"
+    install = next((cell for cell in code if "%pip" in cell.source), None)
+    if install is not None and install.metadata.get("cellView") != "form":
+        yield "the install cell must show its title only: cellView form"
     if "widgets" in notebook.metadata:
         yield "widget state is stored: GitHub refuses such a notebook"
     if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
@@ -94,9 +100,13 @@ def code_problems(notebook: NotebookNode) -> Iterator[str]:
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
-        lines = [line for line in cell.source.splitlines() if line.strip()]
-        if len(lines) > MAX_CODE_LINES:
-            yield f"cell {index}: {len(lines)} lines, more than {MAX_CODE_LINES}"
+        lines = [
+            line for line in cell.source.splitlines() if line.strip(" ") and "@title" not in line
+        ]
+        is_form = "parameters" in cell.metadata.get("tags", [])
+        limit = MAX_PARAMETER_LINES if is_form else MAX_CODE_LINES
+        if len(lines) > limit:
+            yield f"cell {index}: {len(lines)} lines, more than {limit}"
         magics = [line.strip() for line in lines if MAGIC.match(line)]
         pip_cells += [index for magic in magics if magic.startswith("%pip")]
         if any(not magic.startswith("%pip") for magic in magics):
@@ -110,21 +120,21 @@ def code_problems(notebook: NotebookNode) -> Iterator[str]:
                 yield f"cell {index}: `{name}` is assigned in cell {owners[name]} already"
             owners.setdefault(name, index)
         for line, comment in comments(code_of(cell)):
-            if TYPED_NUMBER.search(comment):
+            if TYPED_NUMBER.search(comment) and "@param" not in comment:
                 yield f"cell {index}, line {line}: a typed figure in a comment: {comment}"
     if len(pip_cells) > 1:
         yield f"%pip stands in cells {pip_cells}; one is enough"
 
 
 def parameter_problems(notebook: NotebookNode) -> Iterator[str]:
-    """One tagged cell: literals only, few names, a comment each."""
+    """One tagged cell: literals only, few names; a form for each, and its help above it."""
     tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     if len(tagged) != 1:
         yield f"{len(tagged)} cells are tagged `parameters`; exactly one is needed"
         return
     source = tagged[0].source
     tree = ast.parse(code_of(tagged[0]))
-    explained = {line for line, text in comments(source) if text.strip("# ")}
+    explained = set(re.findall(r"`(\w+)`", " ".join(HELP.findall(source))))
     names = 0
     for node in tree.body:
         is_assignment = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
@@ -133,9 +143,11 @@ def parameter_problems(notebook: NotebookNode) -> Iterator[str]:
             continue
         names += 1
         comment = source.splitlines()[node.lineno - 1].partition("#")[2]
-        if node.lineno not in explained or not FORM.sub("", comment).strip("# "):
-            yield f"parameters, line {node.lineno}: a comment is missing"
-        if "=" in FORM.sub("", comment):  # papermill then takes the line for no parameter
+        if node.targets[0].id not in explained:
+            yield f"parameters, line {node.lineno}: no `# @markdown` line explains it"
+        if not comment.strip().startswith("@param"):
+            yield f"parameters, line {node.lineno}: no `# @param` form"
+        if "=" in comment:  # papermill then takes the line for no parameter
             yield f"parameters, line {node.lineno}: `=` in the comment hides it from papermill"
     if names > MAX_NAMES:
         yield f"{names} parameters, more than {MAX_NAMES}"

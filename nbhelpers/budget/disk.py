@@ -17,7 +17,7 @@ from nbhelpers.budget.shapes import CausalShape, find_shape
 from nbhelpers.common.files import is_folder
 from nbhelpers.common.formatting import GB, gb
 from nbhelpers.errors import ConfigError
-from nbhelpers.presets.jobs import ADAPTER, FINETUNE, JOBS
+from nbhelpers.presets.jobs import ADAPTER, FINETUNE, JOBS, spec_of
 from nbhelpers.presets.schema import FinetuneSettings
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Source: the files on the hub: google/gemma-2-2b is 10.46 GB in fp32, the tuned one 5.23 in bf16.
 HUB_WIDTHS = {"google/gemma-2-2b": 4, "google/gemma-2-2b-it": 2}
 USUAL_HUB_WIDTH = 2
+ENCODER_HUB_WIDTH = 4  # the hub's small encoders are stored in fp32
 # Source: Gemma's tokenizer files, 17.5 + 4.2 MB and smaller ones; a copy lies in each checkpoint.
 TOKENIZER_BYTES = 40 * 10**6
 # An adapter and two moments in fp32; the gradient is not saved.
@@ -164,6 +165,17 @@ def require_supplies(preset: Preset, hardware: Hardware, run_dir: Path) -> None:
         raise ConfigError(title, fix="each part says how; then launch again")
 
 
+def download_bytes(settings: Settings) -> int:
+    """Return what the weights take to download; 0 where they are here, or of unknown size."""
+    shape, models = find_shape(settings), spec_of(settings).models
+    is_local = settings.model in models.embedded + models.packaged or settings.random_weights
+    if shape is None or is_local or is_folder(settings.model):
+        return 0
+    usual = USUAL_HUB_WIDTH if isinstance(shape, CausalShape) else ENCODER_HUB_WIDTH
+    is_here = _has_weights(_hub_cache(), settings.model)
+    return 0 if is_here else shape.parameters() * HUB_WIDTHS.get(settings.model, usual)
+
+
 def _hub_cache() -> Path | None:
     """Return the nearest existing folder of the hub's cache."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
@@ -176,4 +188,4 @@ def _has_weights(cache: Path | None, model: str) -> bool:
     if cache is None:
         return False
     folder = cache / f"models--{model.replace('/', '--')}" / "snapshots"
-    return any(folder.glob("*/*.safetensors"))
+    return any(folder.glob("*/*.safetensors")) or any(folder.glob("*/pytorch_model*.bin"))

@@ -38,6 +38,7 @@ from nbhelpers.cli.options import (
     Overrides,
     PresetName,
     Price,
+    Quick,
     RunDir,
     RunName,
     budget_text,
@@ -209,6 +210,7 @@ def plan(
     gpu_memory: GpuMemory = None,
     count: GpuCount = 1,
     override: Overrides = None,
+    quick: Quick = False,
     max_hours: MaxHours = None,
     price: Price = None,
     currency: Currency = "",
@@ -217,7 +219,8 @@ def plan(
     from nbhelpers.budget.time import predict_time
     from nbhelpers.plan import scaling_table
 
-    asked = prepare(job, preset, override, gpu=gpu, gpu_memory=gpu_memory, count=count)
+    where = {"gpu": gpu, "gpu_memory": gpu_memory, "count": count}
+    asked = prepare(job, preset, override, quick=quick, **where)
     typer.echo(preset_text(asked.preset))
     typer.echo(repr(asked.plan))
     if asked.plan.use_gpu and asked.preset.settings.num_gpus == "auto":

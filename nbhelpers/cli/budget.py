@@ -18,6 +18,7 @@ from nbhelpers.cli.options import (
     Prepared,
     PresetName,
     Price,
+    Quick,
     budget_text,
     error_text,
     prepare,
@@ -79,6 +80,7 @@ def budget(
     price: Price = None,
     currency: Currency = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    quick: Quick = False,
     history: Annotated[
         bool, typer.Option("--history", help="Predicted and measured memory of earlier runs.")
     ] = False,
@@ -106,7 +108,7 @@ def budget(
         raise ConfigError(text, fix=f"write one of: nbhelpers budget {', '.join(JOBS)}")
     settings = _method(method, override)
     where = {"gpu": gpu, "gpu_memory": gpu_memory, "count": count}
-    asked = prepare(chosen, preset, override, settings=settings, **where)
+    asked = prepare(chosen, preset, override, settings=settings, quick=quick, **where)
     memory, cells = _predicted(asked, exact=exact, grid=grid)
     wishes = {"max_hours": max_hours, "price_per_hour": price, "currency": currency}
     time = predict_time(asked.preset, asked.plan, asked.hardware, run_dir="runs", **wishes)

@@ -22,6 +22,7 @@ from nbhelpers.cli.options import (
     Overrides,
     PresetName,
     Price,
+    Quick,
     Resume,
     RunDir,
     RunName,
@@ -46,6 +47,7 @@ def train(
     preset: PresetName = "auto",
     override: Overrides = None,
     num_gpus: NumGpus = None,
+    quick: Quick = False,
     run_dir: RunDir = RUNS,
     fresh: Annotated[bool, typer.Option(help="Start anew; default: re-attach or resume.")] = False,
     resume: Resume = False,
@@ -55,7 +57,7 @@ def train(
     from nbhelpers.runs.starting import launch
 
     number = [] if num_gpus is None else [f"num_gpus={num_gpus}"]
-    asked = prepare(job, preset, [*(override or []), *number])
+    asked = prepare(job, preset, [*(override or []), *number], quick=quick)
     options = {"hardware": asked.hardware, "run_dir": run_dir, "fresh": fresh}
     options["resume"] = resume or None
     run = launch(asked.preset, asked.plan, asked.budget, **options)
@@ -123,6 +125,7 @@ def study(
     ] = "all",
     seeds: Annotated[str, typer.Option(help="Such as 3,4,5; default: the preset's.")] = "",
     override: Overrides = None,
+    quick: Quick = False,
     gpu: GpuKey = None,
     run_dir: RunDir = RUNS,
     fresh: Annotated[bool, typer.Option(help="Start all runs anew; default: go on.")] = False,
@@ -147,8 +150,8 @@ def study(
     if gpu and not plan_only:
         raise ConfigError("--gpu plans for a GPU that is not here.", fix="add --plan-only")
     hardware = hardware_of(gpu)
-    values = overrides_of("finetune", override)
-    chosen = load_preset("finetune", preset, hardware=hardware, overrides=values)
+    values = {"overrides": overrides_of("finetune", override), "quick": "on" if quick else "off"}
+    chosen = load_preset("finetune", preset, hardware=hardware, **values)
     planned = plan_study(chosen, hardware, adapters=adapters, seeds=seeds, run_dir=run_dir)
     if not plan_only:
         require_gpu_for(planned, hardware, run_dir=run_dir, fresh=fresh)

@@ -70,6 +70,9 @@ PresetName = Annotated[str, typer.Option("--preset", help="A preset's name, a .y
 Overrides = Annotated[
     list[str] | None, typer.Option("--override", "-o", help="A setting, as name=value; repeatable.")
 ]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A small experiment for a first result in minutes.")
+]
 GpuKey = Annotated[
     str | None,
     typer.Option("--gpu", callback=_named, help="Plan for this GPU instead of what is here."),
@@ -130,6 +133,7 @@ def prepare(
     gpu_memory: float | None = None,
     count: int = 1,
     settings: Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> Prepared:
     """Return hardware, preset and plan of a command.
 
@@ -141,6 +145,7 @@ def prepare(
         gpu_memory: Plan for a card with so many GiB instead.
         count: How many such GPUs.
         settings: Further settings, which other options give.
+        quick: Make the small experiment of the job.
 
     Raises:
         NbhelpersError: An option is wrong, or the batch cannot be split.
@@ -155,7 +160,8 @@ def prepare(
         gpu = f"{gpu_memory:g}GiB"
     hardware = hardware_of(gpu, count)
     values = overrides_of(job, override) | dict(settings or {})
-    chosen = load_preset(job, preset, hardware=hardware, overrides=values)
+    options = {"hardware": hardware, "overrides": values, "quick": "on" if quick else "off"}
+    chosen = load_preset(job, preset, **options)
     return Prepared(hardware, chosen, plan_batch(chosen, hardware))
 
 

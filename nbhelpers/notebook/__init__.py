@@ -4,6 +4,7 @@ from nbhelpers.common.lazy import exports
 
 _HOMES = {
     "choose_hardware": "choice",
+    "expect": "expected",
     "past_predictions": "grids",
     "what_fits": "grids",
 }

@@ -45,7 +45,7 @@ class Choice:
     are names as in `parse_adapters`, for a job that varies them. `fixed` names the overrides that
     stay when another preset is chosen: those of the notebook's parameters. `any_job`: the picker
     stands in the notebook about budgets, where the job itself is a parameter. `wishes` are the
-    limit and the price of its parameters, by their names.
+    limit and the price of its parameters, by their names. `quick` is as `load_preset` takes it.
     """
 
     job: str
@@ -57,6 +57,7 @@ class Choice:
     fixed: frozenset[str] = frozenset()
     any_job: bool = False
     wishes: Mapping[str, float] = field(default_factory=dict)
+    quick: str = "off"
 
     def with_value(self, name: str, value: Any) -> Choice:
         """Choose a job, preset, GPU, number or adapters, or set a setting; None: the preset's own.
@@ -185,7 +186,7 @@ def resolve(choice: Choice, here: Hardware) -> Answer:
 
 def _loaded(choice: Choice, here: Hardware) -> tuple[Preset, Hardware]:
     hardware = here if choice.gpu == HERE else plan_hardware(choice.gpu, choice.count)
-    options = {"hardware": hardware, "overrides": dict(choice.overrides)}
+    options = {"hardware": hardware, "overrides": dict(choice.overrides), "quick": choice.quick}
     return load_preset(choice.job, choice.preset, **options), hardware
 
 

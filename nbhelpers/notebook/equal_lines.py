@@ -69,6 +69,8 @@ def parameters_of(answer: Answer, *, of_job: bool = False) -> dict[str, Any]:
             values["gpu_count"] = count
         values["job"] = choice.job
     values["preset"] = _preset(answer)
+    if choice.quick != "off":
+        values["quick"] = "on" if answer.preset.quick else "off"
     if JOBS[choice.job].has_adapters:
         values[ADAPTERS] = choice.adapters or answer.preset.settings.adapter
     values |= {name: value for name, value in choice.overrides.items() if name in own}
@@ -109,6 +111,7 @@ def python_lines(answer: Answer) -> str:
         if (value := getattr(ours, name, None)) != getattr(own, name, None):
             changed[name] = value
     options = f", overrides={changed!r}" if changed else ""
+    options += ', quick="on"' if answer.preset.quick else ""
     preset = f'"{answer.choice.job}", {_quoted(_preset(answer))}'
     return (
         f"hardware = {where}\n"

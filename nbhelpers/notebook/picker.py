@@ -54,6 +54,7 @@ class PresetPicker:
         any_job: Offer the other jobs too.
         price_per_hour: Of the machine; a cost is then shown.
         max_hours: What a run may take; more is said, with what would be shorter.
+        quick: `on`, `off` or `auto`: a small experiment, as `load_preset` makes it.
 
     Raises:
         NbhelpersError: The parameters do not make a preset; with the fix.
@@ -70,6 +71,7 @@ class PresetPicker:
         any_job: bool = False,
         price_per_hour: float | None = None,
         max_hours: float | None = None,
+        quick: str = "off",
     ) -> None:
         self.here = hardware if hardware is not None else detect_hardware()
         wishes = {"price_per_hour": price_per_hour, "max_hours": max_hours}
@@ -80,6 +82,7 @@ class PresetPicker:
             overrides=dict(overrides or {}),
             fixed=frozenset(overrides or {}),
             any_job=any_job,
+            quick=quick,
             wishes={name: value for name, value in wishes.items() if value is not None},
         )
         self.answer: Answer = resolve(self._start, self.here)

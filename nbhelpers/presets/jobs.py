@@ -88,6 +88,8 @@ class JobSpec:
         task_units: What a progress counter counts, by the first word of its name.
         pretraining: Steps and rows of the embedded model's pre-training, in words.
         time: What is known of its time; None: nothing.
+        quick: A small experiment for a first result: upper limits of settings, and the share of
+            the preset's `train_fraction`.
     """
 
     name: str
@@ -112,6 +114,7 @@ class JobSpec:
     task_units: Mapping[str, str] = field(default_factory=dict)
     pretraining: tuple[str, str] = ("steps", "")
     time: TimeFacts | None = None
+    quick: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def settings(self) -> type[Settings]:
@@ -211,6 +214,7 @@ CLONES = JobSpec(
         most_valid=500,
         most_scored=1_000,
     ),
+    quick={"train_fraction": 0.05},
 )
 
 FINETUNE = JobSpec(
@@ -251,6 +255,7 @@ FINETUNE = JobSpec(
         example_tokens=((0, 0.0), (210, 210.0)),
         sample_tokens=60,
     ),
+    quick={"max_train_samples": 400, "epochs": 1, "eval_samples": 20, "valid_samples": 40},
 )
 
 DETECTOR = JobSpec(
@@ -309,6 +314,7 @@ DETECTOR = JobSpec(
         valid_share=0.125,
         scored_share=0.25,
     ),
+    quick={"train_fraction": 0.1, "epochs": 3},
 )
 
 JOBS: dict[str, JobSpec] = {spec.name: spec for spec in (CLONES, FINETUNE, DETECTOR)}

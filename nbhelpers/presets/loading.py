@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from nbhelpers.common.yaml_files import configs_dir, read_with_lines, read_yaml,
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.presets.adapters import parse_variants
+from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.checks import (
     SPELLINGS,
     Problem,
@@ -43,6 +44,8 @@ from nbhelpers.presets.preset import (
     Preset,
     build_preset,
     choose,
+    make_quick,
+    quick_reason,
     share,
 )
 
@@ -230,7 +233,7 @@ def _require_reasons(layer: Layer, base: Mapping[str, Any], why: Mapping[str, An
 
 SEED = "seed-"  # presets that quote the seeds as they are
 # Parameters of every notebook, and of those that study adapters, that are no settings.
-PARAMETERS = ("preset", "run_dir")
+PARAMETERS = ("preset", "run_dir", "quick")
 ADAPTERS = "adapters"
 FEW_LACKING = 3  # missing settings that are told one by one
 USER_FOLDERS = "NBHELPERS_CONFIGS"
@@ -292,6 +295,7 @@ def load_preset(
     hardware: Hardware | None = None,
     overrides: Mapping[str, Any] | None = None,
     data: Any = None,
+    quick: str = "off",
 ) -> Preset:
     """Return the checked settings of a preset, with the origin of every value.
 
@@ -303,6 +307,9 @@ def load_preset(
         overrides: Settings to change; None as a value means not given.
         data: The setting `data`, as text, or a `Dataset` or `DatasetDict` of the library
             `datasets`: it is saved in the cache for the worker, under its fingerprint.
+        quick: `on` makes a small experiment for a first result (`JobSpec.quick`), where no override
+            says otherwise; `auto` does without a GPU and on a card below 24 GiB. The bundled sample
+            stays as it is.
 
     Raises:
         ConfigError: Lists every problem with its file and line, and the fix.
@@ -316,7 +323,10 @@ def load_preset(
     notes: tuple[str, ...] = ()
     if name == "auto":
         name, notes = choose(_candidates(job), hardware, changes.get("num_gpus"))
-    preset = _compose(job, _find(job, name), changes, notes)
+    is_quick, reason = quick_reason(quick, hardware)
+    preset = _compose(job, _find(job, name), changes, notes, quick=reason if is_quick else "")
+    if quick == "auto" and not is_quick:
+        preset = replace(preset, notes=(*preset.notes, f"quick is off: {reason}"))
     if hardware is not None:
         check_precision(preset.settings, hardware, preset)
         num_gpus, visible = preset.settings.num_gpus, max(len(hardware.gpus), 1)
@@ -356,7 +366,10 @@ def _saved(data: Any) -> str:
     return str(folder)
 
 
-def _compose(job: str, path: Path, changes: dict[str, Any], notes: tuple[str, ...]) -> Preset:
+def _compose(
+    job: str, path: Path, changes: dict[str, Any], notes: tuple[str, ...], *, quick: str
+) -> Preset:
+    """Put a preset together; `quick` is the reason for a small experiment, or ""."""
     file = parse_file(job, path)
     files = [file]
     if file.data.get("extends"):
@@ -381,6 +394,9 @@ def _compose(job: str, path: Path, changes: dict[str, Any], notes: tuple[str, ..
     )
     for layer in files:
         require_why(layer, files[0], base)
+    if quick and changes.get("data", draft.values.get("data")) not in SAMPLES:
+        smaller = ", ".join(make_quick(job, draft, changes)) or "nothing is smaller"
+        notes += (f"quick is on ({quick}): {smaller}",)
     draft.values |= changes
     draft.provenance |= dict.fromkeys(changes, OVERRIDES)
     draft.places |= dict.fromkeys(changes, OVERRIDES)
@@ -480,10 +496,11 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     problems += unknown_names(job, places, also=(*PARAMETERS, *varied), values=values)
     if varied and ADAPTERS in values:
         problems += _refusal(parse_variants, values[ADAPTERS])
-    for key in PARAMETERS:
+    for key in ("preset", "run_dir"):
         if not isinstance(values.get(key, ""), str):
             text = f"`{key}` must be a text; it is {values[key]!r}"
             problems.append(Problem("parameters", text, f'write {key} = "…"'))
+    problems += _refusal(quick_reason, values.get("quick", "auto"), None)
     name = values.get("preset", "auto")
     if isinstance(name, str) and name != "auto":
         problems += _refusal(_find, job, name)

@@ -26,6 +26,7 @@ from nbhelpers.presets.checks import (
     settings_class,
 )
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.preset import QUICK
 
 if TYPE_CHECKING:
     from nbhelpers.presets.preset import Preset
@@ -327,7 +328,7 @@ def override_words(preset: Preset, *, leave_out: Container[str] = ()) -> list[st
     for name, origin in preset.provenance.items():
         if str(origin).startswith("overrides") and name not in leave_out:
             words += ["-o", f"{name}={_typed(settings[name])}"]
-    return words
+    return words + (["--quick"] if QUICK in preset.provenance.values() else [])
 
 
 def _typed(value: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import MISSING, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +39,9 @@ EXPERIMENT_FIELDS = ("global_batch_size", "learning_rate", "seq_len", "data_flow
 OVERRIDES = "overrides"
 OF_MODEL = "(models: "  # in the origin of a value that stands under `models:` in a file
 DERIVED = "derived"
+QUICK = "quick"  # the origin of a value that makes the experiment small
+QUICK_CHOICES = ("auto", "on", "off")
+QUICK_BELOW_BYTES = 24 * 2**30
 DEFAULTS = "nbhelpers/presets/schema.py (default)"
 # Cards of one class differ by some percent: an L40S shows 6 % less memory than an RTX 6000 Ada, of
 # which ECC hides as much. The presets leave that much room: a test plans every GPU.
@@ -101,6 +104,12 @@ class Preset:
         if field in self.base and self.base[field] != value:
             text += f" (base: {self.base[field]!r})"
         return f"{text}: {self.why[field]}" if self.why.get(field) else text
+
+    @property
+    def quick(self) -> dict[str, Any]:
+        """The settings that make a small experiment of it; none for the full one."""
+        values = self.settings.model_dump()
+        return {name: values[name] for name, place in self.provenance.items() if place == QUICK}
 
     def override(self, /, **changes: Any) -> Preset:
         """Return a copy with some settings changed; None means unchanged.
@@ -259,6 +268,47 @@ def _experiment_notes(draft: Draft) -> list[str]:
         if draft.provenance.get(name) == OVERRIDES
         and base.get(name, draft.values[name]) != draft.values[name]
     ]
+
+
+def quick_reason(quick: str, hardware: Hardware | None) -> tuple[bool, str]:
+    """Return whether the small experiment of a job is made, and why.
+
+    Args:
+        quick: `on`, `off`, or `auto`: without a GPU and on a card below 24 GiB.
+        hardware: Decides for `auto`.
+
+    Raises:
+        ConfigError: `quick` is none of these.
+    """
+    if quick not in QUICK_CHOICES:
+        fix = 'write quick="auto", "on" or "off"'
+        raise ConfigError(f"quick is {quick!r}, which is no choice.", fix=fix)
+    if quick != "auto":
+        return quick == "on", "as asked for"
+    gpu = hardware.gpu if hardware is not None else None
+    if gpu is None:
+        return True, "there is no GPU"
+    is_small = _memory(gpu) < QUICK_BELOW_BYTES * (1 - MEMORY_TOLERANCE)
+    size = f"{gpu.name} has {gib(_memory(gpu))}"
+    return is_small, f"{size}, less than {gib(QUICK_BELOW_BYTES)}" if is_small else size
+
+
+def make_quick(job: str, draft: Draft, typed: Container[str]) -> list[str]:
+    """Make the small experiment of a draft: limits below its own values, and fewer rows.
+
+    What was typed stays, and so does the share of rows where the data is somebody's own.
+    """
+    values, changed = draft.values, []
+    for name, limit in JOBS[job].quick.items():
+        now = values.get(name)
+        if name in typed or (name == "train_fraction" and "data" in typed):
+            continue
+        new = round(now * limit, 6) if name == "train_fraction" else min(now or limit, limit)
+        if new != now:
+            values[name], draft.provenance[name] = new, QUICK
+            draft.why.pop(name, None)
+            changed.append(f"{name} {new}")
+    return changed
 
 
 class Candidate(NamedTuple):

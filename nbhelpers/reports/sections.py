@@ -13,6 +13,7 @@ from nbhelpers.common.formatting import count, duration, signed, size, written
 from nbhelpers.common.result_files import DataFlow, Problems, Result, Split, SplitData
 from nbhelpers.metrics.registry import Scores
 from nbhelpers.presets.jobs import CLONES, JOBS, JobSpec
+from nbhelpers.presets.preset import QUICK
 from nbhelpers.presets.targets import target_rows
 from nbhelpers.reports import figures
 from nbhelpers.reports.blocks import (
@@ -75,7 +76,12 @@ def _short_name(model: str) -> str:
 
 def where(facts: RunFacts) -> str:
     """Return which run this is and how it stands."""
-    return f"Run {facts.run.id}, preset {facts.result.preset}, {facts.status}."
+    text = f"Run {facts.run.id}, preset {facts.result.preset}, {facts.status}."
+    settings, places = facts.result.raw.get("settings") or {}, facts.saved.preset.provenance
+    quick = [f"{name} {settings.get(name)}" for name, place in places.items() if place == QUICK]
+    if not quick:
+        return text
+    return f"{text} A quick run, smaller than the preset: {', '.join(quick)}."
 
 
 def standing(facts: RunFacts) -> str:

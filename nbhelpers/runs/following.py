@@ -14,7 +14,8 @@ from nbhelpers.budget.time import TimeBudget
 from nbhelpers.errors import JobFailed, Killed, LaunchError, NbhelpersError, Stopped, from_kind
 from nbhelpers.hardware.machine import is_headless
 from nbhelpers.runs.events import Event, tail
-from nbhelpers.runs.progress import Progress, View, choose_view
+from nbhelpers.runs.live import View, choose_view
+from nbhelpers.runs.progress import Progress
 from nbhelpers.runs.run import Run, RunResult, is_supervised
 
 LOG_LINES = 20

@@ -1,21 +1,20 @@
 """How a run's progress looks: in a notebook, in a terminal, and in a log.
 
 `Progress` folds events into what is known now; a view shows it. A notebook gets one display that
-changes, a terminal one line that is rewritten, a log (papermill, a pipe) a line now and then.
+changes (`runs/live.py`), a terminal one line that is rewritten, a log (papermill, a pipe) a line
+now and then.
 """
 
 from __future__ import annotations
 
-import html
 import shutil
-import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from nbhelpers.common.display import Table
+from nbhelpers.common.files import is_number
 from nbhelpers.common.formatting import duration
-from nbhelpers.hardware.machine import is_notebook
 from nbhelpers.presets.jobs import CLONES, JOBS
 from nbhelpers.runs.events import Event
 
@@ -48,6 +47,8 @@ class Progress:
     memory_bytes: int | None = None
     last_event_t: float | None = None
     expected_s: float | None = None  # of the whole run, as predicted before it
+    steps: list[tuple[int, float]] = field(default_factory=list)  # step and training loss
+    evals: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # on valid, by step
     _first: tuple[float, int] | None = None  # where the current count began, for the ETA
     _now: float = 0.0
     _began: float | None = None  # the first event
@@ -76,6 +77,8 @@ class Progress:
             self.task, self._first = "", None
         self._count(event, event.get("step"), event.get("total_steps"))
         self.loss = event.get("loss", self.loss)
+        if is_number(event.get("loss")):
+            self.steps.append((self.done, event["loss"]))
         reported_losses = {name: event.get(f"{name}_loss") for name in LOSSES}
         self.losses |= {name: value for name, value in reported_losses.items() if value is not None}
         self.useful_tokens_per_s = event.get("useful_tokens_per_s", self.useful_tokens_per_s)
@@ -90,6 +93,9 @@ class Progress:
             self.valid_loss, step = reported_loss, event.get("step")
             self.valid_step = step if type(step) is int and step > 0 else None
         self.split = str(event.get("split") or "")
+        if type(event.get("step")) is int and event["step"] >= 0 and self.split == "valid":
+            losses = {} if reported_loss is None else {"loss": reported_loss}
+            self.evals.append((event["step"], self.scores | losses))
 
     def _on_gpu(self, event: Event) -> None:
         self.gpus = list(event.get("gpus") or [])
@@ -153,11 +159,14 @@ class Progress:
             texts.append(f"{self.split} {scores_text}".strip())
         return texts + self._device_parts()
 
-    def _scores_said(self) -> str:
-        """Write the scores of the latest evaluation that the job is known by."""
+    def headline(self, scores: Mapping[str, float]) -> list[tuple[str, str]]:
+        """Return the scores that the job is known by, as their short names and as text."""
         job = JOBS.get(self.job, CLONES).scores
-        names = dict.fromkeys(name for _, name in job.headline if name in self.scores)
-        return ", ".join(f"{job.short(n)} {job.written(n, self.scores[n])}" for n in names)
+        names = dict.fromkeys(name for _, name in job.headline if name in scores)
+        return [(job.short(name), job.written(name, scores[name])) for name in names]
+
+    def _scores_said(self) -> str:
+        return ", ".join(f"{name} {text}" for name, text in self.headline(self.scores))
 
     def _device_parts(self) -> list[str]:
         if self.gpus:
@@ -250,50 +259,3 @@ class TerminalView:
             self.stream.write(f"\r{line}{blank}" + ("\r" if not line else ""))
             self.stream.flush()
             self._line = line
-
-
-class NotebookView:
-    """One output of a cell that is replaced; plain HTML, which every front end shows."""
-
-    def __init__(self) -> None:
-        from IPython.display import HTML, display
-
-        self._html, self._notes, self._body, self._shown = HTML, [], "", ""
-        self._handle = display(HTML(""), display_id=True)
-
-    def show(self, progress: Progress, *, is_last: bool = False) -> None:
-        """Replace the output."""
-        share = 100 * (progress.share or 0.0)
-        bar = (
-            '<div style="width:24em;max-width:100%;height:.7em;border:1px solid #888;">'
-            f'<div style="width:{share:.1f}%;height:100%;background:#3b7ddd"></div></div>'
-        )
-        cells = (progress.title, *progress.parts())
-        self._body = bar + Table([""] * len(cells), [cells]).html()
-        self._update()
-
-    def note(self, text: str) -> None:
-        """Keep a message below the bar."""
-        self._notes.append(f"<p>{html.escape(text)}</p>".replace("\n", "<br>"))
-        self._update()
-
-    def close(self) -> None:
-        """The output stays as it is."""
-
-    def _update(self) -> None:
-        text = self._body + "".join(self._notes)
-        if text != self._shown and self._handle is not None:
-            self._handle.update(self._html(text))
-            self._shown = text
-
-
-View = LogView | TerminalView | NotebookView
-
-
-def choose_view(stream: TextIO | None, *, is_headless: bool) -> View:
-    """The view that fits: the given stream, else the notebook, the terminal or the log."""
-    if stream is None and not is_headless and is_notebook():
-        return NotebookView()
-    target = sys.stdout if stream is None else stream
-    is_terminal = not is_headless and hasattr(target, "isatty") and target.isatty()
-    return TerminalView(target) if is_terminal else LogView(target)

@@ -260,6 +260,9 @@ def plan_study(
         if row.time.basis == REFUSED:
             advice = f": {row.budget.advice[0]}" if row.budget.advice else ""
             notes.append(f"{row.name} is predicted not to fit and will not start{advice}")
+    if preset.quick:
+        smaller = ", ".join(f"{name} {value}" for name, value in preset.quick.items())
+        notes.append(f"a quick study, smaller than the preset: {smaller}")
     if preset.settings.lora_alpha is not None:
         notes.append("lora_alpha follows the rank: alpha / rank stays as in the preset")
     digest = hashlib.sha256("\n".join(row.run_id for row in rows).encode()).hexdigest()[:10]

@@ -1,0 +1,126 @@
+"""What a notebook is about to do, before it does it: quick or whole, its minutes, its download."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nbhelpers.budget.disk import download_bytes
+from nbhelpers.budget.time import TimeBudget, predict_time
+from nbhelpers.common.formatting import gb
+from nbhelpers.errors import HardwareError
+from nbhelpers.hardware.detection import Hardware
+from nbhelpers.hardware.gpus import WITH_KERNELS
+from nbhelpers.notebook.choice import Answer, Choice, resolve
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.preset import QUICK_CHOICES, quick_reason
+from nbhelpers.runs.study_plan import plan_study
+
+BUILD_WITH_OLD_KERNELS = "12.6"  # as `hardware.gpus.WITH_KERNELS` says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Whether a first result comes first, how long it takes, and the line for the full run.
+
+    `changes`: what makes the experiment small; `full`: the time of the full run, where it is small.
+    `download`: bytes of the weights, 0 where there is nothing to load.
+    """
+
+    title: str
+    changes: Mapping[str, Any]
+    time: TimeBudget
+    full: TimeBudget | None
+    download: int
+
+    def lines(self) -> list[str]:
+        """Return what there is to say, a line each."""
+        changes = ", ".join(f"{name} = {value}" for name, value in self.changes.items())
+        texts = [
+            f"{self.title}{changes and f': {changes}'}.",
+            f"From Launch to the report: {self.time.words()}.",
+        ]
+        if self.download:
+            texts.append(f"Before it the weights are downloaded once: {gb(self.download)}.")
+        if self.full is not None:
+            texts.append(f'The full run: quick = "off" under Parameters, {self.full.words()}.')
+        return texts
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        first, *rest = map(html.escape, self.lines())
+        return "<br>".join([f"<b>{first}</b>", *rest])
+
+
+def expect(
+    job: str,
+    hardware: Hardware,
+    *,
+    quick: str = "auto",
+    preset: str = "auto",
+    adapters: str = "",
+    overrides: Mapping[str, Any] | None = None,
+) -> Expected:
+    """Return what a notebook with these parameters is about to do on this hardware.
+
+    Args:
+        job: Such as `clones`.
+        hardware: Where it will run.
+        quick: As in `load_preset`.
+        preset: A name, a .yaml file or `auto`.
+        adapters: Of a fine-tuning, names with commas; "": the preset's own.
+        overrides: Settings that the parameters change.
+
+    Raises:
+        HardwareError: The PyTorch that is installed has no kernels for the card.
+        ConfigError: A parameter is wrong.
+    """
+    _require_kernels(hardware)
+    choice = Choice(
+        job=job, preset=preset, adapters=adapters, overrides=dict(overrides or {}), quick=quick
+    )
+    answer = resolve(choice, hardware)
+    is_quick, reason = quick_reason(quick, hardware)
+    state = "on" if answer.preset.quick else "off"
+    if is_quick and not answer.preset.quick:
+        reason = "nothing to make smaller"
+    full = resolve(replace(choice, quick=QUICK_CHOICES[-1]), hardware)
+    settings = answer.run_preset.settings
+    return Expected(
+        title=f"quick is {state} ({reason})",
+        changes=answer.preset.quick,
+        time=_time(answer),
+        full=_time(full) if answer.preset.quick else None,
+        download=download_bytes(settings),
+    )
+
+
+def _require_kernels(hardware: Hardware) -> None:
+    """Stop on a card of this machine that is too old for the build of torch, which is only read."""
+    gpu, place = hardware.gpu, find_spec("torch")
+    if gpu is None or gpu.compute_capability >= WITH_KERNELS or place is None or not place.origin:
+        return
+    text = Path(place.origin).with_name("version.py").read_text(encoding="utf-8", errors="replace")
+    build = re.search(r"^cuda\b.*?['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    if build is None or build[1] == BUILD_WITH_OLD_KERNELS:
+        return
+    major, minor = gpu.compute_capability
+    raise HardwareError(
+        f"{gpu.name} has the compute capability {major}.{minor}, for which the installed torch "
+        f"(CUDA {build[1]}) has no kernels.",
+        fix="choose a T4 or a newer card (on Kaggle: GPU T4 x2)",
+    )
+
+
+def _time(answer: Answer) -> TimeBudget:
+    """The time of one run, or of all runs of a study, the model without an adapter included."""
+    if (adapters := ",".join(answer.variants)) and JOBS[answer.choice.job].has_adapters:
+        return plan_study(answer.preset, answer.hardware, adapters=adapters).time
+    return predict_time(answer.preset, answer.plan, answer.hardware)

@@ -1,0 +1,72 @@
+"""Promise: a first run on a small card is small, says so, and yields to what the user sets."""
+
+from __future__ import annotations
+
+import pytest
+
+import nbhelpers as nb
+from nbhelpers.errors import ConfigError, HardwareError
+from nbhelpers.notebook import expect, expected
+from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.parameters import override_words
+
+T4 = nb.plan_hardware("t4")
+TEN_MINUTES_S = 600
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_a_quick_run_on_a_t4_ends_in_ten_minutes_and_names_the_full_one(job: str) -> None:
+    first = expect(job, T4)
+    assert first.time.expected_s < TEN_MINUTES_S < first.full.expected_s
+    text = repr(first)
+    assert text.startswith("quick is on (Tesla T4 has 15.0 GiB, less than 24.0 GiB): ")
+    assert 'quick = "off"' in text and "downloaded once" in text
+    assert override_words(nb.load_preset(job, hardware=T4, quick="auto")) == ["--quick"]
+
+
+@pytest.mark.parametrize(
+    ("options", "quick"),
+    [
+        ({}, {"epochs", "max_train_samples", "valid_samples", "eval_samples"}),
+        ({"overrides": {"epochs": 2}}, {"max_train_samples", "valid_samples", "eval_samples"}),
+        ({"quick": "off"}, set()),
+        ({"hardware": nb.plan_hardware("l4")}, set()),
+        ({"hardware": nb.plan_hardware("rtx4090")}, set()),
+        ({"hardware": None}, set()),  # smoke, whose sample is small already
+        ({"hardware": None, "quick": "on"}, set()),
+        ({"hardware": None, "name": "t4"}, {"epochs", *JOBS["finetune"].quick}),
+    ],
+)
+def test_quick_is_for_small_cards_and_yields_to_the_user(options: dict, quick: set) -> None:
+    preset = nb.load_preset("finetune", **{"hardware": T4, "quick": "auto"} | options)
+    assert preset.quick.keys() == quick
+    for name, value in (options.get("overrides") or {}).items():
+        assert getattr(preset.settings, name) == value
+    again = preset.override(seed=3)  # as a study makes its runs
+    assert again.quick == preset.quick
+
+
+def test_rows_of_ones_own_are_not_thinned() -> None:
+    own = nb.load_preset("detector", hardware=T4, overrides={"data": "a/b"}, quick="on")
+    assert own.settings.train_fraction == 1.0 and own.settings.epochs == 3
+
+
+def test_what_is_no_choice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="quick is 'yes'"):
+        nb.load_preset("finetune", quick="yes")
+
+
+@pytest.mark.parametrize(("build", "stops"), [("12.8", True), ("12.6", False)])
+def test_a_card_without_kernels_stops_at_the_check(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, build: str, stops: bool
+) -> None:
+    (tmp_path / "version.py").write_text(f"cuda: Optional[str] = '{build}'\n")
+    torch = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
+    monkeypatch.setattr(expected, "find_spec", lambda _: torch)
+    old = nb.plan_hardware("t4")
+    object.__setattr__(old.gpus[0], "compute_capability", (6, 0))
+    if stops:
+        with pytest.raises(HardwareError, match=r"6\.0.*no kernels"):
+            expect("clones", old)
+    else:
+        assert expect("clones", old).time
