@@ -18,6 +18,7 @@ from nbhelpers.data.audit import audit
 from nbhelpers.data.coding_tasks import load_tasks
 from nbhelpers.data.detection import load_detection_data, read_rows
 from nbhelpers.data.detection_sources import decode
+from nbhelpers.data.samples.styles import load_style_rows
 from nbhelpers.errors import DataError
 from tests.clone_folder import write_folder
 from tests.detection_on_disk import both_classes, program
@@ -103,7 +104,20 @@ def test_a_system_column_joins_a_conversation_and_other_columns_are_named(tmp_pa
     assert "You are terse.\n\nOwn words." in prompts["a.jsonl:4"]
     assert "nobody reads: 2 (" in said(data)
     assert "tools in 20 rows, topic in 40 rows" in said(data)
-    assert "earlier answers are read, but not trained on: 39" in said(data)
+    assert "system as the system text" in said(data)
+    n = sum(s.id != "a.jsonl:4" for s in data.splits["train"])
+    assert f"read, but not trained on: {n} (a.jsonl: in {n} conversations; supervise=all" in said(
+        data
+    )
+    every = load(tmp_path / "a.jsonl", supervise="all")
+    assert len(every.splits["train"]) == 30 + n and every.fingerprint == data.fingerprint
+    assert every.splits["test"] == data.splits["test"] and "trained on:" not in said(every)
+    assert f"each an example of its own: {n} (a.jsonl: {30 + n} examples of 30 rows)" in said(every)
+    chats = {s.id: s for s in every.splits["train"]}
+    for name in (name for name in chats if "#" in name):
+        first, last = chats[name], chats[name.partition("#")[0]]
+        assert first.completion == "A." and "Q?" in first.prompt and name.endswith("#2")
+        assert first.prompt.count("A.") == 0 and last.prompt.count("A.") == 1
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -135,6 +149,19 @@ def test_a_task_groups_rows_and_does_not_name_them(tmp_path: Path) -> None:
             assert len(parts[name]) == 5 and len(numbers) == 1
     ids = [s.id for part in data.splits.values() for s in part]
     assert len(set(ids)) == 40 and {"t0", "2.jsonl:2"} <= set(ids)
+
+
+def test_what_is_read_otherwise_than_expected_is_said(tmp_path: Path) -> None:
+    rows = [row | {"task_id": f"t{n // 9}"} for n, row in enumerate(ROWS)]
+    rows[3]["output"] = "NaN"
+    data = load(as_csv(tmp_path / "a.csv", rows), valid_samples=10, eval_samples=10)
+    assert "say nan, none or null, used as they are: 1 (a.csv:" in said(data)
+    assert "task_id: rows of one stay in one split" in said(data)
+    notes = "\n".join(data.problems["notes"])
+    assert "rows of one question or task_id stay together" in notes
+    one_task = [row | {"task_id": "t"} for row in ROWS]
+    message = told(as_csv(tmp_path / "b.csv", one_task))
+    assert "have 1 task, and rows of one question or task_id stay on one side" in message
 
 
 def test_the_tests_of_a_problem_are_read_from_a_cell(tmp_path: Path) -> None:
@@ -175,6 +202,14 @@ def test_chats_that_a_template_refuses_are_all_named_and_dropped(tmp_path: Path)
     assert "a.jsonl:8" in message and "a.jsonl:10" in message and "template=alpaca" in message
     data = load(path, on_bad_rows="drop", **options)
     assert sum(map(len, data.splits.values())) == 38
+    within = [asked(1), {"role": "system", "content": "Now in French."}, *rows[0]["messages"]]
+    within[2:2] = [{"role": "assistant", "content": "One."}]
+    chats = [*rows[:7], {"messages": within}]
+    message = told(write(tmp_path / "b.jsonl", lines(chats)), **options)
+    assert "b.jsonl:8" in message and "(user, system, assistant, user)" in message
+    plain = load(tmp_path / "b.jsonl", valid_samples=1, eval_samples=1)
+    prompts = "".join(s.prompt for part in plain.splits.values() for s in part)
+    assert "User: Question 1?\n\nSystem: Now in French.\n\nAssistant: One." in prompts
     assert "2 rows are left out of the data" in said(data)
     assert sum(map(len, load(path).splits.values())) == 40  # a template of texts takes them
 
@@ -223,6 +258,14 @@ def test_columns_and_words_that_were_met_are_told(tmp_path: Path) -> None:
     assert found.facts["people"][0]["first_date"] == "2019-04-02"
     memory = audit([{**row, "date": str(day)} for row in rows])
     assert memory.read[:2] == found.read[:2]
+
+
+def test_rows_of_one_task_are_no_data_for_an_audit_either() -> None:
+    rows = [{**row, "task": "one", "split": ""} for row in load_style_rows()]
+    found = audit(rows)
+    assert found.verdict == "hopeless" and "912 of 912 rows have one task" in found.reasons[0]
+    two = [row | {"task": "one" if n % 3 else f"t{n}"} for n, row in enumerate(rows)]
+    assert not any("have one task" in reason for reason in audit(two).reasons)
 
 
 def test_rows_without_a_label_are_told_as_they_are(tmp_path: Path) -> None:

@@ -25,11 +25,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbhelpers as nb
+from nbhelpers.budget.time_model import training_rows
 from nbhelpers.data import load_clone_data, tables
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.data.files import csv_head, ending_of, read_records
 from nbhelpers.data.findings import Findings
 from nbhelpers.errors import ConfigError, DataError
+from nbhelpers.hardware.detection import plan_hardware
+from nbhelpers.runs import plan_study
 from nbhelpers.runs.identity import folder_stamp, run_id
 from tests.clone_folder import write_folder
 from tests.detection_on_disk import program
@@ -304,3 +307,31 @@ def test_a_saved_folder_names_its_splits_or_its_damage(tmp_path: Path) -> None:
     write(tmp_path / "two" / "a" / "data-00000-of-00001.arrow", b"x")
     with pytest.raises(DataError, match="was written by save_to_disk, but cannot be read"):
         load(tmp_path / "two" / "a")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json", "saved"])
+def test_local_rows_are_counted_before_they_are_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "saved":
+        Dataset.from_list(ROWS).save_to_disk(path)
+    elif name == "a.json":
+        write(path, json.dumps(ROWS))
+    else:
+        writers = {"a.jsonl": lambda p, rows: write(p, lines(rows)), "a.csv": write_csv}
+        writers.get(name, write_parquet)(path, ROWS)
+    changes = {"data": str(path), "valid_samples": 4, "eval_samples": 6}
+    preset = nb.load_preset("finetune", "smoke", overrides=changes)
+    assert training_rows(preset.settings) == len(load(path).splits["train"]) == 30
+    preset = nb.load_preset("finetune", "smoke", overrides=changes | {"valid_samples": 34})
+    with pytest.raises(DataError, match="40 training rows, too few"):
+        plan_study(preset, plan_hardware("t4"), adapters="r8")
+
+
+def test_rows_of_a_job_with_splits_are_counted_by_split(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    n = len((tmp_path / "train.txt").read_text().splitlines())
+    preset = nb.load_preset("clones", "smoke", data=str(tmp_path))
+    assert training_rows(preset.settings) == n
+    path = write(tmp_path / "rows" / "a.jsonl", lines(PROGRAMS * 5))
+    preset = nb.load_preset("detector", "smoke", data=str(path))
+    assert training_rows(preset.settings) == 96

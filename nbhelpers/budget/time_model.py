@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.budget.formulas import choose_compile, choose_kernel
 from nbhelpers.budget.shapes import CausalShape, find_shape, known_shape
 from nbhelpers.budget.speeds import CPU, LOOP, RUN, SpeedRow
+from nbhelpers.data.sources import count_rows
 from nbhelpers.hardware.gpus import known_gpus
 from nbhelpers.presets.jobs import ADAPTER, ENCODER, JOBS, spec_of
 from nbhelpers.presets.schema import telling
@@ -57,6 +58,7 @@ UNTIMED |= {"encoder_learning_rate", "temperature", "contrastive_weight", "prior
 UNTIMED |= {"target_fpr", "target_miss_rate", "class_weights", "similarity_pooling", "pooling"}
 ROWS_BY = ("data", "data_revision", "train_fraction", "max_train_samples", "on_bad_rows")
 ROWS_BY += ("valid_samples", "eval_samples", "remove_duplicates", "languages", "hold_out", "split")
+ROWS_BY += ("supervise",)
 TOKENS_BY = ("data", "data_revision", "model", "template", "seq_len", "data_flow_length")
 
 GRAPH_SHARE = 612 / 430  # of a pair with data flow and of one without
@@ -80,12 +82,18 @@ class Work:
 
 def training_rows(settings: Settings) -> int | None:
     """Return the rows of training as far as they are known before the data is read."""
-    limit, spec = settings.max_train_samples, spec_of(settings)
+    limit, spec, splits = settings.max_train_samples, spec_of(settings), dict[str, int]()
     whole = spec.time.train_examples.get(settings.data) if spec.time else None
     if whole is None:
+        splits = count_rows(settings.data)
+        whole = splits.get("train", splits.get(""))
+    if whole is None:
         return limit
-    if spec.formulas == ADAPTER and settings.data != SAMPLE:  # drawn from its only split
-        whole -= settings.valid_samples + settings.eval_samples
+    if spec.formulas == ADAPTER and settings.data != SAMPLE:  # drawn where it has no such split
+        held_out = {"valid": settings.valid_samples, "test": settings.eval_samples}
+        whole -= sum(n for name, n in held_out.items() if name not in splits)
+    elif splits and hasattr(settings, "test_share") and not {"valid", "test"} & {*splits}:
+        whole = int(whole * (1.0 - settings.valid_share - settings.test_share))
     rows = int(whole * settings.train_fraction)
     return max(1, min(rows, limit) if limit else rows)
 
@@ -117,14 +125,16 @@ def work_of(
         examples: Training examples, where they are known.
         example_tokens: Mean useful tokens of one, where they are known.
     """
-    values, job = settings.model_dump(mode="json"), spec_of(settings).name
+    kind, job = type(settings), spec_of(settings).name
+    values = telling(kind, settings.model_dump(mode="json"))
     notes, count, tokens, is_bound = [], examples, example_tokens, False
     for row in rows:
         if not row.settings or row.job != job:
             continue
-        if count is None and row.examples and _agree(row.settings, values, ROWS_BY):
+        theirs = telling(kind, row.settings)
+        if count is None and row.examples and _agree(theirs, values, ROWS_BY):
             count = row.examples
-        if tokens is None and _agree(row.settings, values, TOKENS_BY):
+        if tokens is None and _agree(theirs, values, TOKENS_BY):
             tokens = row.example_tokens
             notes.append(f"{tokens:,.0f} tokens per example, measured by {row.source}")
     count = training_rows(settings) if count is None else count

@@ -27,6 +27,9 @@ STRONG = 0.9  # told, because a model may learn nothing but it
 TAGGED = 0.2  # share of a class with a text that tells it, of which more than chance is left
 MANY_REPEATS = 0.02
 SHARED_TASKS = 0.5
+# Share of the rows that other tasks than the largest need: half of a tenth each for valid and test,
+# as `detection_splits` draws them at least.
+OF_OTHER_TASKS = 0.1
 # Humans without one false positive that promise at most 1 % with 95 % confidence: 0.99^299 < 0.05.
 HUMANS_FOR_ONE_PERCENT = 299
 
@@ -261,6 +264,10 @@ def _groups(facts: Facts) -> Iterator[Finding]:
     elif tasks["rows_without"]:
         yield Finding("rows without task", f"{tasks['rows_without']:,} rows name no task.")
     has_both = facts["classes"]["human"] and facts["classes"]["ai"]
+    is_drawn = not tasks["shared_by_splits"] and not facts["duplicates"]["across_splits"]
+    if tasks["groups"] and is_drawn and n - tasks["largest"] < OF_OTHER_TASKS * n - 2:
+        text = f"{tasks['largest']:,} of {n:,} rows have one task: no split of them is possible in "
+        yield Finding("one task", f"{text}which train and test share no task.", True)
     if has_both and tasks["rows"] and tasks["rows_of_both"] < SHARED_TASKS * tasks["rows"]:
         lone = tasks["groups"] - tasks["groups_of_both"]
         text = f"{lone:,} of {tasks['groups']:,} tasks have one class only: a model may learn the "

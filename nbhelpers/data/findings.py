@@ -89,8 +89,11 @@ NOTES = {
     "columns_read": "columns understood by another name",
     "crlf_text": "texts with CR line ends, read with plain ones",
     "turns_after_answer": "conversations whose turns after the last answer are left out",
-    "earlier_answers": "conversations whose earlier answers are read, but not trained on",
+    "earlier_answers": "earlier answers of train conversations that are read, but not trained on",
+    "all_answers": "earlier answers of train conversations, each an example of its own",
     "empty_words": "cells that say nan, none or null in an optional column, taken as empty",
+    "empty_word_read": "questions or answers that say nan, none or null, used as they are",
+    "more_columns": "columns read beside the question and the answer",
     "unread_columns": "columns that nobody reads",
     "cast_columns": "columns of text that `datasets` reads as dates",
     "filled_cells": "cells that are null, or not there and filled with null by `datasets`",
@@ -140,6 +143,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
 }
 # Notes that a user must have seen, also who never opens the page: something is lost by them.
 TOLD = ("unread_columns", "empty_words", "earlier_answers", "turns_after_answer", "ignored_file")
+TOLD += ("empty_word_read", "more_columns", "all_answers")
 TOLD += ("both_classes", "unknown_split", "one_label", "few_rows")
 EXAMPLES_SHOWN = 20
 PLACES_SHOWN = 3  # of each kind, where rows that were left out are told in a sentence

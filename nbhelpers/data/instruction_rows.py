@@ -219,6 +219,7 @@ class InstructionReader(RowReader[PlacedRow, Form]):
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self.forms: dict[Form, Record] = {}  # form -> where it was first met
+        self.has_tasks = False
         self._places: dict[str, str] = {}  # of each id of a split
 
     def choose(self, names: tuple[str, ...], record: Record) -> Form | str:
@@ -248,14 +249,16 @@ class InstructionReader(RowReader[PlacedRow, Form]):
         note = self.findings.add
         if n_after:
             note("turns_after_answer", file, line, f"{n_after} turns")
-        if n_before := sum(role == "assistant" for role, _ in row.turns):
-            note("earlier_answers", file, line, f"{n_before} answers")
         if any("\r" in str(values.get(name, "")) for name in columns.columns):
             note("crlf_text", file, line)
         optional = (columns.input, columns.system)
         if words := [name for name in optional if name and is_empty_word(values.get(name))]:
             note("empty_words", file, line, f"{', '.join(words)}: {values[words[0]]}", n=len(words))
+        for name, text in ((columns.question, row.instruction), (columns.answer, row.answer)):
+            if is_empty_word(text):
+                note("empty_word_read", file, line, f"{name or columns.question}: {text}")
         task = whole(values.get("task_id"))
+        self.has_tasks = self.has_tasks or bool(task)
         return PlacedRow(
             row=row,
             id=self._id(values.get("id"), task, f"{file}:{line}"),
@@ -294,7 +297,7 @@ class InstructionReader(RowReader[PlacedRow, Form]):
         return rows
 
     def finish(self, source: str) -> None:
-        """Judge the columns of all splits: mixed forms, other names, columns that nobody read."""
+        """Judge the columns of all splits: mixed forms, what each is read as, what nobody read."""
         kinds = {form.kind: record for form, record in reversed(self.forms.items())}
         if len(kinds) > 1:
             places = [f"{kind} at {first.file}:{first.line}" for kind, first in kinds.items()]
@@ -304,6 +307,11 @@ class InstructionReader(RowReader[PlacedRow, Form]):
                 read = f"{form.question} as the question, {form.answer} as the answer"
                 read += f", {form.input} as the input" if form.input else ""
                 self.findings.add("columns_read", first.file, first.line, read)
+            parts = [f"{form.system} as the system text"] * bool(form.system)
+            parts += [f"{form.history} as earlier turns"] * bool(form.history)
+            parts += ["task_id: rows of one stay in one split"] * self.has_tasks
+            if parts:
+                self.findings.add("more_columns", first.file, first.line, ", ".join(parts))
         tell_unread(self.unread, source, self.findings)
 
 

@@ -120,7 +120,7 @@ def hold_out(
     missing = {name: n for name, n in wanted.items() if name not in splits}
     train = splits["train"]
     if missing and len(train) < sum(missing.values()) + 1:
-        raise _too_few(len(train), missing)
+        raise too_few(len(train), missing)
     done = {
         name: _cut(splits[name], n, name, split_seed, findings)
         for name, n in wanted.items()
@@ -137,7 +137,7 @@ def hold_out(
                 "short_split",
                 name,
                 None,
-                f"{len(done[name])} of {n}: equal questions stay together",
+                f"{len(done[name])} of {n}: {_tied(train)} stay together",
             )
     if not left or not all(done.values()):
         raise _too_alike(train, missing)
@@ -200,7 +200,8 @@ def draw(rows: list[PlacedRow], n: int, seed: int) -> list[PlacedRow]:
     return [rows[at] for at in sorted(at for _, at in sorted(order)[:n])]
 
 
-def _too_few(n_rows: int, missing: dict[str, int]) -> DataError:
+def too_few(n_rows: int, missing: dict[str, int]) -> DataError:
+    """The error of data with too few rows to hold these splits out of; says what fits."""
     asked = " and ".join(f"{SIZES[name]}={n}" for name, n in missing.items())
     fits = max(1, n_rows // 10)
     parts = " and ".join(f"{SIZES[name]}={min(n, fits)}" for name, n in missing.items())
@@ -213,20 +214,28 @@ def _too_few(n_rows: int, missing: dict[str, int]) -> DataError:
     )
 
 
+def _tied(rows: list[PlacedRow]) -> str:
+    """What keeps rows on one side of a split."""
+    has_tasks = any(placed.task for placed in rows)
+    return "rows of one question" + " or task_id" * has_tasks
+
+
 def _too_alike(train: list[PlacedRow], missing: dict[str, int]) -> DataError:
     """Enough rows, but too few questions to lie on both sides."""
     sizes = Counter(group_keys(train))
     asked = " and ".join(f"{SIZES[name]}={n}" for name, n in missing.items())
-    n_questions = "1 question" if len(sizes) == 1 else f"{len(sizes):,} questions"
-    fix = "give rows with other questions, or files of their own for validation and test."
+    has_tasks = any(placed.task for placed in train)
+    verb, what = ("have", "task") if has_tasks else ("ask", "question")
+    n_groups = f"1 {what}" if len(sizes) == 1 else f"{len(sizes):,} {what}s"
+    fix = f"give rows with other {what}s, or files of their own for validation and test."
     if len(sizes) > len(missing):
         parts = " and ".join(
             f"{SIZES[name]}={max(n, max(sizes.values()))}" for name, n in missing.items()
         )
-        fix = f"set {parts}, so that whole questions fit; or {fix}"
+        fix = f"set {parts}, so that whole {what}s fit; or {fix}"
     return DataError(
-        f"The {len(train):,} training rows ask {n_questions}, and rows of one question stay "
-        f"on one side: {asked} cannot be held out.",
+        f"The {len(train):,} training rows {verb} {n_groups}, and {_tied(train)} stay on one side: "
+        f"{asked} cannot be held out.",
         fix=fix,
     )
 
@@ -453,6 +462,7 @@ def load_instructions(
     split_seed: int = 0,
     seed: int = 0,
     remove_duplicates: bool = False,
+    supervise: str = "last",
     tokenizer: Any = None,
 ) -> InstructionData:
     """Load instructions, hold out evaluation rows, and put each row in a template.
@@ -472,6 +482,8 @@ def load_instructions(
         seed: Of the draw of train rows; it leaves the held-out rows alone.
         remove_duplicates: Drop train rows that equal or nearly equal an evaluation row, or ask the
             same question.
+        supervise: `last`: of a conversation its last answer is learned; `all`: each of its answers
+            is a train example of its own, under the turns before it.
         tokenizer: Of the model; for the template `chat` only.
 
     Raises:
@@ -499,6 +511,7 @@ def load_instructions(
     splits, duplicates = compare_splits(splits, findings, remove=remove_duplicates)
     limits = {"fraction": train_fraction, "max_samples": max_train_samples}
     splits["train"] = limit_train(splits["train"], **limits, seed=seed)
+    splits["train"] = _supervised(splits["train"], supervise, used, tokenizer, findings)
     if used == AS_WRITTEN and template != "auto":
         findings.add("own_prompts", splits["train"][0].file, None, f"template={template}")
     return InstructionData(
@@ -583,6 +596,32 @@ def _rendered(splits: Splits, template: str, tokenizer: Any, findings: Findings)
     splits = {name: list(prompts(rows)) for name, rows in splits.items()}
     _require_rows(splits, findings)
     return splits
+
+
+def _supervised(
+    rows: list[PlacedRow], supervise: str, template: str, tokenizer: Any, findings: Findings
+) -> list[PlacedRow]:
+    """The rows; with "all" each after its earlier answers, which are rows of their own then."""
+    examples, earlier = [], Counter[str]()  # earlier answers by the row that they stand in
+    for placed in rows:
+        turns = placed.row.turns
+        asked = next((at for at, (role, _) in enumerate(turns) if role == "user"), len(turns))
+        for at, (role, answer) in enumerate(turns):
+            earlier[placed.id] += role == "assistant"
+            if supervise == "all" and role == "assistant" and at > asked and answer.strip():
+                row = placed.row._replace(answer=answer, turns=turns[:at])
+                prompt, _ = render(row, template, tokenizer)
+                examples.append(placed._replace(row=row, id=f"{placed.id}#{at}", prompt=prompt))
+        examples.append(placed)
+    n_more, n_chats = len(examples) - len(rows), sum(n > 0 for n in earlier.values())
+    if n_more:
+        detail = f"{len(examples):,} examples of {len(rows):,} rows"
+        findings.add("all_answers", rows[0].file, None, detail, n=n_more)
+    if n_silent := earlier.total() - n_more:
+        detail = f"in {n_chats:,} conversations"
+        detail += "; supervise=all trains on them" if supervise == "last" else ""
+        findings.add("earlier_answers", rows[0].file, None, detail, n=n_silent)
+    return examples
 
 
 def _fingerprint(splits: dict[str, list[PlacedRow]]) -> str:

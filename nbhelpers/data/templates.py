@@ -207,8 +207,7 @@ def _instruction_and_input(row: Row) -> tuple[str, str]:
     """A conversation of one question is that question; a longer one is written out by speaker."""
     if row.form != "chat":
         return row.instruction, row.input
-    system = [text for role, text in row.turns if role == "system"]
-    others = [turn for turn in row.turns if turn[0] != "system"]
+    system, others = _system_first(row.turns)
     if len(others) == 1:
         return "\n\n".join([*system, others[0][1]]), ""
     lines = [f"{role.capitalize()}: {text}" for role, text in others]
@@ -264,11 +263,17 @@ def _apply_once(turns: tuple[Turn, ...], tokenizer: Any) -> str:
 
 
 def _without_system(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    system = [text for role, text in turns if role == "system"]
-    others = [turn for turn in turns if turn[0] != "system"]
+    """A leading system text as the beginning of the first question; one further on stays there."""
+    system, others = _system_first(turns)
     if not system or not others or others[0][0] != "user":
         return turns
     return (("user", "\n\n".join([*system, others[0][1]])), *others[1:])
+
+
+def _system_first(turns: tuple[Turn, ...]) -> tuple[list[str], tuple[Turn, ...]]:
+    """The system texts that a conversation begins with, and its other turns."""
+    n = next((at for at, (role, _) in enumerate(turns) if role != "system"), len(turns))
+    return [text for _, text in turns[:n]], turns[n:]
 
 
 def _adds_bos(tokenizer: Any) -> bool:

@@ -80,6 +80,7 @@ def build_data(context: RunContext) -> Inputs:
         split_seed=s.split_seed,
         seed=s.seed,
         remove_duplicates=s.remove_duplicates,
+        supervise=s.supervise,
         tokenizer=tokenizer,
     )
     context.warn_all(data.warnings)

@@ -66,8 +66,10 @@ _INSTEAD = {
     "load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience",
     "leave it out: a run trains, then evaluates": "do_train do_eval do_predict evaluate_during_"
     "training",
-    "leave it out: the loss is on the answers alone": "completion_only_loss assistant_only_loss "
-    "train_on_inputs response_template",
+    "leave it out: the loss is on the answers alone": "completion_only_loss train_on_inputs "
+    "response_template",
+    "write supervise=all: each answer of a conversation is learned, as an example of its own": ""
+    "assistant_only_loss",
     "leave it out: tables of columns are recognised; what a prompt looks like, `template` says": ""
     "formatting_func instruction_template",
     "leave it out: code of a model's repository is never run": "trust_remote_code",

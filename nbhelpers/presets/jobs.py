@@ -240,7 +240,7 @@ FINETUNE = JobSpec(
     memory_neutral=frozenset(
         (
             *("lora_alpha", "warmup_steps", "template", "remove_duplicates", "split_seed"),
-            *("mbpp_data", "max_task_problems", "run_generated_code"),
+            *("mbpp_data", "max_task_problems", "run_generated_code", "supervise"),
         )
     ),
     memory_facts=_finetune_memory,

@@ -169,6 +169,12 @@ class FinetuneSettings(Settings):
         description="what trains: the loop of this package (Gemma 2, Llama), or TRL's SFTTrainer "
         "(every causal family of transformers)",
     )
+    supervise: Literal["last", "all"] = Field(
+        "last",
+        json_schema_extra=CAME_LATER,
+        description="which answers of a conversation are learned; all: each is an example of its "
+        "own, under the turns before it",
+    )
     method: Literal["base", "lora", "qlora"] = Field(
         description="base: no training, the model is evaluated as it is; qlora: LoRA on a base in "
         "4 bits (NF4, double quantisation)"

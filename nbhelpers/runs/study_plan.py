@@ -14,6 +14,7 @@ from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import read_rows
 from nbhelpers.budget.time import EVALUATION, TimeBudget, predict_time, total_time
 from nbhelpers.common.display import Table
+from nbhelpers.data.sources import count_rows
 from nbhelpers.errors import BudgetError, ConfigError
 from nbhelpers.plan import BatchPlan, plan_batch
 from nbhelpers.presets.adapters import (
@@ -237,10 +238,12 @@ def plan_study(
     Raises:
         ConfigError: An adapter, a seed or a setting is wrong, or two adapters are the same run.
         HardwareError: As for `plan_batch`.
+        DataError: Local data has too few rows, which every run would say.
     """
     if not JOBS[preset.job].has_adapters:
         fix = "load a preset of the job finetune; other jobs launch one run at a time"
         raise ConfigError(f"A study compares adapters, and {preset.job} has none.", fix=fix)
+    _require_rows(preset.settings)
     variants, seed_list, notes = parse_variants(adapters), parse_seeds(seeds), []
     methods = [variant.changes["method"] for variant in variants]
     if preset.settings.evaluate == "none" and set(methods) != {"base"}:
@@ -267,6 +270,17 @@ def plan_study(
         notes.append("lora_alpha follows the rank: alpha / rank stays as in the preset")
     digest = hashlib.sha256("\n".join(row.run_id for row in rows).encode()).hexdigest()[:10]
     return Study(id=f"study-{digest}", rows=rows, notes=tuple(notes))
+
+
+def _require_rows(s: FinetuneSettings) -> None:
+    counts = count_rows(s.data)
+    train = counts.get("train", counts.get(""))
+    held_out = {"test": s.eval_samples, "valid": s.valid_samples}
+    missing = {name: n for name, n in held_out.items() if name not in counts}
+    if train is not None and missing and train < sum(missing.values()) + 1:
+        from nbhelpers.data.instructions import too_few  # slow to import
+
+        raise too_few(train, missing)
 
 
 def _named_presets(
