@@ -68,14 +68,14 @@ _INSTEAD = {
     "training",
     "leave it out: the loss is on the answers alone": "completion_only_loss train_on_inputs "
     "response_template",
-    "write supervise=all: each answer of a conversation is learned, as an example of its own": ""
-    "assistant_only_loss",
     "leave it out: tables of columns are recognised; what a prompt looks like, `template` says": ""
     "formatting_func instruction_template",
     "leave it out: code of a model's repository is never run": "trust_remote_code",
     "leave it out: nbhelpers budget says which batch fits": "auto_find_batch_size",
     "leave it out: `data` is one place that holds all splits": "eval_data_file test_data_file "
-    "validation_file test_file eval_file dataset_config_name dataset_split",
+    "validation_file test_file eval_file",
+    "leave it out: `data` names both, as owner/name:configuration:split": "dataset_config_name "
+    "dataset_config dataset_split dataset_train_split",
     "leave it out: answers are the most likely tokens": "num_beams generation_num_beams top_p "
     "top_k do_sample generation_config",
     "leave it out: there is no such option here": "neftune_noise_alpha label_smoothing_factor "
@@ -194,6 +194,7 @@ _ANSWERS: dict[str, Callable[[Any, Known], Answer]] = {
     **dict.fromkeys(("dtype", "torch_dtype", "bnb_4bit_compute_dtype", "mixed_precision"), _dtype),
     **dict.fromkeys(("load_in_4bit", "use_4bit", "use_qlora"), _four_bits),
     "load_in_8bit": lambda value, _: {"method": "qlora" if _is_on(value) else "lora"},
+    "assistant_only_loss": lambda value, _: {"supervise": "all" if _is_on(value) else "last"},
     **dict.fromkeys(("use_lora", "use_peft"), lambda value, _: {"method": "lora"}),
     **dict.fromkeys(("lr_scheduler_type", "lr_scheduler"), _schedule),
     **dict.fromkeys(("eval_strategy", "evaluation_strategy"), _every("eval_steps", 100)),
