@@ -57,5 +57,6 @@ def test_scores_lengths_vectors_and_sheets_of_a_tiny_model(tmp_path: Path) -> No
     assert rows["f.py"]["logit"] == pytest.approx(logits[0], abs=1e-5)
     assert rows["f.py"]["truncated_share"] == 0 < rows["A.java"]["truncated_share"]
     assert set(told["edits"]) == set(EDITS) and told["edits"]["rename"] is not None
-    sheets = sorted(path.suffix for path in (folder / "sheets").iterdir())
-    assert sheets == [".html", ".html", ".json", ".json"]
+    sheets = sorted(path.name for path in (folder / "sheets").iterdir())
+    named = [f"{row['rank']:05d}-{row['file']}" for row in told["rows"] for _ in ("html", "json")]
+    assert [name[: len(start)] for name, start in zip(sheets, named, strict=True)] == named

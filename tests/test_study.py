@@ -250,7 +250,10 @@ def test_a_study_shows_the_prediction_that_the_report_of_a_run_shows(tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": "someone/their-data"}, "unknown (the data is not known yet)"),
+        (
+            {"data": "someone/their-data"},
+            "unknown (this data has not been read yet: nbhelpers probe",
+        ),
         ({"data": "someone/their-data", "max_train_samples": 100}, " to "),
         ({}, " to "),
     ],

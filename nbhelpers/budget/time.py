@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 
 DATA, TRAINING, EVALUATION = "data", "training", "evaluation"
+ALONE = "the range holds where nothing else works here; beside other work a run takes longer"
+UNREAD = "this data has not been read yet: nbhelpers probe reads it and measures"
 IN_TIME, PERHAPS, TOO_LONG = "finishes in time", "may not finish in time", "will not finish in time"
 
 
@@ -414,7 +416,7 @@ def _time_of(
         source = same[0].source + (f" and {len(same) - 1} more" if len(same) > 1 else "")
         groups, note = [by_phase(row.seconds) for row in same], f"as in {source}"
         phases = [PhaseTime.of(n, _spread([g[n] for g in groups]), note) for n in groups[0]]
-        basis, notes = of_device(MEASURED, is_gpu=plan.use_gpu), (note,)
+        basis, notes = of_device(MEASURED, is_gpu=plan.use_gpu), (note, ALONE)
     case = case_of(settings, plan, hardware, work)
     rate = rate_of(case, measured)
     asked = _Asked(settings=settings, plan=plan, work=work, case=case, rate=rate, past=past)
@@ -475,7 +477,7 @@ def _data(asked: _Asked) -> PhaseTime:
     if before is not None:
         return before
     if examples is None:
-        return PhaseTime.of(DATA, None, "the data is not known yet")
+        return PhaseTime.of(DATA, None, UNREAD)
     if time is None:
         return PhaseTime.of(DATA, None, f"unknown of the job {asked.spec.name}")
     start = EMBEDDED_START_S if s.model in asked.spec.models.embedded else START_S

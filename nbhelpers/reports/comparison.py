@@ -159,17 +159,17 @@ def read_members(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
     for path, facts in known.items():
         name = names[path] if often[names[path]] == 1 else f"{path.parent.name}/{path.name}"
         if isinstance(facts, NbhelpersError):
-            problems.append(f"{path.name}: {cut_line(facts.message)}")
+            problems.append(f"{path.name}: {first_line(facts.message)}")
             continue
         members.append(Side(name, facts.result, path, facts))
         if not facts.is_complete:
             why = " ".join(sections.problems(facts)[:1]) or sections.unscored(facts)
-            problems.append(f"{path.name} ({facts.status}): {cut_line(why)}")
+            problems.append(f"{path.name} ({facts.status}): {first_line(why)}")
     return members, problems
 
 
-def cut_line(text: str) -> str:
-    """Return the first line of a text."""
+def first_line(text: str) -> str:
+    """Return the first line of a text, whole: a reason is not cut."""
     return text.partition("\n")[0]
 
 
@@ -303,6 +303,7 @@ def summary(
     if not verdict.startswith(tuple(member.name for member in members)):
         verdict = f"{verdict[:1].upper()}{verdict[1:]}"
     rows = [row for runs in jobs.values() for row in differences(runs, asked)]
+    names, rest = [member.folder.name for member in members], len(members) - FEW
     what = dict.fromkeys(row["what"] for row in [*rows, *differences(members, machine_facts)])
     shown = [
         KeyFigure("runs", f"{len(members)}"),
@@ -322,7 +323,7 @@ def summary(
         caveat=" ".join(dict.fromkeys(filter(None, caveats))),
         figures=shown,
         picture=Figure("scores", SCORES, lambda: scores_figure(members)),
-        where=f"Runs: {', '.join(member.folder.name for member in members)}.",
+        where=f"Runs: {', '.join(names[:FEW])}{f' and {rest} more' if rest > 0 else ''}.",
     )
 
 

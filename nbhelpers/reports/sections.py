@@ -409,7 +409,9 @@ def time_notes(facts: RunFacts) -> list[str]:
     once = facts.result.timing.get("pretrain_s")
     apart = f", without {duration(once)} of pre-training, done once" if once else ""
     basis = of_device(budget.basis, is_gpu=facts.result.memory.device != "cpu")
-    return [f"Predicted before the run ({basis}){apart}.", PARTS]
+    is_late = rows[-1]["measured_s"] > rows[-1]["high_s"]
+    late = "It took longer than the range, as runs do beside other work on the machine."
+    return [f"Predicted before the run ({basis}){apart}.", *([late] if is_late else []), PARTS]
 
 
 def rate_rows(facts: RunFacts, names: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:

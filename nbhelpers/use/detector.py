@@ -37,6 +37,7 @@ from nbhelpers.use.sheets import (
     Batch,
     EditLogits,
     Evidence,
+    by_score,
     evidence_of,
     ranked,
     sheet_name,
@@ -138,7 +139,8 @@ class Detector(Loaded):
             place: A file or a folder.
             out: Write the table there too, as .csv or .json.
             calibration: As for `score_code`.
-            evidence: A folder for an evidence sheet of each file; takes about five times as long.
+            evidence: A folder for an evidence sheet of each file, named by its rank; takes about
+                five times as long.
             language: What every file is written in; "" asks the endings.
             progress: Show how far it is.
 
@@ -152,14 +154,13 @@ class Detector(Loaded):
         judge = self.judge(calibration)
         entries, skipped = find_files(place, language=language)
         verdicts: list[tuple[CodeFile, Verdict]] = []
+        made: list[Evidence] = []
         start = time.monotonic()
         with progress_bar(len(entries), "files", is_on=progress and len(entries) > 1) as bar:
             for files in chunks(entries, skipped):
                 scores = self._scored(files)
                 if sheets is not None:
-                    written = self._sheets(judge, files, scores)
-                    for number, sheet in enumerate(written, len(verdicts) + 1):
-                        _write_sheet(sheets, number, sheet)
+                    made += self._sheets(judge, files, scores)
                 verdicts += [(f, judge.verdict(f, s)) for f, s in zip(files, scores, strict=True)]
                 bar.update(len(files))
         batch = Batch(
@@ -170,6 +171,9 @@ class Detector(Loaded):
             seconds=time.monotonic() - start,
             device=self.device,
         )
+        by_rank = sorted(made, key=lambda sheet: by_score(sheet.file, sheet.verdict))
+        for rank, sheet in enumerate(by_rank, 1):
+            _write_sheet(sheets, rank, sheet)
         if target is not None:
             batch.save(target)
         return batch
@@ -434,7 +438,7 @@ def _folder(place: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _write_sheet(folder: Path, number: int, sheet: Evidence) -> None:
-    name = sheet_name(number, sheet.file)
+def _write_sheet(folder: Path, rank: int, sheet: Evidence) -> None:
+    name = sheet_name(rank, sheet.file)
     sheet.save(folder / f"{name}.html")
     sheet.save(folder / f"{name}.json")

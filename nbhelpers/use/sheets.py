@@ -180,9 +180,14 @@ class Batch(Shown):
         return f"Batch({self.place}: {len(self.rows)} files scored, {called}, {skipped})"
 
 
+def by_score(file: CodeFile, verdict: Verdict) -> tuple[float, str]:
+    """Return what files are ranked by: the highest score first, then the name."""
+    return -verdict.logit, file.name
+
+
 def ranked(verdicts: list[tuple[CodeFile, Verdict]]) -> tuple[Row, ...]:
     """Return the rows of scored files, highest score first, then by name."""
-    order = sorted(verdicts, key=lambda pair: (-pair[1].logit, pair[0].name))
+    order = sorted(verdicts, key=lambda pair: by_score(*pair))
     return tuple(
         Row(
             rank=rank,
@@ -452,7 +457,7 @@ def evidence_of(judge: Judge, file: CodeFile, scored: Scored, edited: EditLogits
     return Evidence(file=file, verdict=verdict, edits=tuple(edits), judge=judge, created=now)
 
 
-def sheet_name(number: int, file: CodeFile) -> str:
+def sheet_name(rank: int, file: CodeFile) -> str:
     """Return a file name for a sheet that no name of a file can lead astray.
 
     >>> from nbhelpers.use.code_files import code_file
@@ -460,4 +465,4 @@ def sheet_name(number: int, file: CodeFile) -> str:
     '00003-x-.py-8ff436de'
     """
     last = _UNSAFE.sub("-", file.name.rpartition("/")[2]).strip(".-")[:60] or "file"
-    return f"{number:05d}-{last}-{file.sha256[:8]}"
+    return f"{rank:05d}-{last}-{file.sha256[:8]}"
