@@ -22,7 +22,7 @@ OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-unit test-gpu test-pythons check release versions budgets format notebooks repo clean
+.PHONY: help setup demo smoke test test-unit test-hub test-gpu test-pythons check release versions budgets format notebooks repo clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,10 @@ test: setup ## every test that needs no GPU and no network (ARGS="-k name" choos
 	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder nbhelpers tests $(ARGS)
 
 test-unit: setup ## the quick ones of them, in about a minute
-	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder nbhelpers tests -m 'not slow and not gpu and not network' $(ARGS)
+	@$(QUIET) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder nbhelpers tests -m 'not slow and not gpu and not network and not hub' $(ARGS)
+
+test-hub: setup ## a whole run from gated repositories of a hub on this machine, and what it leaves
+	@$(QUIET) $(BIN)/python -m pytest -q -m hub tests $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU
 	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)

@@ -165,6 +165,9 @@ def test_a_notebook_sees_the_table_and_stops_with_the_first_stop_s_error(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     checkup = nb.doctor("clones", "smoke", run_dir=tmp_path)
     assert checkup.require() is checkup and "<table>" in checkup._repr_html_()
+    name = "<script>alert(1)"
+    page = nb.doctor("clones", "smoke", overrides={"model": name}, run_dir=name)._repr_html_()
+    assert "<script" not in page and "&lt;script" in page
     with pytest.raises(HardwareError, match="there is no GPU here") as caught:
         nb.doctor("clones", "t4", run_dir=tmp_path).require()
     assert "libraries" in caught.value.details and caught.value.fix
