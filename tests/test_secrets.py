@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_launch import Hardware, Plan, Preset
 
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.secrets import find_secret, share_secret
+from nbhelpers.runs import starting
 
 KAGGLE, COLAB = {"KAGGLE_KERNEL_RUN_TYPE": "Batch"}, {"COLAB_RELEASE_TAG": "x"}
 
@@ -71,3 +73,15 @@ def test_what_no_token_looks_like_is_refused_and_not_shown(places: pytest.Monkey
     with pytest.raises(ConfigError, match="characters that no token has") as error:
         find_secret("HF_TOKEN")
     assert "cret" not in str(error.value).replace("secret HF_TOKEN", "")
+
+
+@pytest.mark.parametrize(("track", "key"), [("wandb", "kaggle"), ("none", None)])
+def test_a_launch_hands_the_key_of_its_tracker_to_the_run_and_stores_it_nowhere(
+    track: str, key: str | None, places: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys: list[str | None] = []
+    places.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    places.setattr(starting, "_start", lambda *_: keys.append(os.environ.get("WANDB_API_KEY")))
+    preset = Preset({"model": "smoke", "data": "smoke", "seed": 0, "track": track})
+    run = starting.launch(preset, Plan(), None, hardware=Hardware(), run_dir=tmp_path / "runs")
+    assert keys == [key] and "kaggle" not in run.record_path.read_text()

@@ -12,6 +12,7 @@ from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.machine import detect_platform, is_notebook
 
 HF_TOKEN = "HF_TOKEN"
+TRACKER_KEYS = {"wandb": "WANDB_API_KEY", "trackio": HF_TOKEN}  # by the setting `track`
 
 
 def find_secret(name: str) -> str | None:

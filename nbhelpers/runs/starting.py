@@ -25,6 +25,7 @@ from nbhelpers.common.files import expanded, is_file, kind_of, locked
 from nbhelpers.common.processes import with_package
 from nbhelpers.errors import BudgetError, ConfigError, HardwareError, LaunchError
 from nbhelpers.hardware.machine import OWNER_PID_VARIABLE, find_owner
+from nbhelpers.hardware.secrets import TRACKER_KEYS, share_secret
 from nbhelpers.presets.checks import no_gpu_for
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.parameters import override_words
@@ -133,6 +134,8 @@ def launch(
                 if job_mode == "train" and not fresh:
                     record |= go_on(run, record, resume=resume)
                 write_record(run, record)
+                if key := TRACKER_KEYS.get(record["preset"]["settings"].get("track")):
+                    share_secret(key)
                 _start(run, _owner(owner_pid))
     tell_runner(run.path)
     return run
