@@ -25,7 +25,7 @@ NAMES = {
     ],
     "01_finetune_gemma": [
         *("preset", "quick", "model", "adapters", "data", "seq_len", "epochs"),
-        *("max_train_samples", "seed", "evaluate", "more_settings", "run_dir"),
+        *("max_train_samples", "seed", "evaluate", "more_settings", "run_dir", "prompt"),
     ],
     "02_detect_ai_code": [
         *("preset", "quick", "model", "data", "unseen_humans", "objective", "hold_out"),

@@ -15,7 +15,7 @@ from nbhelpers.notebook.headless import run_notebook
 from nbhelpers.presets.jobs import JOBS
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_PRESET = {"preset", "adapters", "more_settings", "run_dir", "quick"}
+NO_PRESET = {"preset", "adapters", "more_settings", "run_dir", "quick", "prompt"}
 NO_SETTING = {"gpu", "gpu_count", "job", "price_per_hour", "max_hours"}
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nbhelpers as nb
-from nbhelpers.errors import ConfigError, HardwareError
-from nbhelpers.notebook import expect, expected
+from nbhelpers.errors import ConfigError
+from nbhelpers.notebook import expect
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.parameters import override_words
 
@@ -54,19 +54,3 @@ def test_rows_of_ones_own_are_not_thinned() -> None:
 def test_what_is_no_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match="quick is 'yes'"):
         nb.load_preset("finetune", quick="yes")
-
-
-@pytest.mark.parametrize(("build", "stops"), [("12.8", True), ("12.6", False)])
-def test_a_card_without_kernels_stops_at_the_check(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, build: str, stops: bool
-) -> None:
-    (tmp_path / "version.py").write_text(f"cuda: Optional[str] = '{build}'\n")
-    torch = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
-    monkeypatch.setattr(expected, "find_spec", lambda _: torch)
-    old = nb.plan_hardware("t4")
-    object.__setattr__(old.gpus[0], "compute_capability", (6, 0))
-    if stops:
-        with pytest.raises(HardwareError, match=r"6\.0.*no kernels"):
-            expect("clones", old)
-    else:
-        assert expect("clones", old).time

@@ -18,6 +18,7 @@ from trained_on_disk import STEP, make_adapter, make_base, point_to, settings, w
 
 from nbhelpers.common.processes import start_time
 from nbhelpers.errors import ConfigError, DataError, HardwareError, Killed
+from nbhelpers.notebook.ask import AskBox, AskFields
 from nbhelpers.use.model import LoadedModel, load
 
 pytestmark = pytest.mark.slow
@@ -80,6 +81,29 @@ def test_compare_shows_the_base_without_the_adapter(model: LoadedModel, base: Pa
     assert told.changed == 1 and "--- tuned" in told.text() and "<table" in told._repr_html_()
     answer = _by_transformers(base, "Add.", 12)
     assert told.base[0] == answer
+
+
+def test_a_box_shows_answers_as_they_come_and_asks_again_without_loading(
+    model: LoadedModel,
+) -> None:
+    import ipywidgets
+
+    shown: list[tuple[str, str]] = []
+    box = AskBox(model, prompt="Add two numbers.")
+    answer = box.ask(lambda name, text: shown.append((name, text)))
+    names = [name for name, _ in shown]
+    assert names == sorted(names) and set(names) == {"base", "tuned"}
+    assert shown[-1] == ("tuned", answer.tuned[0]) and len(shown) > 2
+    process, fields = model.child.process.pid, AskFields(box)
+    for prompt in ("Reverse a list.", "Count the words."):
+        fields.fields["prompt"].value = prompt
+        fields.button.click()
+        assert box.answer.prompts == (prompt,)
+        assert "answered in" in fields.page.value and not fields.button.disabled
+    fields.fields["prompt"].value = " "
+    fields.button.click()
+    assert "role='alert'" in fields.page.value and isinstance(fields.page, ipywidgets.HTML)
+    assert model.child.process.pid == process
 
 
 def _by_transformers(base: Path, prompt: str, limit: int) -> str:

@@ -27,7 +27,7 @@ MODULE = "nbhelpers.jobs.serve"
 CANCEL_S = 5.0  # so long may an answer take to stop; then the process is ended
 CLOSE_S = 5.0
 LOG_LINES, LOG_BYTES = 20, 1 << 16
-Report = Callable[[str], None]
+Report = Callable[[Any], None]  # a line of text, or what an operation reports
 
 
 class Inbox:
@@ -36,7 +36,7 @@ class Inbox:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.replies: dict[int, dict[str, Any]] = {}
-        self.progress: list[str] = []
+        self.progress: list[Any] = []
         self.ended = False
 
     def read(self, descriptor: int) -> None:

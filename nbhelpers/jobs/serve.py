@@ -56,7 +56,7 @@ class Line:
         while data:
             data = data[os.write(self.replies, data) :]
 
-    def report(self, text: str) -> None:
+    def report(self, text: Any) -> None:
         """Tell how far it is."""
         self.send({"progress": text})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -68,6 +69,10 @@ def operations(line: Any) -> dict[str, Callable[..., dict[str, Any]]]:
 # A language model, with its adapter or without.
 
 
+BASE, TUNED = "base", "tuned"
+WATCH_EVERY_S = 0.1
+
+
 class ServedModel:
     """One loaded language model and how it is asked."""
 
@@ -102,7 +107,7 @@ class ServedModel:
                 fix="load a run of method=lora or qlora, with adapter=True",
             )
         with self.loaded.model.disable_adapter():
-            base = self._answers(**options)
+            base = self._answers(name=BASE, **options)
         return {"base": base, "tuned": self._answers(**options)}
 
     def _answers(
@@ -113,8 +118,10 @@ class ServedModel:
         temperature: float,
         seed: int | None,
         raw: bool,
+        watch: bool = False,
+        name: str = "",
     ) -> list[str]:
-        """Return an answer to each prompt.
+        """Return an answer to each prompt; `watch` reports the first one as it is written.
 
         Raises:
             Stopped: It was cancelled.
@@ -133,15 +140,35 @@ class ServedModel:
                 template=template,
                 limit=max_new_tokens or settings.max_new_tokens,
                 temperature=temperature,
-                stop=self._stop,
+                stop=self._stopper(watch and (name or self._name)),
             )
             if self.line.is_cancelled():
                 raise Stopped("The answer was stopped.", fix="ask again")
+        if watch:
+            self.line.report([name or self._name, answers[0]])
         return answers
 
-    def _stop(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        """Say for each row that it ends, once the request is cancelled."""
-        return torch.full((len(ids),), self.line.is_cancelled(), device=ids.device)
+    @property
+    def _name(self) -> str:
+        return BASE if self.loaded.check is None else TUNED
+
+    def _stopper(self, name: str | bool) -> Callable[..., torch.Tensor]:
+        """Return what says for each row that it ends, once the request is cancelled.
+
+        With a name it also reports the text so far of the first row, now and then.
+        """
+        start, shown = 0, 0.0  # tokens of the prompt; when the text was reported last
+
+        def stop(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            nonlocal start, shown
+            start = start or ids.shape[1] - 1
+            if name and time.monotonic() - shown > WATCH_EVERY_S:
+                text = self.loaded.tokenizer.decode(ids[0, start:], skip_special_tokens=True)
+                self.line.report([name, text])
+                shown = time.monotonic()
+            return torch.full((len(ids),), self.line.is_cancelled(), device=ids.device)
+
+        return stop
 
 
 # ------------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from nbhelpers.common.lazy import exports
 
 _HOMES = {
+    "AskBox": "ask",
     "choose_hardware": "choice",
+    "download": "keep",
     "expect": "expected",
+    "keep_runs": "keep",
     "past_predictions": "grids",
     "what_fits": "grids",
 }

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from nbhelpers.budget.disk import download_bytes
 from nbhelpers.budget.time import TimeBudget, predict_time
 from nbhelpers.common.formatting import gb
-from nbhelpers.errors import HardwareError
 from nbhelpers.hardware.detection import Hardware
-from nbhelpers.hardware.gpus import WITH_KERNELS
 from nbhelpers.notebook.choice import Answer, Choice, resolve
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.preset import QUICK_CHOICES, quick_reason
 from nbhelpers.runs.study_plan import plan_study
-
-BUILD_WITH_OLD_KERNELS = "12.6"  # as `hardware.gpus.WITH_KERNELS` says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +72,8 @@ def expect(
         overrides: Settings that the parameters change.
 
     Raises:
-        HardwareError: The PyTorch that is installed has no kernels for the card.
         ConfigError: A parameter is wrong.
     """
-    _require_kernels(hardware)
     choice = Choice(
         job=job, preset=preset, adapters=adapters, overrides=dict(overrides or {}), quick=quick
     )
@@ -99,23 +90,6 @@ def expect(
         time=_time(answer),
         full=_time(full) if answer.preset.quick else None,
         download=download_bytes(settings),
-    )
-
-
-def _require_kernels(hardware: Hardware) -> None:
-    """Stop on a card of this machine that is too old for the build of torch, which is only read."""
-    gpu, place = hardware.gpu, find_spec("torch")
-    if gpu is None or gpu.compute_capability >= WITH_KERNELS or place is None or not place.origin:
-        return
-    text = Path(place.origin).with_name("version.py").read_text(encoding="utf-8", errors="replace")
-    build = re.search(r"^cuda\b.*?['\"]([\d.]+)['\"]", text, re.MULTILINE)
-    if build is None or build[1] == BUILD_WITH_OLD_KERNELS:
-        return
-    major, minor = gpu.compute_capability
-    raise HardwareError(
-        f"{gpu.name} has the compute capability {major}.{minor}, for which the installed torch "
-        f"(CUDA {build[1]}) has no kernels.",
-        fix="choose a T4 or a newer card (on Kaggle: GPU T4 x2)",
     )
 
 

@@ -232,8 +232,8 @@ def _require_reasons(layer: Layer, base: Mapping[str, Any], why: Mapping[str, An
 
 
 SEED = "seed-"  # presets that quote the seeds as they are
-# Parameters of every notebook, and of those that study adapters, that are no settings.
-PARAMETERS = ("preset", "run_dir", "quick")
+# Parameters of notebooks that are no settings; those that study adapters have one more.
+PARAMETERS = ("preset", "run_dir", "quick", "prompt")
 ADAPTERS = "adapters"
 FEW_LACKING = 3  # missing settings that are told one by one
 USER_FOLDERS = "NBHELPERS_CONFIGS"
@@ -496,7 +496,7 @@ def parameter_overrides(job: str, parameters: Mapping[str, Any]) -> tuple[str, d
     problems += unknown_names(job, places, also=(*PARAMETERS, *varied), values=values)
     if varied and ADAPTERS in values:
         problems += _refusal(parse_variants, values[ADAPTERS])
-    for key in ("preset", "run_dir"):
+    for key in ("preset", "run_dir", "prompt"):
         if not isinstance(values.get(key, ""), str):
             text = f"`{key}` must be a text; it is {values[key]!r}"
             problems.append(Problem("parameters", text, f'write {key} = "…"'))

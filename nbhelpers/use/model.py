@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,9 @@ from nbhelpers.use.trained import (
 if TYPE_CHECKING:
     from nbhelpers.use.clones import CloneModel
     from nbhelpers.use.detector import Detector
+
+Show = Callable[[str, str], None]  # whose answer, and the text so far
+
 
 # ------------------------------------------------------------------------------------------------
 # What using a trained model returns: answers side by side, a merged model, an exported folder.
@@ -189,6 +192,7 @@ class LoadedModel(Loaded):
         seed: int | None = None,
         raw: bool = False,
         timeout_s: float | None = None,
+        show: Show | None = None,
     ) -> Any:
         """Return the answer to a prompt, or the list of answers to a list of prompts.
 
@@ -201,6 +205,7 @@ class LoadedModel(Loaded):
             seed: Of the sampling.
             raw: Pass the text on as it is, without the template.
             timeout_s: Limit for the whole call.
+            show: Of one prompt: called with "tuned" (or "base") and the answer so far, as it comes.
 
         Raises:
             ConfigError: An argument is wrong, a prompt too long, or the model is closed.
@@ -212,6 +217,7 @@ class LoadedModel(Loaded):
         options = _decoding(max_new_tokens, temperature, seed, raw)
         if not texts:
             return []
+        options |= {"report": _shown(show), "watch": show is not None}
         reply = self.call("ask", timeout_s=timeout_s, prompts=texts, **options)
         return reply["answers"][0] if isinstance(prompt, str) else reply["answers"]
 
@@ -224,10 +230,12 @@ class LoadedModel(Loaded):
         seed: int | None = None,
         raw: bool = False,
         timeout_s: float | None = None,
+        show: Show | None = None,
     ) -> Comparison:
         """Return the answers of the base (the adapter switched off) and of the tuned model.
 
-        Both get the same text, so the base is asked in the run's template as well.
+        Both get the same text, so the base is asked in the run's template as well. `show` is called
+        as in `ask`, for the base first.
 
         Raises:
             ConfigError: No adapter is loaded; and what `ask` raises.
@@ -240,6 +248,7 @@ class LoadedModel(Loaded):
                 f"{self.trained.name} was loaded with adapter=False: there is nothing to compare.",
                 fix="load it with adapter=True",
             )
+        options |= {"report": _shown(show), "watch": show is not None}
         reply = self.call("compare", timeout_s=timeout_s, prompts=texts, **options)
         return Comparison(
             prompts=tuple(texts),
@@ -452,6 +461,11 @@ def _token(trained: Trained) -> str | None:
     model = trained.settings.model
     is_own = model in (*FINETUNE.models.embedded, *FINETUNE.models.packaged)
     return None if is_own or is_folder(model) else find_secret(HF_TOKEN)
+
+
+def _shown(show: Show | None) -> Report | None:
+    """What the process reports is a name and the text so far."""
+    return None if show is None else lambda pair: show(*pair)
 
 
 def _prompts(prompt: str | Sequence[str]) -> list[str]:

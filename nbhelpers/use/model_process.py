@@ -6,6 +6,7 @@ whole.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,13 @@ from nbhelpers.use.trained import Trained, TrainedDetector
 
 DEVICES = ("auto", "cpu", "cuda")
 MODULE = "nbhelpers.jobs.serve"
+OPEN: weakref.WeakSet[Loaded] = weakref.WeakSet()
+
+
+def close_models() -> None:
+    """Close all models that this process holds open, and give their memory back to the GPU."""
+    for model in list(OPEN):
+        model.close()
 
 
 def start_process(device: str = "cpu") -> Child:
@@ -64,6 +72,7 @@ class Loaded(Closing):
         """
         self.trained, self._device, self._options = trained, require_device(device), options
         self.is_closed = False
+        OPEN.add(self)
         self.reply: dict[str, Any] = {}
         self.child: Child | None = None
         self._ready()
