@@ -42,6 +42,9 @@ def test_299_programs_promise_one_percent_and_298_do_not(facts: DetectorFacts) -
     assert enough.is_met and enough.promised_fpr == pytest.approx(1 - 0.05 ** (1 / 299))
     assert (enough.exceed, enough.threshold_logit, enough.lack) == (0, 298.0, "")
     short = fixed(logits[:-1], facts)
+    small = fixed(logits[:100], facts)
+    assert small.allows.startswith("100 programs can promise 2.95 %") and "299" in small.allows
+    assert small.rows()["what so many allow"] == f"{small.allows}."
     assert not short.is_met and short.needed == 299
     assert "it takes 299, 1 more" in short.lack and "Nothing is called AI with it" in short.lack
 

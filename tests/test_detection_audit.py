@@ -267,4 +267,6 @@ def test_real_pairs_pass_with_their_known_warnings(shared_data: Path) -> None:
     assert {"no authors", "task names", "one generator", "licences", "code in two splits"} <= {
         *found.kinds
     }
+    assert "sources differ" in found.kinds
+    assert max(one["label_from_others"] for one in found.facts["sources"]) < 0.65
     assert found.facts["classes"] == {"human": 5296, "ai": 9244, "unlabelled": 0}

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nbhelpers.data.audit_rules import aucs, template_facts
+from nbhelpers.data.audit_rules import WORD_MIN_ROWS, aucs, source_facts, template_facts
 from nbhelpers.data.audit_text import statements, units
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.layout_features import FEATURES, UNKNOWN_SHARE, layout_features
@@ -99,3 +99,24 @@ def test_several_answers_to_one_task_are_no_templates() -> None:
     assert template_facts(code_rows(rows))["shapes_of_half"] >= 25
     few = [row | {"task": str(at % 700)} for at, row in enumerate(rows) if int(row["task"]) < 5]
     assert template_facts(code_rows(few))["is_collapsed"]
+
+
+def test_sources_are_compared_by_people_s_words_and_by_how_the_label_carries_over() -> None:
+    draw = random.Random(0)
+    words = {"human": "take put find", "ai": "calculate_total process_items handle_input"}
+
+    def row(source: str, label: str) -> CodeRow:
+        at, other = draw.randrange(99), {"human": "ai", "ai": "human"}[label]
+        signs = words[other if source == "turned" else label].split()
+        own = {"plain": "alpha beta", "turned": "gamma delta"}[source].split()
+        code = "\n".join(f"{draw.choice(own)} = {draw.choice(signs)}({at})" for _ in range(6))
+        return CodeRow("x", code, language="python", label=label, source=source)
+
+    rows = [row(s, one) for s in ("plain", "turned") for one in words for _ in range(120)]
+    facts = {one["source"]: one for one in source_facts(rows, random.Random(0), str)}
+    for one in facts.values():
+        assert one["told"] > 0.95 and one["label_within"] > 0.95 and one["label_from_others"] < 0.05
+    mixed = [each._replace(source=draw.choice(("a", "b"))) for each in rows]
+    assert all(0.35 < one["told"] < 0.65 for one in source_facts(mixed, random.Random(0), str))
+    few = rows[: WORD_MIN_ROWS - 1]
+    assert source_facts(few, random.Random(0), str) == []

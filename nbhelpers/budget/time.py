@@ -373,9 +373,11 @@ VALIDATION_S, CPU_VALIDATION_S = Range(1.0, 3.0, 5.0), Range(0.1, 0.3, 1.0)
 # half of a training token, and the launches of a step, of however few tokens.
 DECODE_STEP_S, CPU_DECODE_S = Range(0.025, 0.06, 0.12), Range(0.001, 0.002, 0.004)
 ANSWER_SHARE = Range(0.5, 0.75, 1.0)  # of max_new_tokens: tuned answers end earlier
+SOURCES = Range(2.0, 4.0, 8.0)  # of a detector's data, before they are read
 FORWARD_SHARE = 1 / 3  # of a training step: the backward pass takes twice the forward
 EVALUATED_BY = ("evaluate", "tasks", "eval_samples", "max_task_problems", "max_new_tokens")
 EVALUATED_BY += ("generation_batch_size", "run_generated_code", "floors", "edit_suite", "data")
+EVALUATED_BY += ("evaluate_sources",)
 EVALUATED_BY += ("seq_len", "model", "max_retrieval_pool", "retrieval_data")
 _DATA_PHASES = ("start", "check", "data", "model")
 _SINGLE = 1.15  # one run's seconds, of phases that other programs on the machine slow down
@@ -545,7 +547,13 @@ def _evaluation(asked: _Asked) -> PhaseTime:
     if step is not None:
         scored = min(time.scored_share * examples, time.most_scored)
         fixed = fixed + step * (FORWARD_SHARE * scored / asked.examples_at_once)
-    return PhaseTime.of(EVALUATION, fixed, "scores and baselines (estimate)")
+    if getattr(s, "evaluate_sources", "") != "full":
+        return PhaseTime.of(EVALUATION, fixed, "scores and baselines (estimate)")
+    once = _training(asked)
+    known = once.expected_s is not None
+    again = Range(once.low_s, once.expected_s, once.high_s) * SOURCES if known else NOTHING
+    note = "scores, baselines, and for each source a training without it, of 2 to 8 (estimate)"
+    return PhaseTime.of(EVALUATION, fixed + again if known else None, note)
 
 
 def _generation(asked: _Asked) -> PhaseTime:

@@ -25,6 +25,7 @@ from nbhelpers.data.audit_rules import (
     known_human_facts,
     lengths,
     people,
+    source_facts,
     spellings,
     template_facts,
     told_apart,
@@ -63,6 +64,7 @@ TITLES = {
     "people": "Human populations",
     "generators": "What made the AI rows",
     "confounding": "How well a column tells the label",
+    "sources": "How far each source is from the others: areas of their words",
     "lengths": "Length by class, in tenths of the rows",
 }
 
@@ -82,6 +84,7 @@ def tables(facts: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "people": [one | {"languages": ", ".join(one["languages"])} for one in facts["people"]],
         "generators": [one | {"sources": ", ".join(one["sources"])} for one in facts["generators"]],
         "confounding": list(_confounding(facts)),
+        "sources": facts.get("sources", []),
         "lengths": list(_lengths(facts)),
     }
     return {name: pd.DataFrame(rows_of[name]) for name in TITLES if rows_of[name]}
@@ -225,6 +228,7 @@ def collect(rows: Sequence[CodeRow], *, form: str, known: Sequence[str] = ()) ->
         "authors": group_facts(labelled, "author"),
         "spellings": spellings(labelled),
         "confounding": confounding(labelled),
+        "sources": source_facts(labelled, draw, bare),
         "lengths": lengths(labelled),
     }
 

@@ -23,6 +23,7 @@ NO_MORE_THAN_CHANCE = 0.55
 SURE_ROWS = 250
 # Area of the masked statements: the same generators have 0.67 and more at 400 rows.
 SURE_ROWS_OF_STRUCTURE = 400
+APART = 0.8  # two draws of one source have 0.5
 STRONG = 0.9  # told, because a model may learn nothing but it
 TAGGED = 0.2  # share of a class with a text that tells it, of which more than chance is left
 MANY_REPEATS = 0.02
@@ -306,6 +307,7 @@ def _origins(facts: Facts) -> Iterator[Finding]:
             text = f"A {column} has one class only: {_named(single)}."
             yield Finding(f"{column}s of one class", text)
     yield from _of_one(facts)
+    yield from _apart(facts)
     if facts["people"] and not any(one["first_date"] for one in facts["people"]):
         text = "No human row has a date: whether the code is older than the models cannot be "
         yield Finding("no dates", f"{text}checked.")
@@ -313,6 +315,23 @@ def _origins(facts: Facts) -> Iterator[Finding]:
     if valid and valid[0] < HUMANS_FOR_ONE_PERCENT:
         text = f"The validation split has {valid[0]:,} human rows; a promise of 1 % needs "
         yield Finding("few validation humans", f"{text}{HUMANS_FOR_ONE_PERCENT}.")
+
+
+def _apart(facts: Facts) -> Iterator[Finding]:
+    """Sources that are told apart by their words, and what that does to the label."""
+    sources = [one for one in facts.get("sources", ()) if one["told"] and one["told"] >= APART]
+    if not sources:
+        return
+    named = "; ".join(
+        f"{one['source']} {one['told']:.2f} (label {one['label_within'] or 0:.2f} within it, "
+        f"{one['label_from_others'] or 0:.2f} learnt from the others)"
+        for one in sources
+    )
+    yield Finding(
+        "sources differ",
+        "People's code of a source is told from that of the others by its words alone, area under "
+        f"the ROC curve: {named}. A score on data like these says little of other sources.",
+    )
 
 
 def _named(single: list[dict[str, Any]]) -> str:

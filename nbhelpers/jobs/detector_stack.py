@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from nbhelpers.metrics.stack import ENCODER, NGRAMS, WEIGHTS, Stack
 from nbhelpers.presets.schema import DetectorSettings
 
 STACK = "stack"
+MAX_COUNTED = 20_000  # programs that the n-grams without a source are fitted and scored on
 TRAINED = ("train", "valid", "test")  # splits that share their sources
 FIXED = (
     "fixed before this run: with MiniLM, on four sources left out, this sum was level with its "
@@ -88,16 +89,25 @@ def score_sources(
         return None
     rows = inputs.data.rows
     y = np.array([LABELS[row.label] for row in rows])
-    codes = [canonical(row.code, s.canonical) for row in rows]
+    drawn = np.zeros(len(rows), dtype=bool)
+    drawn[np.random.default_rng(s.seed).permutation(len(rows))[:MAX_COUNTED]] = True
+    codes = [canonical(row.code, s.canonical) if drawn[at] else "" for at, row in enumerate(rows)]
     counted = {n: NgramFolds(n, codes, y, strength) for n, strength in strengths.items()}
     report, by_source = context.progress("leave out"), {}
     for number, fold in enumerate(parts, 1):
+        logits = encoder.get(fold.source, ())
+        kept = [drawn[part] for part in (fold.valid, fold.rows)]
+        logits = [each[at] for each, at in zip(logits, kept, strict=False)]
+        fold = replace(
+            fold,
+            train=fold.train[drawn[fold.train]],
+            valid=fold.valid[kept[0]],
+            rows=fold.rows[kept[1]],
+        )
         at, cut = np.concatenate([fold.valid, fold.rows]), len(fold.valid)
-        scores = {
-            name: np.split(each.scores(fold.train, at), [cut]) for name, each in counted.items()
-        }
-        if encoder:
-            scores[ENCODER] = list(encoder[fold.source])
+        scores = {n: np.split(each.scores(fold.train, at), [cut]) for n, each in counted.items()}
+        if logits:
+            scores[ENCODER] = logits
         by_source[fold.source] = _scored(s, inputs, fold, y, scores)
         report(number, len(parts))
     names = [STACK, *scores]

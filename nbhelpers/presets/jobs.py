@@ -160,8 +160,10 @@ def _detector_memory(facts: dict[str, Any], s: Any, plan: Any) -> dict[str, Any]
 # Sources of the time facts: docs/LOG.md. 15 s for BigCloneBench's 9,134 functions, 125 s for 47,523
 # programs, audit and edits included; an instruction row is made into tokens in well under a
 # millisecond. Scoring took 2 s and floors 15 for the clones (intervals 1 more); 70 to 130 s for the
-# detector's scores, edit suite and floors, of 47,523 programs. Useful tokens over examples are
-# those of the runs with 400 and 1,024 tokens on BigCloneBench (a pair), and 512 on Rosetta Code;
+# detector's scores, edit suite and floors, of 47,523 programs, and as its `floors_s` about 80 s of
+# n-grams without each of four sources in turn (20,000 programs at most). Useful tokens over
+# examples are those of the runs with 400 and 1,024 tokens on BigCloneBench (a pair), and 512 on
+# Rosetta Code;
 # shorter and longer texts are guesses from these. Train examples: CodeXGLUE's train.txt (901,028
 # pairs); the page of H-AIRosettaMP (121,247 rows), of which four fifths are drawn for training
 # where nothing else is asked for; the instructions' only split, and its tokens under Gemma's
@@ -311,6 +313,7 @@ DETECTOR = JobSpec(
         example_tokens=((0, 0.0), (128, 115.0), (256, 180.0), (512, 239.0), (2048, 300.0)),
         sample_tokens=100,
         evaluate_s=(70.0, 100.0, 130.0),
+        floors_s=(30.0, 80.0, 130.0),
         valid_share=0.125,
         scored_share=0.25,
     ),

@@ -196,6 +196,15 @@ class Calibration(Shown):
         )
 
     @property
+    def allows(self) -> str:
+        """What so many programs can promise, whatever they score, as a sentence."""
+        least = percent(promised_fpr(self.n, 0, self.confidence))
+        return (
+            f"{self.n} programs can promise {least} % at the least, with none of them above the "
+            f"threshold; {percent(self.target_fpr)} % takes {self.needed}"
+        )
+
+    @property
     def lack(self) -> str:
         """What is missing where the promise that was asked for cannot be made; else ""."""
         if self.is_met:
@@ -217,6 +226,7 @@ class Calibration(Shown):
             "threshold": f"score above {self.threshold:.6g} (logit {self.threshold_logit:.4f}), "
             f"at most {self.exceed} of these {self.n} lie above it",
             "promise": f"{self.promise}.",
+            "what so many allow": f"{self.allows}.",
         }
         if self.lack:
             rows["not promised"] = f"{self.lack}."

@@ -389,6 +389,8 @@ class Evidence(Shown):
             rows["threshold"] = f"{limit['p_ai']:.6g}, fixed on {self.judge.fixed_on}"
         if limit["promise"]:
             rows["promise"] = f"{limit['promise']}."
+        if self.judge.calibration is not None:
+            rows["what its number of humans allows"] = f"{self.judge.calibration.allows}."
         rates = "; ".join(map(str, self.judge.rates))
         return rows | {"false positives at it": rates or "not measured"}
 
