@@ -21,10 +21,10 @@ from nbhelpers.runs.following import follow
 @pytest.mark.parametrize(
     ("platform", "run_dir", "mounts", "folder", "words"),
     [
-        ("jupyter", "auto", None, "runs", "as long as this disk"),
-        ("jupyter", "mine", None, "mine", "as long as this disk"),
+        ("jupyter", "auto", None, "runs", "last as long as this disk"),
+        ("jupyter", "mine", None, "mine", "last as long as this disk"),
         ("kaggle", "auto", None, "/kaggle/working/runs", "Save Version"),
-        ("colab", "auto", True, "/content/drive/MyDrive/runs", "outlives this machine"),
+        ("colab", "auto", True, "/content/drive/MyDrive/runs", "outlive this machine"),
         ("colab", "auto", False, "runs", "was not mounted (ValueError). Colab deletes"),
         ("colab", "runs", None, "runs", "Colab deletes this machine's disk"),
     ],

@@ -80,8 +80,8 @@ def expect(
     answer = resolve(choice, hardware)
     is_quick, reason = quick_reason(quick, hardware)
     state = "on" if answer.preset.quick else "off"
-    if is_quick and not answer.preset.quick:
-        reason = "nothing to make smaller"
+    if is_quick and state == "off":
+        reason = "there is nothing to make smaller"
     full = resolve(replace(choice, quick=QUICK_CHOICES[-1]), hardware)
     settings = answer.run_preset.settings
     return Expected(

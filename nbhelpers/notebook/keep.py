@@ -49,7 +49,7 @@ def keep_runs(run_dir: str = AUTO) -> Kept:
     lost, fix = lost_disk(platform, root)
     if not lost:
         drive = platform == "colab"
-        lost = "it outlives this machine." if drive else "it lasts as long as this disk."
+        lost = "they outlive this machine." if drive else "they last as long as this disk."
         lost = f"Runs are kept in {root}: {lost}"
     return Kept(folder=folder, text=" ".join(filter(None, [problem, lost, fix])))
 
