@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from detector_folder import make_run
+from detector_folder import make_detector, make_run
 from job_runs import prepare
 from trained_on_disk import make_adapter, make_base, settings, write_run
 
 from nbhelpers.data import load_clone_data
+from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.agreement import find_programs
 from nbhelpers.jobs.checkpoint import save_checkpoint
 from nbhelpers.jobs.export import export_folder
@@ -213,3 +214,14 @@ def test_the_logits_of_a_summed_score_are_said_to_be_one_member(tmp_path: Path) 
     export_folder(find_any(run), out=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["member"] == "encoder"
     assert "one member of the score" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_whole_model_of_earlier_is_no_encoder_to_train_from(tmp_path: Path) -> None:
+    folder = make_detector(tmp_path / "earlier")  # its config.json is that of a RoBERTa
+    run = prepare("clones", tmp_path / "runs", model=str(folder), seq_len=40)
+    wanted: Any = Preset.from_dict(run.read_json()["preset"]).settings
+    with pytest.raises(
+        ConfigError, match=r"lack \d+ tensors of the encoder .* stay random"
+    ) as error:
+        build_clone_model(wanted, build_tokenizer(wanted, []))
+    assert "nbhelpers export" in error.value.fix

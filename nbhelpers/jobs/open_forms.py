@@ -76,11 +76,15 @@ def write_forms(loaded: LoadedDetector | LoadedClones, folder: Path, *, member: 
     """
     shutil.copy2(Path(modeling.__file__), folder / f"{MODELING}.py")
     _write_config(loaded, folder, {"member": member} if member else {})
+    facts = loaded.facts if isinstance(loaded, LoadedDetector) else loaded.trained
+    tokenizer = plain_tokenizer(loaded.tokenizer, facts.seq_len)
+    tokenizer.save_pretrained(folder)
     family = loaded.model.encoder.config.model_type
     if family in _NOT_BARE:
         reason = f"{family}: {_NOT_BARE[family]}"
         return Opened((MODELING,), {"encoder": reason, "sentence-transformers": reason})
     write_encoder(loaded, folder / ENCODER)
+    tokenizer.save_pretrained(folder / ENCODER)
     forms, left_out = [MODELING, ENCODER], {}
     if isinstance(loaded, LoadedClones):
         left_out["sentence-transformers"] = "a pair of functions has a score, and no vectors"
@@ -114,7 +118,7 @@ def _write_config(
 
 
 def write_encoder(loaded: LoadedDetector | LoadedClones, folder: Path) -> None:
-    """Write the encoder as a plain model with a tokenizer that puts both ends on by itself.
+    """Write the encoder as a plain model.
 
     A BERT or RoBERTa gets a pooler of zeros: ours have none, and AutoModel would draw a random one.
     """
@@ -133,8 +137,6 @@ def write_encoder(loaded: LoadedDetector | LoadedClones, folder: Path) -> None:
     config = {key: value for key, value in config.items() if key not in _LOCAL}
     config |= {"architectures": [type(encoder).__name__], "dtype": "float32"}
     write_json(folder / "config.json", config)
-    facts = loaded.facts if isinstance(loaded, LoadedDetector) else loaded.trained
-    plain_tokenizer(loaded.tokenizer, facts.seq_len).save_pretrained(folder)
 
 
 def plain_tokenizer(tokenizer: Any, seq_len: int) -> Any:

@@ -15,10 +15,9 @@ from nbhelpers.use.trained import ADAPTER_CONFIG
 LOCAL = "local"
 # Settings that may name a file or a folder.
 _SOURCES = ("model", "data", "mbpp_data", "unseen_humans", "retrieval_data")
-_KEPT = ("run_id", "job", "mode", "preset", "precision", "seed", "command", "threshold")
-_KEPT += ("git_commit",)
+_KEPT = ("run_id", "job", "mode", "preset", "precision", "seed", "command", "git_commit")
 _KEPT += ("finished_at", "versions", "model", "operating_point", "scores", "similarity")
-_KEPT += ("score", "sources")
+_KEPT += ("threshold", "score", "sources")
 _KEPT += ("throughput", "inference", "warnings")
 _OF_DATA = ("source", "revision", "licence", "fingerprint", "note", "canonical", "splits")
 _OF_DATA += ("overlap", "truncated", "further")

@@ -344,8 +344,8 @@ class CloneModel(Loaded):
             DataError: A file is no program.
         """
         members = [_given(code, language) for code in (a, b)]
-        members = self._encode(members, progress=False)
-        (pair,), _ = self._best(len(members), split_at=1, top=1)
+        members, rows = self._encode(members, progress=False)
+        (pair,), _ = self._best(rows, split_at=1, top=1)
         notes = [f"{name}: {m.note}." for name, m in zip("ab", members, strict=True) if m.note]
         notes += [_FOREIGN] * any(member.language != TRAINED_ON for member in members)
         notes += [SAMPLE] * self.facts.is_sample
@@ -394,9 +394,10 @@ class CloneModel(Loaded):
                 f"There are not two functions to compare{f' ({reasons})' if reasons else ''}.",
                 fix="name folders or files with functions in Java or Python",
             )
-        members = self._encode([member for each in cut for member in each], progress=progress)
+        functions = [member for each in cut for member in each]
+        members, rows = self._encode(functions, progress=progress)
         split_at = None if other is None else len(cut[0])
-        pairs, counts = self._best(len(members), split_at=split_at, top=top)
+        pairs, counts = self._best(rows, split_at=split_at, top=top)
         clones = Clones(
             place=" and ".join(map(str, places)),
             pairs=tuple(pairs),
@@ -412,8 +413,13 @@ class CloneModel(Loaded):
             clones.save(target)
         return clones
 
-    def _encode(self, members: Sequence[Member], *, progress: bool) -> list[Member]:
-        """Have each function encoded once; return them with what was cut off or not read."""
+    def _encode(
+        self, members: Sequence[Member], *, progress: bool
+    ) -> tuple[list[Member], list[int]]:
+        """Have each distinct function encoded once; return all with notes, and the place of each.
+
+        A note says what of a function was cut off or not read.
+        """
         distinct: dict[tuple[str, str], int] = {}
         rows = [distinct.setdefault((m.code, m.language), len(distinct)) for m in members]
         notes: list[str] = []
@@ -423,13 +429,12 @@ class CloneModel(Loaded):
                 options = {"languages": languages, "batch_size": self.batch_size}
                 notes += self.call("encode", codes=part, start=len(notes), **options)["notes"]
                 bar.update(len(part))
-        self._rows = rows
-        return [replace(m, note=notes[row]) for m, row in zip(members, rows, strict=True)]
+        return [replace(m, note=notes[row]) for m, row in zip(members, rows, strict=True)], rows
 
     def _best(
-        self, n: int, *, split_at: int | None, top: int
+        self, rows: list[int], *, split_at: int | None, top: int
     ) -> tuple[list[ScoredPair], dict[str, int]]:
-        options = {"rows": self._rows, "split_at": split_at, "top": min(top, n * n)}
+        options = {"rows": rows, "split_at": split_at, "top": top}
         reply = self.call("best_pairs", threshold=self.facts.threshold, **options)
         if not reply["is_finite"]:
             raise NonFinite(
