@@ -23,6 +23,8 @@ PANE = (
     "padding:.3em .6em;margin:.2em"
 )
 
+SHEET = "width:0;min-width:100%;overflow-x:auto;line-height:1.4"  # as wide as the page, no wider
+
 
 class AskBox:
     """A model and the texts that it is asked; it shows itself as fields, a button and the answer.
@@ -117,7 +119,9 @@ class AskFields:
             answer = self.box.ask(
                 show, **{name: field.value for name, field in self.fields.items()}
             )
-            page = panes_html(panes) if panes else answer._repr_html_()
+            page = (
+                panes_html(panes) if panes else f'<div style="{SHEET}">{answer._repr_html_()}</div>'
+            )
             self.page.value = f"{page}<small>answered in {self.box.seconds:.1f} s</small>"
         except NbhelpersError as error:
             fix = f"<br>Fix: {html.escape(error.fix)}" if error.fix else ""

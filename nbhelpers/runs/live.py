@@ -16,7 +16,7 @@ from nbhelpers.hardware.machine import is_notebook
 from nbhelpers.runs.progress import LogView, Progress, TerminalView
 
 TRAIN, VALID = "#2f7fd1", "#d9730d"
-WIDTH, HEIGHT, LEFT, BOTTOM = 360, 130, 44, 18  # of the drawing, and of its margins
+WIDTH, HEIGHT, LEFT, BOTTOM = 300, 120, 46, 18  # of the drawing, and of its margins
 MOST_ROWS, MOST_POINTS = 12, 300
 Points = Sequence[tuple[float, float]]
 
@@ -25,7 +25,7 @@ def live_html(progress: Progress) -> str:
     """Return the whole view."""
     share = 100 * (progress.share or 0.0)
     bar = (
-        '<div style="width:36em;max-width:100%;height:.7em;border:1px solid currentColor;'
+        '<div style="width:28em;max-width:100%;height:.7em;border:1px solid currentColor;'
         'border-radius:3px;box-sizing:border-box">'
         f'<div style="width:{share:.1f}%;height:100%;background:{TRAIN}"></div></div>'
     )
@@ -47,7 +47,7 @@ def rows(progress: Progress) -> str:
         return ""
     names = list(dict.fromkeys(n for s in scored.values() for n, _ in progress.headline(s)))
     has_loss = any("loss" in scores for scores in scored.values())
-    heads = ["step", "training loss", *(["valid loss"] if has_loss else []), *names]
+    heads = ["step", "loss", *(["valid loss"] if has_loss else []), *names]
     lines = []
     for step in steps:
         scores = scored.get(step, {})
@@ -82,7 +82,7 @@ def curve(progress: Progress) -> str:
     heights = [value for _, value in (*train, *valid)]
     low, high = min(heights), max(heights)
     legend = _text(WIDTH - 4, 11, "training loss", TRAIN, "end")
-    legend += _text(WIDTH - 4, 24, "valid loss", VALID, "end") if valid else ""
+    legend += _text(WIDTH - 4, 25, "valid loss", VALID, "end") if valid else ""
     axes = "".join(
         _text(LEFT - 4, _y(value, low, high) + 4, f"{value:.3g}", "currentColor", "end")
         for value in dict.fromkeys((low, high))
@@ -92,7 +92,7 @@ def curve(progress: Progress) -> str:
     frame = f"M{LEFT} 6V{HEIGHT - BOTTOM}H{WIDTH - 4}"
     return (
         f'<svg role="img" aria-label="loss by step" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'style="width:36em;max-width:100%;display:block">'
+        'style="width:28em;max-width:100%;display:block">'
         f'<path d="{frame}" fill="none" stroke="currentColor" stroke-opacity=".5"/>'
         f"{_line(train, TRAIN, last, low, high)}{_line(valid, VALID, last, low, high, dots=True)}"
         f"{axes}{legend}</svg>"
@@ -122,7 +122,7 @@ def _line(
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"'
-    return f'<text {place} font-size="11" font-family="sans-serif">{html.escape(text)}</text>'
+    return f'<text {place} font-size="12" font-family="sans-serif">{html.escape(text)}</text>'
 
 
 class NotebookView:
