@@ -22,7 +22,7 @@ OFFLINE := HF_HUB_OFFLINE=1 MPLBACKEND=Agg TOKENIZERS_PARALLELISM=false
 QUIET := OMP_NUM_THREADS=1 $(OFFLINE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test test-unit test-hub test-gpu test-pythons check release versions budgets format notebooks repo clean
+.PHONY: help setup demo smoke test test-unit test-hub test-colab test-gpu test-pythons check release versions budgets format notebooks repo clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-unit: setup ## the quick ones of them, in about a minute
 
 test-hub: setup ## a whole run from gated repositories of a hub on this machine, and what it leaves
 	@$(QUIET) $(BIN)/python -m pytest -q -m hub tests $(ARGS)
+
+test-colab: setup ## every notebook on smoke with the versions of Colab's image and a stand-in for google.colab
+	@$(QUIET) $(BIN)/python tools/colab.py $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU
 	@$(OFFLINE) $(BIN)/python -m pytest -q -m gpu tests $(ARGS)

@@ -46,13 +46,18 @@ def wanted(age: str) -> list[str]:
     return [f"{name}=={ranges[name].partition(',')[0].removeprefix('>=')}" for name in LIBRARIES]
 
 
-def environment(folder: Path, age: str) -> Path:
-    """Make an environment with its own three libraries; return its Python."""
+def shared_environment(folder: Path) -> Path:
+    """Make an environment that sees this one's packages behind its own; return its Python."""
     venv.create(folder, with_pip=True, symlinks=True)
-    python = folder / "bin" / "python"
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     shared = sysconfig.get_paths()["purelib"]
     (folder / "lib" / version / "site-packages" / "shared.pth").write_text(f"{shared}\n")
+    return folder / "bin" / "python"
+
+
+def environment(folder: Path, age: str) -> Path:
+    """Make an environment with its own three libraries; return its Python."""
+    python = shared_environment(folder)
     upgrade = ["--upgrade"] if age == "newest" else []
     subprocess.run([python, "-m", "pip", "install", "-q", *upgrade, *wanted(age)], check=True)
     return python
