@@ -71,7 +71,7 @@ def test_the_audit_stands_before_the_plan_and_passes_the_sample_with_warnings(
     folder: Path,
 ) -> None:
     shown = outputs(folder)
-    assert "usable with warnings" in shown["plan"].partition("per optimizer step")[0]
+    assert "usable with warnings" in shown["plan"].partition("activations")[0]
     assert "text/html" in shown["plan"] and "identifier_length" in shown["plan"]  # its tables
 
 
@@ -81,7 +81,7 @@ def test_the_result_is_of_the_whole_test_split_at_a_frozen_threshold(run: Run) -
     assert data["scores"]["test"]["n_samples"] == sum(row["split"] == "test" for row in rows)
     point = data["operating_point"]
     assert point["n_humans"] == data["scores"]["valid"]["n_human"] == 72
-    assert set(data["scores"]["test"]["floors"]) == {"length", "layout", "tfidf"}
+    assert {"length", "layout", "tfidf"} <= set(data["scores"]["test"]["floors"])
     assert data["similarity"]["headline"]["mrr"] > 0
 
 

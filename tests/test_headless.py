@@ -223,7 +223,7 @@ def test_bare_papermill_with_good_parameters_passes(tmp_path: Path) -> None:
     given = {"epochs": 2, "preset": "smoke", "learning_rate": 0.002}  # the last is not listed
     _bare(_first_cells(tmp_path, "imports"), given)
     done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    said = done.cells[-1].outputs[1]["data"]["text/plain"]
+    said = done.cells[-1].outputs[0]["data"]["text/plain"]
     assert said == "You change: epochs = 2, learning_rate = 0.002"
 
 
