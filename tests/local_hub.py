@@ -2,7 +2,8 @@
 
 It answers what the client asks of the real one: repository info, tree and path listings, `HEAD`
 and `GET` of files with commit and ETag headers, ranges, gated, private and missing repositories;
-and it fails as asked (`Trouble`). Point this process or a fresh one at it::
+it takes new repositories and commits of small and large files; and it fails as asked (`Trouble`).
+Point this process or a fresh one at it::
 
     with LocalHub() as hub:
         hub.add("owner/name", folder)
@@ -12,9 +13,11 @@ and it fails as asked (`Trouble`). Point this process or a fresh one at it::
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -92,6 +95,8 @@ class LocalHub:
         self.token, self.troubles, self.is_mirror = token, list(troubles), is_mirror
         self.requests: list[tuple[str, str]] = []
         self.repos: dict[tuple[str, str], Repo] = {}
+        self.large_files: dict[str, bytes] = {}  # uploaded, by SHA-256; commits point to them
+        self.folders = tempfile.TemporaryDirectory()  # of repositories that clients make
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
 
@@ -186,6 +191,7 @@ class LocalHub:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+        self.folders.cleanup()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -220,6 +226,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
         hub, url = self.server_hub, urlsplit(self.path)
         hub.requests.append((self.command, unquote(url.path)))
@@ -237,7 +246,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json({"error": refusal.message}, status=refusal.status, headers=headers)
 
     def _route(self, parts: list[str]) -> None:
-        if parts[0] == "api" and len(parts) >= 4 and parts[1] in KINDS:
+        if parts == ["api", "repos", "create"]:
+            self._create()
+        elif parts == ["api", "validate-yaml"]:
+            self._send_json({"errors": [], "warnings": []})
+        elif parts[-2:] == ["objects", "batch"]:
+            self._offer_uploads()
+        elif parts[0] == "large-files":
+            self.server_hub.large_files[parts[1]] = self._body
+            self._send_json({})
+        elif parts[0] == "api" and len(parts) >= 4 and parts[1] in KINDS:
             repo = self._repo(KINDS[parts[1]], "/".join(parts[2:4]))
             self._api(repo, parts[4:])
         elif parts[:2] == ["api", "whoami-v2"]:
@@ -250,6 +268,47 @@ class _Handler(BaseHTTPRequestHandler):
             self._resolve(repo, names[at + 1], "/".join(names[at + 2 :]))
         else:
             raise Refusal(status=404, message="no such page")
+
+    def _create(self) -> None:
+        wanted, hub = json.loads(self._body), self.server_hub
+        if self._token() != hub.token:
+            raise Refusal(status=401, message="Invalid credentials in Authorization header")
+        repo_id = f"{wanted.get('organization') or 'tester'}/{wanted['name']}"
+        url = {"url": f"{hub.endpoint}/{repo_id}"}
+        if ("model", repo_id) in hub.repos:
+            self._send_json(url | {"error": "You already created this model repo"}, status=409)
+            return
+        folder = Path(hub.folders.name) / repo_id
+        folder.mkdir(parents=True)
+        is_private = wanted.get("private") or wanted.get("visibility") == "private"
+        hub.add(repo_id, folder, repo_type="model", is_private=is_private)
+        self._send_json(url)
+
+    def _offer_uploads(self) -> None:
+        place = f"{self.server_hub.endpoint}/large-files"
+        objects = [
+            thing | {"actions": {"upload": {"href": f"{place}/{thing['oid']}"}}}
+            for thing in json.loads(self._body)["objects"]
+        ]
+        self._send_json({"transfer": "basic", "objects": objects})
+
+    def _commit(self, repo: Repo) -> None:
+        """Write the files of a commit; large ones were uploaded before."""
+        for line in self._body.decode().splitlines():
+            key, value = (json.loads(line)[name] for name in ("key", "value"))
+            if key in ("file", "lfsFile"):
+                is_small = key == "file"
+                path = repo.folder / value["path"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                large = self.server_hub.large_files
+                path.write_bytes(
+                    base64.b64decode(value["content"]) if is_small else large[value["oid"]]
+                )
+        options = {"repo_type": repo.repo_type, "is_gated": repo.is_gated, "card": repo.card}
+        options["is_private"] = repo.is_private
+        commit = self.server_hub.add(repo.repo_id, repo.folder, **options).commit
+        url = f"{self.server_hub.endpoint}/{repo.repo_id}/commit/{commit}"
+        self._send_json({"success": True, "commitOid": commit, "commitUrl": url})
 
     def _token(self) -> str | None:
         value = self.headers.get("Authorization", "")
@@ -294,6 +353,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif verb == "paths-info":
             wanted = self._wanted_paths()
             self._send_json([self._entry(n, p) for n, p in repo.files().items() if n in wanted])
+        elif verb in ("preupload", "commit") and (
+            self._token() is None or repo.card.get("refuses_token")
+        ):
+            raise Refusal(status=403, message="You have no right to write here.")
+        elif verb == "preupload":
+            names = [file["path"] for file in json.loads(self._body)["files"]]
+            modes = {n: "lfs" if n.endswith((".safetensors", ".npz")) else "regular" for n in names}
+            files = [{"path": n, "uploadMode": m, "shouldIgnore": False} for n, m in modes.items()]
+            self._send_json({"files": files})
+        elif verb == "commit":
+            self._commit(repo)
         elif verb == "auth-check":
             self._check_terms(repo)
             self._send_json({})

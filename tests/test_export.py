@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import HfHubHTTPError
 from trained_on_disk import STEP, make_adapter, make_base, point_to, settings, write_run
 
 from nbhelpers.cli import app
@@ -222,23 +221,6 @@ def test_an_adapter_of_no_run_needs_prompts(lora: Trained, base: Path, tmp_path:
     assert "prompts=[" in error.value.fix and not (tmp_path / "m.part").exists()
 
 
-class FakeHub:
-    """Notes what it is asked; fails where it is told to."""
-
-    def __init__(self, failure: Exception | None = None) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.failure = failure
-
-    def create_repo(self, repo_id: str, **options: Any) -> str:
-        self.calls.append(("create", {"repo_id": repo_id} | options))
-        if self.failure:
-            raise self.failure
-        return f"https://huggingface.co/{repo_id}"
-
-    def upload_folder(self, **options: Any) -> None:
-        self.calls.append(("upload", options))
-
-
 def test_the_exported_folder_has_the_adapter_the_tokenizer_and_a_card(
     lora: Trained, base: Path, tmp_path: Path
 ) -> None:
@@ -275,66 +257,6 @@ def test_an_export_replaces_an_earlier_one_and_nothing_else(lora: Trained, tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="exists and holds"):
         export_folder(lora, out=tmp_path / "file")
-
-
-def test_a_push_happens_only_when_it_is_asked_for(lora: Trained, tmp_path: Path) -> None:
-    hub = FakeHub()
-    told = export_folder(lora, out=tmp_path / "a", api=hub)
-    assert hub.calls == [] and told["url"] is None
-    told = export_folder(lora, out=tmp_path / "a", push_to="me/mine", token="hf_x", api=hub)
-    assert told["url"] == "https://huggingface.co/me/mine"
-    (first, created), (second, sent) = hub.calls
-    assert (first, second) == ("create", "upload")
-    assert created["private"] is True and created["exist_ok"] is True
-    assert sent["folder_path"] == str(tmp_path / "a")
-    assert sent["allow_patterns"] == told["files"]
-    for path in (tmp_path / "a").iterdir():
-        assert b"hf_x" not in path.read_bytes()
-
-
-class _Answer:
-    headers: dict[str, str] = {}  # noqa: RUF012
-    request = None
-
-    def __init__(self, status: int) -> None:
-        self.status_code = status
-
-
-def _refusal(status: int) -> Exception:
-    error = HfHubHTTPError.__new__(HfHubHTTPError)
-    Exception.__init__(error, "Authorization: Bearer hf_x")
-    error.response = _Answer(status)
-    return error
-
-
-@pytest.mark.parametrize(
-    ("failure", "words"),
-    [
-        (_refusal(403), "refuses the token (HTTP 403)"),
-        (_refusal(500), "answers HTTP 500"),
-        (ConnectionError("hf_x"), "cannot be reached (ConnectionError)"),
-    ],
-)
-def test_a_push_that_fails_says_why_without_the_token(
-    lora: Trained, tmp_path: Path, failure: Exception, words: str
-) -> None:
-    options = {"push_to": "me/mine", "token": "hf_x", "api": FakeHub(failure)}
-    with pytest.raises(ConfigError) as error:
-        export_folder(lora, out=tmp_path / "a", **options)
-    assert words in error.value.message and "The folder is written" in error.value.message
-    assert "hf_x" not in str(error.value) and error.value.__suppress_context__
-    assert (tmp_path / "a" / "README.md").is_file()
-
-
-def test_a_push_without_token_or_name_stops_before_anything_is_written(
-    lora: Trained, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="needs a token") as error:
-        export_folder(lora, out=tmp_path / "a", push_to="me/mine")
-    assert "HF_TOKEN" in error.value.fix
-    with pytest.raises(ConfigError, match="no repository's name"):
-        export_folder(lora, out=tmp_path / "a", push_to="mine", token="x")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_checkpoint_is_not_exported(lora: Trained, tmp_path: Path) -> None:

@@ -273,6 +273,8 @@ What = Annotated[
     str, typer.Argument(metavar="RUN", help="A run, a checkpoint, or a folder of an adapter.")
 ]
 Out = Annotated[Path, typer.Argument(parser=typed_path, help="The folder to write.")]
+PushTo = Annotated[str, typer.Option(help="OWNER/NAME on the hub; default: nowhere.")]
+Public = Annotated[bool, typer.Option(help="A new repository is public.")]
 
 
 def ask(
@@ -313,13 +315,16 @@ def merge(
         list[str] | None, typer.Option(help="Measure on these; default: held-out samples.")
     ] = None,
     device: Device = "auto",
+    push_to: PushTo = "",
+    public: Public = False,
     run_dir: RunDir = RUNS,
 ) -> None:
     """Merge an adapter into its base, and keep the model only if it answers alike."""
     from nbhelpers.use.model import merge as merge_run
 
     refuse_study("merge", run, run_dir)
-    done = merge_run(run, out, prompts=prompt, device=device, run_dir=run_dir, report=typer.echo)
+    options = {"push_to": push_to or None, "private": not public, "run_dir": run_dir}
+    done = merge_run(run, out, prompts=prompt, device=device, report=typer.echo, **options)
     typer.echo(repr(done))
     typer.echo(table([{"": name, "value": text} for name, text in done.rows().items()]))
 
@@ -328,8 +333,8 @@ def export(
     run: What,
     out: Out,
     onnx: Annotated[bool, typer.Option("--onnx", help="A detector: as an ONNX graph too.")] = False,
-    push_to: Annotated[str, typer.Option(help="OWNER/NAME on the hub; default: nowhere.")] = "",
-    public: Annotated[bool, typer.Option(help="A new repository is public.")] = False,
+    push_to: PushTo = "",
+    public: Public = False,
     run_dir: RunDir = RUNS,
 ) -> None:
     """Write adapter, detector or clone model, tokenizer and a card as a folder for others."""

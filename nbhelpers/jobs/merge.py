@@ -25,7 +25,7 @@ from nbhelpers.jobs.agreement import (
     prepare,
 )
 from nbhelpers.jobs.cards import CARD, adapter_card
-from nbhelpers.jobs.export import draft, require_ours, sign
+from nbhelpers.jobs.export import draft, push, require_ours, require_push, sign
 from nbhelpers.jobs.generate import continuations, dressed, end_tokens
 from nbhelpers.jobs.load import Loaded, choose_device, choose_precision, load_trained
 from nbhelpers.jobs.models.causal_batches import pad_token
@@ -51,15 +51,48 @@ Report = Callable[[str], None]
 
 
 def merge_adapter(
-    trained: Trained, *, out: Path, prompts: Sequence[str] | None, device: str, report: Report
+    trained: Trained,
+    *,
+    out: Path,
+    prompts: Sequence[str] | None,
+    device: str,
+    report: Report,
+    push_to: str | None = None,
+    private: bool = True,
+    token: str | None = None,
 ) -> dict[str, Any]:
-    """Merge, write aside, read back, compare, and rename; return the figures.
+    """Merge, write aside, read back, compare, rename, and push it where a repository is named.
+
+    Returns:
+        The figures, and `url` (None where nothing was pushed).
 
     Raises:
-        ConfigError: `out` holds something else, the disk is too small, or there are no texts.
+        ConfigError: `out` holds something else, the disk is too small, there are no texts, or the
+            hub refuses.
         DataError: The adapter is damaged or changes nothing.
         RequirementMissed: The merged model does not agree with base and adapter.
     """
+    if push_to is not None:
+        require_push(push_to, token)
+    facts = _merge(trained, out=out, prompts=prompts, device=device, report=report, place=push_to)
+    url = None
+    if push_to is not None:
+        report(f"pushes to {push_to}")
+        files = [*read_raw(ExportFile, out / FACTS_NAME)["files"], FACTS_NAME]
+        message = "Merged model, tokenizer and model card"
+        url = push(out, push_to, files, token=token, private=private, message=message)
+    return facts | {"url": url}
+
+
+def _merge(
+    trained: Trained,
+    *,
+    out: Path,
+    prompts: Sequence[str] | None,
+    device: str,
+    report: Report,
+    place: str | None,
+) -> dict[str, Any]:
     adapter = require_adapter(trained, "merge")
     where = choose_device(device)
     precision = choose_precision(trained.settings, where)
@@ -109,7 +142,7 @@ def merge_adapter(
             "training_base": asdict(on_training) if on_training else None,
             "reused": False,
         }
-        _describe(trained, part, asked, facts)
+        _describe(trained, part, asked, facts, place)
         require_agreement(measured, facts, part, failed)
     return facts
 
@@ -250,11 +283,14 @@ def fold(model: Any) -> Any:
     return merged
 
 
-def _describe(trained: Trained, part: Path, asked: dict[str, str], facts: dict[str, Any]) -> None:
+def _describe(
+    trained: Trained, part: Path, asked: dict[str, str], facts: dict[str, Any], place: str | None
+) -> None:
     """Write the card and the facts of the folder, without paths of this machine."""
     scrub(part)
     result = read_raw(Result, trained.run / RESULT_NAME) if trained.run else {}
-    (part / CARD).write_text(adapter_card(trained, result, merge=facts), encoding="utf-8")
+    card = adapter_card(trained, result, repo_id=place, merge=facts)
+    (part / CARD).write_text(card, encoding="utf-8")
     sign(
         part,
         "merged",

@@ -49,7 +49,7 @@ def operations(line: Any) -> dict[str, Callable[..., dict[str, Any]]]:
 
         set_token(token)
         options["out"] = Path(options["out"])
-        return merge_adapter(from_dict(trained), report=line.report, **options)
+        return merge_adapter(from_dict(trained), report=line.report, token=token, **options)
 
     def export(trained: dict[str, Any], **options: Any) -> dict[str, Any]:
         from nbhelpers.jobs.export import export_folder

@@ -95,12 +95,14 @@ class MergeResult:
     limits: dict[str, float]
     training_base: dict[str, float] | None
     reused: bool
+    url: str | None = None  # where it was pushed to
 
     def __repr__(self) -> str:
-        again = ", merged before" if self.reused else ""
+        notes = ", merged before" if self.reused else ""
+        notes += f", pushed to {self.url}" if self.url else ""
         return (
             f"MergeResult({self.run_id}, {self.precision}, {size(self.size_bytes, least_gib=0.1)}, "
-            f"top-1 agreement {100 * self.top1:.2f} %, KL {self.kl:.2g} nats{again})"
+            f"top-1 agreement {100 * self.top1:.2f} %, KL {self.kl:.2g} nats{notes})"
         )
 
     def rows(self) -> dict[str, str]:
@@ -350,6 +352,8 @@ def merge(
     *,
     prompts: Sequence[str] | None = None,
     device: str = "auto",
+    push_to: str | None = None,
+    private: bool = True,
     run_dir: str | Path = "runs",
     report: Report | None = None,
 ) -> MergeResult:
@@ -362,10 +366,12 @@ def merge(
 
     Args:
         prompts: Instructions to measure on; None: the run's own held-out samples.
+        push_to: A repository `owner/name` on the hub; None: nothing leaves this machine.
+        private: Whether a new repository is private.
         report: Called with a line of text at each step.
 
     Raises:
-        ConfigError: No adapter, a full disk, or `out` holds something else.
+        ConfigError: No adapter, a full disk, `out` holds something else, or the hub refuses.
         RequirementMissed: The merged model does not agree; the figures are told.
     """
     trained = find_trained(path_of(run), run_dir)
@@ -374,15 +380,18 @@ def merge(
     if texts == []:
         fix = "give some instructions, or leave prompts out: the run's held-out samples are taken"
         raise ConfigError("prompts is empty: a merge is measured on texts.", fix=fix)
+    token = _push_token(push_to) or _token(trained)
     with start_process(device) as child:
         reply = child.call(
             "merge",
             report=report,
             trained=trained.to_dict(),
-            token=_token(trained),
+            token=token,
             out=str(target),
             prompts=texts,
             device=device,
+            push_to=push_to,
+            private=private,
         )
     known = {field.name for field in fields(MergeResult)}
     return MergeResult(path=target, **{k: v for k, v in reply.items() if k in known - {"path"}})
@@ -418,9 +427,7 @@ def export(
     """
     trained = find_any(path_of(run), run_dir)
     require_exportable(trained, onnx=onnx)
-    target = place_for(out, trained)
-    if push_to is not None and not is_hub_id(push_to):
-        raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
+    target, token = place_for(out, trained), _push_token(push_to)
     with start_process() as child:
         reply = child.call(
             "export",
@@ -430,7 +437,7 @@ def export(
             onnx=onnx,
             push_to=push_to,
             private=private,
-            token=find_secret(HF_TOKEN) if push_to else None,
+            token=token,
         )
     return ExportResult(
         path=target,
@@ -454,6 +461,15 @@ def require_exportable(trained: AnyTrained, *, onnx: bool) -> None:
         what = "an adapter of a language model" if isinstance(trained, Trained) else "a clone model"
         text = f"onnx is for detectors; {trained.name} is {what}."
         raise ConfigError(text, fix="leave onnx out (in a shell: --onnx)")
+
+
+def _push_token(push_to: str | None) -> str | None:
+    """The token for a push, before anything is loaded; None where there is none to make."""
+    if push_to is None:
+        return None
+    if not is_hub_id(push_to):
+        raise ConfigError(f"push_to={push_to!r} is no repository's name.", fix="write OWNER/NAME")
+    return find_secret(HF_TOKEN)
 
 
 def _token(trained: Trained) -> str | None:
