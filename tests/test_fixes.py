@@ -372,7 +372,7 @@ COMMAND_LINES = [
     ("audit nothing --html x.htm", "name another ending", "audit nothing --html x.html"),
     ("audit nothing --html no/x.html", "folder that exists", "audit nothing --html x.html"),
     ("budget --plot x.png", "--history", "budget --history --plot x.png"),
-    ("budget --method lora -o method=base", "name one", "budget finetune --gpu l4 --method lora"),
+    ("budget --method lora -o method=base", "budget clones", "budget finetune --method lora"),
     ("study --gpu t4", "--plan-only", "study --gpu t4 --plan-only"),
     ("evaluate clones", "--run", "evaluate clones --run nothing"),
     ("export-launcher clones", "--gpu h100", "export-launcher clones --gpu h100"),

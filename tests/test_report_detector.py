@@ -69,16 +69,16 @@ def test_page_and_text_keep_what_all_reports_keep(made: Report) -> None:
 
 
 def test_the_opening_has_areas_rates_and_the_best_baseline(made: Report) -> None:
-    test = result()["scores"]["test"]
-    auc, tpr = (test["metrics"][name] for name in ("roc_auc", "tpr"))
-    low, high = test["intervals"]["roc_auc"]
+    held_out = result()["scores"]["held_out"]
+    auc, tpr = (held_out["metrics"][name] for name in ("roc_auc", "tpr"))
+    low, high = held_out["intervals"]["roc_auc"]
     first = made.text.replace("\n", " ")
     assert first.startswith(
-        f"ROC-AUC {auc:.3f} ({low:.3f} to {high:.3f}) on test, and TPR {tpr:.3f}"
+        f"ROC-AUC {auc:.3f} ({low:.3f} to {high:.3f}) on held-out data (source=humaneval), and "
+        f"TPR {tpr:.3f}"
     )
-    assert "at a realised false-positive rate of 2.5 % (0.5 % to 7.1 %), promised 1 %" in first
-    assert "; it beats the best baseline, TF-IDF (ROC-AUC " in first
-    assert "On held-out data (source=humaneval) ROC-AUC is 0.660" in first
+    assert "at a realised false-positive rate of " in first and "promised 1 %" in first
+    assert "the best baseline, TF-IDF (ROC-AUC " in first
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,10 @@ def test_targets_bound_errors_and_times_from_above(made: Report) -> None:
     ],
 )
 def test_the_verdict_on_tfidf_is_honest(leads: dict[str, Any], wanted: str, standing: str) -> None:
-    facts = with_scores("test", floors__tfidf__lead=leads)
+    scores = result()["scores"]
+    del scores["held_out"]  # it would open the report
+    scores["test"]["floors"]["tfidf"]["lead"] = leads
+    facts = facts_of(scores=scores)
     assert wanted in summary(facts).verdict
     table = {row["scorer"]: row for row in rows(facts, "floors") if row["split"] == "test"}
     assert table["TF-IDF"]["standing"] == standing

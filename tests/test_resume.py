@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import nbhelpers as nb
+from nbhelpers.common.model_config import encoder_config
 from nbhelpers.data import load_clone_data
 from nbhelpers.errors import Stopped
 from nbhelpers.metrics.predictions import read_predictions
@@ -65,6 +66,8 @@ def test_a_checkpoint_of_the_old_script_is_scored_in_the_right_order(trained: Ru
     ours = trained.checkpoints_path / "step-00000010"
     base = tmp_path / "base"  # architecture and tokenizer, no weights
     shutil.copytree(ours, base, ignore=shutil.ignore_patterns("*.safetensors", "*.pt", "m*.json"))
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(encoder_config(config)))
     state = {f"module.{key}": value for key, value in load_file(ours / "model.safetensors").items()}
     state["module.encoder.h.0.attn.masked_bias"] = torch.tensor(-1e4)
     saved = tmp_path / "saved_models" / "checkpoint-best-f1"  # as the script leaves it

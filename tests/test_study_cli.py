@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of runs; the preset and the hardware are those of the tests."""
 
-    def load(job: str, name: str, *, hardware: Any, overrides: dict[str, Any]) -> Any:
+    def load(job: str, name: str, *, overrides: dict[str, Any], **_: Any) -> Any:
         assert (job, name) == ("finetune", "smoke")
         return make_preset(**overrides)
 

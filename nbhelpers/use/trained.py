@@ -20,7 +20,6 @@ from nbhelpers.common.result_files import (
     Result,
 )
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.presets.catalog import TEMPLATES
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.preset import Preset
@@ -33,6 +32,7 @@ from nbhelpers.runs.run import RESULT_NAME, Run, open_run
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PICKLED_WEIGHTS = "adapter_model.bin"
+STACK_FILE = "stack.npz"  # as in metrics/stack.py, which needs numpy
 FACTS_NAME = "nbhelpers.json"  # what an exported or merged folder tells about itself
 FACTS_FILE = "detector.json"  # a folder that holds it can be loaded by `jobs.load.load_detector`
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
