@@ -77,6 +77,12 @@ def test_a_bundle_is_not_bundled_again_and_no_notebook_is_written_over_itself(
     source.write_bytes((ROOT / "notebooks/03_find_clones.ipynb").read_bytes())
     with pytest.raises(ConfigError, match="the notebook itself"):
         bundle(source, source)
+    for wrong, words in ((tmp_path, "not as"), (tmp_path / "no" / "b.ipynb", "does not exist")):
+        with pytest.raises(ConfigError, match=words):
+            bundle(source, wrong)
+    (tmp_path / "a.ipynb").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        bundle(source, tmp_path / "a.ipynb")
     with pytest.raises(ConfigError, match="carries the library already"):
         bundle(bundle(source, one), tmp_path / "two.ipynb")
     assert source.read_bytes() == (ROOT / "notebooks/03_find_clones.ipynb").read_bytes()

@@ -37,7 +37,7 @@ def test_what_was_saved_comes_back(tmp_path: Path):
     model, optimizer, values = ck.load_training_state(path)
     assert model["weight"].tolist() == [7.0] * 4
     assert optimizer["state"][0]["exp_avg"].tolist() == [1.0] * 4
-    assert values == {"train": {"step": 7}}
+    assert values == {"train": {"step": 7}, "is_best": False}
     assert ck.verify(path) == ""
 
 
@@ -80,6 +80,28 @@ def test_a_half_written_checkpoint_is_never_taken(tmp_path: Path):
     warnings: list[str] = []
     assert ck.find_last(tmp_path, warnings.append).name == "step-00000001"
     assert "step-00000003" in warnings[0]
+
+
+@pytest.mark.parametrize("is_best", [True, False])
+def test_a_kill_before_the_index_is_written_loses_no_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_best: bool
+):
+    class Kill(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Kill
+
+    save(tmp_path, 1, is_best=True)
+    (tmp_path / "step-00000009.part").mkdir()  # of another kill
+    with monkeypatch.context() as patch, pytest.raises(Kill):
+        patch.setattr(ck, "_point", kill)
+        save(tmp_path, 2, is_best=is_best)
+    assert ck.find_best(tmp_path).name == "step-00000001"
+    assert ck.find_last(tmp_path, pytest.fail).name == "step-00000002"
+    assert ck.find_best(tmp_path).name == ("step-00000002" if is_best else "step-00000001")
+    assert ck.read_index(tmp_path)["last"] == "step-00000002"
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_says_what_to_do(tmp_path: Path):

@@ -168,6 +168,10 @@ WANTED = [
     ("gradient_accumulation_steps", 1, ""),
     ("output_dir", "out", ""),
     ("report_to", "wandb", "track=wandb"),
+    ("report_to", "mlflow", ""),
+    ("lr", 0, "learning_rate=VALUE, greater than 0"),
+    ("r", -3, "lora_r=VALUE, greater than or equal to 1"),
+    ("data_seed", 3, ""),
     ("optim", "paged_adamw_8bit", ""),
     ("push_to_hub", True, ""),
 ]
@@ -180,6 +184,29 @@ def test_another_librarys_name_is_answered_with_our_setting_and_value(
     with pytest.raises(ConfigError) as caught:
         load_preset("finetune", "base", overrides={name: value})
     assert caught.value.fix == f"write {line}" if line else caught.value.fix.startswith("leave it")
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("report_to=none", "write -o track=none"),
+        ("bias=none", "leave it out: LoRA"),
+        ("lr=none", "leave it out: without a value"),
+        ("num_train_epochs=none", "leave it out: without a value"),
+        ("seed=none", "leave it out for the preset's own"),
+    ],
+)
+def test_none_is_answered_for_what_it_means_to_another_library(typed: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_overrides("finetune", [typed])
+    assert caught.value.fix.startswith(fix)
+
+
+@pytest.mark.parametrize("share", [None, 0.2])
+def test_a_part_of_an_epoch_is_a_part_of_the_presets_own_share(share: float | None) -> None:
+    with pytest.raises(ConfigError) as caught:  # the preset's: 0.1
+        load_preset("clones", "base", overrides={"num_train_epochs": 0.5, "train_fraction": share})
+    assert caught.value.fix == f"write epochs=1 and train_fraction={(share or 0.1) / 2}"
 
 
 @pytest.mark.parametrize("job", list(JOBS))

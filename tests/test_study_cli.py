@@ -52,6 +52,8 @@ def test_plan_only_shows_memory_and_time_and_starts_nothing(
     assert not runs.exists()
     assert command(monkeypatch, *options, "--gpu", "l4") == 0
     assert "planned 1 x L4" in capsys.readouterr().out
+    assert command(monkeypatch, *options, "--gpu", "l4", "--count", "2") == 0
+    assert "planned 2 x L4" in capsys.readouterr().out
 
 
 def test_a_study_runs_and_is_used_again(runs: Path, monkeypatch, capsys) -> None:
@@ -105,6 +107,7 @@ def test_a_failed_run_is_the_exit_code(runs: Path, monkeypatch, capsys) -> None:
         (("--adapters", "r8,r8"), "twice"),
         (("--seeds", "x"), "is no seed"),
         (("--gpu", "l4"), "--plan-only"),
+        (("--count", "2"), "--count needs --gpu"),
     ],
 )
 def test_a_wrong_option_ends_before_anything_starts(

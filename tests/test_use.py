@@ -68,6 +68,15 @@ def test_the_template_of_the_run_is_applied_unless_raw(model: LoadedModel) -> No
     assert model.ask("Add.") == model.ask(dressed, raw=True) != model.ask("Add.", raw=True)
 
 
+def test_a_system_text_stands_before_the_instruction(model: LoadedModel) -> None:
+    from nbhelpers.data.templates import render_question
+
+    dressed = render_question("Be brief.\n\nAdd.", "", "alpaca")
+    answer = model.ask("Add.", system="Be brief.")
+    assert answer == model.ask(dressed, raw=True) != model.ask("Add.")
+    assert model.compare("Add.", system="Be brief.").tuned == (answer,)
+
+
 def test_sampling_is_repeated_by_its_seed(model: LoadedModel) -> None:
     def draw(seed: int) -> str:
         return model.ask("Add.", temperature=1.5, seed=seed, max_new_tokens=30)
@@ -125,6 +134,8 @@ def test_wrong_arguments_are_named_before_the_model_is_asked(model: LoadedModel)
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"temperature": float("nan")}, "temperature=nan"),
         ({"seed": -1}, "seed=-1"),
+        ({"system": None}, "system=None"),
+        ({"system": "Be brief.", "raw": True}, "raw and system"),
     ):
         with pytest.raises(ConfigError) as error:
             model.ask("x", **options)

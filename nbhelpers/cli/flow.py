@@ -15,6 +15,7 @@ from nbhelpers.cli.options import (
     INTERRUPTED,
     RUNS,
     Currency,
+    GpuCount,
     GpuKey,
     Job,
     MaxHours,
@@ -127,6 +128,7 @@ def study(
     override: Overrides = None,
     quick: Quick = False,
     gpu: GpuKey = None,
+    count: GpuCount = 1,
     run_dir: RunDir = RUNS,
     fresh: Annotated[bool, typer.Option(help="Start all runs anew; default: go on.")] = False,
     resume: Resume = False,
@@ -149,7 +151,7 @@ def study(
 
     if gpu and not plan_only:
         raise ConfigError("--gpu plans for a GPU that is not here.", fix="add --plan-only")
-    hardware = hardware_of(gpu)
+    hardware = hardware_of(gpu, count)
     values = {"overrides": overrides_of("finetune", override), "quick": "on" if quick else "off"}
     chosen = load_preset("finetune", preset, hardware=hardware, **values)
     planned = plan_study(chosen, hardware, adapters=adapters, seeds=seeds, run_dir=run_dir)

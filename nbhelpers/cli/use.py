@@ -282,6 +282,7 @@ def ask(
     prompt: Annotated[list[str], typer.Argument(help="One or several instructions.")],
     compare: Annotated[bool, typer.Option(help="Also ask the base, without the adapter.")] = False,
     raw: Annotated[bool, typer.Option(help="Without the run's template.")] = False,
+    system: Annotated[str, typer.Option(help="A system text before the instruction.")] = "",
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the run's.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: no sampling.")] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the sampling.")] = None,
@@ -296,7 +297,7 @@ def ask(
 
     refuse_study("ask", run, run_dir)
     how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "raw": raw}
-    how["timeout_s"] = timeout
+    how |= {"system": system, "timeout_s": timeout}
     options = {"base": base or None, "template": template or None, "run_dir": run_dir}
     with load_adapter(run, device=device, **options) as model:
         for note in model.trained.notes:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -58,6 +59,7 @@ def save_checkpoint(
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
+        state = {**state, "is_best": is_best}
         _write_parts(part, model_state, optimizer_state, state, extra, weights_name)
         adopt(folder, part, step=step, is_best=is_best, keep=keep)
     except OSError as error:
@@ -73,7 +75,10 @@ def save_checkpoint(
 
 
 def adopt(folder: Path, part: Path, *, step: int, is_best: bool, keep: int) -> Path:
-    """Make a folder that is written whole the checkpoint of a step; drop those beyond `keep`."""
+    """Make a folder that is written whole the checkpoint of a step; drop those beyond `keep`.
+
+    Its state.json says `is_best` too: `find_last` mends an index that a kill left behind.
+    """
     target = folder / f"step-{step:08d}"
     files = sorted(p for p in part.iterdir() if p.is_file())
     for file in files:
@@ -155,13 +160,27 @@ def verify(path: Path, *, with_hashes: bool = True) -> str:
 
 
 def find_last(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """Return the newest sound checkpoint; a damaged one is skipped with a warning."""
+    """Return the newest sound checkpoint; a damaged one is skipped with a warning.
+
+    What a run left that was killed while it saved is mended: half a folder goes, and an index that
+    does not know the newest checkpoint yet is brought up to it.
+    """
+    for left in folder.glob("step-*.part"):
+        shutil.rmtree(left, ignore_errors=True)
     for path in reversed(list_checkpoints(folder)):
         problem = verify(path)
         if not problem:
+            _catch_up(folder, path)
             return path
         warn(f"A checkpoint is damaged and was not used: {problem}.")
     return None
+
+
+def _catch_up(folder: Path, path: Path) -> None:
+    with contextlib.suppress(DataError):  # a damaged index is told where it is needed
+        if path.name > read_index(folder).get("last", ""):
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            _point(folder, path.name, bool(state.get("is_best")))
 
 
 def find_best(folder: Path) -> Path:

@@ -311,7 +311,7 @@ class _Watch(TrainerCallback):
         if context.is_main:
             folder = context.run.checkpoints_path
             part = folder / f"checkpoint-{ours.step}"
-            values = {"train": ours.to_dict(), "scaler": None}
+            values = {"train": ours.to_dict(), "scaler": None, "is_best": True}
             (part / "state.json").write_text(json.dumps(values, default=float), encoding="utf-8")
             save_files(part, self.adapted, context.settings.model)
             (folder / "README.md").unlink(missing_ok=True)  # a card of the folder of checkpoints

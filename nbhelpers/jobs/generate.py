@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbhelpers.data.templates import render_question, resolve_template
+from nbhelpers.data.templates import Row, render, resolve_template
 from nbhelpers.jobs.load import Loaded, require_context
 from nbhelpers.jobs.models.causal_batches import pad_token, prompt_ids, stop_tokens
 from nbhelpers.jobs.models.causal_forward import generating, generation_kernel
@@ -141,14 +141,16 @@ def _answer(tokenizer: Any, tokens: list[int], stop_ids: Sequence[int]) -> Answe
     return Answer(text=text, new_tokens=len(written) + stopped, stopped=stopped)
 
 
-def dressed(prompt: str, template: str, tokenizer: Any) -> str:
-    """Return an instruction in the template's form; `none` is no form.
+def dressed(prompt: str, template: str, tokenizer: Any, system: str = "") -> str:
+    """Return an instruction, below a system text if any, in the template's form; `none` is no form.
 
     Raises:
         ConfigError: There is no such template, or the tokenizer has none for `chat`.
     """
-    used = resolve_template(template, "instruction", tokenizer)
-    return render_question(prompt, "", used, tokenizer)
+    row = Row("instruction", "", prompt)
+    if system:
+        row = Row("chat", "", turns=(("system", system), ("user", prompt)))
+    return render(row, resolve_template(template, row.form, tokenizer), tokenizer)[0]
 
 
 def continuations(

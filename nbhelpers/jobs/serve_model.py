@@ -118,6 +118,7 @@ class ServedModel:
         temperature: float,
         seed: int | None,
         raw: bool,
+        system: str = "",
         watch: bool = False,
         name: str = "",
     ) -> list[str]:
@@ -129,7 +130,7 @@ class ServedModel:
         """
         settings, template = self.trained.settings, self.trained.template
         dressing = RAW if raw else template
-        texts = [dressed(prompt, dressing, self.loaded.tokenizer) for prompt in prompts]
+        texts = [dressed(prompt, dressing, self.loaded.tokenizer, system) for prompt in prompts]
         if seed is not None:
             torch.manual_seed(seed)
         answers: list[str] = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from nbhelpers.common.yaml_files import configs_dir
 from nbhelpers.errors import ConfigError
 from nbhelpers.notebook.environment import requirements
+from nbhelpers.use.results import checked_output
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -35,7 +36,7 @@ def bundle(notebook: Path, output: Path | None = None) -> Path:
 
     Raises:
         ConfigError: No notebook of that name, one without the install cell's `source` line, one
-            that is a bundle, or an output that is the notebook itself.
+            that is a bundle, or an output that is the notebook itself, a folder, or no .ipynb.
     """
     import nbformat
 
@@ -48,7 +49,7 @@ def bundle(notebook: Path, output: Path | None = None) -> Path:
             f"{notebook}: no cell says where nbhelpers is installed from (`source = ...`).",
             fix="bundle a notebook of this project, or copy its install cell into yours",
         )
-    path = output or Path(f"{notebook.stem}-bundle.ipynb")
+    path = checked_output(output or f"{notebook.stem}-bundle.ipynb", [".ipynb"])
     if path.exists() and path.samefile(notebook):
         raise ConfigError(f"{path} is the notebook itself.", fix="name another file by --output")
     if any(CARRIER in cell.source for cell in content.cells):

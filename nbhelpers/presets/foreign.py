@@ -6,11 +6,14 @@ They are answered with the line to write, value included, and are never matched 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nbhelpers.common.files import is_file
 from nbhelpers.common.yaml_files import configs_dir, read_yaml
 from nbhelpers.presets.jobs import JOBS
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 Known = Mapping[str, Any]  # the settings in force, as far as they are known
 Answer = dict[str, Any] | str  # settings to write, or what to do instead
@@ -29,7 +32,6 @@ _SAME = {
     "max_new_tokens": "max_target_length generation_max_length",
     "max_train_samples": "max_samples n_samples",
     "seed": "random_state random_seed",
-    "split_seed": "data_seed",
     "max_grad_norm": "gradient_clipping clip_grad gradient_clip_val",
     "adam_epsilon": "adam_eps",
     "warmup_ratio": "warmup_proportion",
@@ -59,6 +61,7 @@ _INSTEAD = {
     "modules_to_save use_rslora use_dora peft_config fan_in_fan_out inference_mode",
     "leave it out: processes and their GPUs are set by num_gpus": "local_rank ddp_backend "
     "deepspeed fsdp device device_map no_cuda use_cpu",
+    "leave it out: `seed` also draws the order of the rows": "data_seed",
     "leave it out: rows are tokenised once and sorted by length": "dataloader_num_workers "
     "group_by_length preprocessing_num_workers "
     "remove_unused_columns dataset_text_field dataset_num_proc",
@@ -102,11 +105,13 @@ def _is_on(value: Any) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on")
 
 
-def _epochs(value: Any, _: Known) -> Answer:
+def _epochs(value: Any, known: Known) -> Answer:
     if not isinstance(value, int | float) or value <= 0 or value == int(value):
         return {"epochs": value}
     if value < 1:
-        return {"epochs": 1, "train_fraction": value}
+        share = known["train_fraction"]  # an epoch is one pass over it
+        share = share if isinstance(share, int | float) else 1
+        return {"epochs": 1, "train_fraction": round(value * share, 6)}
     return {"epochs": int(value) + 1}
 
 
@@ -163,7 +168,11 @@ def _every(setting: str, default: Any) -> Callable[[Any, Known], Answer]:
 
 def _report_to(value: Any, _: Known) -> Answer:
     first = value[0] if isinstance(value, list) and value else value
-    return {"track": first if first in ("tensorboard", "wandb", "trackio") else "none"}
+    if first in ("tensorboard", "wandb", "trackio"):
+        return {"track": first}
+    if first in (None, "", "none", []):
+        return {"track": "none"}
+    return "leave it out, or name one tracker by `track`: tensorboard, wandb or trackio"
 
 
 def _optimizer(value: Any, _: Known) -> Answer:
@@ -208,6 +217,7 @@ _ANSWERS: dict[str, Callable[[Any, Known], Answer]] = {
     "predict_with_generate": lambda value, _: {"evaluate": "text" if _is_on(value) else "none"},
     "warmup_steps": _warmup_steps,
 }
+_NOTHING = "leave it out: without a value it sets nothing"
 _SAME_BY_NAME = {name: ours for ours, names in _SAME.items() for name in names.split()}
 _INSTEAD_BY_NAME = {name: text for text, names in _INSTEAD.items() for name in names.split()}
 NAMES = _ANSWERS.keys() | _SAME_BY_NAME.keys() | _INSTEAD_BY_NAME.keys()
@@ -229,12 +239,16 @@ def answer(job: str, name: str, value: Any, given: Known, *, as_yaml: bool = Fal
     'write epochs=1 and max_train_samples=960'
     >>> answer("clones", "r", 8, {})
     'leave it out: the job clones has no lora_r'
+    >>> answer("finetune", "lr", 0, {})
+    'write learning_rate=VALUE, greater than 0'
     """
     if name in _INSTEAD_BY_NAME:
         return _INSTEAD_BY_NAME[name]
     fields = JOBS[job].settings.model_fields
     if ours := _SAME_BY_NAME.get(name):
         settings: Answer = {ours: value}
+    elif value is None and name in _ANSWERS and name != "report_to":  # none of the trackers
+        return _NOTHING
     elif name in _ANSWERS:
         file = configs_dir() / job / "base.yaml"
         base = read_yaml(file).get("settings") or {} if is_file(file) else {}
@@ -246,7 +260,25 @@ def answer(job: str, name: str, value: Any, given: Known, *, as_yaml: bool = Fal
         return settings
     if lacking := next((ours for ours in settings if ours not in fields), None):
         return f"leave it out: the job {job} has no {lacking}"
+    if value is None and name in _SAME_BY_NAME:
+        return _NOTHING
+    for ours, new in settings.items():
+        if bound := _broken_bound(fields[ours], new):
+            return f"write {_line(ours, 'VALUE', as_yaml=as_yaml)}, {bound}"
     return "write " + " and ".join(_line(*item, as_yaml=as_yaml) for item in settings.items())
+
+
+def _broken_bound(field: FieldInfo, value: Any) -> str:
+    """Such as `greater than 0`, where a number is out of the setting's range; else ""."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"].startswith(("greater_than", "less_than")):
+            return first["msg"].removeprefix("Input should be ")
+    return ""
 
 
 def _family(name: str) -> str:

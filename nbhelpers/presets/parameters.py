@@ -100,6 +100,9 @@ def parse_overrides(job: str, pairs: Iterable[str]) -> dict[str, Any]:
     fields, values = settings_class(job).model_fields, parse_assignments(pairs, "-o")
     for name, value in values.items():
         if value is None:
+            theirs = "" if name in fields else settings_line(job, name, None, "-o")
+            if theirs:
+                raise ConfigError(f"There is no setting `{name}`.", fix=theirs)
             fix = f"leave it out for the preset's own, or write a value: -o {name}=VALUE"
             raise ConfigError(f"-o {name} without a value takes none away.", fix=fix)
         is_list = name in fields and get_origin(fields[name].annotation) is list

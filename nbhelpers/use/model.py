@@ -193,6 +193,7 @@ class LoadedModel(Loaded):
         temperature: float = 0.0,
         seed: int | None = None,
         raw: bool = False,
+        system: str = "",
         timeout_s: float | None = None,
         show: Show | None = None,
     ) -> Any:
@@ -206,6 +207,7 @@ class LoadedModel(Loaded):
             temperature: 0: the most likely token each time; else sampling from all tokens.
             seed: Of the sampling.
             raw: Pass the text on as it is, without the template.
+            system: What stands before the instruction, as a system column of the data does.
             timeout_s: Limit for the whole call.
             show: Of one prompt: called with "tuned" (or "base") and the answer so far, as it comes.
 
@@ -216,7 +218,7 @@ class LoadedModel(Loaded):
             JobFailed: The process failed; the end of its log is shown.
         """
         texts = _prompts(prompt)
-        options = _decoding(max_new_tokens, temperature, seed, raw)
+        options = _decoding(max_new_tokens, temperature, seed, raw, system)
         if not texts:
             return []
         options |= {"report": _shown(show), "watch": show is not None}
@@ -231,6 +233,7 @@ class LoadedModel(Loaded):
         temperature: float = 0.0,
         seed: int | None = None,
         raw: bool = False,
+        system: str = "",
         timeout_s: float | None = None,
         show: Show | None = None,
     ) -> Comparison:
@@ -243,7 +246,7 @@ class LoadedModel(Loaded):
             ConfigError: No adapter is loaded; and what `ask` raises.
         """
         texts = _prompts(prompt)
-        options = _decoding(max_new_tokens, temperature, seed, raw)
+        options = _decoding(max_new_tokens, temperature, seed, raw, system)
         if not self.has_adapter:
             require_adapter(self.trained, "compare")
             raise ConfigError(
@@ -495,7 +498,9 @@ def _prompts(prompt: str | Sequence[str]) -> list[str]:
     return [text.encode("utf-8", "replace").decode() for text in texts]
 
 
-def _decoding(limit: int | None, temperature: float, seed: int | None, raw: bool) -> dict[str, Any]:
+def _decoding(
+    limit: int | None, temperature: float, seed: int | None, raw: bool, system: str
+) -> dict[str, Any]:
     wrong = []
     if limit is not None and (type(limit) is not int or limit < 1):
         wrong.append(f"max_new_tokens={limit!r}: a whole number from 1 on, or None")
@@ -503,7 +508,12 @@ def _decoding(limit: int | None, temperature: float, seed: int | None, raw: bool
         wrong.append(f"temperature={temperature!r}: a number from 0 on")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         wrong.append(f"seed={seed!r}: a whole number from 0 on, or None")
+    if not isinstance(system, str):
+        wrong.append(f"system={system!r}: a text")
+    elif system and raw:
+        wrong.append("raw and system: raw has no template; write the system text into the prompt")
     if wrong:
-        raise ConfigError(f"{len(wrong)} arguments are wrong.", fix="; ".join(wrong))
+        count = f"{len(wrong)} arguments are" if len(wrong) > 1 else "1 argument is"
+        raise ConfigError(f"{count} wrong.", fix="; ".join(wrong))
     options = {"max_new_tokens": limit, "temperature": float(temperature), "seed": seed}
-    return options | {"raw": bool(raw)}
+    return options | {"raw": bool(raw), "system": system}
