@@ -6,13 +6,11 @@ one of the same class, where what is not given is silent.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -203,20 +201,3 @@ def start_accelerator(precision: str, plan: BatchPlan, **options: Any) -> Accele
         kwargs_handlers=[ddp, patience],
         **options,
     )
-
-
-def check_tracker(name: str) -> list[str]:
-    """Return what is missing for the chosen tracker; Accelerate itself would only warn."""
-    if name == "none" or find_spec(name):
-        return []
-    return [f"track={name} needs the package {name}: pip install {name}, or track=none"]
-
-
-def start_tracker(accelerator: Any, settings: Any) -> None:
-    """Start the chosen experiment tracker without ever asking for a login."""
-    os.environ.setdefault("WANDB_SILENT", "true")
-    if settings.track == "wandb" and not os.environ.get("WANDB_API_KEY"):
-        os.environ.setdefault("WANDB_MODE", "offline")
-    plain = (int, float, str, bool)
-    config = {k: v for k, v in settings.model_dump().items() if isinstance(v, plain)}
-    accelerator.init_trackers("nbhelpers", config=config)

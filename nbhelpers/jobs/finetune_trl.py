@@ -35,7 +35,7 @@ from nbhelpers.jobs.models.causal_batches import TextTable
 from nbhelpers.jobs.models.causal_forward import generating
 from nbhelpers.jobs.probe import ProbedSteps, probed_steps
 from nbhelpers.jobs.schedule import epoch_windows
-from nbhelpers.jobs.training import COUNTED_STEPS, Training, emitter, watched_gpus
+from nbhelpers.jobs.training import COUNTED_STEPS, Training, watched_gpus
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # under transformers' name
 WATCHED_STEPS = 20  # whose phases are measured on a GPU: which is the heaviest is not known before
@@ -203,7 +203,7 @@ class _Watch(TrainerCallback):
         probed: ProbedSteps | None,
     ) -> None:
         self.context, self.adapted, self.state, self.meter = context, adapted, state, meter
-        self.samples, self.probed, self.emit = samples, probed, emitter(context)
+        self.samples, self.probed, self.emit = samples, probed, context.emit
         self.can_evaluate = self.is_stopped = False
         self.total_steps = 0
         on_cpu = not context.plan.use_gpu

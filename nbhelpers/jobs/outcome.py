@@ -157,8 +157,8 @@ def _write(context: RunContext, parts: dict[str, Any]) -> dict[str, Any]:
     }
     written = Result.write(context.run.result_path, result | parts).raw
     speeds.remember(facts, written)
-    context.accelerator.end_training()
     context.emit_rank("end")
+    context.accelerator.end_training()
     return written
 
 

@@ -112,7 +112,7 @@ def train_task(
     memory = peaks_of(context, meter, watched, budget)
     saver = _Saver(context, save_files, raw, prepared, weights)
     hooks = Hooks(
-        emit=emitter(context),
+        emit=context.emit,
         save=saver,
         wants_stop=context.wants_stop,
         save_is_due=saver.is_due,
@@ -146,18 +146,6 @@ def train_task(
         probed=probed,
         energy=watch.energy(told_energy(context.earlier)),
     )
-
-
-def emitter(context: RunContext) -> Callable[..., None]:
-    """Return what the loop calls for each event: the event file, and a tracker if chosen."""
-
-    def emit(kind: str, **fields: Any) -> None:
-        context.emit(kind, **fields)
-        if kind == "step" and context.settings.track != "none":
-            numbers = {k: fields[k] for k in ("loss", "learning_rate", "grad_norm")}
-            context.accelerator.log(numbers, step=fields["step"])
-
-    return emit
 
 
 def adamw(context: RunContext, parameters: Any) -> torch.optim.Optimizer:

@@ -168,13 +168,9 @@ def _start(
     began: float | None,
 ) -> RunContext:
     """Compare the world with the plan before anything is loaded, and let the processes meet."""
-    from nbhelpers.jobs.context import (
-        RunContext,
-        check_tracker,
-        start_accelerator,
-        start_tracker,
-    )
+    from nbhelpers.jobs.context import RunContext, start_accelerator
     from nbhelpers.jobs.measure import Clock
+    from nbhelpers.jobs.track import check_tracker, start_tracker
 
     settings, plan = Preset.from_dict(facts["preset"]).settings, BatchPlan.from_dict(facts["plan"])
     hardware = Hardware.from_dict(facts["hardware"])
@@ -191,10 +187,11 @@ def _start(
     clock.phase("check")
     _check_world(plan)
     card = _check_gpu(precision, facts.get("launched_by")) if plan.use_gpu else None
-    problems = [*job.check(settings), *check_tracker(settings.track)]
+    track = "none" if facts["mode"] == "probe" else settings.track
+    problems = [*job.check(settings), *check_tracker(track)]
     if problems:
         raise ConfigError("; ".join(problems), fix="change these settings and launch again")
-    trackers = None if settings.track == "none" else [settings.track]
+    trackers = None if track == "none" else [track]
     accelerator = start_accelerator(precision, plan, log_with=trackers, project_dir=str(run.path))
     _check_processes(accelerator, plan)
     writer.write(
@@ -204,8 +201,8 @@ def _start(
         device=str(accelerator.device),
         pid=os.getpid(),
     )
-    if trackers:
-        start_tracker(accelerator, settings)
+    if trackers and writer.rank == 0:
+        start_tracker(accelerator, writer, run, facts, earlier)
     return RunContext(
         settings=settings,
         plan=plan,

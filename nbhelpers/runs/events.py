@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,16 @@ class EventWriter:
         path: The file, or a run folder, where the rank names the file. Made when absent; a torn
             last line of an earlier writer is closed first.
         rank: Stamped on every event; None for the launcher.
+
+    Attributes:
+        listener: Called with each event once it is written.
     """
 
     def __init__(self, path: str | Path, rank: int | None = None) -> None:
         path = Path(path)
         self.path = path / file_name(rank) if path.is_dir() else path
         self.rank = rank
+        self.listener: Callable[[Event], None] | None = None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         self._fd: int | None = os.open(self.path, flags, 0o644)
@@ -76,6 +80,8 @@ class EventWriter:
         if type in DURABLE_TYPES:
             with contextlib.suppress(OSError):  # some mounted drives have no fsync
                 os.fsync(self._fd)
+        if self.listener is not None:
+            self.listener(event)
         return event
 
     def close(self) -> None:
