@@ -22,7 +22,6 @@ _HOME = {
     "open_run": "runs.run",
     "list_runs": "runs.run",
     "report": "reports.writing",
-    "check_environment": "notebook.environment",
     "doctor": "notebook.doctor",
     "check_parameters": "presets.parameters",
     "pick_preset": "notebook.picker",

@@ -10,6 +10,7 @@ import bz2
 import gzip
 import json
 import lzma
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -30,6 +31,7 @@ from nbhelpers.data import load_clone_data, tables
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.data.files import csv_head, ending_of, read_records
 from nbhelpers.data.findings import Findings
+from nbhelpers.data.sources import find_files
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.runs import plan_study
@@ -335,3 +337,22 @@ def test_rows_of_a_job_with_splits_are_counted_by_split(tmp_path: Path) -> None:
     path = write(tmp_path / "rows" / "a.jsonl", lines(PROGRAMS * 5))
     preset = nb.load_preset("detector", "smoke", data=str(path))
     assert training_rows(preset.settings) == 96
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tar.xz", ".zip"])
+def test_an_archive_that_is_cut_or_encrypted_is_one_error(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "in").mkdir()
+    rows = "".join(f'{{"instruction": "{i * i * 7919}", "output": "{i}"}}\n' for i in range(2000))
+    (tmp_path / "in" / "train.jsonl").write_text(rows)
+    kind = {".tar.gz": "gztar", ".tar.xz": "xztar", ".zip": "zip"}[ending]
+    path = Path(shutil.make_archive(str(tmp_path / "rows"), kind, tmp_path / "in"))
+    content = bytearray(path.read_bytes())
+    if ending == ".zip":
+        content[6] |= 1  # the mark of an encrypted file, in both of its places
+        content[content.rindex(b"PK\x01\x02") + 8] |= 1
+        path.write_bytes(content)
+    else:
+        path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match="cannot be unpacked") as error:
+        find_files(str(path), None, Findings("stop", path.name))
+    assert "pack or download it again" in error.value.fix

@@ -72,6 +72,10 @@ def test_the_audit_stands_in_the_cell_of_the_plan_and_passes_the_sample_with_war
 ) -> None:
     shown = outputs(folder)
     assert "usable with warnings" in shown["plan"]
+    assert list(shown).index("plan") < list(shown).index("launch")
+    notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
+    source = next(cell.source for cell in notebook.cells if cell.id == "plan")
+    assert source.index("require_usable") < source.index("plan_batch")
     assert "text/html" in shown["plan"] and "identifier_length" in shown["plan"]  # its tables
 
 
@@ -81,7 +85,8 @@ def test_the_result_is_of_the_whole_test_split_at_a_frozen_threshold(run: Run) -
     assert data["scores"]["test"]["n_samples"] == sum(row["split"] == "test" for row in rows)
     point = data["operating_point"]
     assert point["n_humans"] == data["scores"]["valid"]["n_human"] == 72
-    assert {"length", "layout", "tfidf"} <= set(data["scores"]["test"]["floors"])
+    floors = {"length", "layout", "tfidf", "masked_tfidf", "encoder"}
+    assert set(data["scores"]["test"]["floors"]) == floors
     assert data["similarity"]["headline"]["mrr"] > 0
 
 

@@ -13,7 +13,7 @@ import pytest
 import nbhelpers as nb
 from tools import lint_code
 
-MAX_EXPORTS = 16
+MAX_EXPORTS = 15
 MAX_IMPORT_S = 0.2
 
 

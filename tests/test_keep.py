@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -92,9 +93,18 @@ def test_a_training_on_a_mounted_drive_stops_and_goes_on(tmp_path: Path, root: P
     words += ["-o", "max_train_samples=640", "-o", "pretrain_steps=20", "-o", "epochs=1"]
     command = [sys.executable, "-m", "nbhelpers", *words]
     options = {"cwd": root, "env": env, "capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    again = subprocess.run(command, check=False, **options)
-    assert again.returncode == 0 and "finished" in again.stdout
+    with subprocess.Popen([*command, "--detach"], cwd=root, env=env) as started:
+        assert started.wait(timeout=120) == 0
+    deadline = time.monotonic() + 200
+    while not list(folder.glob("clones-*/checkpoints/step-*/manifest.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     (run,) = folder.glob("clones-*")
-    assert list(run.glob("checkpoints/step-*/manifest.json")) and (run / "report.html").is_file()
+    stop = [sys.executable, "-m", "nbhelpers", "stop", run.name, "--run-dir", str(folder)]
+    stopped = subprocess.run(stop, check=False, **options)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert not (run / "result.json").exists()
+    again = subprocess.run(command, check=False, **options)
+    assert again.returncode == 0, (again.stdout + again.stderr)[-3000:]
+    events = (run / "events-rank0.jsonl").read_text()
+    assert '"resumed"' in events and (run / "report.html").is_file()

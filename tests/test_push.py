@@ -134,6 +134,16 @@ def test_a_push_that_fails_leaves_the_folder_and_says_why(
     assert write(lora, tmp_path / "out", token=hub.token)["url"]
 
 
+def test_nothing_is_pushed_unless_it_is_asked_for(
+    hub: LocalHub, lora: Path, tmp_path: Path
+) -> None:
+    told = export_folder(find_any(lora), out=tmp_path / "out", token=hub.token)
+    assert told["url"] is None and hub.requests == []
+    with pytest.raises(ConfigError, match="no repository's name"):
+        export_folder(find_any(lora), out=tmp_path / "b", push_to="mine", token=hub.token)
+    assert hub.requests == [] and not (tmp_path / "b").exists()
+
+
 @pytest.mark.parametrize("write", [write_export, write_merge], ids=["export", "merge"])
 def test_a_push_without_a_token_stops_before_anything_is_written(
     lora: Path, tmp_path: Path, write: Callable[..., dict[str, Any]]

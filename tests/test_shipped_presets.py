@@ -109,13 +109,16 @@ def test_auto_fits_on_every_gpu_that_we_know_and_keeps_the_global_batch(
     job, global_batch, model, gpu, count
 ):
     hardware = plan_hardware(gpu, count)
-    if hardware.gpus[0].memory_total_bytes < 11 * 2**30:
-        pytest.skip("no preset is for cards below 12 GB: the verdict says what does not fit")
     overrides = {"model": model} if model else {}
     preset = load_preset(job, hardware=hardware, overrides=overrides)
     plan = plan_batch(preset, hardware)
     assert plan.global_batch_size == global_batch and plan.is_exact
-    assert predict_memory(preset, plan, hardware).verdict == "fits"
+    budget = predict_memory(preset, plan, hardware)
+    if hardware.gpus[0].memory_total_bytes < 11 * 2**30 and budget.verdict != "fits":
+        # No preset is for so small a card: the verdict comes with what would fit.
+        assert [change for change in budget.advice if ", fits" in change], budget.advice
+    else:
+        assert budget.verdict == "fits"
 
 
 @pytest.mark.parametrize(("job", "name"), [pair for pair in FITTED if pair[0] != "finetune"])

@@ -328,6 +328,7 @@ class Settings(Part):
     global_batch_size: Whole = None
     max_new_tokens: Whole = None
     hold_out: Plain = None
+    score: Plain = None
     class_weights: Plain = None
     on_failed_audit: Plain = None
     pretrain_steps: Whole = None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import lzma
 import re
 import shutil
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -227,6 +229,11 @@ def _local_files(
     return Files(path, names, source, None, LOCAL_LICENCE)
 
 
+# What unpacking raises where an archive is cut, damaged, encrypted, or packed in an unknown way.
+BROKEN = (OSError, ValueError, EOFError, RuntimeError, lzma.LZMAError, zlib.error)
+BROKEN += (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile)
+
+
 def _unpacked(path: Path) -> Path:
     """The folder that an archive was unpacked to, which is a cache.
 
@@ -243,7 +250,7 @@ def _unpacked(path: Path) -> Path:
     only_data = {} if path.suffix.lower() == ".zip" else {"filter": "data"}
     try:
         shutil.unpack_archive(path, part, **only_data)
-    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except BROKEN as error:
         shutil.rmtree(part, ignore_errors=True)
         raise DataError(
             f"{path.name} cannot be unpacked: {error}.", fix="pack or download it again"

@@ -4,6 +4,7 @@ from nbhelpers.common.lazy import exports
 
 _HOMES = {
     "AskBox": "ask",
+    "check_environment": "environment",
     "choose_hardware": "choice",
     "download": "keep",
     "expect": "expected",

@@ -336,6 +336,8 @@ def _sources(facts: RunFacts) -> Section:
         if sources.retrained
         else "the encoder was not trained anew, so it is not in this table"
     )
+    if sources.retrained and facts.result.settings.score == "auto":
+        without += "; the score was chosen by these very figures, so its own is slightly optimistic"
     note = (
         "Each source with members that were fitted without it, on all of its programs: "
         f"{without}. Thresholds are those of the other sources' validation humans. Difference: "
