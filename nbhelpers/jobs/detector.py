@@ -89,9 +89,7 @@ def _largest_scored(task: DetectorTask) -> np.ndarray:
 
 PROOF_ROWS = 16
 NOISE = 0.01  # of the norm of all gradients: below it a tensor's own is rounding
-ROUNDING = (
-    1.5  # times as far from fp32's gradients as plain blocks are: no worse than their rounding
-)
+ROUNDING = 1.5  # times as far from fp32's gradients as plain blocks are
 LEAST = 1e-4  # of `largest_difference`: sums in another order, in fp32
 
 
