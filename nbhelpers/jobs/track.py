@@ -74,7 +74,7 @@ def start_tracker(
             init_kwargs={} if name == "tensorboard" else {name: options},
         )
     except Exception as error:
-        fix = "check the key and the network, or set track=none"
+        fix = "check the key and the network, or leave track out"
         fix += ", or WANDB_MODE=offline in the environment" if name == "wandb" else ""
         text = f"track={name} does not start: {type(error).__name__}: {error}"
         raise ConfigError(text, fix=fix) from error
