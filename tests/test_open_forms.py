@@ -225,3 +225,12 @@ def test_a_whole_model_of_earlier_is_no_encoder_to_train_from(tmp_path: Path) ->
     ) as error:
         build_clone_model(wanted, build_tokenizer(wanted, []))
     assert "nbhelpers export" in error.value.fix
+
+
+@pytest.mark.parametrize("name", ["mean", "smoke"])
+def test_the_card_says_how_equal_each_form_is(folders: dict[str, Path], name: str) -> None:
+    card = (folders[name] / "README.md").read_text()
+    told = json.loads((folders[name] / "nbhelpers.json").read_text())
+    assert "## Agreement of this folder with the trained model" in card
+    assert "Not measured" not in card.split("## Agreement of this folder")[1]
+    assert all(f"| {row['form']} |" in card for row in told["agreement"])

@@ -125,4 +125,7 @@ def test_what_is_left_is_told_where_nothing_is_counted() -> None:
     assert progress.parts() == ["about 40 s to the end (predicted)"]
     progress.update(Event({"type": "step", "step": 1, "total_steps": 9, "t": 71.0}))
     assert not any("predicted" in part for part in progress.parts())
+    progress.update(Event({"type": "step", "step": 9, "total_steps": 9, "loss": 1.0, "t": 72.0}))
+    progress.update(Event({"type": "phase", "name": "scores", "t": 73.0}))
+    assert not progress.parts()  # what of the prediction is left for the scores is not known
     assert Progress().parts() == []

@@ -70,6 +70,8 @@ def main() -> int:
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code:
         print("pip failed; what it says stands above. Fix that, then run make setup again.")
+    else:
+        print(f"Done. For its commands: source {chosen.venv}/bin/activate, then nbhelpers --help")
     return code
 
 

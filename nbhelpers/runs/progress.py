@@ -125,8 +125,16 @@ class Progress:
 
     @property
     def predicted_left_s(self) -> float | None:
-        """Seconds to the end of the run as predicted before it, while no count tells more."""
-        if self.expected_s is None or self._began is None or self.phase in ("start", "finish"):
+        """Seconds to the end of the run as predicted before it, until its training has ended.
+
+        How much of the rest is left, the prediction of the whole does not tell.
+        """
+        is_known = self.expected_s is not None and self._began is not None
+        if (
+            not is_known
+            or self.phase in ("start", "finish")
+            or (self.steps and self.phase != "train")
+        ):
             return None
         left_s = self.expected_s - ((self.last_event_t or self._began) - self._began)
         return left_s if self.eta_s is None and not self.total and left_s > 0 else None

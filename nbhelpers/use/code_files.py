@@ -14,6 +14,7 @@ from nbhelpers.data.detection_sources import NOTEBOOK, NOTEBOOK_BYTES, Decoded, 
 from nbhelpers.data.languages import language_of, language_of_ending
 from nbhelpers.errors import ConfigError, DataError
 
+TEXT_NAME = "code"  # of a program that was given as text
 MAX_BYTES = 2_000_000  # of one file: no program that a person wrote by hand is longer
 CHUNK_FILES, CHUNK_BYTES = 256, 8_000_000  # read and scored at once
 NOT_ENTERED = frozenset(
@@ -232,7 +233,7 @@ def _is_path(text: str) -> bool:
     return is_named or kind_of(text) == "file"
 
 
-def code_file(code: str, language: str, name: str = "code") -> CodeFile:
+def code_file(code: str, language: str, name: str = TEXT_NAME) -> CodeFile:
     """Return a text as a program; its hash is of its UTF-8 bytes.
 
     Raises:

@@ -23,7 +23,7 @@ from nbhelpers.use.calls import (
     short_reasons,
     threshold_facts,
 )
-from nbhelpers.use.code_files import CodeFile, Skipped
+from nbhelpers.use.code_files import TEXT_NAME, CodeFile, Skipped
 from nbhelpers.use.facts import NO_EVIDENCE, Rate
 from nbhelpers.use.results import SHOWN, Block, Items, Shown, csv_text, facts_table, left_out
 
@@ -353,7 +353,9 @@ class Evidence(Shown):
         if place.kind == "checkpoint" and place.run is not None:
             model = f"{place.run.name}/checkpoints/{place.folder.name}"
         file = shlex.quote(f"./{name}" if name.startswith("-") else name)
-        return [line.format(file=file, model=shlex.quote(model)) for line in CONTEST]
+        given = f"The program was given as text: write it to a file {file} first, as it was given."
+        lines = [given] * (name == TEXT_NAME)
+        return lines + [line.format(file=file, model=shlex.quote(model)) for line in CONTEST]
 
     def rows(self) -> dict[str, str]:
         """Name and text of each finding."""
@@ -364,7 +366,8 @@ class Evidence(Shown):
             "file": file.name,
             "SHA-256 of its bytes": f"{file.sha256} ({file.size_bytes} bytes)",
             "language": file.language or "unknown",
-            "score": f"{self.p_ai:.4f} (logit {self.logit:.4f})",
+            "score": f"{self.p_ai:.4f} (logit {self.logit:.4f}, divided by the temperature "
+            f"{facts.temperature:.4g})",
             "call": CALL_WORDS[self.call],
             "because": "; ".join(self.reasons),
             **self._threshold_rows(),

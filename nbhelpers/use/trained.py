@@ -20,7 +20,7 @@ from nbhelpers.common.result_files import (
     Result,
 )
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.presets.catalog import TEMPLATES
+from nbhelpers.presets.catalog import SAMPLES, TEMPLATES
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.presets.preset import Preset
 from nbhelpers.presets.schema import ClonesSettings, FinetuneSettings
@@ -39,6 +39,11 @@ ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 CLONES_FILE = "clones.json"  # likewise of a clone model's exported folder
 MODEL_FILES = ("config.json", "model.safetensors")
 RAW = "none"  # no template: prompts are passed on as they are
+LEARNED_SAMPLE = (
+    "It learned the bundled sample, twenty kinds of small task filled in by rule: asked anything "
+    "else, it answers at random. One that it knows: 'Write a Python function "
+    "raise_sizes(sizes). It returns every item of sizes plus 9.'"
+)
 UNKNOWN_TEMPLATE = (
     "no template is known for this folder: prompts are passed on as they are; name one with "
     "template='alpaca', 'plain' or 'chat'"
@@ -467,6 +472,7 @@ def _of_run(place: Place, record: Record, template: str | None) -> Trained:
         run=place.run,
         settings=settings,
         template=template or _run_template(place.run, settings),
+        notes=(LEARNED_SAMPLE,) if settings.data in SAMPLES and not is_base else (),
     )
 
 
