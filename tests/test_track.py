@@ -129,13 +129,18 @@ def _told(name: str, run: Run) -> tuple[dict[str, list[tuple[int, float]]], list
 def _read_tensorboard(run: Run) -> tuple[dict[str, list[tuple[int, float]]], list[str]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    files = EventAccumulator(str(run.path / "nbhelpers"))
-    files.Reload()
-    tags = files.Tags()
-    numbers = {tag: [(e.step, e.value) for e in files.Scalars(tag)] for tag in tags["scalars"]}
+    numbers: dict[str, list[tuple[int, float]]] = {}
+    ends = []
     assert len(list((run.path / "nbhelpers").glob("*/hparams.yml"))) == 1
-    texts = files.Tensors("status/text_summary")
-    return numbers, [e.tensor_proto.string_val[0].decode() for e in texts]
+    # Files of one second are named by a count without leading zeros: their order is that of their last change.
+    for path in sorted((run.path / "nbhelpers").glob("events.*"), key=lambda each: each.stat().st_mtime_ns):
+        events = EventAccumulator(str(path))
+        events.Reload()
+        for tag in events.Tags()["scalars"]:
+            numbers.setdefault(tag, []).extend((e.step, e.value) for e in events.Scalars(tag))
+        if "status/text_summary" in events.Tags()["tensors"]:
+            ends += [e.tensor_proto.string_val[0].decode() for e in events.Tensors("status/text_summary")]
+    return numbers, ends
 
 
 def _read_wandb(run: Run) -> tuple[dict[str, list[tuple[int, float]]], list[str]]:
