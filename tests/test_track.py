@@ -132,14 +132,18 @@ def _read_tensorboard(run: Run) -> tuple[dict[str, list[tuple[int, float]]], lis
     numbers: dict[str, list[tuple[int, float]]] = {}
     ends = []
     assert len(list((run.path / "nbhelpers").glob("*/hparams.yml"))) == 1
-    # Files of one second are named by a count without leading zeros: their order is that of their last change.
-    for path in sorted((run.path / "nbhelpers").glob("events.*"), key=lambda each: each.stat().st_mtime_ns):
+    # Files of one second are named by a count without leading zeros: not the order they came in.
+    for path in sorted(
+        (run.path / "nbhelpers").glob("events.*"), key=lambda each: each.stat().st_mtime_ns
+    ):
         events = EventAccumulator(str(path))
         events.Reload()
         for tag in events.Tags()["scalars"]:
             numbers.setdefault(tag, []).extend((e.step, e.value) for e in events.Scalars(tag))
         if "status/text_summary" in events.Tags()["tensors"]:
-            ends += [e.tensor_proto.string_val[0].decode() for e in events.Tensors("status/text_summary")]
+            ends += [
+                e.tensor_proto.string_val[0].decode() for e in events.Tensors("status/text_summary")
+            ]
     return numbers, ends
 
 
