@@ -175,6 +175,7 @@ def test_a_budget_of_other_versions_is_shown_labelled_with_the_option_that_makes
         (("finetune", "--method", "lora", "-o", "method=qlora"), ConfigError.exit_code, "Two"),
         (("finetune", "-o", "seq_len"), ConfigError.exit_code, "name=value"),
         (("--price", "-1"), 2, "--price -1 is no number above zero"),
+        (("clones", "--gpu-memory", "1e9"), 2, "less than or equal to 1024"),
         (("--max-hours", "nan"), 2, "write for instance --max-hours 3"),
         (("clones", "--preset", "smoke", "--exact"), HardwareError.exit_code, "--gpu t4"),
     ],

@@ -193,6 +193,22 @@ def test_a_model_of_the_bundled_sample_calls_nothing_and_every_output_says_what_
     assert all(row["note"] == SAMPLE_NOTE for row in csv.DictReader(batch.csv().splitlines()))
 
 
+def test_a_score_without_a_result_says_that_it_is_not_known(
+    detector: Detector, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "detector-stopped")
+    (run / "result.json").unlink()
+    bare = copy.copy(detector)
+    bare.facts = detector_facts(find_detector(run))
+    (tmp_path / "a.py").write_text(program(9))
+    batch = bare.detect(tmp_path / "a.py", progress=False)
+    sheet = bare.score_code(program(9), language="python", edits=False)
+    outputs = [batch.text(), sheet.text(), sheet.html(), json.dumps(sheet.to_dict())]
+    words = "its temperature are not known, and the encoder alone at temperature 1 is taken"
+    assert all(words in text.replace("\n", " ") for text in outputs)
+    assert words not in detector.detect(tmp_path / "a.py", progress=False).text()
+
+
 def test_a_checkpoint_without_a_result_is_known_by_the_data_of_its_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "detector-toy")
     (run / "result.json").unlink()
@@ -234,9 +250,9 @@ def test_a_sheet_names_the_bytes_the_model_and_what_would_change_the_call(
     text, page = sheet.text(), sheet.html()
     for words in (NO_EVIDENCE, file.sha256, calibrated.facts.weights_sha256, "How to contest it"):
         assert words in text and words in page
-    assert "With local names changed the same program scores 0.047 and would be not called" in text
-    assert "scores 1.000." in text  # set out anew: the call stays
-    assert "Local names changed and set out anew: what the model reads stays the same." in text
+    assert "Local names changed: the program then scores 0.047 and would be not called" in text
+    assert "Other blanks and line breaks: the program then scores 1.000." in text  # the call stays
+    assert "and other blanks and line breaks: what the model reads stays the same." in text
     assert "nbhelpers detect '<b>.py' --model detector-tiny-1, with" in text
     assert "<b>.py" not in page and "&lt;b&gt;.py" in page and "<script" not in page
     told = json.loads(sheet.save(tmp_path / "s.json").read_text())

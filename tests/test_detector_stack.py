@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +14,15 @@ from sklearn.linear_model import LogisticRegression
 
 from nbhelpers.common.result_files import Result
 from nbhelpers.errors import DataError
+from nbhelpers.jobs.detector_scores import frozen_stack
 from nbhelpers.jobs.detector_stack import chosen
-from nbhelpers.jobs.serve_model import read_stack
 from nbhelpers.metrics import stack
 from nbhelpers.metrics.baselines import NgramFolds, fit_ngrams
 from nbhelpers.metrics.ngrams import NgramVectors
 from nbhelpers.metrics.stack import ENCODER, NGRAMS, WEIGHTS, Stack, masked
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.use.calibrate import fix_threshold, require_same_model
-from nbhelpers.use.facts import detector_facts
+from nbhelpers.use.facts import detector_facts, read_stack
 from nbhelpers.use.trained import find_detector
 
 NEW = ["for k in z:\n    pass", "@@@", "", "\ud800", "élan = 'ü'"]
@@ -53,7 +55,7 @@ def test_ngrams_alone_score_as_the_regression_on_their_vectors(is_masked: bool) 
     assert ours == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_sum_is_saved_whole_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_a_sum_is_saved_whole(tmp_path: Path) -> None:
     ours, codes, _ = fitted()
     ours.save(tmp_path / stack.FILE)
     encoder = np.linspace(-3, 3, len(codes) + len(NEW))
@@ -62,9 +64,36 @@ def test_a_sum_is_saved_whole_and_a_damaged_file_is_refused(tmp_path: Path) -> N
     assert ours.score(codes[:9], encoder[:9]) == pytest.approx(
         ours.score([*codes, *NEW], encoder)[:9]
     )
-    (tmp_path / stack.FILE).write_bytes((tmp_path / stack.FILE).read_bytes()[:-400])
-    with pytest.raises(DataError, match="cannot be read"):
-        read_stack(tmp_path / stack.FILE)
+
+
+def shorten(path: Path) -> None:
+    ours = Stack.load(path)
+    ours.ngrams["tfidf"].weights = ours.ngrams["tfidf"].weights[:-1]
+    ours.save(path)
+
+
+def lose_a_member(path: Path) -> None:
+    ours = Stack.load(path)
+    del ours.ngrams["tfidf"]
+    ours.save(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-400]),
+        lambda path: path.write_bytes(bytes(range(256)) * 9),
+        shorten,
+        lose_a_member,
+    ],
+)
+def test_a_damaged_sum_is_refused(damage: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / stack.FILE
+    fitted()[0].save(path)
+    damage(path)
+    with pytest.raises(DataError, match="cannot be read: it is damaged") as caught:
+        read_stack(path)
+    assert "pickle" not in str(caught.value)
 
 
 def test_members_count_as_their_weights_say_whatever_their_scale() -> None:
@@ -124,10 +153,13 @@ def test_a_score_that_lost_its_file_or_got_another_is_refused(tmp_path: Path) ->
     point = {"threshold": 0.5, "temperature": 1.0, "threshold_logit": 0.0}
     score = {"uses": "stack", "reason": "because"}
     Result.write(folder / "result.json", {"operating_point": point, "score": score})
-    with pytest.raises(DataError, match="lacks stack"):
-        detector_facts(find_detector(folder))
+    weights = folder / "model.safetensors"
+    for read in (lambda: detector_facts(find_detector(folder)), lambda: frozen_stack(weights)):
+        with pytest.raises(DataError, match="lacks stack"):
+            read()
     ours, _codes, _y = fitted()
     ours.save(folder / stack.FILE)
+    assert frozen_stack(weights)[0] is not None
     own = detector_facts(find_detector(folder))
     counts = {"n_files": 9, "n_duplicates": 0, "left_out": {}}
     options = {"target_fpr": 0.2, "confidence": 0.5, "source": "x", "counts": counts}

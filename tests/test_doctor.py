@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Callable
@@ -127,10 +128,14 @@ def as_it_is(patch: Patch) -> None:
         (as_it_is, "clones -p t5", "clones preset", "stop", "t5", 2),
         (as_it_is, "clones -o epochs=x", "clones preset", "stop", "epochs", 2),
         (as_it_is, "detector -o data=./none", "detector preset", "stop", "does not exist", 2),
+        (as_it_is, "detector -o data=cut.jsonl.gz", "detector data", "stop", "cut.jsonl.gz", 5),
+        (as_it_is, "finetune -o data=empty", "finetune data", "stop", "holds no file that is", 5),
+        (as_it_is, "finetune -o data=two.csv", "finetune data", "ok", "with 2 rows; what they", 0),
         (as_it_is, "clones", "clones data", "ok", "the sample that comes with the package", 0),
         (needing("numpy", "no-such>=1"), "clones", "libraries", "stop", "are missing: no-such", 2),
         (needing("numpy<1"), "clones", "libraries", "warning", "outside the tested ranges", 0),
         (as_it_is, "clones --run-dir setup.cfg/x", "run folder", "stop", "place of a folder", 11),
+        (as_it_is, "clones --run-dir /proc/x", "run folder", "stop", "cannot be used", 11),
         (in_colab, "clones --run-dir /content/drive/x", "run folder", "stop", "not mounted", 11),
         (in_colab, "clones", "run folder", "warning", "Colab deletes this machine's disk", 0),
         (in_colab, "clones", "token", "warning", "for the cells of its notebook", 0),
@@ -148,6 +153,9 @@ def test_each_line_says_what_is_so_and_stops_with_its_exit_code(
     monkeypatch: Patch,
 ) -> None:
     (tmp_path / "setup.cfg").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "two.csv").write_text("instruction,output\na,b\nc,d\n")
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"code": "x"}\n' * 99)[:-9])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
     for module in ("find_files", "check_access"):  # what the hub says is another test's

@@ -138,9 +138,10 @@ def test_a_card_that_no_table_knows_is_named_as_typed_with_the_form_to_take(text
     assert "sm_86:12GiB" in caught.value.fix
 
 
-def test_a_card_without_memory_is_none() -> None:
-    with pytest.raises(ConfigError, match="no memory"):
-        plan_hardware("sm_86:0GiB")
+@pytest.mark.parametrize("size", ["0GiB", "0.5GiB", "1025GiB", "9999999GB"])
+def test_a_card_with_a_memory_that_none_has_is_none(size: str) -> None:
+    with pytest.raises(ConfigError, match="no memory that a card has: 1 to 1024 GiB"):
+        plan_hardware(f"sm_86:{size}")
 
 
 @pytest.mark.parametrize("text", ["sm_86:12GiB", "8.6, 12 gib", "cc86 12", "12GiB"])

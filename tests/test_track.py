@@ -87,6 +87,18 @@ def test_a_tracker_that_fails_does_not_end_the_run(attempt: Callable[..., Any]) 
     assert "no space left" in warning["message"]
 
 
+def test_what_lies_where_a_tracker_writes_is_named(
+    attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        Path(__file__).mkdir()
+
+    monkeypatch.setattr(_Accelerator, "init_trackers", refuse)
+    with pytest.raises(ConfigError) as caught:
+        attempt(1.0)
+    assert caught.value.fix == f"see to {__file__}, where it writes, or leave track out"
+
+
 def test_a_login_of_wandb_is_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

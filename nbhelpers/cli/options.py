@@ -80,7 +80,11 @@ GpuKey = Annotated[
 GpuMemory = Annotated[
     float | None,
     typer.Option(
-        "--gpu-memory", callback=_above_zero, help="Plan for a card with so many GiB, unnamed."
+        "--gpu-memory",
+        min=1,
+        max=1024,  # as of `planned_gpu`
+        callback=_above_zero,
+        help="Plan for a card with so many GiB, unnamed.",
     ),
 ]
 GpuCount = Annotated[int, typer.Option("--count", min=1, help="How many such GPUs.")]

@@ -101,6 +101,15 @@ def count(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:,.0f}"
 
 
+def number(n: int, noun: str) -> str:
+    """Write how many there are of something.
+
+    >>> number(1, "file"), number(1200, "file")
+    ('1 file', '1,200 files')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def signed(value: float) -> str:
     """Write the error of a prediction, which is in per cent, with its sign.
 

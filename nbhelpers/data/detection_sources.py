@@ -344,7 +344,7 @@ def read_source(
     """
     if source in SAMPLES:
         raw = _read_sample(source, findings)
-    elif (path := _code_path(source)) is not None:
+    elif (path := code_path(source)) is not None:
         raw = _read_code(path, source, revision, findings)
     else:
         files = find_files(source, revision, findings, what=what)
@@ -356,7 +356,7 @@ def read_source(
     return raw
 
 
-def _code_path(source: str) -> Path | None:
+def code_path(source: str) -> Path | None:
     """The path of a source that is code itself; None for one that holds rows, or for none here."""
     if not isinstance(source, str) or source.startswith(DATASET_PREFIX) or "\0" in source:
         return None

@@ -145,23 +145,36 @@ def count_rows(source: str) -> dict[str, int]:
     """
     if not source or kind_of(source) not in ("file", "folder"):
         return {}
-    counts: dict[str, int] = {}
     try:
-        is_layout = any((expanded(source) / name).exists() for name in ("data.jsonl", "train.txt"))
-        endings = (".txt",) if is_layout else ENDINGS
-        files = _local_files(expanded(source), kind_of(source), source, endings, "")
-        for name in files.names:
-            path = files.folder / name
+        return rows_in(source)
+    except (DataError, ImportError):  # told when the data is read
+        return {}
+
+
+def rows_in(source: str) -> dict[str, int]:
+    """As `count_rows`, of a file or folder that is there.
+
+    Raises:
+        DataError: It holds no files of rows, or one that cannot be read.
+    """
+    counts: dict[str, int] = {}
+    is_layout = any((expanded(source) / name).exists() for name in ("data.jsonl", "train.txt"))
+    endings = (".txt",) if is_layout else ENDINGS
+    files = _local_files(expanded(source), kind_of(source), source, endings, "files of rows")
+    for name in files.names:
+        path = files.folder / name
+        try:
             if files.tables:
                 n = len(files.tables[name])
             else:
                 n = _count(path, path.stat().st_size, path.stat().st_mtime_ns)
-            if n is None:
-                return {}
-            split = split_in(files, name) or ""
-            counts[split] = counts.get(split, 0) + n
-    except (DataError, OSError, ValueError, ImportError):  # told when the data is read
-        return {}
+        except (OSError, ValueError) as error:
+            text = f"{name} cannot be read: {error}."
+            raise DataError(text, fix="copy or download it again") from error
+        if n is None:
+            return {}
+        split = split_in(files, name) or ""
+        counts[split] = counts.get(split, 0) + n
     return counts
 
 
@@ -178,7 +191,9 @@ def _count(path: Path, size: int, changed: int) -> int | None:
     findings = Findings("drop", path.name)
     if size > COUNTED_BYTES or ending_of(path) == ".arrow":
         return None
-    return sum(1 for _ in read_records(path, path.name, findings)) + findings.n_problems
+    n = sum(1 for _ in read_records(path, path.name, findings))
+    findings.stop_if_needed()
+    return n + findings.n_problems
 
 
 # ------------------------------------------------------------------------------------------------

@@ -227,8 +227,9 @@ def planned_gpu(text: str, index: int = 0) -> Gpu:
     if described is None or not (described["major"] or described["unit"]):
         return find_gpu(text).planned(index)
     size = float(described["size"]) * (10**9 if (described["unit"] or "").lower() == "gb" else GIB)
-    if size <= 0:
-        raise ConfigError(f"gpu={text!r} has no memory.", fix="give its GiB, as in sm_86:12GiB")
+    if not 1 <= size / GIB <= 1024:  # the largest that are sold have less than a third
+        text = f"gpu={text!r} has no memory that a card has: 1 to 1024 GiB."
+        raise ConfigError(text, fix="give its GiB, as in sm_86:12GiB")
     capability = int(described["major"] or 8), int(described["minor"] or 6)
     _require_kernels(text, capability)
     return Gpu(

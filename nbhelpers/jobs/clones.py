@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nbhelpers.budget.formulas import BatchExtent
+from nbhelpers.common.formatting import number
 from nbhelpers.common.model_config import CLONES_TYPE
 from nbhelpers.data import load_clone_data
 from nbhelpers.data.dataflow import extract_corpus
@@ -480,8 +481,8 @@ def build_data(context: RunContext) -> Inputs:
     if table.truncated:
         share = table.truncated / len(data.functions)
         context.warn(
-            f"{table.truncated} functions ({share:.1%}) are longer than seq_len={s.seq_len} and "
-            "are cut."
+            f"Cut, as longer than seq_len={s.seq_len}: {number(table.truncated, 'function')} "
+            f"({share:.1%})."
         )
     return Inputs(data=data, table=table, found=tokeniser)
 

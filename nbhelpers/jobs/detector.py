@@ -16,7 +16,7 @@ from nbhelpers.common.files import write_json
 from nbhelpers.common.model_config import DETECTOR_TYPE
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
-from nbhelpers.jobs.detector_scores import score_run
+from nbhelpers.jobs.detector_scores import frozen_stack, score_run
 from nbhelpers.jobs.detector_stack import Fold, folds
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
@@ -210,7 +210,8 @@ def check(settings: DetectorSettings) -> list[str]:
 
 
 def build_data(context: RunContext) -> Inputs:
-    """Read, audit, edit and tokenise the programs."""
+    """Read, audit, edit and tokenise the programs; of an evaluation, first what its run froze."""
+    frozen_stack(context.checkpoint)
     inputs = read_inputs(context)
     if context.checkpoint is None and context.settings.evaluate_sources == "full":
         n = len(folds(inputs))

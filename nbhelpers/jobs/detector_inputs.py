@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbhelpers.common.formatting import number
 from nbhelpers.common.json_models import read_raw
 from nbhelpers.common.result_files import DetectorFile, Record
 from nbhelpers.data.audit import audit
@@ -433,6 +434,6 @@ def _tell_limits(context: RunContext, inputs: Inputs) -> None:
     if inputs.truncated:
         share = inputs.truncated / len(inputs.rows)
         context.warn(
-            f"{inputs.truncated:,} programs ({share:.1%}) are longer than "
-            f"seq_len={inputs.table.seq_len} and are cut."
+            f"Cut, as longer than seq_len={inputs.table.seq_len}: "
+            f"{number(inputs.truncated, 'program')} ({share:.1%})."
         )

@@ -36,6 +36,8 @@ from nbhelpers.metrics.slices import Edited, edit_scores, slice_scores
 from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.metrics.stack import WEIGHTS, Stack
 from nbhelpers.presets.jobs import DETECTOR
+from nbhelpers.runs.run import RESULT_NAME
+from nbhelpers.use.facts import read_stack, require_stack
 
 if TYPE_CHECKING:
     from nbhelpers.jobs.detector_task import DetectorTask
@@ -327,12 +329,12 @@ def _apply(
     encoders: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> Scoring:
     """Make the score that is used of the encoder's logits, everywhere; save what it needs."""
-    form, valid, home = context.settings.canonical, numbers.splits.get("valid"), None
-    if context.checkpoint is not None and (home := frozen_home(context.checkpoint)):
-        home = home / STACK_FILE if (home / STACK_FILE).exists() else None
-    frozen = Stack.load(home) if home else None
+    form, valid = context.settings.canonical, numbers.splits.get("valid")
+    frozen, is_known = frozen_stack(context.checkpoint)
     logits = None if valid is None else valid.logits
     scoring = choose_scoring(context, inputs, logits, frozen, encoders)
+    if not is_known and context.checkpoint is not None:
+        scoring.reason = "no result of a run belongs to these weights, so its score is not known"
     for name, split in numbers.splits.items():
         if name != "retrieval_data":
             codes = [canonical(row.code, form) for row in split.rows]
@@ -377,6 +379,20 @@ def frozen_home(weights: Path) -> Path | None:
     if folder.name == "checkpoints" and find_best(folder) != weights.parent:
         return None
     return next((each for each in list(weights.parents)[:4] if _point_in(each)), None)
+
+
+def frozen_stack(weights: Path | None) -> tuple[Stack | None, bool]:
+    """Return the sum that weights of an evaluation are scored with, and whether its run is known.
+
+    Raises:
+        DataError: It is missing or damaged.
+    """
+    home = None if weights is None else frozen_home(weights)
+    if home is None:
+        return None, False
+    require_stack(home, (read_raw(Result, home / RESULT_NAME).get("score") or {}).get("uses"))
+    path = home / STACK_FILE
+    return (read_stack(path) if path.exists() else None), True
 
 
 def _point_in(folder: Path) -> dict[str, Any] | None:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbhelpers.common.result_files import DetectorFile
 from nbhelpers.data.canonical import canonical
-from nbhelpers.errors import ConfigError, DataError, OutOfMemory, Stopped, is_out_of_memory
+from nbhelpers.errors import ConfigError, OutOfMemory, Stopped, is_out_of_memory
 from nbhelpers.jobs.generate import continuations, dressed
 from nbhelpers.jobs.load import (
     Loaded,
@@ -27,7 +26,7 @@ from nbhelpers.jobs.load import (
     load_trained,
     set_token,
 )
-from nbhelpers.metrics.stack import Stack
+from nbhelpers.use.facts import read_stack
 from nbhelpers.use.trained import RAW, Trained, TrainedClones, TrainedDetector, from_dict
 
 
@@ -244,18 +243,6 @@ def _batches(size: int) -> Iterator[None]:
             fix="give a smaller batch_size, close other models, or load with device='cpu'",
             details=str(error)[:2000],
         ) from None  # the frames of the error hold the batch
-
-
-def read_stack(path: Path) -> Stack:
-    """Return the sum of scores that a file holds.
-
-    Raises:
-        DataError: It is damaged.
-    """
-    try:
-        return Stack.load(path)
-    except ValueError as error:
-        raise DataError(str(error), fix=DetectorFile.FIX) from error
 
 
 def read_heads(loaded: LoadedDetector, codes: list[str]) -> tuple[list[str], list[int]]:

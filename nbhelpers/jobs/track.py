@@ -76,6 +76,8 @@ def start_tracker(
     except Exception as error:
         fix = "check the key and the network, or leave track out"
         fix += ", or WANDB_MODE=offline in the environment" if name == "wandb" else ""
+        if isinstance(error, OSError) and error.filename:
+            fix = f"see to {error.filename}, where it writes, or leave track out"
         text = f"track={name} does not start: {type(error).__name__}: {error}"
         raise ConfigError(text, fix=fix) from error
     listener = _Listener(accelerator, writer, run, facts["job"])

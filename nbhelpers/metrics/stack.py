@@ -181,7 +181,7 @@ class Stack:
         """Return what `save` wrote.
 
         Raises:
-            ValueError: The file is missing or damaged.
+            ValueError: The file is missing or damaged, or its parts do not fit each other.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -197,9 +197,16 @@ class Stack:
                 {name: float(values[at]) for name, values in facts["members"].items()}
                 for at in range(3)
             )
-        except Exception as error:  # numpy, zipfile and zlib raise many
-            raise ValueError(f"{path} cannot be read: {error}") from error
-        return cls(form=facts["form"], weights=weights, centre=centre, spread=spread, ngrams=ngrams)
+            stack = cls(
+                form=facts["form"], weights=weights, centre=centre, spread=spread, ngrams=ngrams
+            )
+            if any(len({len(getattr(n, part)) for part in _ARRAYS}) > 1 for n in ngrams.values()):
+                raise ValueError("its arrays differ in length")
+            stack.score([""], np.zeros(1))  # its members fit each other
+        except Exception as error:  # numpy, zipfile and zlib raise many, in words of their own
+            text = f"{path} cannot be read: it is damaged, or not what a run saved"
+            raise ValueError(f"{text} ({type(error).__name__})") from error
+        return stack
 
 
 _ARRAYS = ("columns", "rarity", "weights")

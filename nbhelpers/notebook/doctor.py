@@ -7,9 +7,9 @@ CUDA is not started, nothing is downloaded.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ from nbhelpers.budget.memory import TIGHT, UNSURE
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.common.display import Table
 from nbhelpers.common.files import expanded, kind_of
-from nbhelpers.common.formatting import gb, listed
+from nbhelpers.common.formatting import gb, listed, number
+from nbhelpers.data.detection_sources import code_path
 from nbhelpers.data.findings import Findings
-from nbhelpers.data.sources import find_files
+from nbhelpers.data.sources import find_files, rows_in
 from nbhelpers.errors import ConfigError, HardwareError, NbhelpersError
 from nbhelpers.hardware.detection import Hardware, detect_hardware
 from nbhelpers.hardware.machine import is_notebook
@@ -33,13 +34,15 @@ from nbhelpers.hardware.secrets import HF_TOKEN, share_secret
 from nbhelpers.notebook.environment import check_environment, requirements
 from nbhelpers.plan import plan_batch
 from nbhelpers.presets.catalog import SAMPLES
-from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.checks import ARCHIVES
+from nbhelpers.presets.jobs import CLONES, DETECTOR, FINETUNE, JOBS
 from nbhelpers.presets.loading import load_preset
 from nbhelpers.presets.preset import Preset
 from nbhelpers.runs.starting import explained, lost_disk, require_drive, require_gpu, require_room
 from nbhelpers.use.hub import check_access
 
 OK, WARNING, STOP = "ok", "warning", "stop"
+SHIPPED = {job.name for job in (CLONES, DETECTOR, FINETUNE)}
 SHOWN = ("torch", "transformers", "peft", "trl", "datasets")  # with their versions
 
 
@@ -230,8 +233,11 @@ def _run_folder(platform: str, run_dir: str | Path) -> Answer:
         kind = next(filter(None, map(kind_of, (root, *root.parents))))
         if kind != "folder":
             raise OSError(ENOTDIR, "no folder", str(root))
-        if not os.access(_existing(root), os.W_OK):
-            raise OSError(EACCES, "not writable", str(root))
+        folder = _existing(root)
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except FileNotFoundError as error:  # as of /proc, where root may write and nothing can be
+            raise OSError(EACCES, "not writable", str(folder)) from error
     text, fix = lost_disk(platform, root)
     return Answer(text, fix, WARNING) if text else Answer(str(root))
 
@@ -281,20 +287,32 @@ def _of(preset: Preset, hardware: Hardware) -> Iterator[tuple[Any, ...]]:
     for name in ("data", *JOBS[job].further_data):
         revision = settings.data_revision if name == "data" else None
         if source := getattr(settings, name):
-            yield f"{job} {name}", _data, name, source, revision
+            yield f"{job} {name}", _data, job, name, source, revision
 
 
 def _model(preset: Preset) -> Answer:
     return Answer(repr(check_access(preset)))
 
 
-def _data(name: str, source: str, revision: str | None) -> Answer:
+def _data(job: str, name: str, source: str, revision: str | None) -> Answer:
     if source in SAMPLES:
         return Answer(f"{source}: the sample that comes with the package")
     if (kind := kind_of(expanded(source, name))) in ("file", "folder"):
-        return Answer(f"{source}: a local {kind}")
+        return Answer(f"{source}: a local {kind}{_looked_at(job, source)}")
     findings = Findings("stop", source)
     find_files(source, revision, findings, what=name, look=True)
     is_cached = findings.has_any("from_cache")
     how = "the hub is out of reach; the local cache has it" if is_cached else "the hub has it"
     return Answer(f"{source}: {how}")
+
+
+def _looked_at(job: str, source: str) -> str:
+    """Say what is known of local data without reading much: files that are cut stop here."""
+    if source.lower().endswith(ARCHIVES):
+        return "; not unpacked here"
+    if job not in SHIPPED or (job == DETECTOR.name and code_path(source)):
+        return "; what it holds is not looked at here"
+    rows = rows_in(source)
+    if not rows:
+        return " with files of rows; not read here"
+    return f" with {number(sum(rows.values()), 'row')}; what they hold is not looked at here"

@@ -27,8 +27,8 @@ NO_CALIBRATION = (
 )
 
 MADE_UP = (
-    "the model learnt the bundled sample, and no calibration (nbhelpers calibrate) makes it judge "
-    "real code. "
+    "the model learnt the bundled sample: it cannot judge real code, and calibrating it "
+    "(nbhelpers calibrate) does not change that. "
 )
 OF_OTHERS = (
     "the calibration in this folder came with it: it was fixed by the one who exported the model, "

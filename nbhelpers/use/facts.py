@@ -19,7 +19,7 @@ from nbhelpers.common.result_files import (
 )
 from nbhelpers.data.samples.styles import SAMPLE_NOTE
 from nbhelpers.errors import ConfigError, DataError
-from nbhelpers.metrics.stack import ENCODER
+from nbhelpers.metrics.stack import ENCODER, Stack
 from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.runs.run import RESULT_NAME, Run
@@ -96,7 +96,8 @@ class DetectorFacts:
     abstain; both None for a detector without a threshold. `rates`: false-positive rates measured at
     that threshold. `languages`: those it was trained on; () where that is not known. `data_note`:
     what must be said about its training data, or "". `uses`: what the score is made of, `stack` or
-    the name of a member; `why`: the reason.
+    the name of a member; `why`: the reason. `has_result`: False where score and temperature are not
+    known, which `why` says then.
     """
 
     place: TrainedDetector
@@ -115,6 +116,7 @@ class DetectorFacts:
     data_note: str = ""
     uses: str = ENCODER
     why: str = ""
+    has_result: bool = True
     sha256: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -183,12 +185,11 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
         text = f"{place.folder} has no {FACTS_FILE}."
         raise DataError(text, fix=DetectorFile.FIX)
     result = _result(place)
+    is_known, result = result is not None, result or Result()
     point = result.operating_point
     temperature = point.temperature or 1.0
-    uses = result.score.uses or ENCODER
-    if uses != ENCODER and place.stack is None:
-        text = f"{place.scored or place.folder} lacks {STACK_FILE}: its score is {SCORES[uses]}."
-        raise DataError(text, fix=DetectorFile.FIX)
+    uses = result.score.uses or (ENCODER if is_known or place.stack is None else "stack")
+    require_stack(place.scored or place.folder, uses)
     return DetectorFacts(
         place=place,
         run_id=result.run_id or (place.run.name if place.run else place.name),
@@ -205,15 +206,49 @@ def detector_facts(place: TrainedDetector) -> DetectorFacts:
         data_note=_data_note(place, result),
         pair_threshold=result.similarity.pairs.threshold,
         uses=uses,
-        why=result.score.reason or "",
+        why=result.score.reason or "" if is_known else _unknown(place),
+        has_result=is_known,
     )
 
 
-def _result(place: TrainedDetector) -> Result:
+def require_stack(home: Path, uses: str | None) -> None:
+    """Stop where the score of a result is a sum, and its file is not beside it.
+
+    Raises:
+        DataError: It is missing.
+    """
+    if (uses or ENCODER) != ENCODER and not (home / STACK_FILE).is_file():
+        text = f"{home} lacks {STACK_FILE}: its score is {SCORES.get(uses or '', uses)}."
+        raise DataError(text, fix=DetectorFile.FIX)
+
+
+def read_stack(path: Path) -> Stack:
+    """Return the sum of scores that a file holds.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    try:
+        return Stack.load(path)
+    except ValueError as error:
+        raise DataError(str(error), fix=DetectorFile.FIX) from error
+
+
+def _unknown(place: TrainedDetector) -> str:
+    """Say what is not known of weights without a result."""
+    home = place.scored or place.folder
+    scored = f"{STACK_FILE} and the encoder" if place.stack else "the encoder alone"
+    return (
+        f"{home} has no {RESULT_NAME} of these weights: what their score is and its temperature "
+        f"are not known, and {scored} at temperature 1 is taken; a finished run may score otherwise"
+    )
+
+
+def _result(place: TrainedDetector) -> Result | None:
     for folder in (place.scored, place.folder):
         if folder is not None and (result := Result.read(folder / RESULT_NAME)):
             return result
-    return Result()
+    return None
 
 
 def _data_note(place: TrainedDetector, result: Result) -> str:

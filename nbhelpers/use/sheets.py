@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nbhelpers.common.display import Cell, Table
-from nbhelpers.common.formatting import percent
+from nbhelpers.common.formatting import number, percent
 from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.use.calls import (
     AI,
@@ -93,7 +93,7 @@ class Batch(Shown):
     def summary(self) -> list[str]:
         """What must be read before the table, as sentences."""
         counts = Counter(row.verdict.call for row in self.rows)
-        lines = [f"{len(self.rows)} files scored, {len(self.skipped)} left out."]
+        lines = [f"{number(len(self.rows), 'file')} scored, {len(self.skipped)} left out."]
         if self.judge.can_call and self.judge.calibration is not None:
             lines[0] += (
                 f" Called AI: {counts[AI]}; undecided (the score lies in the band): "
@@ -104,7 +104,9 @@ class Batch(Shown):
             lines.append(f"It was fixed on {self.judge.fixed_on}.")
         else:
             lines.append(f"Nothing is called AI: {self.judge.no_call}.")
-        return [*lines, *self._accusation_sentences(), NO_EVIDENCE]
+        facts = self.judge.facts
+        unknown = [] if facts.has_result else [f"{facts.why}."]
+        return [*lines, *unknown, *self._accusation_sentences(), NO_EVIDENCE]
 
     def _accusation_sentences(self) -> list[str]:
         """Say how many false accusations there would be; nothing of a model that calls nothing."""
@@ -237,10 +239,10 @@ def _why(row: Row, judge: Judge) -> str:
 
 
 EDIT_WORDS = {
-    "reformat": "set out anew (blanks, line breaks)",
+    "reformat": "other blanks and line breaks",
     "strip_comments": "comments removed",
     "rename": "local names changed",
-    "rename_reformat": "local names changed and set out anew",
+    "rename_reformat": "local names changed, and other blanks and line breaks",
 }
 CALL_WORDS = {
     AI: "called AI",
@@ -341,7 +343,7 @@ class Evidence(Shown):
             elif edit.p_ai is not None:
                 turns = edit.call is not None and edit.call != self.call
                 call = f" and would be {CALL_WORDS[edit.call]}: the call hangs on this"
-                moved = f"With {words} the same program scores {edit.p_ai:.3f}"
+                moved = f"{words.capitalize()}: the program then scores {edit.p_ai:.3f}"
                 sentences.append(f"{moved}{call if turns else ''}.")
         none = "No edited copy could be made (language unknown, or it does not parse)."
         return sentences or [none]
