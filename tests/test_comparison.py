@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,24 @@ from nbhelpers.metrics.compare_predictions import Calls, compare_calls, compare_
 from nbhelpers.metrics.pairs import compare_scorers
 from nbhelpers.metrics.ranking import ratios
 from nbhelpers.notebook.headless import run_notebook
-from nbhelpers.reports.comparison import compare
+from nbhelpers.reports.comparison import (
+    compare,
+    differences,
+    machine_facts,
+    pairs_of,
+    read_members,
+    score_rows,
+    summary,
+)
 from nbhelpers.reports.rendering import Report
+from nbhelpers.runs.studies import open_study
 from tests.golden.outputs import place
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST, SECOND = "clones-smoke-07050a2d98", "clones-smoke-a393df5555"
 STOPPED, FAILED = "clones-smoke-bec7fb3888", "clones-smoke-227061600c"
 DETECTORS = ("detector-smoke-8fc752994b", "detector-smoke-b1e523a7c2")
+TUNED = ("finetune-smoke-2fb3e08be2", "finetune-smoke-05c75c195b", "finetune-smoke-73b939e880")
 DRAWS = {"seed": 0, "resamples": 200}
 
 
@@ -120,6 +131,40 @@ def test_nothing_to_compare_is_an_error_with_its_fix(tmp_path: Path) -> None:
         compare(str(tmp_path / "*"), show=False)
     with pytest.raises(ConfigError, match="no number above zero"):
         compare(tmp_path, price_per_hour=0, show=False)
+
+
+def test_no_run_that_can_be_read_and_an_empty_name_are_errors(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"No run can be read: a: .*; b: .*result\.json"):
+        compare([tmp_path / "a", tmp_path / "b"], show=False)
+    with pytest.raises(ConfigError, match="name of a run is empty"):
+        compare(["", tmp_path / "a"], show=False)
+
+
+def test_the_verdict_is_of_runs_that_have_the_score_and_jobs_stay_apart() -> None:
+    with place(FIRST, SECOND, TUNED[0]) as where:
+        path = where.runs / SECOND / "result.json"
+        result = json.loads(path.read_text())
+        result["scores"]["test"]["orders"]["given"]["f1"] = float("nan")
+        path.write_text(json.dumps(result))
+        members, problems = read_members([where.runs / n for n in (FIRST, SECOND, TUNED[0])])
+        top = summary(members, problems, list(pairs_of(members)), None)
+    assert "within noise" not in top.verdict and "scores of different jobs are not" in top.verdict
+    assert f"{members[1].name}: no score that another run of clones has too" in top.verdict
+    assert "job" in {row["what"] for row in differences(members, machine_facts)}
+
+
+def test_fine_tunings_have_the_scores_and_the_p_that_their_study_has() -> None:
+    with place(*TUNED, "study-0b398d71ba") as where:
+        members, _ = read_members([where.runs / name for name in (TUNED[2], TUNED[0])])
+        pair = next(p for p in pairs_of(members) if p.metric == "exact_match")
+        study = open_study(where.runs / "study-0b398d71ba")
+        draw = study.compare("test.exact_match", baseline="base")["against"]["r8"]
+    assert pair.is_headline and "exact match" in next(iter(score_rows(members)))
+    assert (pair.p, pair.difference) == (draw["p_value"], draw["difference"])
+    assert pair.p_words() == f"p <= {draw['p_value']:.3f}"
 
 
 @pytest.mark.slow

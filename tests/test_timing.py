@@ -126,6 +126,22 @@ def test_a_run_that_did_just_this_gives_its_own_seconds() -> None:
     assert other.phases[1].expected_s > 1.5 * 3.0 and other.phases[1].expected_s != 100.0
 
 
+@pytest.mark.parametrize("method", ["base", "lora"])
+def test_a_start_is_as_in_all_runs_that_load_the_same_libraries(method: str) -> None:
+    def seconds(way: str, *starts: float) -> list[SpeedRow]:
+        s = nb.load_preset("finetune", "h100", hardware=H100).settings.model_dump(mode="json")
+        s |= {"method": way, "epochs": 7}
+        options = {"job": "finetune", "model": s["model"], "method": way, "settings": s}
+        return [row(**options, seconds={"start": start}) for start in starts]
+
+    rows = (*seconds("base", 3.0, 6.0), *seconds("lora", 10.0, 40.0))
+    found = predicted("finetune", rows=rows, method=method).phases[0]
+    low, high = {"base": (3.0, 6.0), "lora": (10.0, 40.0)}[method]
+    assert (found.low_s, found.high_s) == (low, high) and found.note.endswith("and 1 more")
+    alone = predicted("finetune", rows=seconds("lora", 10.0), method="base").phases[0]
+    assert "as in" not in alone.note
+
+
 def test_two_gpus_are_nearly_twice_as_fast_and_four_are_said_to_be_assumed() -> None:
     one, two, four = (
         predicted("detector", "h100", plan_hardware("h100", n), per_device_train_batch_size=64)

@@ -415,8 +415,7 @@ def _time_of(
     settings, job = preset.settings, preset.job
     past = _past(job, plan, hardware, rows)
     if same := [row for row in past if is_same_work(row, settings)]:
-        source = same[0].source + (f" and {len(same) - 1} more" if len(same) > 1 else "")
-        groups, note = [by_phase(row.seconds) for row in same], f"as in {source}"
+        groups, note = [by_phase(row.seconds) for row in same], _as_in(same)
         phases = [PhaseTime.of(n, _spread([g[n] for g in groups]), note) for n in groups[0]]
         basis, notes = of_device(MEASURED, is_gpu=plan.use_gpu), (note, ALONE)
     case = case_of(settings, plan, hardware, work)
@@ -459,23 +458,35 @@ def _spread(values: Sequence[float]) -> Range:
     return Range(min(*values, middle / _SINGLE), middle, max(*values, middle * _SINGLE))
 
 
+def _as_in(rows: Sequence[SpeedRow]) -> str:
+    return f"as in {rows[0].source}" + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
+
+
 def _as_before(
     asked: _Asked, phase: str, is_alike: Callable[[SpeedRow], bool], growth: float = 0.0
 ) -> PhaseTime | None:
-    """Return a phase as an earlier run took it; with more examples by that power of their ratio."""
-    row = next((row for row in asked.past if is_alike(row)), None)
-    if row is None:
+    """Return a phase as earlier runs took it; with more examples by that power of their ratio."""
+    rows = [row for row in asked.past if is_alike(row)]
+    if not rows:
         return None
-    seconds = by_phase(row.seconds)[phase]
-    if growth and row.examples and asked.work.examples:
-        seconds *= max(1.0, asked.work.examples / row.examples) ** growth
-    return PhaseTime.of(phase, _spread([seconds]), f"as in {row.source}")
+    seconds = [
+        by_phase(row.seconds)[phase]
+        * max(1.0, (asked.work.examples or 0) / (row.examples or math.inf)) ** growth
+        for row in rows
+    ]
+    return PhaseTime.of(phase, _spread(seconds), _as_in(rows))
 
 
 def _data(asked: _Asked) -> PhaseTime:
     s, time, examples = asked.settings, asked.spec.time, asked.work.examples
     known = {"data": s.data, "model": s.model}
-    before = _as_before(asked, DATA, lambda row: known.items() <= row.settings.items(), 0.5)
+    trains = getattr(s, "method", "") != "base"  # else the libraries of training are not loaded
+
+    def is_alike(row: SpeedRow) -> bool:
+        is_known = known.items() <= row.settings.items()
+        return is_known and trains == (row.settings.get("method") != "base")
+
+    before = _as_before(asked, DATA, is_alike, 0.5)
     if before is not None:
         return before
     if examples is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from nbhelpers.common.display import Table
+from nbhelpers.common.formatting import number
 from nbhelpers.errors import DataError
 
 # Kind -> what is so, and what to do about it.
@@ -281,7 +282,7 @@ class Findings:
         """The lines of `report` that are no problems: notes, and totals per file."""
         dropped = {file: f", {n:,} dropped" for file, n in self.rows_dropped.items()}
         totals = [
-            f"{file}: {_plural(n, 'row')} read{dropped.get(file, '')}"
+            f"{file}: {number(n, 'row')} read{dropped.get(file, '')}"
             for file, n in self.rows_read.items()
         ]
         return self._notes() + totals
@@ -301,7 +302,7 @@ class Findings:
             places = [example.place for example in self.examples[kind][:PLACES_SHOWN]]
             places += ["…"] if self.counts[kind] > len(places) else []
             causes.append(f"{self.counts[kind]:,} x {KINDS[kind][1]} ({', '.join(places)})")
-        rows = f"{_plural(self.n_dropped, 'row')} {'is' if self.n_dropped == 1 else 'are'}"
+        rows = f"{number(self.n_dropped, 'row')} {'is' if self.n_dropped == 1 else 'are'}"
         return f"{rows} left out of the data: {'; '.join(causes)}."
 
     def warnings(self) -> tuple[str, ...]:
@@ -344,9 +345,9 @@ class Findings:
 
     def __repr__(self) -> str:
         return (
-            f"Findings({_plural(self.n_problems, 'problem')}, "
-            f"{_plural(self.n_dropped, 'row')} dropped, "
-            f"{_plural(len(self.kinds('note')), 'kind')} of note)"
+            f"Findings({number(self.n_problems, 'problem')}, "
+            f"{number(self.n_dropped, 'row')} dropped, "
+            f"{number(len(self.kinds('note')), 'kind')} of note)"
         )
 
     def _repr_html_(self) -> str:
@@ -355,7 +356,3 @@ class Findings:
             weight, what, fix = KINDS[kind]
             rows.append((weight, what, self.counts[kind], str(self.examples[kind][0]), fix))
         return Table(("", "found", "times", "first at", "fix"), rows).html()
-
-
-def _plural(n: int, word: str) -> str:
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbhelpers.data.syntax import PACKAGES, Tree, parse
+from nbhelpers.data.syntax import PACKAGES, Tree, parse, parse_root
 
 LANGUAGES = tuple(PACKAGES)
 _KINDS = frozenset({"method_declaration", "constructor_declaration", "function_definition"})
@@ -73,6 +73,13 @@ def language_of_code(code: str) -> str:
     >>> language_of_code("def f(x): return x"), language_of_code("int f(int x) { return x; }")
     ('python', 'java')
     """
-    source = code.encode("utf-8", "replace")
-    parsed = (name for name in LANGUAGES if parse(source, name, whole=frozenset()).clean)
-    return next(parsed, "java")
+    return next((name for name in LANGUAGES if is_clean(code, name)), "java")
+
+
+def is_clean(code: str, language: str) -> bool:
+    """Whether a program parses without an error, a missing brace too; else functions may be lost.
+
+    >>> is_clean("class A { int f() { return 1; }", "java"), is_clean("x = 1", "python")
+    (False, True)
+    """
+    return parse_root(code.encode("utf-8", "replace"), language)[2]

@@ -108,15 +108,17 @@ class Scores:
     A result holds `scores`: by split `metrics`, and beside them counts such as `n_samples`.
 
     `splits` gives the title of each split, the test split first. `headline`: the scores that a
-    result is known by, as (split, metric). `path`: where a split holds its metrics. `nested`: other
-    scores of a split. `beside`: what is measured beside the splits. `names_test`: a headline names
-    the test split. `card_first`: the metrics that a card begins with. `unmeasured` and
-    `to_measure`: the words for a score of the job that a run lacks, and what to change for it.
+    result is known by, as (split, metric). `compared`: those that runs are compared in first, the
+    headline where none is named. `path`: where a split holds its metrics. `nested`: other scores of
+    a split. `beside`: what is measured beside the splits. `names_test`: a headline names the test
+    split. `card_first`: the metrics that a card begins with. `unmeasured` and `to_measure`: the
+    words for a score of the job that a run lacks, and what to change for it.
     """
 
     metrics: tuple[Metric, ...]
     splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test", "valid": "valid"})
     headline: tuple[tuple[str, str], ...] = ()
+    compared: tuple[tuple[str, str], ...] = ()
     path: str = "metrics"
     counts: tuple[str, ...] = ("n_samples",)
     nested: tuple[Group, ...] = ()
@@ -125,6 +127,10 @@ class Scores:
     names_test: bool = True
     unmeasured: str = "measured"
     to_measure: str = ""
+
+    def __post_init__(self) -> None:
+        """Compare runs in the headline where nothing else is named."""
+        object.__setattr__(self, "compared", self.compared or self.headline)
 
     def metric(self, name: str) -> Metric:
         """Return a metric by its name; one with defaults where the job has none of that name."""
@@ -341,6 +347,10 @@ FINETUNE_SCORES = Scores(
     headline=(
         ("test", "syntax_accuracy"),
         ("test", "bleu"),
+        *((task, "pass@1") for task in TASKS),
+    ),
+    compared=(
+        *(("test", name) for name in ("syntax_accuracy", "bleu", "exact_match")),
         *((task, "pass@1") for task in TASKS),
     ),
     beside=_beside(

@@ -26,7 +26,7 @@ from nbhelpers.metrics.registry import TEXT
 from nbhelpers.presets.jobs import FINETUNE
 from nbhelpers.reports import figures, sections
 from nbhelpers.reports.blocks import Block, Figure, KeyFigure, Section, Summary, Table, texts
-from nbhelpers.reports.differences import RESAMPLES, SPACE, Pair, Side, pair_table, paired
+from nbhelpers.reports.differences import SPACE, Pair, Side, draws, pair_table, paired
 from nbhelpers.reports.facts import RunFacts, read_facts
 from nbhelpers.reports.rendering import Report, write_report
 from nbhelpers.runs.run import folders_with
@@ -36,7 +36,7 @@ from nbhelpers.runs.studies import open_study
 PAGE = "comparison.html"
 SETTLED = ("better", "worse")
 WITHIN_NOISE = "within noise"
-FEW = 4  # runs of a job; of more, the scores of the headline alone are compared pair by pair
+FEW = 4  # runs of a job; of more, the first scores alone are compared pair by pair
 RUN_FILES = ("run.json", "result.json", "events-rank0.jsonl", "events-launcher.jsonl")
 SCORES = (
     "Scores of all runs with their 95 % intervals over samples. Intervals that overlap do not mean "
@@ -47,8 +47,9 @@ LOSS = "Loss by optimizer step of all runs: on train as logged, on valid while t
 COMPARED = (
     "The first minus the second, with the 95 % interval. Better or worse: the interval leaves out "
     "0, and chance alone rarely reaches the difference (p, for all pairs of a score together, "
-    "after Holm). Row by row where both runs' predictions of the same test rows are there; else by "
-    "their two intervals, which shows less, and says so."
+    "after Holm; a study's report takes those with one adapter together, so p may be less there). "
+    "Row by row where both runs' predictions of the same test rows are there; else by their two "
+    "intervals, which shows less, and says so."
 )
 COST_HEADS = {
     **{"time_s": "time", "predicted_time": "predicted time", "peak_bytes": "peak memory"},
@@ -75,8 +76,8 @@ def compare(
         show: Write the text to the terminal. In a notebook the report shows itself.
 
     Raises:
-        ConfigError: No run is found, a price is no number above zero, or the page cannot be
-            written.
+        ConfigError: No run is found or can be read, a price is no number above zero, or the page
+            cannot be written.
     """
     if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
         text = f"price_per_hour={price_per_hour!r} is no number above zero."
@@ -84,6 +85,9 @@ def compare(
     root = expanded(run_dir, "run_dir").absolute()
     paths = run_folders([runs] if isinstance(runs, str | Path) else list(runs), root)
     members, problems = read_members(paths)
+    if not members:
+        text = f"No run can be read: {'; '.join(problems)}."
+        raise ConfigError(text, fix="name folders of runs that are whole")
     digest = hashlib.sha256("\n".join(map(str, paths)).encode()).hexdigest()[:10]
     page = root / f"comparison-{digest}" if folder is None else expanded(folder, "folder")
     try:
@@ -113,8 +117,10 @@ def run_folders(names: Sequence[str | Path], root: Path) -> list[Path]:
     """Return the run folders that names mean, each once, in their order.
 
     Raises:
-        ConfigError: They mean none.
+        ConfigError: They mean none, or one is empty.
     """
+    if not all(str(name).strip() for name in names):
+        raise ConfigError("The name of a run is empty.", fix="write one, or . for this folder")
     paths = [folder for name in names for folder in _meant(str(name), root)]
     if not paths:
         text = f"There is no run to compare in {', '.join(map(str, names)) or 'an empty list'}."
@@ -211,7 +217,10 @@ def pairs_of(members: Iterable[Side]) -> Iterator[Pair]:
                 with_verdicts(by_pair, "the other", scores.metric(metric))
                 for (first, second), each in by_pair.items():
                     names = (first.name, second.name, split, metric)
-                    yield Pair.of(names, each, "_holm", scores=scores)
+                    # A fine-tuning's p is drawn, and has a least; others are of a distribution.
+                    is_drawn = first.result.job == FINETUNE.name and "n_differing" in each
+                    least = 1 / (draws(second.result)["resamples"] + 1) if is_drawn else 0.0
+                    yield Pair.of(names, each, "_holm", least=least, scores=scores)
 
 
 def score_keys(run: Side, *, is_short: bool = False) -> list[tuple[str, str]]:
@@ -219,7 +228,7 @@ def score_keys(run: Side, *, is_short: bool = False) -> list[tuple[str, str]]:
     scores = run.scores
     splits = [split for split in scores.splits if split != "valid"]
     rest = [(s, n) for s in splits for n in scores.names(s, TEXT) if not n.endswith("_macro")]
-    return list(dict.fromkeys([*scores.headline, *([] if is_short else rest)]))
+    return list(dict.fromkeys([*scores.compared, *([] if is_short else rest)]))
 
 
 def _compared(
@@ -233,7 +242,7 @@ def _compared(
     damage = "its rows are not saved"
     try:
         if split != SPACE:
-            by_row = paired(first, second, split, least_resamples=RESAMPLES)
+            by_row = paired(first, second, split)
     except DataError as error:
         damage = error.message
     compared: dict[str, dict[str, Any]] = {}
@@ -264,10 +273,16 @@ def among(names: Sequence[str], pairs: Sequence[Pair]) -> list[str]:
         wins.setdefault(sides, []).append(pair.title)
     if not wins:
         verdicts = dict.fromkeys(pair.verdict for pair in pairs)
-        if not pairs or any(verdict != WITHIN_NOISE for verdict in verdicts):
-            return [f"{listed(names)}: {', '.join(verdicts)}"] if pairs else []
-        titles = ", ".join(dict.fromkeys(pair.title for pair in pairs))
-        return [f"{listed(names)} are within noise of each other ({titles})"]
+        if any(verdict != WITHIN_NOISE for verdict in verdicts):
+            return [f"{listed(names)}: {', '.join(verdicts)}"]
+        titles_of: dict[tuple[str, ...], list[str]] = {}  # by the runs that have such a score
+        for title in dict.fromkeys(pair.title for pair in pairs):
+            having = {name for p in pairs if p.title == title for name in (p.first, p.second)}
+            titles_of.setdefault(tuple(n for n in names if n in having), []).append(title)
+        return [
+            f"{listed(having)} are within noise of each other ({', '.join(titles)})"
+            for having, titles in titles_of.items()
+        ]
     losers: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (winner, loser), titles in wins.items():
         losers.setdefault((winner, tuple(titles)), []).append(loser)
@@ -296,9 +311,13 @@ def summary(
         settled = sum(pair.verdict in SETTLED for pair in own)
         many = f"{job}: {settled} of {len(own)} differences between runs are beyond chance"
         clauses += [many] if len(runs) > FEW else among(names, own)
-    alone = [job for job, runs in jobs.items() if len(runs) == 1]
-    if alone:
-        clauses.append(f"one run of {listed(alone)}: nothing to compare its scores with")
+        without = [n for n in names if not any(n in (p.first, p.second) for p in own)]
+        if without and len(runs) > 1:
+            clauses.append(f"{listed(without)}: no score that another run of {job} has too")
+    if alone := [job for job, runs in jobs.items() if len(runs) == 1]:
+        clauses.append(f"one run of {' and one of '.join(alone)}: nothing to compare it with")
+    if len(jobs) > 1:
+        clauses.append("scores of different jobs are not compared: below, what each run has")
     verdict = "; ".join(clauses) or "no run has scores"
     if not verdict.startswith(tuple(member.name for member in members)):
         verdict = f"{verdict[:1].upper()}{verdict[1:]}"
@@ -366,9 +385,9 @@ def blocks(members: Sequence[Side], pairs: Sequence[Pair], price: float | None) 
 
 
 def score_rows(runs: Sequence[Side], *, is_headline: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield a row per run of one job with the scores of its headline, or with the others."""
+    """Yield a row per run of one job with the scores compared first, or with the others."""
     scores = runs[0].scores
-    keys = [key for key in score_keys(runs[0]) if (key in scores.headline) == is_headline]
+    keys = [key for key in score_keys(runs[0]) if (key in scores.compared) == is_headline]
     for run in runs:
         cells = {
             scores.title_of(split, name): sections.score_cell(
@@ -436,9 +455,10 @@ def asked(member: Side) -> dict[str, Any]:
 
 
 def machine_facts(member: Side) -> dict[str, Any]:
-    """Return where a run ran, with which versions."""
+    """Return its job, where a run ran, with which versions."""
     result, saved = member.result, member.facts.saved
-    facts = {"machine": machine(member.facts), "processes": result.plan.world_size}
+    facts = {"job": result.job, "machine": machine(member.facts)}
+    facts |= {"processes": result.plan.world_size}
     facts |= {"precision in use": result.precision, "driver": saved.hardware.driver_version}
     facts |= {f"version of {name}": version for name, version in result.versions.items()}
     facts |= {"code (git commit)": result.git_commit}
@@ -449,12 +469,12 @@ def machine_facts(member: Side) -> dict[str, Any]:
 # Parts that the report of a study shares.
 
 
-def scores_figure(sides: Sequence[Side], *, keys: Sequence[tuple[str, str]] = ()) -> Any:
+def scores_figure(sides: Sequence[Side]) -> Any:
     """Draw each score with its interval, one axis for each, of every job that a run is of."""
     bars_of: dict[str, list[figures.Bar]] = {}
     for job, runs in by_job(sides).items():
         scores = runs[0].scores
-        for split, metric in keys or scores.headline:
+        for split, metric in scores.compared:
             bars = [(run, run.value(split, metric)) for run in runs]
             title = f"{scores.title(metric)}, {scores.splits.get(split, split)}"
             bars_of[title if len(by_job(sides)) == 1 else f"{job}: {title}"] = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.display import Cell
-from nbhelpers.common.formatting import count, interval, listed, written
+from nbhelpers.common.formatting import count, interval, listed, number, written
 from nbhelpers.common.result_files import FloorLead, FloorScores, PairFloor, Retrieval, Slice, Split
 from nbhelpers.metrics.intervals import humans_needed
 from nbhelpers.metrics.registry import BASELINES, DETECTOR_SCORES, EDITS, PAGE
@@ -812,8 +812,8 @@ def _few_programs(facts: RunFacts) -> Iterator[str]:
     few: dict[str, list[str]] = {}
     for name, scores in scored_splits(facts):
         where = split_title(facts, name)
-        for number, title in ((scores.n_human, "human"), (scores.n_ai, "AI")):
-            if number == 0 and name != "unseen_humans":
+        for n, title in ((scores.n_human, "human"), (scores.n_ai, "AI")):
+            if n == 0 and name != "unseen_humans":
                 yield f"No {title} program in {where}: what needs both classes is undefined."
             elif number and number < FEW:
                 few.setdefault(where, []).append(f"{count(number)} {title}")
@@ -902,10 +902,12 @@ def _data(facts: RunFacts) -> list[Block]:
     common = "; ".join(f"{pair} {kinds}" for pair, kinds in shared.items() if kinds)
     nothing = "The splits share no code, nearly equal code, task or author." if shared else ""
     length = facts.result.settings.seq_len
-    cut = f"{count(data.truncated)} programs are longer than {count(length)} tokens, and cut."
+    n = data.truncated or 0
+    verb = "is" if n == 1 else "are"
+    cut = f"{number(n, 'program')} {verb} longer than {count(length)} tokens, and cut."
     counts = ("rows", "human", "ai", "unlabelled", "tasks")
     return [
         Table("data", sections.split_rows(facts, counts), HEADS),
         Table("data_parts", rows, HEADS),
-        *texts([f"Splits share: {common}." if common else nothing, cut if data.truncated else ""]),
+        *texts([f"Splits share: {common}." if common else nothing, cut if n else ""]),
     ]

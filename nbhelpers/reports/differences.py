@@ -126,8 +126,8 @@ class Pair(NamedTuple):
 
     @property
     def is_headline(self) -> bool:
-        """Whether it is of a score that results of its job are known by."""
-        return (self.split, self.metric) in self.scores.headline
+        """Whether it is of a score that runs of its job are compared in first."""
+        return (self.split, self.metric) in self.scores.compared
 
     @property
     def title(self) -> str:
@@ -150,9 +150,7 @@ class Pair(NamedTuple):
         return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
-def paired(
-    first: Side, second: Side, split: str, *, least_resamples: int = 1
-) -> dict[str, dict[str, Any]]:
+def paired(first: Side, second: Side, split: str) -> dict[str, dict[str, Any]]:
     """Return second minus first by score of a split, on the same samples.
 
     As `compare_runs` has them, without verdicts; one that cannot be made has a `reason`. Nothing
@@ -162,7 +160,6 @@ def paired(
         DataError: A file of predictions is damaged; names the line.
     """
     how = draws(second.result)
-    how["resamples"] = max(how["resamples"], least_resamples)
     if second.result.job == FINETUNE.name:
         return _of_generations(first, second, split, how)
     calls = {CLONES.name: _pair_calls, DETECTOR.name: _program_calls}.get(str(second.result.job))

@@ -98,7 +98,7 @@ def summary(study: StudyResult, pairs: Sequence[Pair]) -> Summary:
             filter(None, [*(caveat(side.result) for side in sides_of(study)), *doubts(study)]), ""
         ),
         figures=[finished, *_time_of_all(study), *cheapest(study, pairs)],
-        picture=Figure("scores", SCORES, lambda: scores_figure(sides_of(study), keys=SHOWN)),
+        picture=Figure("scores", SCORES, lambda: scores_figure(sides_of(study))),
         where=f"Study {study.path.name}.",
     )
 
@@ -109,7 +109,8 @@ def blocks(study: StudyResult, pairs: Sequence[Pair]) -> list[Block]:
     compared = (
         "On the same samples, the first minus the second, with the 95 % interval. Better or worse: "
         "the interval leaves out 0, and chance alone rarely reaches the difference (p, for all "
-        "comparisons of a score with the second adapter together, after Holm)."
+        "comparisons of a score with the second adapter together, after Holm; `nbhelpers compare` "
+        "takes all pairs of a score together, so p may be more there)."
     )
     sides = sides_of(study)
     seeds = Table("seeds", list(seed_rows(study)))

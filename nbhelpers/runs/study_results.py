@@ -30,8 +30,7 @@ HEADLINE = tuple(f"{split}.{name}" for split, name in FINETUNE_SCORES.headline)
 METRICS = tuple(
     (split, name) for split in FINETUNE_SCORES.splits for name in FINETUNE_SCORES.names(split)
 )
-SHOWN = (("test", "syntax_accuracy"), ("test", "bleu"), ("test", "exact_match"))
-SHOWN += tuple((task, "pass@1") for task in TASKS)
+SHOWN = FINETUNE_SCORES.compared
 
 # What is shown of a run, in this order: scores first, as a notebook's page is narrow.
 HEADS = {

@@ -15,9 +15,9 @@ from typing import Any
 
 from nbhelpers.common.code_words import code_words
 from nbhelpers.common.display import Cell, Table
-from nbhelpers.common.formatting import percent
+from nbhelpers.common.formatting import number, percent
 from nbhelpers.common.result_files import Record, Result, Split
-from nbhelpers.data.functions import LANGUAGES, functions_of, language_of_code
+from nbhelpers.data.functions import LANGUAGES, functions_of, is_clean, language_of_code
 from nbhelpers.data.languages import language_of
 from nbhelpers.errors import ConfigError, DataError, NonFinite
 from nbhelpers.presets.catalog import SAMPLES
@@ -34,7 +34,7 @@ from nbhelpers.use.results import (
     facts_table,
     left_out,
 )
-from nbhelpers.use.similar import baseline_vectors, read_programs
+from nbhelpers.use.similar import baseline_vectors, read_places
 from nbhelpers.use.trained import TrainedClones, find_clones, path_of
 
 # Getters and setters are alike everywhere: words and signs of a function that is compared.
@@ -82,8 +82,9 @@ class CloneFacts:
             return f"{text} What it finds was not measured."
         return (
             f"{text} On its {self.test.n_pairs:.0f} test pairs, {percent(self.test.prior or 0)} % "
-            f"of them clones, precision was {precision:.3f} and recall {recall:.3f}. Where fewer "
-            "pairs are clones, as among all pairs of a folder, fewer of its calls are right."
+            f"of them clones, precision was {precision:.3f} and recall {recall:.3f} (mean of both "
+            "orders; a report's table has each pair as given). Where fewer pairs are clones, as "
+            "among all pairs of a folder, fewer of its calls are right."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -251,9 +252,9 @@ class Clones(Shown):
         """What must be read before the table, as sentences."""
         spoken = {member.language for member in self.members}
         lines = [
-            f"{len(self.members)} functions of {self.n_files} files, {self.n_pairs} pairs scored, "
-            f"{self.n_clones} of them above the threshold; {len(self.skipped)} functions and files "
-            "left out.",
+            f"{number(len(self.members), 'function')} of {number(self.n_files, 'file')}, "
+            f"{number(self.n_pairs, 'pair')} scored, {self.n_clones} of them above the threshold; "
+            f"functions and files left out or read in part: {len(self.skipped)}.",
             "P(clone): mean of both orders; floor: cosine of character n-grams (shared text).",
             self.facts.measured,
         ]
@@ -340,10 +341,11 @@ class CloneModel(Loaded):
             language: java or python; "" asks the file's ending, else what the text parses as.
 
         Raises:
-            ConfigError: There is no code, or no such file.
-            DataError: A file is no program.
+            ConfigError: There is no code, no such file, or no such language.
+            DataError: There is no function in it, or it is in another language.
         """
-        members = [_given(code, language) for code in (a, b)]
+        language = _readable(language)
+        members = [_given(name, code, language) for name, code in (("a", a), ("b", b))]
         members, rows = self._encode(members, progress=False)
         (pair,), _ = self._best(rows, split_at=1, top=1)
         notes = [f"{name}: {m.note}." for name, m in zip("ab", members, strict=True) if m.note]
@@ -374,18 +376,17 @@ class CloneModel(Loaded):
             progress: Show how far it is.
 
         Raises:
-            ConfigError: There is nothing at a place.
+            ConfigError: There is nothing at a place, one lies in the other, or no such language.
             DataError: There are not two functions to compare.
         """
         if type(top) is not int or top < 1:
             raise ConfigError(f"top={top!r} is no number of pairs.", fix="give a number from 1 on")
+        language = _readable(language)
         target = None if out is None else checked_output(out)
         start = time.monotonic()
         places = [place] if other is None else [place, other]
         skipped: list[Skipped] = []
-        groups = [
-            read_programs(each, language, skipped, is_one=len(places) == 1) for each in places
-        ]
+        groups = read_places(places, language, skipped)
         by_file = [[_members(file, skipped) for file in files] for files in groups]
         cut = [[member for members in group for member in members] for group in by_file]
         if sum(map(len, cut)) < 2 or not all(cut):
@@ -429,7 +430,11 @@ class CloneModel(Loaded):
                 options = {"languages": languages, "batch_size": self.batch_size}
                 notes += self.call("encode", codes=part, start=len(notes), **options)["notes"]
                 bar.update(len(part))
-        return [replace(m, note=notes[row]) for m, row in zip(members, rows, strict=True)], rows
+        noted = [
+            replace(m, note="; ".join(filter(None, (m.note, notes[row]))))
+            for m, row in zip(members, rows, strict=True)
+        ]
+        return noted, rows
 
     def _best(
         self, rows: list[int], *, split_at: int | None, top: int
@@ -475,10 +480,41 @@ def load_clones(
     return CloneModel(facts, device=device, batch_size=batch_size)
 
 
-def _given(code: str | os.PathLike[str], language: str) -> Member:
+def _readable(language: str) -> str:
+    """Return a language whose functions can be cut out, in one spelling; "" where none is named.
+
+    Raises:
+        ConfigError: It is another.
+    """
+    name = language_of(language)
+    if name not in ("", *LANGUAGES):
+        text = f"language={language!r} is not read by a clone model."
+        raise ConfigError(text, fix=f"give {' or '.join(LANGUAGES)}, or nothing")
+    return name
+
+
+def _given(side: str, code: str | os.PathLike[str], language: str) -> Member:
+    """Return one of two functions; a note says where it is not one function, and whole.
+
+    Raises:
+        DataError: No function is found in it.
+    """
     file = program_of(code, language)
-    spoken = file.language if file.language in LANGUAGES else language_of_code(file.code)
-    return Member(name=file.name, code=file.code, language=spoken)
+    spoken = file.language or language_of_code(file.code)
+    functions = functions_of(file.code, spoken) if spoken in LANGUAGES else []
+    if not functions:
+        known = " or ".join(name.title() for name in LANGUAGES)
+        raise DataError(
+            f"{side} holds no function with a body that can be read as "
+            f"{language.title() or known}.",
+            fix=f"give a function in {known} as text, or the path of a file that holds it alone",
+        )
+    note = ""
+    if not is_clean(file.code, spoken):
+        note = "it does not parse as a whole"
+    elif len(code_words(functions[0].code)) < len(code_words(file.code)):
+        note = "it is more than a function alone; all of it was compared"
+    return Member(name=file.name, code=file.code, language=spoken, note=note)
 
 
 def _members(file: CodeFile, skipped: list[Skipped]) -> list[Member]:
@@ -501,12 +537,17 @@ def _members(file: CodeFile, skipped: list[Skipped]) -> list[Member]:
             skip(name, "too short", f"{n_words} words and signs, fewer than {MIN_WORDS}")
         else:
             members.append(Member(name=name, code=function.code, language=file.language))
+    is_whole = is_clean(file.code, file.language)
     if not functions:
-        skip(file.name, "no function", "no function with a body was found in it")
+        why = "" if is_whole else ", and parts of it do not parse"
+        skip(file.name, "no function", f"no function with a body was found in it{why}")
+    elif not is_whole:
+        detail = "parts of it do not parse: functions there are not found, or cut wrongly"
+        skip(file.name, "not parsed", detail)
     return members
 
 
 def _floors(codes: list[str], pairs: Sequence[ScoredPair]) -> list[float]:
     """Return the cosine of character n-grams of each pair."""
     rows = baseline_vectors(codes)
-    return [float(rows[pair.one].multiply(rows[pair.other]).sum()) for pair in pairs]
+    return [min(1.0, float(rows[pair.one].multiply(rows[pair.other]).sum())) for pair in pairs]

@@ -214,8 +214,8 @@ def program_of(code: str | os.PathLike[str], language: str) -> CodeFile:
     if isinstance(code, str) and not _is_path(code):
         return code_file(code, language_of(language))
     path = expanded(code, "the file")
-    if kind_of(path) != "file":
-        text = f"There is no file {shown(str(path))!r}."
+    if (kind := kind_of(path)) != "file":
+        text = f"There is no file {shown(str(path))!r}{': it is a folder' * (kind == 'folder')}."
         raise ConfigError(text, fix="name a file of code, or give the program itself as text")
     (entry,), _ = find_files(path, language=language)
     file = read_file(entry)
@@ -226,11 +226,11 @@ def program_of(code: str | os.PathLike[str], language: str) -> CodeFile:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text is the name of a file rather than a program."""
+    """Whether a text names a file, or what is there and is none, rather than being a program."""
     if "\n" in text or not text.strip():
         return False
     is_named = language_of_ending(Path(text).suffix) is not None and " " not in text.strip()
-    return is_named or kind_of(text) == "file"
+    return is_named or kind_of(text) != ""
 
 
 def code_file(code: str, language: str, name: str = TEXT_NAME) -> CodeFile:

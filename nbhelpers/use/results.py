@@ -135,16 +135,18 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], note: st
     """Return rows as CSV under the names of their columns, safe to open in a spreadsheet.
 
     Args:
-        note: Stands in a last column of every row, under `note`.
+        note: Stands in every row under `note`, after what the row has there.
 
     >>> csv_text([{"file": "=cmd()", "score": -1.5}], ("file", "score"))
     "file,score\\r\\n'=cmd(),-1.5\\r\\n"
     """
     table = io.StringIO()
     writer = csv.writer(table)
-    last = [note] if note else []
-    writer.writerow([*columns, *(["note"] if note else [])])
-    writer.writerows([*(_csv_cell(row.get(name)) for name in columns), *last] for row in rows)
+    if note:
+        columns = list(dict.fromkeys((*columns, "note")))
+        rows = [{**row, "note": "; ".join(filter(None, (row.get("note"), note)))} for row in rows]
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
     return table.getvalue()
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.code_words import code_words
 from nbhelpers.common.display import Cell, Table
-from nbhelpers.common.files import kind_of
-from nbhelpers.common.formatting import percent
-from nbhelpers.errors import DataError
+from nbhelpers.common.files import expanded, kind_of
+from nbhelpers.common.formatting import number, percent
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.use.calls import MIN_WORDS
 from nbhelpers.use.code_files import CodeFile, Skipped, chunks, find_files, shown
 from nbhelpers.use.facts import NO_EVIDENCE_SIMILAR, DetectorFacts
@@ -149,7 +149,7 @@ def best_pairs(
     floors: list[np.ndarray] = []  # of all pairs: 4 bytes for each
     for one, other in _blocks(len(vectors), split_at):
         cosines = np.clip(vectors[one] @ vectors[other].T, -1.0, 1.0)  # (block, programs)
-        plain = np.asarray((ngrams[one] @ ngrams[other].T).todense())
+        plain = np.asarray((ngrams[one] @ ngrams[other].T).todense()).clip(max=1.0)
         is_pair = np.full(cosines.shape, split_at is not None) | (one[:, None] < other[None, :])
         rows, columns = np.nonzero(is_pair)
         cosine, baseline = cosines[rows, columns], plain[rows, columns]
@@ -252,9 +252,9 @@ class Similar(Shown):
         limit = self.facts.pair_threshold
         given = sum(member.removed_share for member in self.members) / len(self.members)
         lines = [
-            f"{len(self.members)} programs, {self.n_pairs} pairs compared, {len(self.skipped)} "
-            f"files left out; on average {percent(given)} % of a program was given code and taken "
-            "out.",
+            f"{len(self.members)} programs, {number(self.n_pairs, 'pair')} compared, "
+            f"{number(len(self.skipped), 'file')} left out; on average {percent(given)} % of a "
+            "program was given code and taken out.",
             "similarity: cosine of the model's vectors, -1 to 1; floor: cosine of character "
             f"n-grams (shared text), and its rank among the {self.n_pairs} pairs.",
         ]
@@ -331,12 +331,12 @@ def read_members(
         language: What every file is written in; "" asks its ending.
 
     Raises:
-        ConfigError: There is nothing at a place.
+        ConfigError: There is nothing at a place, or one of two lies in the other.
         DataError: There are not two programs to compare.
     """
     skipped: list[Skipped] = []
-    groups = [read_programs(place, language, skipped, is_one=len(places) == 1) for place in places]
-    handed_out = [] if starter is None else [file.code for file in read_programs(starter, "", [])]
+    groups = read_places(places, language, skipped)
+    handed_out = [] if starter is None else [file.code for file in _programs(starter, "", [])]
     files = [file for group in groups for file in group]
     given = given_runs(handed_out, [f.code for f in files if len(f.code) <= MAX_CHARACTERS])
     is_small = len(files) == 2
@@ -350,17 +350,34 @@ def read_members(
     return [member for group in members for member in group], skipped, len(members[0])
 
 
-def read_programs(
-    place: Any, language: str, skipped: list[Skipped], *, is_one: bool = True
-) -> list[CodeFile]:
-    """Return the programs of a place; of two places, each is called by its whole path."""
+def read_places(
+    places: Sequence[Any], language: str, skipped: list[Skipped]
+) -> list[list[CodeFile]]:
+    """Return the programs of one or two places; of two, each is called by its whole path.
+
+    Raises:
+        ConfigError: There is nothing at a place, or one of two lies in the other.
+    """
+    groups = [_programs(place, language, skipped) for place in places]
+    if len(places) == 1:
+        return groups
+    names = [shown(str(place)).rstrip("/") for place in places]
+    one, other = (expanded(place).resolve() for place in places)
+    if one.is_relative_to(other) or other.is_relative_to(one):
+        text = f"{' and '.join(names)} are one place, or one lies in the other."
+        fix = "name one place alone, for all its pairs, or two that share no file"
+        raise ConfigError(text, fix=fix)
+    return [
+        [replace(f, name=name if kind_of(place) == "file" else f"{name}/{f.name}") for f in files]
+        for place, name, files in zip(places, names, groups, strict=True)
+    ]
+
+
+def _programs(place: Any, language: str, skipped: list[Skipped]) -> list[CodeFile]:
     entries, left_out = find_files(place, language=language)
     files = [file for chunk in chunks(entries, left_out) for file in chunk]
     skipped += left_out
-    if is_one:
-        return files
-    name, is_file = shown(str(place)).rstrip("/"), kind_of(place) == "file"
-    return [replace(file, name=name if is_file else f"{name}/{file.name}") for file in files]
+    return files
 
 
 def _members(
