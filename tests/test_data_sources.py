@@ -10,6 +10,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import shutil
 import sys
 import tarfile
@@ -22,6 +23,7 @@ import datasets
 import pyarrow as pa
 import pytest
 from datasets import Dataset
+from huggingface_hub import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -170,6 +172,9 @@ PARTS = {f"data/train-0000{n}-of-00003-{HASH}.parquet": 10 for n in range(3)}
         (PREFERENCES, {}, "::train_gen", 20),
         ({"a.parquet": 20, "b.parquet": 30}, {}, "", "no name says train; there are a, b."),
         ({"a.parquet": 20, "b.parquet": 30}, {}, "::b", 30),
+        (LANGUAGES, {}, "::train", "there are java, perl. | data={}:java:train or"),
+        (LANGUAGES, OF_CARD, ":rows", "but a split of this name. | data={}:perl:rows"),
+        ({"a.parquet": 20, "b.parquet": 30}, {}, ":b", "a split of this name. | data={}::b"),
     ],
 )
 def test_names_that_the_hub_writes_are_read_or_asked_for(
@@ -221,6 +226,8 @@ PACKED: dict[str, Callable[[Path, str], Any]] = {
     "a.ndjson.lz4": streamed("lz4"),
     "a.zip": zipped,
     "a.tar.xz": tarred,
+    "A.ZIP": zipped,
+    "A.TAR.XZ": tarred,
 }
 
 
@@ -233,8 +240,9 @@ def test_compressed_rows_are_read_by_line_and_damage_is_told(tmp_path: Path, nam
     PACKED[name](path, lines(ROWS))
     assert load(path).fingerprint == load(write(tmp_path / "plain.jsonl", lines(ROWS))).fingerprint
     write(path, path.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"damaged|cannot be unpacked|not JSON"):
+    with pytest.raises(DataError, match=r"damaged|cannot be unpacked|not JSON") as caught:
         load(path)
+    assert re.search("again|write one JSON", caught.value.fix)
 
 
 def test_a_clone_folder_is_read_compressed_and_as_one_archive(tmp_path: Path) -> None:
@@ -265,8 +273,66 @@ def test_a_class_is_read_by_its_name_and_json_as_what_it_says(tmp_path: Path) ->
     assert load_detection_data(str(tmp_path / "saved")).fingerprint == expected
 
 
-def test_what_datasets_fills_or_casts_stands_in_the_notes(tmp_path: Path, hub: LocalHub) -> None:
-    rows = [{**row, "day": "2020-01-01"} for row in ROWS]
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (["Clone", "not-clone"], ""),
+        (["1", "0"], ""),
+        (["clone", "other"], "classes of label are called clone, other; read are not_clone"),
+        (["no", "yes", "unknown"], "classes of label are called no, yes, unknown"),
+    ],
+)
+def test_clones_are_read_by_the_names_of_their_classes(
+    names: list[str], fault: str, tmp_path: Path
+) -> None:
+    plain = splits_of("clones")
+    for split, rows in plain.items():
+        write_parquet(tmp_path / "plain" / f"{split}.parquet", rows)
+        table = Dataset.from_list([{**row, "label": int(not row["label"])} for row in rows])
+        table = table.cast_column("label", datasets.ClassLabel(names=names))
+        (tmp_path / "named").mkdir(exist_ok=True)
+        table.to_parquet(tmp_path / "named" / f"{split}.PARQUET")
+    if fault:
+        with pytest.raises(DataError, match=fault):
+            load_clone_data(str(tmp_path / "named"))
+        return
+    expected = load_clone_data(str(tmp_path / "plain")).fingerprint
+    assert load_clone_data(str(tmp_path / "named")).fingerprint == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "configs: [oops",
+        "configs: hello",
+        "configs: [a]",
+        "configs: [{data_files: 3}]",
+        "- a",
+        "\xff",
+    ],
+)
+def test_a_damaged_card_in_the_cache_leaves_it_to_the_names(
+    head: str, tmp_path: Path, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.use_here(monkeypatch, tmp_path / "hub", offline=True)
+    cached = Path(constants.HF_HUB_CACHE) / "datasets--own--set"
+    write(cached / "refs" / "main", "a" * 40)
+    folder = cached / "snapshots" / ("a" * 40)
+    write(folder / "train.jsonl", lines(ROWS))
+    write(folder / "README.md", f"---\n{head}\n---\n".encode("latin-1"))
+    data = load("own/set")
+    assert len(data.splits["train"]) == 30
+    assert "README.md: its head is damaged" in "\n".join(data.problems["notes"])
+
+
+def test_what_datasets_fills_stands_in_the_notes_and_times_stay_text(
+    tmp_path: Path, hub: LocalHub
+) -> None:
+    rows = [{**row, "output": f"2020-01-01T00:00:{n:02}"} for n, row in enumerate(ROWS)]
+    write(tmp_path / "times" / "train.jsonl", lines(rows))
+    hub.add("own/times", tmp_path / "times")
+    assert load("own/times").fingerprint == load(tmp_path / "times").fingerprint
+    rows = [*map(dict, ROWS)]
     del rows[3]["input"]
     asked = [("role", "content", "user"), ("from", "value", "human")]
     chats = []
@@ -279,7 +345,7 @@ def test_what_datasets_fills_or_casts_stands_in_the_notes(tmp_path: Path, hub: L
     hub.add("own/filled", tmp_path / "filled")
     hub.add("own/turns", tmp_path / "turns")
     notes = "\n".join(load("own/filled").problems["notes"])
-    assert "day as timestamp" in notes and "input in 1 rows" in notes
+    assert "input in 1 rows" in notes
     local = load(tmp_path / "turns" / "train.jsonl")
     assert load("own/turns").fingerprint == local.fingerprint
 
@@ -306,9 +372,59 @@ def test_a_saved_folder_names_its_splits_or_its_damage(tmp_path: Path) -> None:
         load(tmp_path / "two")
     assert f"data={tmp_path / 'two'}/a" in caught.value.fix
     assert load(tmp_path / "two" / "a").fingerprint == load(tmp_path / "two" / "b").fingerprint
+    content = (tmp_path / "two" / "a" / "data-00000-of-00001.arrow").read_bytes()
+    with pytest.raises(DataError, match="no Arrow file, or is damaged") as caught:
+        load(write(tmp_path / "cut.arrow", content[:900]))
+    assert "write or download it again" in caught.value.fix
     write(tmp_path / "two" / "a" / "data-00000-of-00001.arrow", b"x")
     with pytest.raises(DataError, match="was written by save_to_disk, but cannot be read"):
         load(tmp_path / "two" / "a")
+
+
+@pytest.mark.parametrize(
+    ("job", "sizes", "message", "fix"),
+    [
+        ("finetune", {"train": 40, "test": 0}, "", ""),
+        ("finetune", {"train": 0, "a": 40}, "", ""),
+        ("finetune", {"train": 0, "test": 40}, "no split train .without rows: train", "/test"),
+        ("finetune", {"train": 0, "test": 0}, "has no rows .splits: test, train", "save a data"),
+        ("clones", {"train": 4}, "no split valid, test; there is train.", "DatasetDict"),
+        ("clones", {"train": 4, "valid": 2, "test": 0}, "test .without rows: test", "DatasetDict"),
+    ],
+)
+def test_an_empty_or_lacking_split_is_named_where_it_is_needed(
+    job: str, sizes: dict[str, int], message: str, fix: str
+) -> None:
+    rows = ROWS if job == "finetune" else splits_of(job)["train"]
+    table = Dataset.from_list(rows)
+    saved = datasets.DatasetDict({name: table.select(range(n)) for name, n in sizes.items()})
+    source = nb.load_preset(job, "smoke", data=saved).settings.data
+    if not message:
+        data = LOADERS[job](source)
+        assert len(data.splits["train"]) == 30 and "has no rows" in str(data.problems["notes"])
+        return
+    with pytest.raises(DataError, match=message) as caught:
+        LOADERS[job](source)
+    assert fix in caught.value.fix
+
+
+def test_an_object_that_cannot_be_saved_is_named_and_a_damaged_copy_made_again(
+    tmp_path: Path,
+) -> None:
+    table = Dataset.from_list(ROWS)
+    refused = {
+        "cannot be saved: Object of type": table.with_transform(lambda batch: batch),
+        r"data\['test'\] is a list, not a Dataset": datasets.DatasetDict(train=table, test=ROWS),
+    }
+    for message, data in refused.items():
+        with pytest.raises(ConfigError, match=message) as caught:
+            nb.load_preset("finetune", "smoke", data=data)
+        assert re.search(r"\.map first|from_list", caught.value.fix)
+    assert not list((tmp_path / "cache").rglob("*.part"))
+    source = nb.load_preset("finetune", "smoke", data=table).settings.data
+    write(Path(source) / "data-00000-of-00001.arrow", b"x")
+    assert nb.load_preset("finetune", "smoke", data=table).settings.data == source
+    assert len(load(source).splits["train"]) == 30
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json", "saved"])
@@ -337,6 +453,27 @@ def test_rows_of_a_job_with_splits_are_counted_by_split(tmp_path: Path) -> None:
     path = write(tmp_path / "rows" / "a.jsonl", lines(PROGRAMS * 5))
     preset = nb.load_preset("detector", "smoke", data=str(path))
     assert training_rows(preset.settings) == 96
+
+
+def test_an_archive_is_read_as_its_folder_and_no_file_leaves_it(
+    tmp_path: Path, hub: LocalHub
+) -> None:
+    for n, row in enumerate(PROGRAMS):
+        write(tmp_path / "code" / row["label"] / row["task"] / f"{n}.c", row["code"])
+    shutil.make_archive(str(tmp_path / "code"), "zip", tmp_path / "code")
+    expected = load_detection_data(str(tmp_path / "code")).fingerprint
+    assert load_detection_data(str(tmp_path / "code.zip")).fingerprint == expected
+    (tmp_path / "set").mkdir()
+    zipped(tmp_path / "set" / "rows.zip", lines(ROWS))
+    hub.add("own/set", tmp_path / "set")
+    assert len(load("own/set::train").splits["train"]) == 30
+    with pytest.raises(DataError, match="own/set has no split dev; there is train"):
+        load("own/set::dev")
+    for name in ("../train.jsonl", "/train.jsonl"):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr(name, lines(ROWS))
+        with pytest.raises(DataError, match="put outside of its folder"):
+            load(tmp_path / "a.zip")
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.xz", ".zip"])

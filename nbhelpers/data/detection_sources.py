@@ -47,7 +47,7 @@ from nbhelpers.data.languages import (
     split_word,
     task_id,
 )
-from nbhelpers.data.sources import find_files, is_data, open_file, split_in
+from nbhelpers.data.sources import find_files, is_data, open_file, split_in, unpacked
 from nbhelpers.data.tables import SAVED
 from nbhelpers.errors import DataError
 from nbhelpers.presets.catalog import SAMPLES
@@ -364,9 +364,10 @@ def code_path(source: str) -> Path | None:
     kind = kind_of(path) if path else ""
     if path is None or kind not in ("file", "folder"):
         return None
-    if kind == "file":
-        is_rows = ending_of(path) in ENDINGS or path.name.lower().endswith(ARCHIVES)
-        return None if is_rows else path
+    if kind == "file" and path.name.lower().endswith(ARCHIVES):
+        path = unpacked(path)
+    elif kind == "file":
+        return None if ending_of(path) in ENDINGS else path
     if any((path / name).is_file() for name in SAVED):
         return None
     try:

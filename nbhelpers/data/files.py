@@ -343,7 +343,10 @@ def _text_in(
         return None
     file = _decompressed(file)
     head = file.peek(HEAD_BYTES)
-    if fault := head_fault(head):
+    fault = head_fault(head)
+    if ending_of(path) == ".arrow" and not head.startswith(tuple(SIGNATURES)):  # nor by `datasets`
+        fault = "unreadable_file", "is no Arrow file, or is damaged"
+    if fault:
         findings.add(fault[0], name, None, fault[1])
         return None
     if head.startswith(BYTE_ORDER_MARK):
@@ -643,20 +646,11 @@ def _read_arrow(source: Path | tables.Table, name: str, findings: Findings) -> R
                 yield number, row
     findings.read(name, number)
     if not isinstance(source, Path) and ending_of(PurePath(name)) in JSON_ENDINGS:
-        _tell_changes(source, name, nulls, findings)
+        _tell_filled(name, nulls, findings)
 
 
-def _tell_changes(
-    table: tables.Table, name: str, nulls: Mapping[str, int], findings: Findings
-) -> None:
-    """Say which texts of a JSON file `datasets` made dates of, and what it filled with null."""
-    import pyarrow as pa
-
-    types = table.features.arrow_schema
-    dates = [column for column in types.names if pa.types.is_temporal(types.field(column).type)]
-    if dates:
-        read = ", ".join(f"{column_name(n)} as {types.field(n).type}" for n in dates)
-        findings.add("cast_columns", name, None, read, n=len(dates))
+def _tell_filled(name: str, nulls: Mapping[str, int], findings: Findings) -> None:
+    """Say what `datasets` filled with null in a JSON file."""
     if filled := {column: n for column, n in nulls.items() if n}:
         counts = ", ".join(f"{column_name(column)} in {n:,} rows" for column, n in filled.items())
         findings.add("filled_cells", name, None, counts, n=sum(filled.values()))
@@ -703,16 +697,26 @@ Decoder = Callable[[Any], Any]
 _NO_NAME = re.compile(r"label[_ ]?\d+", re.IGNORECASE)  # what a class is called that has no name
 
 
-def _decoders(metadata: Mapping[bytes, bytes] | None) -> dict[str, Decoder]:
-    """How cells are read, by column, where `datasets` stored them as another type.
+def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+    """What `datasets` says of the columns of a schema; empty where it did not write it.
 
-    Source: `datasets.Features.arrow_schema`, whose metadata holds the features.
+    Source: `datasets.Features.arrow_schema`.
     """
     try:
-        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return json.loads((metadata or {})[b"huggingface"])["info"]["features"] or {}
     except (KeyError, ValueError, TypeError):
         return {}
-    decoders = {name: _decoder(feature) for name, feature in (features or {}).items()}
+
+
+def class_names(feature: Any) -> list[str]:
+    """The names of a column's classes, in the order of their numbers; empty where it has none."""
+    names = feature.get("names") or [] if isinstance(feature, dict) else []
+    return [] if all(_NO_NAME.fullmatch(name) for name in names) else names
+
+
+def _decoders(metadata: Mapping[bytes, bytes] | None) -> dict[str, Decoder]:
+    """How cells are read, by column, where `datasets` stored them as another type."""
+    decoders = {name: _decoder(part) for name, part in features_of(metadata).items()}
     return {name: decoder for name, decoder in decoders.items() if decoder}
 
 
@@ -725,8 +729,8 @@ def _decoder(feature: Any) -> Decoder | None:
     if kind == "Json":
         return lambda value: json.loads(value) if isinstance(value, str) else value
     if kind == "ClassLabel":
-        names = feature.get("names") or []
-        if not names or all(_NO_NAME.fullmatch(name) for name in names):
+        names = class_names(feature)
+        if not names:
             return None
         return lambda v: names[v] if type(v) is int and 0 <= v < len(names) else v
     if isinstance(kind, str):  # a list of some kind, or a plain value

@@ -33,6 +33,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 CARD = "README.md"
+CARD_LOST = "its head is damaged, so the files' own names say which splits they are"
 
 
 class Files(NamedTuple):
@@ -130,7 +131,7 @@ def _licence(repo_id: str, card: Mapping[str, Any]) -> str:
     if repo_id in KNOWN_LICENCES:
         return KNOWN_LICENCES[repo_id]
     tag = card.get("license")
-    return ", ".join(tag) if isinstance(tag, list) else str(tag) if tag else "not stated"
+    return ", ".join(map(str, tag)) if isinstance(tag, list) else str(tag) if tag else "not stated"
 
 
 def _from_cache(
@@ -151,7 +152,11 @@ def _from_cache(
         commit = reference.read_text().strip()
     folder = root / "snapshots" / commit
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    card = (metadata_load(folder / CARD) or {}) if (folder / CARD).is_file() else {}
+    try:
+        card = (metadata_load(folder / CARD) or {}) if (folder / CARD).is_file() else {}
+    except Exception:  # of YAML, of text, of the library: as many as ways to damage it
+        findings.add("ignored_file", CARD, None, CARD_LOST)
+        card = {}
     files = choose(sorted(names), card)
     if not files:
         return None

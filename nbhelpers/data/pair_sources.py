@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from array import array
 from bisect import bisect_right
 from collections import Counter
@@ -21,6 +22,9 @@ from nbhelpers.data.files import (
     arrow_batches,
     check_choice,
     check_whole,
+    class_names,
+    ending_of,
+    features_of,
     line_fault,
     n_unreadable,
     named,
@@ -98,7 +102,8 @@ def _load(
     files = find_files(source, revision, findings, **wanted)
     names = layout(files.names)
     is_table = not names and (files.tables or files.revision)
-    rows = [n for n in files.names if is_table or n.endswith((".parquet", ".arrow"))]
+    in_tables = (".parquet", ".arrow")
+    rows = [n for n in files.names if is_table or ending_of(PurePosixPath(n)) in in_tables]
     if others := [] if is_table else [n for n in files.names if n not in (names or rows)]:
         findings.add("ignored_file", others[0], None, "it is no split by its name", n=len(others))
     facts = {"source": files.source, "revision": files.revision, "licence": files.licence}
@@ -427,6 +432,8 @@ class _TableReader:
         """(4, n): function numbers, label and row of what can be used."""
         members = [self._members(batch, side, file, before) for side in ("1", "2")]
         codes, words = _codes(batch.column("label"))
+        if classes := _classes(batch.schema):
+            words = [classes[n] if n in range(len(classes)) else n for n in words]
         labels = np.array([*map(_label, words), -1], dtype=np.int32)[codes]  # the last is null's
         is_usable = (members[0] >= 0) & (members[1] >= 0) & ((labels == 0) | (labels == 1))
         for row in np.flatnonzero(~is_usable).tolist():
@@ -471,9 +478,22 @@ class _TableReader:
         return number
 
 
+# What the two classes are called where a column of `datasets` names them.
+CLASS_NAMES = {
+    **dict.fromkeys(("0", "false", "no", "not_clone", "non_clone", "no_clone", "different"), 0),
+    **dict.fromkeys(("1", "true", "yes", "clone", "same"), 1),
+}
+
+
+def _classes(schema: Any) -> list[int]:
+    """The label that each stored number means, by its class's name; empty where none is named."""
+    names = class_names(features_of(schema.metadata).get("label"))
+    return [CLASS_NAMES.get(re.sub(r"[\s_-]+", "_", name.lower()), -1) for name in names]
+
+
 def _label(value: Any) -> int:
     """0 or 1 for a label of any type of number, or a text of one; -1 for anything else."""
-    return int(value) if value in (0, 1, b"0", b"1") else -1
+    return int(value) if value in (0, 1, "0", "1", b"0", b"1") else -1
 
 
 def _codes(column: Any) -> tuple[np.ndarray, list[Any]]:
@@ -517,6 +537,10 @@ def _column_faults(schema: Any) -> Iterator[Fault]:
         if name == "label":
             is_right = is_text or is_whole or types.is_boolean(plain) or types.is_floating(plain)
             words = "the numbers 0 and 1"
+            if is_right and sorted(_classes(schema)) not in ([], [0, 1]):
+                classes = named(class_names(features_of(schema.metadata)["label"]))
+                detail = f"the classes of label are called {classes}; read are not_clone and clone"
+                yield Fault("column_type", f"{detail}, different and same, no and yes, 0 and 1")
         elif name.startswith("id"):
             is_right, words = is_text or is_whole, "text or whole numbers"
         else:

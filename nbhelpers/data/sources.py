@@ -38,7 +38,7 @@ from nbhelpers.data.files import (
     shorten,
 )
 from nbhelpers.data.findings import Findings
-from nbhelpers.data.hub import Files, fetch, is_repo_id
+from nbhelpers.data.hub import CARD, CARD_LOST, Files, fetch, is_repo_id
 from nbhelpers.errors import DataError
 from nbhelpers.presets.checks import ARCHIVES, DATASET_PREFIX
 
@@ -81,7 +81,11 @@ def find_files(
     if not source.startswith(DATASET_PREFIX) and (kind := kind_of(path)):
         if revision is not None:
             findings.add("ignored_revision", source, None, f"revision {revision!r}")
-        return _local_files(path, kind, source, endings, needed)
+        files = _local_files(path, kind, source, endings, needed)
+        empty = [name for name, table in files.tables.items() if not len(table)]
+        for name in empty:  # missed only where it is needed
+            findings.add("ignored_file", name, None, "it has no rows")
+        return files._replace(names=[name for name in files.names if name not in empty])
     place, _, choice = source.removeprefix(DATASET_PREFIX).partition(":")
     configuration, _, split = choice.partition(":")
     owner, name, *folders = [*place.split("/"), ""]
@@ -97,8 +101,19 @@ def find_files(
         if layout and (own := layout(names)):
             return own
         nonlocal configuration, others
-        configuration, chosen, others = _of_configuration(repo_id, asked, names, card)
-        names = _of_split(f"{repo_id}:{configuration}:", split, chosen) if split else list(chosen)
+        try:
+            _configurations(card)
+        except (AttributeError, TypeError):  # what it says of files has not the hub's form
+            findings.add("ignored_file", CARD, None, CARD_LOST)
+            card = {}
+        configuration, chosen, others = _of_configuration(repo_id, asked, split, names, card)
+        names = list(chosen)
+        if split and not (names and names[0].lower().endswith(ARCHIVES)):
+            names = _of_split(f"{repo_id}:{configuration}:", split, chosen)
+        folders = {_configuration(name) for name in names} - {""}
+        if split and not configuration and len(folders) > 1:
+            state = f"{repo_id} has several configurations"
+            raise _which(state, f"{repo_id}:", folders, f":{split}")
         splits.update((name, "train" if split else chosen[name]) for name in names)
         return names
 
@@ -109,9 +124,12 @@ def find_files(
         detail = f"of other configurations than {configuration}: {', '.join(others)}"
         findings.add("ignored_file", repo_id, None, detail, n=len(others))
     if files.names[0].lower().endswith(ARCHIVES):
-        inside = _unpacked(files.folder / files.names[0])
+        inside = unpacked(files.folder / files.names[0])
         local = _local_files(inside, "folder", source, endings, needed)
-        files = files._replace(folder=local.folder, names=local.names)
+        words = {name: local.splits.get(name, "") for name in local.names}
+        names = _of_split(f"{repo_id}::", split, words) if split else local.names
+        splits = {name: "train" if split else words[name] for name in names}
+        files = files._replace(folder=local.folder, names=names, tables=local.tables)
     parts = [configuration, split] if split else [configuration] * (configuration != "default")
     return files._replace(
         source=":".join([repo_id, *parts]).rstrip(":"),
@@ -210,7 +228,7 @@ def _local_files(
     path: Path, kind: str, source: str, endings: tuple[str, ...], needed: str
 ) -> Files:
     if kind == "file" and path.name.lower().endswith(ARCHIVES):
-        files = _local_files(_unpacked(path), "folder", source, endings, needed)
+        files = _local_files(unpacked(path), "folder", source, endings, needed)
         return files._replace(choice="")  # its folder is a cache
     if kind == "file":
         if ending_of(path) not in endings:
@@ -236,9 +254,10 @@ def _local_files(
             f"{source} cannot be read: {error.strerror}.", fix=f"chmod -R u+rX {source}"
         ) from error
     if not names:
+        what = "archive" if source.lower().endswith(ARCHIVES) else "folder"
         raise DataError(
-            f"The folder {source} holds no file that is read ({', '.join(endings)}).",
-            fix=f"put {needed} there, or name another folder.",
+            f"The {what} {source} holds no file that is read ({', '.join(endings)}).",
+            fix=f"put {needed} there, or name another {what}.",
             details=f"it holds: {', '.join(there[:12]) or 'nothing'}",
         )
     return Files(path, names, source, None, LOCAL_LICENCE)
@@ -249,7 +268,10 @@ BROKEN = (OSError, ValueError, EOFError, RuntimeError, lzma.LZMAError, zlib.erro
 BROKEN += (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile)
 
 
-def _unpacked(path: Path) -> Path:
+PACKERS = dict(zip(ARCHIVES, ("zip", "tar", "gztar", "gztar", "bztar", "xztar"), strict=True))
+
+
+def unpacked(path: Path) -> Path:
     """The folder that an archive was unpacked to, which is a cache.
 
     Raises:
@@ -262,9 +284,12 @@ def _unpacked(path: Path) -> Path:
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=folder.parent))  # other ranks may unpack it at once
-    only_data = {} if path.suffix.lower() == ".zip" else {"filter": "data"}
+    packer = next(kind for end, kind in PACKERS.items() if path.name.lower().endswith(end))
     try:
-        shutil.unpack_archive(path, part, **only_data)
+        if packer == "zip":
+            _refuse_outside(path)
+        only_data = {} if packer == "zip" else {"filter": "data"}
+        shutil.unpack_archive(path, part, packer, **only_data)
     except BROKEN as error:
         shutil.rmtree(part, ignore_errors=True)
         raise DataError(
@@ -274,6 +299,14 @@ def _unpacked(path: Path) -> Path:
         part.rename(folder)
     shutil.rmtree(part, ignore_errors=True)
     return folder
+
+
+def _refuse_outside(path: Path) -> None:
+    """Stop where a zip has files with a place outside of it, which are left out without a word."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                raise shutil.ReadError(f"{name!r} would be put outside of its folder")
 
 
 def _refuse_lost_path(source: str, endings: tuple[str, ...]) -> None:
@@ -316,14 +349,14 @@ def _unknown_source(source: object, what: str) -> DataError:
 
 
 def _of_configuration(
-    repo_id: str, asked: str, names: list[str], card: Mapping[str, Any]
+    repo_id: str, asked: str, split: str, names: list[str], card: Mapping[str, Any]
 ) -> tuple[str, dict[str, str], list[str]]:
     """A configuration, its files with the splits that the card gives them (else ""), the others.
 
     Raises:
         DataError: It is not clear which configuration is meant, or there is none of this name.
     """
-    by_card = _configurations(card)
+    by_card, ending = _configurations(card), f":{split}" if split else ""
     marked = [str(e.get("config_name")) for e in card.get("configs") or [] if e.get("default")]
     usual = [USUAL.get(repo_id), *marked, "default"]
     if by_card:
@@ -340,8 +373,16 @@ def _of_configuration(
         chosen = dict.fromkeys(_of_one_format([n for n in names if _is_in(n, wanted)]), "")
     if chosen or not (asked or by_card):
         return wanted, chosen, [name for name in there if wanted and name != wanted]
-    state = f"no configuration {wanted} with rows" if wanted else "several configurations"
-    raise _which(f"{repo_id} has {state}", f"{repo_id}:", there)
+    if not wanted:
+        raise _which(f"{repo_id} has several configurations", f"{repo_id}:", there, ending)
+    state = f"{repo_id} has no configuration {wanted}"
+    own = {name for name, parts in by_card.items() if asked in dict(parts)}
+    if not by_card:
+        own = {folder for n, folder in folders.items() if asked in (*_words(n), split_of(n))}
+    if own and not split:  # a colon is missing
+        choices = " or ".join(f"data={repo_id}:{name}:{asked}" for name in sorted(own)[:3])
+        raise DataError(f"{state}, but a split of this name.", fix=f"name it so: {choices}")
+    raise _which(f"{state} with rows", f"{repo_id}:", there, ending)
 
 
 def _configurations(card: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -380,7 +421,7 @@ def _of_one_format(names: list[str]) -> list[str]:
     Else one archive, which may hold some.
     """
     rows = [name for name in names if is_data(PurePosixPath(name))]
-    parquet = [name for name in rows if name.endswith(".parquet")]
+    parquet = [name for name in rows if ending_of(PurePosixPath(name)) == ".parquet"]
     packed = [name for name in names if name.lower().endswith(ARCHIVES)]
     return parquet or [name for name in rows if split_of(name) is not None] or rows or packed[:1]
 
@@ -398,12 +439,12 @@ def _of_split(choice: str, split: str, splits: Mapping[str, str]) -> list[str]:
     raise _which(f"{choice.rstrip(':')} has no split {split}", choice, there)
 
 
-def _which(state: str, choice: str, names: Iterable[str]) -> DataError:
+def _which(state: str, choice: str, names: Iterable[str], ending: str = "") -> DataError:
     """The error of a choice that is left open, with its names and how one is written."""
     there = sorted(names)
     return DataError(
         f"{state}; there {'is' if len(there) == 1 else 'are'} {', '.join(there) or 'none'}.",
-        fix=f"name one: {' or '.join(f'data={choice}{name}' for name in there[:3]) or choice}",
+        fix=f"name one: {' or '.join(f'data={choice}{n}{ending}' for n in there[:3]) or choice}",
     )
 
 
@@ -482,10 +523,17 @@ def sort_files(
     else:
         for name in unsorted:
             findings.add("ignored_file", name, None, "no split in its name")
-    for split in require:
-        if split not in files_of and files.choice:
+    lost = [split for split in require if split not in files_of]
+    if lost and files.choice:
+        state = f"{files.source} has no split {', '.join(lost)}"
+        if empty := [name for name in files.tables if name not in files.names]:
+            state += f" (without rows: {', '.join(empty)})"
+        if lost == ["train"]:  # another one can stand for it
             words = {files.splits.get(name) or _words(name)[0] for name in names}
-            raise _which(f"{files.source} has no split {split}", files.choice, words)
+            raise _which(state, files.choice, words)
+        fix = "give it too: datasets.DatasetDict(train=…, validation=…, test=…), or a file of each"
+        raise DataError(f"{state}; there is {', '.join(files_of)}.", fix=fix)
+    for split in require:
         if split not in files_of:
             findings.add("missing_file", split, None, f"no {split}.*; there are {listed}")
     for split, parts in files_of.items():

@@ -7,6 +7,7 @@ Parquet file streamed, which needs it; else `datasets` first writes its rows to 
 from __future__ import annotations
 
 import glob
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,30 +49,46 @@ def open_file(
     with _quiet(datasets):
         try:
             files = glob.escape(str(path))
-            return datasets.load_dataset(KINDS[ending], data_files=files, split="train", **options)
+            table = datasets.load_dataset(KINDS[ending], data_files=files, split="train", **options)
         except Exception:  # it wraps whatever its readers raise
             return None
+    # Of a text like 2020-01-03T00:00:00 Arrow makes a time, which would come back as another text.
+    has_times = KINDS[ending] == "json" and "timestamp[" in str(table.features.arrow_schema.types)
+    return None if has_times else table
 
 
 def open_saved(folder: Path) -> Mapping[str, Table] | None:
     """The splits that `save_to_disk` wrote to a folder, or `ONE`; None of any other folder.
 
+    A split without rows is an empty table, which has no columns.
+
     Raises:
-        DataError: It is such a folder, and damaged.
+        DataError: It is such a folder, and damaged, or without any rows.
     """
     if not any((folder / name).is_file() for name in SAVED):
         return None
     import datasets
 
+    def load(part: Path) -> Table:
+        files = json.loads((part / "state.json").read_text(encoding="utf-8"))["_data_files"]
+        return datasets.load_from_disk(str(part)) if files else datasets.Dataset.from_dict({})
+
     try:
-        data = datasets.load_from_disk(str(folder))
+        data = {ONE: folder}
+        if (folder / SAVED[0]).is_file():
+            names = json.loads((folder / SAVED[0]).read_text(encoding="utf-8"))["splits"]
+            data = {name: folder / name for name in names}
+        data = {name: load(part) for name, part in data.items()}
     except Exception as error:  # as many as there are ways to damage a folder
         raise DataError(
             f"{folder} was written by save_to_disk, but cannot be read: "
             f"{str(error).splitlines()[0][:200] if str(error) else type(error).__name__}.",
             fix="save it again: dataset.save_to_disk(folder)",
         ) from error
-    return data if isinstance(data, dict) else {ONE: data}
+    if not any(map(len, data.values())):
+        state = f"{folder} has no rows (splits: {', '.join(sorted({*data} - {ONE})) or 'none'})."
+        raise DataError(state, fix="save a data set with rows there: dataset.save_to_disk(folder)")
+    return data
 
 
 def batches(table: Table, batch_rows: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
