@@ -29,6 +29,7 @@ def test_a_quick_run_on_a_t4_ends_in_ten_minutes_and_names_the_full_one(job: str
     [
         ({}, {"epochs", "max_train_samples", "valid_samples", "eval_samples"}),
         ({"overrides": {"epochs": 2}}, {"max_train_samples", "valid_samples", "eval_samples"}),
+        ({"overrides": {"max_train_samples": None}}, {"epochs", "valid_samples", "eval_samples"}),
         ({"quick": "off"}, set()),
         ({"hardware": nb.plan_hardware("l4")}, set()),
         ({"hardware": nb.plan_hardware("rtx4090")}, set()),

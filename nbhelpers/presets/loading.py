@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -304,7 +306,8 @@ def load_preset(
         name: A preset's name, a path to a .yaml file, or `auto`: the one for this hardware, and
             `smoke` without a GPU.
         hardware: Chooses for `auto`, and is checked against a typed precision.
-        overrides: Settings to change; None as a value means not given.
+        overrides: Settings to change; None as a value means not given, but for those that may be
+            None (`max_train_samples=None`: all rows).
         data: The setting `data`, as text, or a `Dataset` or `DatasetDict` of the library
             `datasets`: it is saved in the cache for the worker, under its fingerprint.
         quick: `on` makes a small experiment for a first result (`JobSpec.quick`), where no override
@@ -314,7 +317,8 @@ def load_preset(
     Raises:
         ConfigError: Lists every problem with its file and line, and the fix.
     """
-    changes = {key: value for key, value in (overrides or {}).items() if value is not None}
+    may_be_none = {n for n, f in settings_class(job).model_fields.items() if f.default is None}
+    changes = {k: v for k, v in (overrides or {}).items() if v is not None or k in may_be_none}
     changes |= {} if data is None else {"data": data}
     if "data" in changes and not isinstance(changes["data"], str):
         changes["data"] = _saved(changes["data"])
@@ -347,15 +351,21 @@ def _saved(data: Any) -> str:
     parts = data if isinstance(data, dict) else {"train": data}
     prints = {name: getattr(part, "_fingerprint", None) for name, part in parts.items()}
     if not hasattr(data, "save_to_disk") or not all(prints.values()):
+        kind = type(data).__name__
+        text = f"data is a {kind}, which is neither text nor a Dataset or DatasetDict."
+        if hasattr(data, "save_to_disk"):  # a DatasetDict, which may hold anything
+            name = next(name for name in prints if not prints[name])
+            text = f"data[{name!r}] is a {type(parts[name]).__name__}, not a Dataset."
         raise ConfigError(
-            f"data is a {type(data).__name__}, which is neither text nor a Dataset or DatasetDict.",
+            text,
             fix="name a file, a folder or a hub id, or make a data set of the rows: "
             "datasets.Dataset.from_list(rows), .from_pandas(frame), .from_generator(function)",
         )
     name = hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()[:16]
     folder = (cache_dir() / "datasets" / name).absolute()
-    if not folder.is_dir():
+    if not _is_saved(parts, folder, is_one=parts is not data):
         part = folder.with_name(f"{name}.{uuid4().hex}.part")
+        shutil.rmtree(folder, ignore_errors=True)
         try:
             data.save_to_disk(str(part))
             part.rename(folder)
@@ -363,7 +373,26 @@ def _saved(data: Any) -> str:
             if not folder.is_dir():
                 text = f"The data set cannot be saved in {folder}: {error.strerror or error}."
                 raise ConfigError(text, fix="set NBHELPERS_CACHE to a folder with room") from error
+        except Exception as error:  # of a transform, of a cell: as many as types that data may have
+            text = f"The data set cannot be saved: {str(error).partition(chr(10))[0]}."
+            fix = "apply a transform with .map first, leave a format out by .with_format(None)"
+            raise ConfigError(text, fix=fix) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
     return str(folder)
+
+
+def _is_saved(parts: Mapping[str, Any], folder: Path, *, is_one: bool) -> bool:
+    """Whether a folder is there and can be read; a damaged one is made again."""
+    try:
+        if not is_one:
+            json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))
+        for name, part in parts.items():
+            if len(part):  # `datasets` reads none without rows
+                type(part).load_from_disk(str(folder if is_one else folder / name))
+    except Exception:  # as many as there are ways to damage a folder
+        return False
+    return folder.is_dir()
 
 
 def _compose(
