@@ -815,8 +815,8 @@ def _few_programs(facts: RunFacts) -> Iterator[str]:
         for n, title in ((scores.n_human, "human"), (scores.n_ai, "AI")):
             if n == 0 and name != "unseen_humans":
                 yield f"No {title} program in {where}: what needs both classes is undefined."
-            elif number and number < FEW:
-                few.setdefault(where, []).append(f"{count(number)} {title}")
+            elif n and n < FEW:
+                few.setdefault(where, []).append(f"{count(n)} {title}")
     if few:
         clauses = [f"{' and '.join(counts)} programs in {where}" for where, counts in few.items()]
         yield f"Only {listed(clauses)}: intervals are rough."
