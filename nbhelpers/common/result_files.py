@@ -194,6 +194,7 @@ class Budget(Part):
     total_bytes: Number = None
     capacity_bytes: Number = None
     reserved_bytes: Number = None
+    source: Text = None
     phases: list[Line] = []
     held: list[Line] = []
 

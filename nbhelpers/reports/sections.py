@@ -293,7 +293,10 @@ def memory_notes(facts: RunFacts) -> list[str]:
     """Return the sentences beside the table: what predicted, the worst phase, what others held."""
     memory, sentences = facts.result.memory, []
     if memory.predicted_bytes is not None:
-        sentences.append(f"Predicted: {BASES[_basis(facts)]}.")
+        sentences.append(f"Predicted by the worker, with the data read: {BASES[_basis(facts)]}.")
+        if facts.budget.total_bytes:
+            source = BUDGETS.get(facts.budget.source or "", BUDGETS[ESTIMATE])
+            sentences.append(f"Budget before the run: {source}.")
     errors = [phase for phase in memory.phases if phase.error_percent is not None]
     if not errors and any(phase.measured_bytes for phase in memory.phases):
         sentences.append(
@@ -322,6 +325,12 @@ def memory_notes(facts: RunFacts) -> list[str]:
 BASES = {
     SIMULATION: "a simulation of the largest batch of the data",
     ESTIMATE: "an estimate by formulas for the largest batch of the data, not a simulation",
+}
+
+BUDGETS = {
+    SIMULATION: "a simulation, made then or shipped as a table",
+    "interpolated": "between simulations of a table",
+    ESTIMATE: "an estimate by formulas",
 }
 
 
