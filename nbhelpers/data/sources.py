@@ -531,7 +531,7 @@ def sort_files(
         if lost == ["train"]:  # another one can stand for it
             words = {files.splits.get(name) or _words(name)[0] for name in names}
             raise _which(state, files.choice, words)
-        fix = "give it too: datasets.DatasetDict(train=…, validation=…, test=…), or a file of each"
+        fix = "give it too, in a DatasetDict of train, validation and test, or a file of each"
         raise DataError(f"{state}; there is {', '.join(files_of)}.", fix=fix)
     for split in require:
         if split not in files_of:
