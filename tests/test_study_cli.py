@@ -64,6 +64,7 @@ def test_a_study_runs_and_is_used_again(runs: Path, monkeypatch, capsys) -> None
     assert said.index("In total: ") < said.index("[1/2] base") < ending
     (folder,) = runs.glob("study-*")
     assert f"Report: {folder}/study.html" in said and (folder / "study.html").is_file()
+    assert said.rstrip().endswith('"INSTRUCTION"') and "best run: nbhelpers ask /" in said
     assert len(list(runs.glob("finetune-*/report.html"))) == 2  # each run has its own page
     ended = said[ending:].splitlines()
     assert max(len(line) for line in ended if str(runs) not in line) <= 100

@@ -172,6 +172,7 @@ def study(
     if any(row.status == "running" for row in result.rows):  # Ctrl-C: it has said how to go on
         raise typer.Exit(INTERRUPTED)
     result.require_complete()
+    typer.echo(f'To ask its best run: nbhelpers ask {result.best.run.typed} "INSTRUCTION"')
 
 
 # ------------------------------------------------------------------------------------------------

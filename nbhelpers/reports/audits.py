@@ -13,7 +13,16 @@ from nbhelpers.data.audit import audit as measure
 from nbhelpers.data.audit_rules import TELLING
 from nbhelpers.reports.blocks import Block, KeyFigure, Section, Summary, Table, texts
 from nbhelpers.reports.blocks import Figure as Picture
-from nbhelpers.reports.figures import BLACK, BLUE, CLASSES, GREY, panels, png
+from nbhelpers.reports.figures import (
+    BLACK,
+    BLUE,
+    CLASSES,
+    GREY,
+    name_above,
+    panels,
+    plain_ticks,
+    png,
+)
 from nbhelpers.reports.rendering import as_html
 
 if TYPE_CHECKING:
@@ -64,7 +73,7 @@ def _features(axis: Axes, features: list[Mapping[str, Any]]) -> None:
     axis.set_yticks(list(at), names, fontsize=7.5)
     axis.invert_yaxis()
     axis.set(xlabel="area under the ROC curve", xlim=(0.5, 1.0))
-    axis.legend(fontsize=7, loc="lower right")
+    name_above(axis)
 
 
 def _sources(axis: Axes, sources: list[Mapping[str, Any]]) -> None:
@@ -78,7 +87,7 @@ def _sources(axis: Axes, sources: list[Mapping[str, Any]]) -> None:
     axis.set_yticks(range(len(sources)), names, fontsize=7.5)
     axis.invert_yaxis()
     axis.set(xlabel="rows")
-    axis.legend(fontsize=7)
+    name_above(axis)
 
 
 def _lengths(axis: Axes, lengths: list[Mapping[str, Any]]) -> None:
@@ -94,7 +103,8 @@ def _lengths(axis: Axes, lengths: list[Mapping[str, Any]]) -> None:
                 color=COLOURS[one["label"]],
             )
     axis.set(xlabel="lines", ylabel="share of the programs", xscale="log", ylim=(0, 1.02))
-    axis.legend(fontsize=7, loc="lower right")
+    plain_ticks(axis.xaxis)
+    name_above(axis)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -82,9 +82,7 @@ def summary(facts: RunFacts) -> Summary:
     alarms += [_audit_text(facts)] if facts.result.audit.verdict == "hopeless" else []
     return Summary(
         title=sections.title(facts),
-        verdict=" ".join(filter(None, [_sources_text(facts), _verdict(facts, *main)]))
-        if main
-        else _similarity_verdict(facts),
+        verdict=_verdict(facts, *main) if main else _similarity_verdict(facts),
         alarms=[*alarms, *sections.problems(facts)],
         caveat=next(iter(_caveats(facts)), ""),
         figures=sections.present(
@@ -258,6 +256,33 @@ def _standing_text(rows: Iterable[Standing]) -> str:
 
 
 def _verdict(facts: RunFacts, name: str, scores: Split) -> str:
+    """Return in one sentence how good it is on a split, beside its best baseline and on sources."""
+    area = _metric(scores, "roc_auc")
+    if not str(area):
+        return _rates_text(facts, name, scores)
+    own = "data like its own (test)" if name == "test" else split_title(facts, name)
+    text = f"On {own} the detector has a ROC-AUC of {area}"
+    if best := next(iter(standings(scores).items()), None):
+        baseline, rows = best
+        why = "" if _is_beaten(rows) else f": {_standing_text(rows)}"
+        text += f" and {_beats(rows)} the best baseline, {_place(baseline)} "
+        text += f"({rows[0].other:.3f}{why})"
+    sources = facts.result.sources
+    if sources.left_out:
+        whose = "it has" if sources.retrained else "its n-grams alone have"
+        mean = written(sources.mean[STACK], ".3f")
+        text += f"; on sources that training had not seen {whose} {mean}"
+    return f"{text}."
+
+
+def _beats(rows: Sequence[Standing]) -> str:
+    if _is_beaten(rows):
+        return "beats"
+    is_ahead = any(row.standing == AHEAD for row in rows)
+    return "beats in part" if is_ahead else "does not beat"
+
+
+def _rates_text(facts: RunFacts, name: str, scores: Split) -> str:
     """Return ROC-AUC, TPR and realised FPR of a split, beside its best baseline."""
     where = split_title(facts, name)
     if scores.n_ai == 0 or scores.n_human == 0:
@@ -279,9 +304,7 @@ def _verdict(facts: RunFacts, name: str, scores: Split) -> str:
     title = f"the best baseline, {_place(best)} ({values})"
     if _is_beaten(rows[best]):
         return f"{text}; it beats {title}{', in both' if len(rows[best]) > 1 else ''}."
-    is_ahead = any(row.standing == AHEAD for row in rows[best])
-    verb = "beats in part" if is_ahead else "does not beat"
-    return f"{text}; it {verb} {title}: {_standing_text(rows[best])}."
+    return f"{text}; it {_beats(rows[best])} {title}: {_standing_text(rows[best])}."
 
 
 def _sources_text(facts: RunFacts) -> str:
@@ -298,12 +321,12 @@ def _sources_text(facts: RunFacts) -> str:
     if sources.retrained:
         return (
             f"On sources that training had not seen, the mean ROC-AUC of the sum of all members is "
-            f"{ours:.3f} ({n} sources, {spread}), of {member}. On data like its own:"
+            f"{ours:.3f} ({n} sources, {spread}), of {member}."
         )
     return (
         f"On sources that training had not seen, n-grams alone have a mean ROC-AUC of {ours:.3f} "
         f"({n} sources, {spread}; {member}); the encoder was not trained without them "
-        "(evaluate_sources=full). On data like its own, with the encoder:"
+        "(evaluate_sources=full)."
     )
 
 
@@ -390,7 +413,7 @@ def _caveats(facts: RunFacts) -> list[str]:
 
 
 def _scores(facts: RunFacts) -> Section:
-    rows, shown = [], DETECTOR_SCORES.names("test", PAGE)
+    rows, shown, main = [], DETECTOR_SCORES.names("test", PAGE), _main_split(facts)
     for split, scores in scored_splits(facts):
         for name in (name for name in shown if name in scores.metrics):
             value = scores.metrics[name]
@@ -421,6 +444,7 @@ def _scores(facts: RunFacts) -> Section:
         "Scores",
         [
             Table("scores", rows, spread=("split", "value")),
+            *texts([_sources_text(facts), _rates_text(facts, *main) if main else ""]),
             *texts([_score_text(facts), f"Scored: {'; '.join(sizes)}." if sizes else ""]),
             _histogram(facts),
             Section("Bins of probabilities", [Table("reliability", bins)], in_text=False),

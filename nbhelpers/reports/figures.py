@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -44,7 +45,8 @@ SCORERS = {
     **dict.fromkeys(("always_yes", "length"), (ORANGE, "s")),
     **dict.fromkeys(("identifier_overlap", "layout"), (GREEN, "^")),
     **dict.fromkeys(("tfidf_mlp", "tfidf"), (PURPLE, "D")),
-    "raw_encoder": (YELLOW, "v"),
+    "masked_tfidf": (GREY, "P"),
+    **dict.fromkeys(("encoder", "raw_encoder"), (YELLOW, "v")),
 }
 MAX_POINTS = 2000  # of a line, which is less than a pixel wide between them
 BUDGET = "budget before the run"
@@ -110,6 +112,31 @@ def panels(
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes[:n]
+
+
+def name_above(axis: Axes) -> None:
+    """Put the legend above an axis whose bars and lines may lie anywhere."""
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    axis.legend(fontsize=7.5, ncols=2, frameon=False, **place)
+
+
+def plain_ticks(*axes: Any) -> None:
+    """Write 0.5 and 20 on logarithmic axes, not powers of ten, and no more than have room."""
+    from matplotlib.ticker import FuncFormatter
+
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(FuncFormatter(_few))
+
+
+def _few(value: float, _: int) -> str:
+    """Label 2 and 5 between the powers of ten.
+
+    >>> [_few(v, 0) for v in (2.0, 3.0, 50.0)]
+    ['2', '', '50']
+    """
+    leading_digit = value / 10 ** math.floor(math.log10(value)) if value > 0 else 0
+    return f"{value:g}" if round(leading_digit, 6) in (2, 5) else ""
 
 
 Points = list[tuple[float, float]]
@@ -254,7 +281,7 @@ def study_cost(runs: Mapping[str, tuple[float | None, ...]]) -> Figure | None:
         at = [row + shift * HEIGHT / 2 for row in range(len(runs))]
         left.barh(at, [s / unit for s in sizes], height=HEIGHT, color=colour, label=name)
     left.set(xlabel=f"peak memory ({unit_name})")
-    left.legend(fontsize=7.5, loc="lower right")
+    name_above(left)
     right.barh(range(len(runs)), [s / per for s in seconds], color=MEASURED)
     right.set(xlabel=f"time of the run ({title})")
     for axis in (left, right):
@@ -280,7 +307,7 @@ def lengths_figure(lengths: Lengths) -> Figure | None:
         cut = "" if lengths.cut_share is None else f", {lengths.cut_share:.1%} cut"
         label = f"seq_len {lengths.seq_len:g}{cut}"
         axis.axvline(lengths.seq_len, color=BLACK, linestyle="--", linewidth=1, label=label)
-        axis.legend(fontsize=7.5, loc="upper right")
+        name_above(axis)
     axis.set(xlabel="tokens (prompt and answer)", ylabel="train samples")
     return figure
 
@@ -341,7 +368,8 @@ def _mark_baselines(left: Axes, right: Axes, test: Split, *, prior: float) -> No
 def mark_of(scorer: str) -> dict[str, Any]:
     """Return how the mark of a scorer is drawn."""
     colour, mark = SCORERS.get(scorer, (GREY, "x"))
-    return {"color": colour, "marker": mark, "linestyle": "none"}
+    style = {"color": colour, "marker": mark, "linestyle": "none"}
+    return style | {"clip_on": False, "zorder": 3}  # whole, also at the edge of its axis
 
 
 def _area(name: str, scores: Split, metric: str) -> str:
@@ -413,6 +441,7 @@ def probability_figure(
             style = {"color": BLACK, "linestyle": "--", "linewidth": 1, "label": "threshold"}
             axes[0].axvline(threshold, **style)
         axes[0].set(xlabel=probability, ylabel=counted, yscale="log", xlim=(0, 1))
+        plain_ticks(axes[0].yaxis)
     if curves:
         axes[-1].plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfectly calibrated")
         for at, (name, line) in enumerate(curves.items()):
@@ -420,7 +449,7 @@ def probability_figure(
             axes[-1].plot(*zip(*line, strict=True), label=name, **style)
         axes[-1].set(xlabel=probability, ylabel=shares, xlim=(0, 1), ylim=(-0.02, 1.02))
     for axis in axes:
-        axis.legend(fontsize=7.5)
+        name_above(axis)
     return figure
 
 

@@ -6,7 +6,6 @@ text what its colours say. Colours: Okabe and Ito.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,9 @@ from nbhelpers.reports.figures import (
     CYCLE,
     GREEN,
     GREY,
+    name_above,
     panels,
+    plain_ticks,
     size_unit,
     stack,
     styles_of,
@@ -170,30 +171,11 @@ def _calibration_axes(
     left.plot([low, high], [low, high], color=GREY, linewidth=1, label="predicted is measured")
     left.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     left.set(xlabel=f"measured peak ({unit})", ylabel=f"predicted peak ({unit})")
-    left.legend(fontsize=7.5)
+    name_above(left)
     right.axhspan(-100 * WITHIN, 100 * WITHIN, color=GREEN, alpha=0.2, label="within 1 %")
     right.axhline(0, color=GREY, linewidth=1)
     most = max(2.0, *(abs(100 * (p - m) / m) for m, p in points))
     right.set(xscale="log", xlabel=f"measured peak ({unit})", ylabel="error (%)")
     right.set_ylim(-1.2 * most, 1.2 * most)
-    right.legend(fontsize=7.5)
-    for axis in (left.xaxis, left.yaxis, right.xaxis):
-        _plain_ticks(axis)
-
-
-def _plain_ticks(axis: Any) -> None:
-    """Write 0.5 and 20 on a logarithmic axis, not powers of ten."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(FuncFormatter(_few))
-
-
-def _few(value: float, _: int) -> str:
-    """Label 2 and 5 between the powers of ten.
-
-    >>> [_few(v, 0) for v in (2.0, 3.0, 50.0)]
-    ['2', '', '50']
-    """
-    leading_digit = value / 10 ** math.floor(math.log10(value)) if value > 0 else 0
-    return f"{value:g}" if round(leading_digit, 6) in (2, 5) else ""
+    name_above(right)
+    plain_ticks(left.xaxis, left.yaxis, right.xaxis)

@@ -29,6 +29,7 @@ from nbhelpers.reports.figures import (
     Points,
     mark_of,
     panels,
+    plain_ticks,
     points,
     thinned,
 )
@@ -111,6 +112,7 @@ def roc_figure(curves: Mapping[str, Scored], target: float | None, test: Split) 
             title = f"{BASELINES.get(name, name)}, test"
             axis.plot([max(fpr, lowest)], [tpr], label=title, **mark_of(name))
     axis.set(xscale="log", xlim=(lowest, 1), ylim=(0, 1.02))
+    plain_ticks(axis.xaxis)
     axis.set(xlabel="false-positive rate", ylabel="true-positive rate")
     handles = axis.get_legend_handles_labels()
     figure.legend(*handles, fontsize=7.5, ncols=3, loc="outside lower left")

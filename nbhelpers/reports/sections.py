@@ -42,6 +42,12 @@ HELD = {
     "earlier_bytes": ("left over from earlier cells", "by the notebook's process"),
     "context_bytes": ("CUDA context", "outside the allocator, measured after the first steps"),
 }
+# Where a tracker's numbers are, and how they are opened.
+TRACKED = {
+    "tensorboard": "tensorboard --logdir {folder}",
+    "trackio": "trackio show --project nbhelpers",
+    "wandb": "project nbhelpers on wandb.ai, or, made without a key, {folder}/wandb (wandb sync)",
+}
 LIKE = {"equal": "equal", "same_question": "of the same question", "near": "nearly equal"}
 # The phases of a prediction, as the parts that a run measures are summed for them.
 PREDICTED = {"data": "before training", "evaluation": "after training"}
@@ -78,6 +84,8 @@ def where(facts: RunFacts) -> str:
     """Return which run this is and how it stands."""
     text = f"Run {facts.run.id}, preset {facts.result.preset}, {facts.status}."
     settings, places = facts.result.raw.get("settings") or {}, facts.saved.preset.provenance
+    if opened := TRACKED.get(str(settings.get("track"))):
+        text += f" Tracked: {opened.format(folder=facts.run.path)}."
     quick = [f"{name} {settings.get(name)}" for name, place in places.items() if place == QUICK]
     if not quick:
         return text
