@@ -444,7 +444,10 @@ def _scores(facts: RunFacts) -> Section:
         "Scores",
         [
             Table("scores", rows, spread=("split", "value")),
-            *texts([_sources_text(facts), _rates_text(facts, *main) if main else ""]),
+            *texts([_sources_text(facts)]),
+            *texts(
+                [_rates_text(facts, *main)] if main and str(_metric(main[1], "roc_auc")) else []
+            ),
             *texts([_score_text(facts), f"Scored: {'; '.join(sizes)}." if sizes else ""]),
             _histogram(facts),
             Section("Bins of probabilities", [Table("reliability", bins)], in_text=False),
