@@ -480,9 +480,10 @@ def build_data(context: RunContext) -> Inputs:
     table = build(context, data, tokeniser)
     if table.truncated:
         share = table.truncated / len(data.functions)
+        verb = "is" if table.truncated == 1 else "are"
         context.warn(
-            f"Cut, as longer than seq_len={s.seq_len}: {number(table.truncated, 'function')} "
-            f"({share:.1%})."
+            f"{number(table.truncated, 'function')} ({share:.1%}) {verb} longer than "
+            f"seq_len={s.seq_len} and {verb} cut."
         )
     return Inputs(data=data, table=table, found=tokeniser)
 

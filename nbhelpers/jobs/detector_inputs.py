@@ -433,7 +433,8 @@ def _tell_limits(context: RunContext, inputs: Inputs) -> None:
         )
     if inputs.truncated:
         share = inputs.truncated / len(inputs.rows)
+        verb = "is" if inputs.truncated == 1 else "are"
         context.warn(
-            f"Cut, as longer than seq_len={inputs.table.seq_len}: "
-            f"{number(inputs.truncated, 'program')} ({share:.1%})."
+            f"{number(inputs.truncated, 'program')} ({share:.1%}) {verb} longer than "
+            f"seq_len={inputs.table.seq_len} and {verb} cut."
         )
