@@ -10,8 +10,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from nbhelpers.common.processes import available_cpus, die_with
 from nbhelpers.errors import ConfigError, DataError
 
 Item = TypeVar("Item")
@@ -48,7 +49,7 @@ def map_chunks(
     if processes is not None and (type(processes) is not int or processes < 1):
         raise ConfigError(f"processes is {processes!r}.", fix="give a whole number from 1, or None")
     chunks = list(_chunks(items, size))
-    count = min(processes or _worthwhile(sum(map(size, items))), len(chunks))
+    count = min(processes or worthwhile(sum(map(size, items))), len(chunks))
     results: dict[int, Result] = {}
     done = 0
     report(0, len(items))
@@ -72,11 +73,41 @@ def _chunks(items: Sequence[Item], size: Callable[[Item], int]) -> Iterator[list
         yield chunk
 
 
-def _worthwhile(characters: int) -> int:
+def worthwhile(characters: int) -> int:
     """How many processes are worth starting."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cpus = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return max(1, min(cpus, characters // PROCESS_CHARACTERS))
+    return max(1, min(available_cpus(), characters // PROCESS_CHARACTERS))
+
+
+def begin(work: Callable[..., Result], *args: Any) -> Callable[[], Result]:
+    """Begin work in a process of its own; return what waits for its result.
+
+    A process that is killed, for want of memory say, loses nothing but time: the work is then done
+    where the result is asked for.
+
+    Args:
+        work: A function of a module.
+        args: What it is given; they and the result are pickled.
+    """
+    pool = _new_pool(1)
+    with _no_main_module():
+        job = pool.submit(work, *args)
+    pool.shutdown(wait=False)
+
+    def result() -> Result:
+        try:
+            return job.result()
+        except BrokenProcessPool:
+            return work(*args)
+
+    return result
+
+
+def _new_pool(count: int) -> ProcessPoolExecutor:
+    """Processes that end with this one, however it ends."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(
+        count, mp_context=context, initializer=die_with, initargs=(os.getpid(),)
+    )
 
 
 def _results(
@@ -85,7 +116,7 @@ def _results(
     if count <= 1:
         yield from ((number, work(chunk)) for number, chunk in enumerate(chunks))
         return
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    pool = _new_pool(count)
     jobs: dict[Future[Result], int] = {}
     try:
         with _no_main_module():  # the processes start with the first job

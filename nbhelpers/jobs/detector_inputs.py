@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,6 +238,8 @@ class Inputs:
         others: Name of further programs (`unseen_humans`, `retrieval_data`) to rows and table rows.
         left_out: By name, how many of them were read, and how many are left out by reason.
         form: In which the tokenizer was given the programs.
+        floors: Waits for the floors that are fitted beside the training; None: they are fitted
+            when they are needed.
     """
 
     data: DetectionData
@@ -251,6 +253,7 @@ class Inputs:
     others: dict[str, tuple[list[CodeRow], NDArray[np.int64]]] = field(default_factory=dict)
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     form: str = ""
+    floors: Callable[[], Any] | None = None
 
     @property
     def truncated(self) -> int:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from nbhelpers.common.pool import begin, worthwhile
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.layout_features import layout_features
 from nbhelpers.jobs.context import RunContext
-from nbhelpers.jobs.detector_inputs import LABELS, Inputs
+from nbhelpers.jobs.detector_inputs import LABELS, SCORED, Inputs
 from nbhelpers.metrics.baselines import FLOORS, DetectorFloors, NgramFolds, fit_floors
 from nbhelpers.metrics.detection import (
     Floor,
@@ -216,14 +217,10 @@ def choose_scoring(
         encoder: By source left out, logits of the encoders that were trained without it.
     """
     s, is_trained = context.settings, context.checkpoint is None
-    floors = _fit_floors(context, inputs, frozen)
+    floors, sources = fit_scorers(context, inputs, frozen, encoder)
     ngrams = {} if floors is None else floors.ngrams
     if is_trained:
         can_stack = valid_logits is not None and set(ngrams) == set(NGRAMS)
-        sources = None
-        if can_stack and s.evaluate_sources != "off":
-            context.clock.phase("sources")
-            sources = score_sources(context, inputs, floors.strengths, encoder)
         uses, reason = chosen(s, sources)
         if uses != ENCODER and not can_stack:
             why = (
@@ -240,8 +237,10 @@ def choose_scoring(
         logits = valid_logits[np.array([row.label is not None for row in rows])]
         codes, labels = _of(inputs, s.canonical, "valid")
         y = np.array([LABELS[label] for label in labels])
+        members = frozen.ngrams if frozen else ngrams
         scores = {
-            name: each.score(codes) for name, each in (frozen.ngrams if frozen else ngrams).items()
+            name: floors.scores(name, codes) if name in ngrams else each.score(codes)
+            for name, each in members.items()
         }
         scores[ENCODER] = logits
         if is_trained:
@@ -269,6 +268,59 @@ def chosen(s: DetectorSettings, sources: Mapping[str, Any] | None) -> tuple[str,
         f"mean ROC-AUC of {n} sources left out: the sum {means[STACK]:.3f}, its best member "
         f"({BASELINES[best]}) {means[best]:.3f}"
     )
+
+
+def begin_floors(context: RunContext, inputs: Inputs) -> Callable[[], Any] | None:
+    """Fit and score the floors beside the training, for which they need no GPU; rank 0 only.
+
+    Return what waits for `fit_scorers`; None where a process of its own would not pay, or the CPU
+    trains.
+    """
+    if context.checkpoint is not None or context.is_probe or not context.is_main:
+        return None
+    if context.settings.objective == "similar" or not context.plan.use_gpu:
+        return None
+    if worthwhile(sum(len(row.code) for row in inputs.split_rows("train"))) < 2:
+        return None
+    silent = RunContext(
+        settings=context.settings, plan=context.plan, accelerator=None, precision=context.precision
+    )
+    return begin(_fit_beside, silent, replace(inputs, table=None, found=None))
+
+
+def _fit_beside(context: RunContext, inputs: Inputs) -> Any:
+    floors, sources = fit_scorers(context, inputs, None, {})
+    form = context.settings.canonical
+    codes = [
+        row.code for name in SCORED if name in inputs.data.splits for row in inputs.split_rows(name)
+    ]
+    codes += [row.code for row in inputs.others.get("unseen_humans", ((), ()))[0]]
+    codes += [
+        code for edited in inputs.edited_codes.values() for code in edited if code is not None
+    ]
+    if floors is not None:
+        floors.score([canonical(code, form) for code in codes])
+    return floors, sources
+
+
+def fit_scorers(
+    context: RunContext,
+    inputs: Inputs,
+    frozen: Stack | None,
+    encoder: Mapping[str, tuple[np.ndarray, np.ndarray]],
+) -> tuple[DetectorFloors | None, dict[str, Any] | None]:
+    """Return the fitted floors, and of a run that trains what `score_sources` returns."""
+    s, sources = context.settings, None
+    if inputs.floors is None:
+        floors = _fit_floors(context, inputs, frozen)
+    else:
+        context.clock.phase("floors")
+        floors, sources = inputs.floors()
+    is_asked = context.checkpoint is None and (s.evaluate_sources == "auto" or encoder)
+    if is_asked and sources is None and floors is not None and set(floors.ngrams) == set(NGRAMS):
+        context.clock.phase("sources")
+        sources = score_sources(context, inputs, floors.strengths, encoder)
+    return floors, sources
 
 
 def _fit_floors(context: RunContext, inputs: Inputs, frozen: Stack | None) -> DetectorFloors | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -305,10 +306,18 @@ class DetectorFloors:
 
     def __init__(self, skipped: Mapping[str, str] | None = None) -> None:
         self._scorers: dict[str, Callable[[Sequence[str]], np.ndarray]] = {}
+        self._known: dict[str, dict[str, float]] = {}
         self.ngrams: dict[str, Ngrams] = {}
         self.strengths: dict[str, float] = {}
         self.thresholds: dict[str, float] = {}
         self.skipped = dict(skipped or {})
+
+    def scores(self, name: str, codes: Sequence[str]) -> np.ndarray:
+        """Return (codes,) log odds of one floor, float64; a program is scored once."""
+        known = self._known.setdefault(name, {})
+        new = [code for code in dict.fromkeys(codes) if code not in known]
+        known.update(zip(new, self._scorers[name](new).tolist(), strict=True))
+        return np.array([known[code] for code in codes], dtype=np.float64)
 
     def score(self, codes: Sequence[str]) -> dict[str, Floor]:
         """Return by name (scores, threshold) of these programs, or why there is none.
@@ -316,8 +325,8 @@ class DetectorFloors:
         Scores are log odds, (n,) float64; above the threshold a program is called AI.
         """
         scores: dict[str, Floor] = dict(self.skipped)
-        for name, scorer in self._scorers.items():
-            scores[name] = (scorer(codes), self.thresholds[name])
+        for name in self._scorers:
+            scores[name] = (self.scores(name, codes), self.thresholds[name])
         return {name: scores[name] for name in FLOORS if name in scores}
 
 
@@ -365,9 +374,10 @@ def fit_floors(
             floors.ngrams[name], floors._scorers[name] = member, member.score
         else:
             numbers = _lengths if name == "length" else features
-            floors._scorers[name] = _fit_numbers(train[0], y, numbers, seed)
+            model = _fit_numbers(train[0], y, numbers, seed)
+            floors._scorers[name] = partial(_numbers_score, model, numbers)
         humans = [code for code, label in zip(valid[0], y_valid, strict=True) if label == 0]
-        floors.thresholds[name] = threshold_at_fpr(floors._scorers[name](humans), target_fpr)
+        floors.thresholds[name] = threshold_at_fpr(floors.scores(name, humans), target_fpr)
     return floors
 
 
@@ -375,9 +385,7 @@ def _lengths(code: str) -> dict[str, float]:
     return {"characters": float(len(code)), "lines": float(code.count("\n") + 1)}
 
 
-def _fit_numbers(
-    codes: Sequence[str], y: np.ndarray, features: Features, seed: int
-) -> Callable[[Sequence[str]], np.ndarray]:
+def _fit_numbers(codes: Sequence[str], y: np.ndarray, features: Features, seed: int) -> Any:
     """Fit boosted trees on a few numbers per program: what a threshold on each cannot see."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -388,12 +396,11 @@ def _fit_numbers(
         l2_regularization=1.0,
         random_state=seed,
     )
-    model.fit(_table(codes, features), y)
+    return model.fit(_table(codes, features), y)
 
-    def score(codes: Sequence[str]) -> np.ndarray:
-        return model.decision_function(_table(codes, features)) if len(codes) else np.zeros(0)
 
-    return score
+def _numbers_score(model: Any, features: Features, codes: Sequence[str]) -> np.ndarray:
+    return model.decision_function(_table(codes, features)) if len(codes) else np.zeros(0)
 
 
 def _table(codes: Sequence[str], features: Features) -> np.ndarray:

@@ -53,7 +53,8 @@ def buckets(text: str, sizes: Sequence[int], bits: int) -> np.ndarray:
         if size in sizes:
             grams.append(packed | np.uint64(size << 56))
     keys = np.concatenate(grams) if grams else packed[:0]
-    return (keys * np.uint64(_MIX)) >> np.uint64(64 - bits)
+    # Half as wide, they are sorted in less time.
+    return ((keys * np.uint64(_MIX)) >> np.uint64(64 - bits)).astype(np.uint32)
 
 
 @dataclass(slots=True, kw_only=True)

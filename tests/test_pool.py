@@ -1,0 +1,83 @@
+"""Promise: work in another process gives what it gives here, and none outlives its starter."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from nbhelpers.common.pool import begin
+from nbhelpers.common.processes import is_alive, start_time
+
+
+def _other(here: int, is_killed: bool) -> bool:
+    if is_killed and os.getpid() != here:
+        os._exit(9)
+    return os.getpid() != here
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_is_begun_is_done_elsewhere_and_here_where_that_process_was_killed(
+    is_killed: bool,
+) -> None:
+    assert begin(_other, os.getpid(), is_killed)() is not is_killed
+
+
+SCRIPT = """
+import multiprocessing, os, time
+from nbhelpers.common.pool import begin
+begin(time.sleep, 600)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_none_behind() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    started = start_time(pid)
+    time.sleep(3)  # it has told the system by now
+    assert is_alive(pid, started)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while is_alive(pid, started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_alive(pid, started)
+
+
+@pytest.mark.slow
+def test_floors_fitted_beside_a_training_are_those_fitted_after_it(tmp_path, monkeypatch) -> None:
+    from types import SimpleNamespace
+
+    from nbhelpers.data.detection import load_detection_data
+    from nbhelpers.jobs import detector_stack
+    from nbhelpers.jobs.context import RunContext
+    from nbhelpers.jobs.detector_inputs import Inputs
+    from nbhelpers.presets.loading import load_preset
+
+    monkeypatch.setattr(detector_stack, "worthwhile", lambda characters: 2)
+    settings = load_preset("detector", "smoke").settings
+    data = load_detection_data("smoke")
+    plan = SimpleNamespace(use_gpu=True)
+    context = RunContext(settings=settings, plan=plan, accelerator=None, precision="fp32")
+    rows = np.arange(len(data.rows))
+    inputs = Inputs(data=data, audit=None, table=None, found=None, rows=rows)
+    beside = replace(inputs, floors=detector_stack.begin_floors(context, inputs))
+    codes = [row.code for row in inputs.split_rows("test")]
+    fit = partial(detector_stack.fit_scorers, context, frozen=None, encoder={})
+    (ours, sources), (theirs, other_sources) = fit(beside), fit(inputs)
+    assert pickle.dumps(sources) == pickle.dumps(other_sources)
+    for name, (scores, threshold) in theirs.score(codes).items():
+        assert (ours.score(codes)[name][0] == scores).all()
+        assert ours.thresholds[name] == threshold and ours.strengths == theirs.strengths
+    on_cpu = replace(context, plan=SimpleNamespace(use_gpu=False))
+    assert detector_stack.begin_floors(on_cpu, inputs) is None
