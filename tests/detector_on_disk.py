@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from run_on_disk import MIB, write_events, write_facts
 
 from nbhelpers.metrics.detection import choose_operating_point, score_detection
 from nbhelpers.metrics.slices import Edited, edit_scores, slice_scores
 
-MIB = 2**20
 SETTINGS = {
     "model": "codebert",
     "data": "paired.jsonl",
@@ -335,42 +335,19 @@ def predictions() -> list[dict[str, Any]]:
     return lines
 
 
-def write_events(folder: Path, extra: list[dict[str, Any]] = ()) -> None:
-    """Write the events of a run of ten minutes."""
-    events: list[dict[str, Any]] = [{"t": 1000.0, "type": "start", "rank": 0}]
-    events += [
-        {"t": 1000.0 + at, "type": "phase", "rank": 0, "name": name}
-        for at, name in ((0, "check"), (1, "data"), (9, "train"))
-    ]
-    for s in range(10, 601, 30):
-        busy = [{"index": 0, "utilisation_percent": 90 + s % 7, "memory_used_bytes": MIB}]
-        events.append({"t": 1000.0 + s, "type": "gpu", "gpus": busy})
-        step = {"step": s // 10, "total_steps": 200, "epoch": 0.3, "loss": 4.5 - s / 1000}
-        step |= {"classification_loss": 0.6, "contrastive_loss": 3.9 - s / 1000}
-        events.append(
-            {"t": 1000.0 + s, "type": "step", "rank": 0, "memory_bytes": 9000 * MIB} | step
-        )
-    scores = {"roc_auc": 0.91, "tpr": 0.42}
-    events.append(
-        {"t": 1601.0, "type": "eval", "rank": 0, "step": 60, "split": "valid", "scores": scores}
-    )
-    lines = [json.dumps(event) for event in [*events, *extra]]
-    (folder / "events-rank0.jsonl").write_text("\n".join(lines) + "\n")
-
-
 def write_detector(folder: Path, *, data: dict[str, Any] | None = None) -> Path:
     """Write a finished run folder."""
-    folder.mkdir(parents=True)
-    data = copy.deepcopy(data) if data else result()
-    data["run_id"] = folder.name
-    (folder / "result.json").write_text(json.dumps(data))
-    settings = data["settings"]
-    preset = {"name": "h100", "settings": settings, "base": {**settings, "seq_len": 256}}
-    preset |= {"why": {"seq_len": "half of the programs exceed 256"}, "provenance": {}}
-    record = {"run_id": folder.name, "job": "detector", "mode": "train", "plan": PLAN}
-    record |= {"budget": BUDGET, "preset": preset, "command": data["command"]}
-    (folder / "run.json").write_text(json.dumps(record))
-    write_events(folder)
+    data = (copy.deepcopy(data) if data else result()) | {"run_id": folder.name}
+    write_facts(folder, data, "h100", "half of the programs exceed 256", 256)
+
+    def step(second: int) -> dict[str, Any]:
+        losses = {"loss": 4.5, "contrastive_loss": 3.9}
+        told = {name: value - second / 1000 for name, value in losses.items()}
+        return told | {"total_steps": 200, "epoch": 0.3, "classification_loss": 0.6}
+
+    ended = {"t": 1601.0, "type": "eval", "rank": 0, "step": 60, "split": "valid"}
+    ended |= {"scores": {"roc_auc": 0.91, "tpr": 0.42}}
+    write_events(folder, [ended], step=step, every=30, memory_bytes=9000 * MIB, num_gpus=1)
     lines = [json.dumps(row) for row in predictions()]
     (folder / "predictions.jsonl").write_text("\n".join(lines) + "\n")
     return folder

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from run_on_disk import MIB, write_events, write_facts
+
 from nbhelpers.metrics.generation import score_generations, score_tasks
 
-MIB = 2**20
 SETTINGS = {
     "model": "gemma-2-2b",
     "data": "iamtarun/python_code_instructions_18k_alpaca",
@@ -224,42 +225,26 @@ def scored(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: scores | {"decoding": DECODING} for name, scores in found.items()}
 
 
-def write_events(folder: Path, extra: list[dict[str, Any]] = ()) -> None:
-    """Write the events of a run of ten minutes."""
-    events: list[dict[str, Any]] = [{"t": 1000.0, "type": "start", "rank": 0}]
-    events += [
-        {"t": 1000.0 + at, "type": "phase", "rank": 0, "name": name}
-        for at, name in ((0, "check"), (1, "data"), (9, "train"))
-    ]
-    for s in range(10, 601, 10):
-        busy = [{"index": 0, "utilisation_percent": 90 + s % 7, "memory_used_bytes": MIB}]
-        events.append({"t": 1000.0 + s, "type": "gpu", "gpus": busy})
-        step = {"step": s // 10, "total_steps": 100, "epoch": 0.3, "loss": 1.5 - s / 1000}
-        step |= {"learning_rate": 2e-4, "useful_tokens_per_s": 26_400.0, "skipped_steps": 0}
-        events.append(
-            {"t": 1000.0 + s, "type": "step", "rank": 0, "memory_bytes": 7000 * MIB} | step
-        )
-    events.append({"t": 1601.0, "type": "eval", "rank": 0, "step": 60, "loss": 0.8})
-    lines = [json.dumps(event) for event in [*events, *extra]]
-    (folder / "events-rank0.jsonl").write_text("\n".join(lines) + "\n")
-
-
 def write_finetune(
     folder: Path, *, data: dict[str, Any] | None = None, rows: list[dict[str, Any]] | None = None
 ) -> Path:
     """Write a finished run folder; without `data`, its scores are those of its generations."""
-    folder.mkdir(parents=True)
     rows = generations() if rows is None else rows
-    data = copy.deepcopy(data) if data else result(**scored(rows))
-    data["run_id"] = folder.name
-    (folder / "result.json").write_text(json.dumps(data))
-    settings = data["settings"]
-    preset = {"name": "t4", "settings": settings, "base": {**settings, "seq_len": 768}}
-    preset |= {"why": {"seq_len": "a T4 has room for 512"}, "provenance": {"seq_len": "t4.yaml"}}
-    record = {"run_id": folder.name, "job": "finetune", "mode": "train", "plan": PLAN}
-    record |= {"budget": BUDGET, "preset": preset, "command": data["command"]}
-    (folder / "run.json").write_text(json.dumps(record))
-    write_events(folder)
+    data = (copy.deepcopy(data) if data else result(**scored(rows))) | {"run_id": folder.name}
+    write_facts(folder, data, "t4", "a T4 has room for 512", 768)
+    write_steps(folder)
     lines = [json.dumps(row) for row in rows]
     (folder / "generations.jsonl").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def write_steps(folder: Path, extra: list[dict[str, Any]] = ()) -> None:
+    """Write the events of a run of ten minutes."""
+
+    def step(second: int) -> dict[str, Any]:
+        told = {"total_steps": 100, "epoch": 0.3, "loss": 1.5 - second / 1000}
+        told |= {"learning_rate": 2e-4, "useful_tokens_per_s": 26_400.0}
+        return told | {"skipped_steps": 0}
+
+    ended = {"t": 1601.0, "type": "eval", "rank": 0, "step": 60, "loss": 0.8}
+    write_events(folder, [ended, *extra], step=step, memory_bytes=7000 * MIB, num_gpus=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,37 +157,53 @@ def result(valid: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_events(folder: Path, extra: list[dict[str, Any]] = ()) -> None:
-    """Write the events of a run of ten minutes."""
+def loss_of(second: int) -> dict[str, Any]:
+    """Return what a step of the clone detector tells."""
+    return {"total_steps": 200, "epoch": 0, "loss": 0.7 - second / 1000}
+
+
+def write_events(
+    folder: Path,
+    extra: list[dict[str, Any]] = (),
+    *,
+    step: Callable[[int], dict[str, Any]] = loss_of,
+    every: int = 10,
+    memory_bytes: int = 4000 * MIB,
+    num_gpus: int = 2,
+) -> None:
+    """Write the events of a run of ten minutes; `step`: what a step tells, by its second."""
     events: list[dict[str, Any]] = [{"t": 1000.0, "type": "start", "rank": 0}]
-    events += [
-        {"t": 1000.0 + at, "type": "phase", "rank": 0, "name": name}
-        for at, name in ((0, "check"), (1, "data"), (9, "train"))
-    ]
-    for s in range(10, 601, 10):
+    phases = ((0, "check"), (1, "data"), (9, "train"))
+    events += [{"t": 1000.0 + at, "type": "phase", "rank": 0, "name": name} for at, name in phases]
+    for s in range(10, 601, every):
         busy = [
             {"index": i, "utilisation_percent": 90 - 5 * i + s % 7, "memory_used_bytes": MIB}
-            for i in range(2)
+            for i in range(num_gpus)
         ]
         events.append({"t": 1000.0 + s, "type": "gpu", "gpus": busy})
-        step = {"step": s // 10, "total_steps": 200, "epoch": 0, "loss": 0.7 - s / 1000}
-        events.append(
-            {"t": 1000.0 + s, "type": "step", "rank": 0, "memory_bytes": 4000 * MIB} | step
-        )
+        told = {"t": 1000.0 + s, "type": "step", "rank": 0, "step": s // 10}
+        events.append(told | {"memory_bytes": memory_bytes} | step(s))
     lines = [json.dumps(event) for event in [*events, *extra]]
     (folder / "events-rank0.jsonl").write_text("\n".join(lines) + "\n")
 
 
+def write_facts(folder: Path, data: dict[str, Any], gpu: str, why: str, seq_len: int) -> None:
+    """Write the result and the record of a run whose preset changed `seq_len`, for a reason."""
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(data))
+    settings = data["settings"]
+    preset = {"name": gpu, "settings": settings, "base": {**settings, "seq_len": seq_len}}
+    preset |= {"why": {"seq_len": why}, "provenance": {"seq_len": f"{gpu}.yaml"}}
+    record = {"run_id": folder.name, "job": data["job"], "mode": "train", "plan": data["plan"]}
+    record |= {"budget": data["budget"], "preset": preset, "command": data["command"]}
+    (folder / "run.json").write_text(json.dumps(record))
+
+
 def write_run(folder: Path, *, data: dict[str, Any] | None = None) -> Path:
     """Write a finished run folder."""
-    folder.mkdir(parents=True)
     valid, test = split_scores(1), split_scores(2)
-    (folder / "result.json").write_text(json.dumps(data or result(valid, test)))
-    why = {"seq_len": "19.5 % of functions exceed 400 tokens"}
-    preset = {"name": "2x-t4", "settings": SETTINGS, "base": {**SETTINGS, "seq_len": 400}}
-    record = {"run_id": folder.name, "job": "clones", "mode": "train", "plan": PLAN}
-    record |= {"budget": BUDGET, "preset": preset | {"why": why, "provenance": {}}}
-    (folder / "run.json").write_text(json.dumps(record | {"command": "nbhelpers train"}))
+    data = data or result(valid, test)
+    write_facts(folder, data, "2x-t4", "19.5 % of functions exceed 400 tokens", 400)
     write_events(folder)
     with PredictionWriter(folder / "predictions.jsonl") as writer:
         writer.write_chunk(

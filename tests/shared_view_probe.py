@@ -21,7 +21,7 @@ from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs import training
 from nbhelpers.jobs.loop import TrainState
 
-DELAY_S = 1.0
+DELAY_S = 0.3
 
 
 def save(folder: Path, step: int, *, is_best: bool) -> None:

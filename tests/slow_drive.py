@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 RENAME_S, LATE_S = 0.05, 1.0
 VARIABLE = "SLOW_DRIVE"
 
@@ -81,3 +83,16 @@ def environment(site: Path, folder: Path, python_path: str) -> dict[str, str]:
     (site / "sitecustomize.py").write_text(code)
     path = os.pathsep.join([str(site), str(Path(__file__).parent), python_path])
     return {VARIABLE: os.path.realpath(folder), "PYTHONPATH": path}
+
+
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_path: str) -> Path:
+    """Return such a folder, for this process and, by the environment, for all that it starts."""
+    folder = tmp_path / "drive"
+    folder.mkdir()
+    for module, names in ((os, ("replace", "rename", "scandir", "listdir")), (fcntl, ("flock",))):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
+    for name, value in environment(tmp_path / "site", folder, python_path).items():
+        monkeypatch.setenv(name, value)
+    apply(os.environ[VARIABLE])
+    return folder

@@ -154,49 +154,29 @@ def test_predicted_and_measured_memory_stand_side_by_side(name: str, undisturbed
 
 
 @each_variant
-def test_a_run_stopped_twice_ends_bit_equal(name: str, tmp_path: Path, undisturbed: Any) -> None:
+def test_a_run_that_is_stopped_twice_and_killed_twice_ends_bit_equal(
+    name: str, tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = undisturbed(name)
     run, steps = begin(name, tmp_path)
-    stops = (2, steps // 2 + 1)  # inside the first epoch and inside the second
-    for step in stops:
+    half = steps // 2 + 1
+    for step in (2, half):  # inside the first epoch and inside the second
         with pytest.raises(Stopped, match=f"after optimizer step {step} of {steps}") as error:
             work_here(run, stop_at(run, step))
         assert "goes on from the checkpoint" in error.value.fix
         assert last_checkpoint(run).name == f"step-{step:08d}" and not run.result_path.exists()
-    work_here(run)
-    assert [event["step"] for event in events(run, "resumed")] == list(stops)
-    assert [event["step"] for event in events(run, "step")] == list(range(1, steps + 1))
-    assert_same(run, whole)
-
-
-@each_variant
-def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(
-    name: str, tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = undisturbed(name)
-    run, _ = begin(name, tmp_path)
+    assert [event["step"] for event in events(run, "step")] == list(range(1, half + 1))
     write_parts = ck._write_parts
 
     def write(part: Path, *rest: Any) -> None:
         write_parts(part, *rest)
-        if part.name.startswith("step-00000003"):
+        if part.name.startswith(f"step-{half + 1:08d}"):
             suicide()
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # killed while it saves: the checkpoint before is taken
         patch.setattr(ck, "_write_parts", write)
         assert die(lambda: work_here(run)) == signal.SIGKILL
-    assert last_checkpoint(run).name == "step-00000002"
-    assert work_here(run)["training"]["resumed_from"] == 2
-    assert_same(run, whole)
-    assert not list(run.checkpoints_path.glob("*.part"))
-
-
-@each_variant
-def test_a_run_killed_in_its_evaluation_does_not_train_again(
-    name: str, tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = undisturbed(name)
-    run, steps = begin(name, tmp_path)
+    assert last_checkpoint(run).name == f"step-{half:08d}"
     worker = importlib.import_module(JOBS[VARIANTS[name][0]].worker)
     with monkeypatch.context() as patch:
         patch.setattr(worker, "evaluate", suicide)
@@ -208,8 +188,10 @@ def test_a_run_killed_in_its_evaluation_does_not_train_again(
 
     monkeypatch.setattr(Trainer, "_backward", train)
     assert work_here(run)["training"]["resumed_from"] == steps
-    assert len(events(run, "step")) == steps
+    assert [event["step"] for event in events(run, "resumed")] == [2, half, half, steps]
+    assert {event["step"] for event in events(run, "step")} == set(range(1, steps + 1))
     assert_same(run, whole)
+    assert not list(run.checkpoints_path.glob("*.part"))
 
 
 @each_job

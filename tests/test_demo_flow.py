@@ -16,10 +16,12 @@ import pytest
 from fake_launch import wait_for
 
 from nbhelpers.runs.run import Run, list_runs
+from tests.golden.live import notebook
+from tests.golden.outputs import call_raw, place
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOK = "notebooks/03_find_clones.ipynb"
-QUICK = {"epochs": "1", "train_fraction": "0.8", "pretrain_steps": "300"}
+NOTEBOOK = ROOT / "notebooks" / "03_find_clones.ipynb"
+QUICK = {"epochs": 1, "train_fraction": 0.5, "learning_rate": 2e-3, "pretrain_steps": 300}
 LIMIT_S = 900
 
 pytestmark = pytest.mark.slow
@@ -27,40 +29,16 @@ pytestmark = pytest.mark.slow
 
 @dataclass(kw_only=True)
 class Played:
-    """One finished command and what it left behind."""
+    """What a headless notebook said, and the folder that it left."""
 
-    code: int
     said: str
-    run_dir: Path
-    saved: Path
+    folder: Path
 
     @property
     def run(self) -> Run:
-        """The newest run."""
-        return list_runs(self.run_dir)[0]
-
-
-def _command(run_dir: Path, saved: Path, *options: str, **parameters: str) -> list[str]:
-    values = {"preset": "smoke", "run_dir": str(run_dir)} | parameters
-    pairs = [word for name, value in values.items() for word in ("-p", f"{name}={value}")]
-    entry = [sys.executable, "-m", "nbhelpers", "run", NOTEBOOK]
-    return [*entry, *pairs, "--output", str(saved), *options]
-
-
-def _play(folder: Path, *options: str, **parameters: str) -> Played:
-    run_dir, saved = folder / "runs", folder / "executed.ipynb"
-    command = _command(run_dir, saved, *options, **parameters)
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    return Played(
-        code=done.returncode, said=done.stdout + done.stderr, run_dir=run_dir, saved=saved
-    )
+        """The one run."""
+        (run,) = list_runs(self.folder / "runs")
+        return run
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +46,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """What `make demo` does in less time, on a run that goes already; once for all tests."""
     folder = tmp_path_factory.mktemp("demo")
     settings = [word for name, value in QUICK.items() for word in ("-o", f"{name}={value}")]
-    entry = [sys.executable, "-m", "nbhelpers", "train", "clones", "--preset", "smoke"]
-    command = [*entry, *settings, "--run-dir", str(folder / "runs"), "--detach"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=LIMIT_S, capture_output=True)
-    assert list_runs(folder / "runs")[0].status == "running"
-    played = _play(folder, "--resume", **QUICK)
-    assert played.code == 0, played.said[-4000:]
-    return played
+    words = ["train", "clones", "--preset", "smoke", *settings, "--run-dir", "@ROOT@/runs"]
+    with place(keep=folder) as where:
+        assert call_raw(where, *words, "--detach")["code"] == 0
+        assert list_runs(where.runs)[0].status == "running"
+        played = call_raw(where, *notebook(NOTEBOOK, QUICK))
+    said = played["out"] + played["err"]
+    assert played["code"] == 0, said[-4000:]
+    return Played(said=said, folder=folder)
 
 
 def test_a_notebook_that_starts_in_the_middle_of_a_run_re_attaches(demo: Played) -> None:
-    assert "re-attached" in demo.said and len(list_runs(demo.run_dir)) == 1
+    assert "re-attached" in demo.said
     assert sum(event["type"] == "launched" for event in demo.run.events()) == 1
 
 
@@ -106,7 +85,7 @@ def test_prediction_and_measurement_stand_side_by_side(demo: Played) -> None:
 
 
 def test_the_executed_notebook_shows_its_result_and_holds_no_widget(demo: Played) -> None:
-    notebook = nbformat.read(demo.saved, as_version=4)
+    notebook = nbformat.read(demo.folder / "executed.ipynb", as_version=4)
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert not [o for o in outputs if o.output_type == "error"]
     assert "widgets" not in notebook.metadata
@@ -125,8 +104,9 @@ def test_a_headless_run_takes_its_run_with_it_when_it_is_stopped(
     for name, value in (fake_launch.ENVIRONMENT | {"FAKE_WORKER": "slow"}).items():
         monkeypatch.setenv(name, value)
     run_dir, saved = tmp_path / "runs", tmp_path / "executed.ipynb"
+    words = ["-p", "preset=smoke", "-p", f"run_dir={run_dir}", "--output", str(saved)]
     process = subprocess.Popen(
-        _command(run_dir, saved),
+        [sys.executable, "-m", "nbhelpers", "run", str(NOTEBOOK), *words],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

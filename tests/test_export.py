@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nbhelpers.jobs import merge as merging
 from nbhelpers.jobs.export import export_folder
 from nbhelpers.jobs.merge import merge_adapter
 from nbhelpers.runs.run import Run
+from nbhelpers.use import model as use_model
 from nbhelpers.use.model import export, merge
 from nbhelpers.use.trained import Trained, find_trained
 
@@ -272,14 +274,16 @@ def test_the_notebook_and_the_shell_reach_both(
     lora: Trained, merged: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     assert lora.run is not None
-    done = merge(Run(lora.run), merged[0], device="cpu")
+    with use_model.start_process() as child:  # one for all: another takes seconds to start
+        monkeypatch.setattr(use_model, "start_process", lambda *_: nullcontext(child))
+        done = merge(Run(lora.run), merged[0], device="cpu")
+        out = export(lora.run, tmp_path / "a")
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        line = ["nbhelpers", "export", str(lora.run), str(tmp_path / "b"), "--push-to", "me/mine"]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as end:
+            app.main()
     assert done.reused and done.path == merged[0] and "top-1 agreement 100.00 %" in repr(done)
     assert "limit 99.90 %" in done._repr_html_()
-    out = export(lora.run, tmp_path / "a")
     assert repr(out) == f"ExportResult({tmp_path / 'a'}, {len(out.files)} files)"
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    line = ["nbhelpers", "export", str(lora.run), str(tmp_path / "b"), "--push-to", "me/mine"]
-    monkeypatch.setattr(sys, "argv", line)
-    with pytest.raises(SystemExit) as end:
-        app.main()
     assert end.value.code == 2 and "needs a token" in capsys.readouterr().err

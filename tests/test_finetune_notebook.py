@@ -1,73 +1,65 @@
-"""Promise: the fine-tuning notebook runs a study on `smoke` and learns; its kernel has no torch."""
+"""Promise: the fine-tuning notebook runs a study on `smoke` and learns; its kernel has no torch.
+
+The runs are those that are recorded as `live_finetune` (`tests/golden`).
+"""
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import fake_study
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell
 
-from nbhelpers.errors import OutOfMemory
+from nbhelpers.errors import OutOfMemory, RequirementMissed
+from nbhelpers.notebook.headless import run_notebook
 from nbhelpers.runs.run import list_runs
 from nbhelpers.runs.studies import list_studies, open_study
 from nbhelpers.runs.study_results import StudyResult
+from tests.golden.live import live_finetune
+from tests.golden.record import LOOSE, compare
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "01_finetune_gemma.ipynb"
 ADAPTERS = ["base", "r8", "qlora-r16"]
-QUICK = ("-p", "epochs=1", "-p", 'more_settings={"pretrain_steps": 100}')
-LIMIT_S = 900
 
 pytestmark = pytest.mark.slow
 
 
-def play(
-    notebook: Path, folder: Path, *options: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a notebook headless on `smoke`; its runs lie in `folder`."""
-    entry = [sys.executable, "-m", "nbhelpers", "run", str(notebook), "-p", "preset=smoke"]
-    entry += ["-p", f"run_dir={folder / 'runs'}", "--output", str(folder / "executed.ipynb")]
-    return subprocess.run(
-        [*entry, *options],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a whole study, played once for all tests of this file."""
-    folder = tmp_path_factory.mktemp("study")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    notebook.cells.append(new_code_cell("import sys\nassert 'torch' not in sys.modules"))
-    nbformat.write(notebook, copy := folder / NOTEBOOK.name)
-    asked = ("-p", f"adapters={','.join(ADAPTERS)}", "--require", "syntax_accuracy>=0.5")
-    done = play(copy, folder, *QUICK, *asked, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    (folder / "said.txt").write_text(done.stdout)
-    return folder
+    """The folder of a whole study."""
+    return tmp_path_factory.mktemp("study")
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> StudyResult:
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the notebook left there, played once for all tests of this file."""
+    return live_finetune(folder)
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path, recorded: dict[str, Any]) -> StudyResult:
+    assert recorded["code"] == RequirementMissed.exit_code, said(folder)
     (path,) = list_studies(folder / "runs")
     return open_study(path)
+
+
+def said(folder: Path) -> str:
+    return (folder / "said.txt").read_text()
 
 
 def outputs(folder: Path) -> dict[str, list[nbformat.NotebookNode]]:
     """The outputs of each code cell of the executed notebook, by the cell's name."""
     notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
     return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def test_the_runs_are_those_recorded(recorded: dict[str, Any]) -> None:
+    compare("live_finetune", recorded, LOOSE)
 
 
 def test_every_adapter_is_trained_once_and_has_a_result(found: StudyResult, folder: Path) -> None:
@@ -97,13 +89,14 @@ def test_without_a_gpu_no_baseline_is_claimed(found: StudyResult) -> None:
 
 
 def test_the_command_ends_with_the_report_of_the_study(folder: Path, found: StudyResult) -> None:
-    ending = (folder / "said.txt").read_text().partition("Notebook: ")[2]
+    ending = said(folder).partition("Notebook: ")[2]
     assert "runs finished:" in ending and "3 of 3" in ending
     assert all(f"\n{name} " in ending for name in ADAPTERS)
     page = found.path / "study.html"
     assert str(page) in ending and page.stat().st_size > 1000
 
 
+@pytest.mark.usefixtures("found")
 def test_the_executed_notebook_shows_plan_sample_lengths_and_answers(folder: Path) -> None:
     shown = outputs(folder)
     notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
@@ -117,11 +110,14 @@ def test_the_executed_notebook_shows_plan_sample_lengths_and_answers(folder: Pat
     assert "3 of 3 runs finished" in json.dumps(shown["launch"])
 
 
-def test_a_run_that_failed_is_the_exit_code_after_the_report(tmp_path: Path) -> None:
-    environment = fake_study.ENVIRONMENT | {"FAKE_FAIL": "r8"}
-    done = play(NOTEBOOK, tmp_path, "-p", "adapters=r8,r16", **environment)
-    assert done.returncode == OutOfMemory.exit_code, done.stdout + done.stderr
-    assert "r8 failed first" in done.stderr
+def test_a_run_that_failed_is_the_error_after_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (fake_study.ENVIRONMENT | {"FAKE_FAIL": "r8"}).items():
+        monkeypatch.setenv(name, value)
+    values = {"preset": "smoke", "run_dir": str(tmp_path / "runs"), "adapters": "r8"}
+    with pytest.raises(OutOfMemory, match="r8 failed first"):
+        run_notebook(NOTEBOOK, values, output=tmp_path / "executed.ipynb", stream=io.StringIO())
     shown = outputs(tmp_path)
-    assert "2 of 3 runs finished" in json.dumps(shown["report"])
+    assert "1 of 2 runs finished" in json.dumps(shown["report"])
     assert not shown["try"]

@@ -18,7 +18,15 @@ from nbhelpers.errors import ConfigError, NonFinite, Stopped
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.plan import BatchPlan
-from tests.job_runs import events, last_checkpoint, prepare, result, start, stop_at, work_here
+from tests.job_runs import (
+    events,
+    last_checkpoint,
+    prepare,
+    result,
+    stop_at,
+    work_here,
+    work_in_ranks,
+)
 from tests.test_contract import die, precision, suicide  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -163,8 +171,8 @@ def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path: Path) -> N
 
 
 def test_two_processes_and_a_probe(tmp_path: Path) -> None:
-    two = start("finetune", tmp_path, engine="trl", num_gpus=2, eval_samples=2)
-    ended = nb.follow(two, timeout_s=300).data
+    changes = {"engine": "trl", "num_gpus": 2, "eval_samples": 2}
+    ended = work_in_ranks(prepare("finetune", tmp_path / "two", **changes))
     assert ended["training"]["optimizer_steps"] == 6 and ended["plan"]["world_size"] == 2
     assert ended["training"]["last_loss"] < ended["training"]["first_loss"]
     probe = work_here(prepare("finetune", tmp_path / "probe", mode="probe", engine="trl"))

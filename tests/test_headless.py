@@ -322,10 +322,10 @@ def test_the_time_limit_ends_the_whole_notebook(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
-def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
-    tmp_path: Path, number: int
+def test_an_interrupt_of_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
+    tmp_path: Path,
 ) -> None:
+    """SIGTERM, and SIGKILL, in test_demo_flow.py."""
     path = notebook(tmp_path, "print('waiting', flush=True)\nimport time\ntime.sleep(600)")
     saved = tmp_path / "stopped.ipynb"
     command = [sys.executable, "-m", "nbhelpers", "run", str(path), "-O", str(saved)]
@@ -338,7 +338,7 @@ def test_a_signal_to_the_command_ends_it_with_exit_code_9_and_a_saved_notebook(
     )
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "waiting"
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 9
     assert "--resume" in said

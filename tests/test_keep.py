@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -64,16 +61,11 @@ def test_a_saved_folder_is_packed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A folder of runs on a drive, for this process and all that it starts."""
-    folder = tmp_path / "drive"
-    folder.mkdir()
+    """A folder of runs on a drive; a real training on one stands in test_resume.py."""
     plain = fake_launch.ENVIRONMENT
-    extra = slow_drive.environment(tmp_path / "site", folder, plain["PYTHONPATH"])
-    for module, names in ((os, ("replace", "rename", "scandir", "listdir")), (fcntl, ("flock",))):
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
-    slow_drive.apply(extra[slow_drive.VARIABLE])
-    yield from fake_launch.folder_of_runs(folder, monkeypatch, plain | extra)
+    folder = slow_drive.mount(tmp_path, monkeypatch, plain["PYTHONPATH"])
+    plain = plain | {"PYTHONPATH": os.environ["PYTHONPATH"]}
+    yield from fake_launch.folder_of_runs(folder, monkeypatch, plain)
 
 
 def test_a_run_on_a_mounted_drive_ends_and_is_found_again(drive: Path) -> None:
@@ -82,29 +74,3 @@ def test_a_run_on_a_mounted_drive_ends_and_is_found_again(drive: Path) -> None:
     assert result is not None and result.run_id == run.id
     again = fake_launch.launch_fake(drive)
     assert again.path == run.path and again.status == "finished"
-
-
-@pytest.mark.slow
-def test_a_training_on_a_mounted_drive_stops_and_goes_on(tmp_path: Path, root: Path) -> None:
-    folder = tmp_path / "drive"
-    folder.mkdir()
-    env = os.environ | slow_drive.environment(tmp_path / "site", folder, str(root))
-    words = ["train", "clones", "--preset", "smoke", "-o", "save_steps=5", "--run-dir", str(folder)]
-    words += ["-o", "max_train_samples=640", "-o", "pretrain_steps=20", "-o", "epochs=1"]
-    command = [sys.executable, "-m", "nbhelpers", *words]
-    options = {"cwd": root, "env": env, "capture_output": True, "text": True, "timeout": 300}
-    with subprocess.Popen([*command, "--detach"], cwd=root, env=env) as started:
-        assert started.wait(timeout=120) == 0
-    deadline = time.monotonic() + 200
-    while not list(folder.glob("clones-*/checkpoints/step-*/manifest.json")):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    (run,) = folder.glob("clones-*")
-    stop = [sys.executable, "-m", "nbhelpers", "stop", run.name, "--run-dir", str(folder)]
-    stopped = subprocess.run(stop, check=False, **options)
-    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    assert not (run / "result.json").exists()
-    again = subprocess.run(command, check=False, **options)
-    assert again.returncode == 0, (again.stdout + again.stderr)[-3000:]
-    events = (run / "events-rank0.jsonl").read_text()
-    assert '"resumed"' in events and (run / "report.html").is_file()

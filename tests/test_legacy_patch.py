@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import runpy
 import shutil
 import stat
 import subprocess
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from nbhelpers.common.processes import free_port
 from nbhelpers.errors import ConfigError
 from nbhelpers.legacy import patch_script
 from nbhelpers.legacy.source import MAX_SOURCE_BYTES
 from tests.legacy_scripts import HAND_WRITTEN, SCRIPT, repaired_by_hand, script, write
+from tests.ranks import in_ranks
 
 Layout = Callable[[str], str]
 LAYOUTS: dict[str, Layout] = {
@@ -154,33 +154,31 @@ def test_the_missing_import_stands_behind_docstring_and_future(tmp_path: Path) -
     assert lines[1] == "from __future__ import annotations"
 
 
-def _run(folder: Path, path: Path, options: tuple[str, ...]) -> list[int]:
-    """Run a script on two processes as a launcher does, with a stub of transformers."""
-    stub = (
-        "from torch.optim import AdamW\nfrom torch.optim.lr_scheduler import LambdaLR\n"
-        "def get_linear_schedule_with_warmup(optimizer, *_, **__):\n"
-        "    return LambdaLR(optimizer, lambda step: 1.0)\n"
-    )
-    (folder / "transformers.py").write_text(stub)
-    env = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    env |= {"MASTER_PORT": str(free_port()), "PYTHONPATH": str(folder)}
-    command = [sys.executable, str(path), "--output_dir", str(folder), *options]
-    processes = [
-        subprocess.Popen(command, env={**env, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"
-    ]
-    try:
-        return [process.wait(timeout=200) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+STUB = """
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+def get_linear_schedule_with_warmup(optimizer, *_, **__):
+    return LambdaLR(optimizer, lambda step: 1.0)
+"""
 
 
 @pytest.mark.slow
 def test_two_processes_end_well_and_predict_every_pair_in_order(tmp_path: Path) -> None:
+    import torch  # noqa: F401 - once, before this process is copied
+
     path = write(tmp_path, SCRIPT)
     patch_script(path, write=True)
-    options = ("--evaluate_during_training", "--accumulation_steps", "2", "--epochs", "1")
-    assert _run(tmp_path, path, options) == [0, 0]
+    (tmp_path / "transformers.py").write_text(STUB)
+
+    def run() -> None:
+        """Run the script as a launcher does, with a stub of transformers."""
+        sys.modules.pop("transformers", None)
+        sys.path.insert(0, str(tmp_path))
+        options = ["--evaluate_during_training", "--accumulation_steps", "2", "--epochs", "1"]
+        sys.argv = [str(path), "--output_dir", str(tmp_path), *options]
+        runpy.run_path(str(path), run_name="__main__")
+
+    in_ranks(2, run)
     lines = (tmp_path / "predictions.txt").read_text().splitlines()
     assert [line.split()[:2] for line in lines] == [[f"{n}", f"{n * n}"] for n in range(16)]
 

@@ -184,7 +184,8 @@ def files_of(run: Run) -> dict[str, bytes]:
 
 
 def test_two_nodes_give_what_two_processes_of_one_node_give(one_node, tmp_path):
-    launcher = two_cpu_nodes(tmp_path)
+    """Started by their lines, and again by the script for SLURM."""
+    launcher = two_cpu_nodes(tmp_path / "runs")
     assert launcher.run.id == one_node.id
     nodes = start_nodes(launcher)
     run = launcher.run
@@ -195,8 +196,13 @@ def test_two_nodes_give_what_two_processes_of_one_node_give(one_node, tmp_path):
     assert finish_nodes(nodes)[0] != 0 and run.status == "failed"
     with pytest.raises(NbhelpersError):
         nb.follow(run)
-    assert finish_nodes(start_nodes(launcher)) == [0, 0]
-    assert run.status == "finished"
+    cluster = Cluster(tmp_path / "fakes", launcher)
+    (cluster.folder / "scontrol").write_text(SCONTROL.replace("alpha", "127.0.0.1"))
+    names = ("NBHELPERS_CACHE", "HOME", "PYTHONPATH", "HF_HUB_OFFLINE", "NBHELPERS_SPEEDS")
+    env = {name: os.environ[name] for name in names if name in os.environ}
+    job = cluster.start(**env, OMP_NUM_THREADS="1")
+    out, error = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 0 and run.status == "finished", out + error
     data, expected = nb.follow(run).data, one_node.result().data
     assert data["training"]["resumed_from"] >= 1
     assert files_of(run) == files_of(one_node)
@@ -215,16 +221,3 @@ def test_accelerate_itself_starts_all_ranks_from_the_lines(tmp_path, monkeypatch
     starts = [event for event in run.events() if event["type"] == "start"]
     assert sorted(e["rank"] for e in starts) == [0, 1, 2, 3]
     assert {e["world_size"] for e in starts} == {4}
-
-
-def test_the_slurm_script_runs_two_nodes(tmp_path, monkeypatch):
-    monkeypatch.setenv("NBHELPERS_WORKER_MODULE", "tests.attended_worker")
-    cluster = Cluster(tmp_path / "fakes", two_cpu_nodes(tmp_path / "runs"))
-    (cluster.folder / "scontrol").write_text(SCONTROL.replace("alpha", "127.0.0.1"))
-    names = ("NBHELPERS_CACHE", "HOME", "PYTHONPATH", "HF_HUB_OFFLINE")
-    env = {name: os.environ[name] for name in names if name in os.environ}
-    job = cluster.start(**env, OMP_NUM_THREADS="1", FAKE_WORKER="meet")
-    out, error = job.communicate(timeout=LIMIT_S)
-    run = cluster.launcher.run
-    assert job.returncode == 0 and run.status == "finished", out + error
-    assert {e["rank"] for e in run.events() if e["type"] == "start"} == {0, 1}

@@ -14,8 +14,8 @@ from finetune_on_disk import (
     generations,
     result,
     scored,
-    write_events,
     write_finetune,
+    write_steps,
 )
 from report_page import check_report, seen
 
@@ -365,7 +365,7 @@ def test_a_failed_run_reports_its_error_and_what_is_known(tmp_path: Path) -> Non
     for name in ("result.json", "generations.jsonl"):
         (folder / name).unlink()
     error = {"kind": "OutOfMemory", "message": "asked for 2 GiB", "fix": "halve the batch"}
-    write_events(folder, [{"t": 1700.0, "type": "error", "rank": 0} | error])
+    write_steps(folder, [{"t": 1700.0, "type": "error", "rank": 0} | error])
     made = report(folder, show=False)
     said = " ".join(seen(made).split())
     assert "No scores yet" in said and "optimizer step 60 of 100" in said

@@ -1,4 +1,5 @@
-"""Promise: a launched run is stopped and goes on; a checkpoint, also of the old script, is scored.
+"""Promise: a launched run is stopped and goes on, also on a mounted drive; a checkpoint is scored,
+also one of the old script.
 
 What a killed run gives stands in test_contract.py, of two processes in test_nodes.py.
 """
@@ -7,9 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
+import slow_drive
 import torch
 from safetensors.torch import load_file
 
@@ -24,26 +27,32 @@ from tests.job_runs import finish, prepare, start, wait_for_step, work_here
 pytestmark = pytest.mark.slow
 
 
-def test_a_stopped_run_goes_on_with_another_split_or_as_it_was(tmp_path: Path) -> None:
+def test_a_stopped_run_on_a_mounted_drive_goes_on_with_another_split_or_as_it_was(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With half the micro-batch it is the same experiment: only rounding parts the two."""
-    changes = {"max_train_samples": 400, "dropout": 0.0, "save_total_limit": 200}
-    run = start("clones", tmp_path, **changes)
+    changes = {"max_train_samples": 400, "dropout": 0.0, "save_total_limit": 200, "save_steps": 5}
+    drive = slow_drive.mount(tmp_path, monkeypatch, str(root))
+    run = start("clones", drive, **changes)
     wait_for_step(run, 5)
     assert run.stop(timeout_s=300) == "stopped"
     with pytest.raises(Stopped, match="Fix"):
         nb.follow(run, timeout_s=300)
-    other = start("clones", tmp_path, resume=True, per_device_train_batch_size=4, **changes)
+    time.sleep(slow_drive.LATE_S)  # until the drive lists the checkpoint
+    other = start("clones", drive, resume=True, per_device_train_batch_size=4, **changes)
     split = finish(other)
     assert other.id != run.id and split["training"]["resumed_from"] >= 5
     assert any(f"those of {run.id}" in text for text in split["warnings"])
-    again = start("clones", tmp_path, **changes)
+    again = start("clones", drive, **changes)
     assert again.path == run.path
     ended = finish(again)
     assert ended["training"]["resumed_from"] >= 5
     curves = [[line["loss"] for line in one["training"]["history"]] for one in (split, ended)]
     assert len(curves[0]) == 100 and curves[0] == pytest.approx(curves[1], rel=2e-3)
-    finished = start("clones", tmp_path, **changes)
+    finished = start("clones", drive, **changes)
     assert finished.status == "finished" and finished.path == run.path
+    nb.report(finished, show=False)
+    assert finished.report_path.is_file()
 
 
 @pytest.fixture(scope="module")

@@ -47,10 +47,11 @@ def test_the_simulated_job_needs_what_the_real_one_needed(preset, lengths, chang
     assert {line.name for line in budget.phases} >= {"load", "forward", "backward", "optimizer"}
 
 
-def test_checkpointing_needs_less_on_every_card_whose_blocks_are_compiled(tmp_path):
+def test_checkpointing_needs_less_on_a_card_of_each_kind_whose_blocks_are_compiled(tmp_path):
     tiny_gemma().config.save_pretrained(tmp_path)
     wrong = {}
-    for card in set(known_gpus()) - set(ASKED):
+    cards = {spec.compute_capability: key for key, spec in known_gpus().items() if key not in ASKED}
+    for card in cards.values():
         hardware, sizes = plan_hardware(card), []
         for checkpointing in (True, False):
             changes = {"compile_layers": "on", "gradient_checkpointing": checkpointing}

@@ -219,17 +219,20 @@ def tracker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ["clones", "detector", "finetune", "trl"])
-def test_a_run_that_is_stopped_and_fails_is_one_run_of_its_tracker(
+def test_a_run_also_one_that_is_stopped_and_fails_is_one_run_of_its_tracker(
     job: str, tracker: str, tmp_path: Path
 ) -> None:
     changes = {"track": tracker} | ({"engine": "trl"} if job == "trl" else {})
     job = "finetune" if job == "trl" else job
     run = prepare(job, tmp_path / "runs", **changes)
-    _work(run, stop_at(run, 2))
-    _work(run, _broken(run, 4))
+    if is_disturbed := job == "clones" or "engine" in changes:  # each of the two loops
+        _work(run, stop_at(run, 2))
+        _work(run, _broken(run, 4))
     _work(run)
     numbers, ends = _told(tracker, run)
-    assert ends[0] == "stopped" and "the cable is cut" in ends[1] and ends[2:] == ["finished"]
+    if is_disturbed:
+        assert ends.pop(0) == "stopped" and "the cable is cut" in ends.pop(0)
+    assert ends == ["finished"]
     assert [step for step, _ in numbers["train/loss"]] == list(range(1, STEPS[job] + 1))
     history = result(run)["training"]["history"]
     losses = [value for _, value in numbers["train/loss"]]

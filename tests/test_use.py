@@ -19,6 +19,7 @@ from trained_on_disk import STEP, make_adapter, make_base, point_to, settings, w
 from nbhelpers.common.processes import start_time
 from nbhelpers.errors import ConfigError, DataError, HardwareError, Killed
 from nbhelpers.notebook.ask import AskBox, AskFields
+from nbhelpers.use import model_process
 from nbhelpers.use.model import LoadedModel, load
 
 pytestmark = pytest.mark.slow
@@ -163,32 +164,6 @@ def test_an_interrupt_stops_a_long_answer_and_the_model_goes_on(model: LoadedMod
     assert model.ask("Add.") and model.child is child
 
 
-def test_a_killed_process_is_told_and_loaded_anew_at_the_next_question(model: LoadedModel) -> None:
-    before = model.ask("Add.")
-    assert model.child is not None
-    os.kill(model.child.process.pid, signal.SIGSTOP)
-    killer = threading.Timer(0.3, model.child.process.kill)
-    killer.start()
-    with pytest.raises(Killed, match=r"ended during `ask`: it was killed") as error:
-        model.ask("Add.")
-    killer.join()
-    assert "want of memory" in error.value.fix
-    assert model.ask("Add.") == before
-
-
-def test_a_closed_model_leaves_no_process(run: Path) -> None:
-    with load(run, device="cpu", adapter=False) as found:
-        assert found.child is not None
-        pid = found.child.process.pid
-        with pytest.raises(ConfigError, match="adapter=False: there is nothing to compare"):
-            found.compare("x")
-        assert "adapter left out" in repr(found)
-    assert start_time(pid) is None and repr(found).endswith("closed)")
-    with pytest.raises(ConfigError, match="closed") as error:
-        found.ask("x")
-    assert error.value.fix == "load it again"
-
-
 @pytest.fixture
 def attach(base: Path):
     """Put an adapter on the base in this process."""
@@ -285,33 +260,6 @@ def test_a_qlora_run_is_loaded_in_4_bits(base: Path, run: Path) -> None:
     assert loaded.check.logit_difference > 0
 
 
-def test_a_gpu_that_is_not_there_is_named(run: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(HardwareError, match=r"torch .* sees no GPU"):
-        load(run, device="cuda")
-    with pytest.raises(ConfigError, match="device='gpu'"):
-        load(run, device="gpu")
-
-
-@pytest.mark.gpu
-def test_closing_gives_the_gpu_all_its_memory_back(run: Path) -> None:
-    from nbhelpers.hardware.detection import detect_hardware
-
-    def free_mib() -> float:
-        gpu = detect_hardware().gpu
-        assert gpu is not None
-        return gpu.memory_free_bytes / 2**20
-
-    before = free_mib()
-    with load(run, device="cuda") as found:
-        assert found.facts["memory_bytes"] > 0 and found.ask("Add.")
-        assert before - free_mib() > 100  # the context of CUDA at least
-    assert before - free_mib() < 50
-
-
 COMMAND = """
 import sys
 from nbhelpers.cli import app
@@ -335,3 +283,65 @@ def test_the_command_asks_and_compares_without_torch_of_its_own(
     assert "--- base" in done.stdout
     done = command("ask", "finetune-r4-2", "x")
     assert done.returncode == 2 and "Did you mean finetune-r4-1" in done.stderr
+
+
+# From here on the process of `model` is lost.
+
+
+def test_a_killed_process_is_told_and_loaded_anew_at_the_next_question(model: LoadedModel) -> None:
+    before = model.ask("Add.")
+    assert model.child is not None
+    os.kill(model.child.process.pid, signal.SIGSTOP)
+    killer = threading.Timer(0.3, model.child.process.kill)
+    killer.start()
+    with pytest.raises(Killed, match=r"ended during `ask`: it was killed") as error:
+        model.ask("Add.")
+    killer.join()
+    assert "want of memory" in error.value.fix
+    assert model.ask("Add.") == before
+
+
+def test_a_closed_model_leaves_no_process(
+    run: Path, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert model.ask("Add.")  # its process loads another model: a new one takes seconds to start
+    monkeypatch.setattr(model_process, "start_process", lambda _: model.child)
+    with load(run, device="cpu", adapter=False) as found:
+        assert found.child is not None
+        pid = found.child.process.pid
+        with pytest.raises(ConfigError, match="adapter=False: there is nothing to compare"):
+            found.compare("x")
+        assert "adapter left out" in repr(found)
+    assert start_time(pid) is None and repr(found).endswith("closed)")
+    with pytest.raises(ConfigError, match="closed") as error:
+        found.ask("x")
+    assert error.value.fix == "load it again"
+
+
+def test_a_gpu_that_is_not_there_is_named(run: Path) -> None:
+    import torch
+
+    from nbhelpers.jobs.load import choose_device
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(HardwareError, match=r"torch .* sees no GPU"):
+        choose_device("cuda")
+    with pytest.raises(ConfigError, match="device='gpu'"):
+        load(run, device="gpu")
+
+
+@pytest.mark.gpu
+def test_closing_gives_the_gpu_all_its_memory_back(run: Path) -> None:
+    from nbhelpers.hardware.detection import detect_hardware
+
+    def free_mib() -> float:
+        gpu = detect_hardware().gpu
+        assert gpu is not None
+        return gpu.memory_free_bytes / 2**20
+
+    before = free_mib()
+    with load(run, device="cuda") as found:
+        assert found.facts["memory_bytes"] > 0 and found.ask("Add.")
+        assert before - free_mib() > 100  # the context of CUDA at least
+    assert before - free_mib() < 50

@@ -77,10 +77,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(*names: str, calibration: bool = False) -> Iterator[Place]:
-    """Make a working folder with copies of these frozen folders, and work in it."""
+def place(*names: str, calibration: bool = False, keep: Path | None = None) -> Iterator[Place]:
+    """Make a working folder with copies of these frozen folders, and work in it.
+
+    It is removed at the end, unless it is the empty folder `keep`.
+    """
     before, cwd = dict(os.environ), Path.cwd()
-    root = Path(tempfile.mkdtemp(prefix="nbhelpers-golden-")).resolve()
+    root = (keep or Path(tempfile.mkdtemp(prefix="nbhelpers-golden-"))).resolve()
     made = Place(root)
     try:
         for name in names:
@@ -98,7 +101,8 @@ def place(*names: str, calibration: bool = False) -> Iterator[Place]:
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(before)
-        shutil.rmtree(root, ignore_errors=True)
+        if keep is None:
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def frozen_names() -> list[str]:

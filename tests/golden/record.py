@@ -19,6 +19,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from tests.golden.live import headless, live_cases
 from tests.golden.outputs import (
     CHECKOUT,
     HERE,
@@ -33,6 +34,7 @@ from tests.golden.outputs import (
 )
 
 EXPECTED = HERE / "expected"
+LOOSE = 1e-4  # of losses and scores that are computed anew
 JOBS = ("clones", "detector", "finetune")
 TRAINED = {
     "clones": ("codegpt", "graphcodebert", "codebert"),
@@ -443,6 +445,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "listing": listing,
         "notebooks": notebooks,
         "wrong_uses": wrong_uses,
+        "headless": headless,
     }
     for job in JOBS:
         found[f"settings_{job}"] = lambda job=job: settings_and_budgets(job)
@@ -459,6 +462,14 @@ def load(name: str) -> Any:
     return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
 
+def compare(name: str, found: object, tolerance: float = 1e-9) -> None:
+    """Require the stored outputs of a case; new runs are compared with `LOOSE`."""
+    expected = load(name)
+    assert expected is not None, f"nothing is stored: python tests/golden/record.py --write {name}"
+    changes = differences(expected, json.loads(json.dumps(found)), tolerance=tolerance)
+    assert not changes, f"{len(changes)} differences in {name}:\n" + "\n".join(changes[:40])
+
+
 def store(name: str, value: Any) -> None:
     """Store the outputs of a case."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
@@ -468,8 +479,6 @@ def store(name: str, value: Any) -> None:
 def main() -> int:
     """Compare, or store with `--write`; return 1 where something differs."""
     import time
-
-    from tests.golden.live import live_cases
 
     names = [word for word in sys.argv[1:] if not word.startswith("--")]
     every = cases() | (live_cases() if "--live" in sys.argv else {})
@@ -484,7 +493,7 @@ def main() -> int:
             store(name, value)
             print(f"{name}: written ({took})", flush=True)  # noqa: T201
             continue
-        changes = differences(load(name), value)
+        changes = differences(load(name), value, tolerance=LOOSE if "live" in name else 1e-9)
         code = 1 if changes else code
         print(f"{name}: {len(changes)} differences ({took})", *changes, sep="\n", flush=True)  # noqa: T201
     return code
