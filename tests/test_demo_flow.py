@@ -21,7 +21,7 @@ from tests.golden.outputs import call_raw, place
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "03_find_clones.ipynb"
-QUICK = {"epochs": 1, "train_fraction": 0.5, "learning_rate": 2e-3, "pretrain_steps": 300}
+QUICK = {"epochs": 1, "train_fraction": 0.35, "learning_rate": 3e-3, "pretrain_steps": 150}
 LIMIT_S = 900
 
 pytestmark = pytest.mark.slow
