@@ -9,10 +9,12 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nbhelpers.common import pool
 from nbhelpers.common.pool import begin
 from nbhelpers.common.processes import is_alive, start_time
 
@@ -81,3 +83,22 @@ def test_floors_fitted_beside_a_training_are_those_fitted_after_it(tmp_path, mon
         assert ours.thresholds[name] == threshold and ours.strengths == theirs.strengths
     on_cpu = replace(context, plan=SimpleNamespace(use_gpu=False))
     assert detector_stack.begin_floors(on_cpu, inputs) is None
+
+
+def test_an_audit_by_several_processes_or_from_the_cache_is_that_of_one(
+    tmp_path: Path, monkeypatch
+) -> None:
+    from nbhelpers.data import audit
+    from nbhelpers.data.detection import read_rows
+
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path))
+    monkeypatch.setattr(audit, "CACHED_CHARACTERS", 1000)
+    rows, started, new_pool = read_rows("smoke")[:100], [], pool._new_pool
+    alone = audit.collect(rows, form="text")
+    assert audit._collected(rows[:-1], "text", ()) != alone
+    monkeypatch.setattr(pool, "PROCESS_CHARACTERS", 1000)
+    monkeypatch.setattr(pool, "CHUNK_CHARACTERS", 20_000)
+    monkeypatch.setattr(pool, "available_cpus", lambda: 2)
+    monkeypatch.setattr(pool, "_new_pool", lambda n: started.append(n) or new_pool(n))
+    for _ in range(2):  # the second is from the cache
+        assert audit._collected(rows, "text", ()) == alone and started == [1, 2]

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,21 @@ def collect_garbage_again() -> None:
     if not gc.isenabled():
         gc.enable()
         gc.freeze()
+
+
+@contextlib.contextmanager
+def garbage_stays() -> Iterator[None]:
+    """Look for no garbage meanwhile, where none is made; also a decorator.
+
+    Among millions of small objects the search took half of the time in which they were made.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def adopt_orphans() -> bool:

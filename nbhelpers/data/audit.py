@@ -7,10 +7,14 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbhelpers.common.files import cached
+from nbhelpers.common.pool import begin, worthwhile
+from nbhelpers.common.processes import garbage_stays
 from nbhelpers.data.audit_rules import (
     MAX_COMPARED,
     Tag,
@@ -178,6 +182,7 @@ DRAWN_OF_TEMPLATES = 2000  # rows of a class of templates that are compared for 
 SEED = 0
 
 
+@garbage_stays()
 def collect(rows: Sequence[CodeRow], *, form: str, known: Sequence[str] = ()) -> dict[str, Any]:
     """Measure everything that `judge` looks at.
 
@@ -194,16 +199,14 @@ def collect(rows: Sequence[CodeRow], *, form: str, known: Sequence[str] = ()) ->
     alike = _alike(of, draw, form)
     tags = _tags(alike)
 
-    def clean(code: str) -> str:
-        return without_tags(code, strong) if strong else code
-
-    def bare(code: str) -> str:
-        return without_tags(code, tags) if tags else code
-
-    strong = [tag for tag in tags if tag.is_leak]
+    bare = partial(without_tags, tags=tags)
+    clean = partial(without_tags, tags=[tag for tag in tags if tag.is_leak])
     compared = _compared(labelled, templates, draw)
+    repeats = partial(duplicate_facts, labelled, compared, clean)
+    if worthwhile(sum(len(row.code) for row in labelled)) > 1:
+        repeats = begin(repeats)  # as long as all the rest
     has_both = bool(of["human"] and of["ai"])
-    return {
+    facts = {
         "n_rows": len(rows),
         "canonical": form,
         "classes": {label: len(own) for label, own in of.items()}
@@ -221,7 +224,7 @@ def collect(rows: Sequence[CodeRow], *, form: str, known: Sequence[str] = ()) ->
         ],
         "features": feature_table(labelled, form=form) if has_both else [],
         "told_apart": told_apart(alike.human, alike.ai, bare) if has_both else None,
-        "duplicates": duplicate_facts(labelled, compared, clean),
+        "duplicates": None,
         "twins": twin_facts(of["human"], drawn["ai"], clean) if has_both else None,
         "known_humans": known_human_facts(labelled, compared, known, clean) if known else None,
         "tasks": group_facts(labelled, "task"),
@@ -231,6 +234,7 @@ def collect(rows: Sequence[CodeRow], *, form: str, known: Sequence[str] = ()) ->
         "sources": source_facts(labelled, draw, bare),
         "lengths": lengths(labelled),
     }
+    return facts | {"duplicates": repeats()}
 
 
 def _row_counts(rows: Sequence[CodeRow]) -> dict[str, list[dict[str, Any]]]:
@@ -302,6 +306,8 @@ def _compared(rows: Sequence[CodeRow], templates: dict[str, Any], draw: random.R
 
 
 FORMAT = 1
+FACTS_FORMAT = 1  # of the cached facts: raise it when the same rows give others than before
+CACHED_CHARACTERS = 2_000_000  # less takes a few seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,7 +426,7 @@ def audit(
     facts = {"source": dataset.source, "revision": dataset.revision, "licence": dataset.licence}
     facts |= {"left_out": dataset.left_out, "notes": list(dataset.notes)}
     facts["read"] = dict(dataset.read)
-    facts |= collect(dataset.rows, form=canonical, known=known)
+    facts |= _collected(dataset.rows, canonical, known)
     verdict, reasons, warnings = judge(facts)
     facts["seconds"] = round(time.perf_counter() - start, 2)
     return Audit(
@@ -429,6 +435,21 @@ def audit(
         warnings=tuple(one.text for one in warnings),
         kinds=tuple(one.kind for one in (*reasons, *warnings)),
         facts=facts,
+    )
+
+
+def _collected(rows: Sequence[CodeRow], form: str, known: Sequence[str]) -> dict[str, Any]:
+    """Return what `collect` does, of many programs from the cache where they were seen before."""
+    if sum(len(row.code) for row in rows) < CACHED_CHARACTERS:
+        return collect(rows, form=form, known=known)
+    key = [f"{FACTS_FORMAT} {form} {len(known)}", *known, *(str(x) for row in rows for x in row)]
+    return cached(
+        "audit",
+        key,
+        partial(collect, rows, form=form, known=known),
+        load=lambda path: json.loads(path.read_text(encoding="utf-8")),
+        save=lambda path, facts: path.write_text(json.dumps(facts), encoding="utf-8"),
+        suffix=".json",
     )
 
 

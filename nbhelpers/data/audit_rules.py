@@ -8,7 +8,7 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from statistics import median
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbhelpers.common.code_words import CODE_WORD, code_words
+from nbhelpers.common.pool import map_chunks
+from nbhelpers.common.processes import garbage_stays
 from nbhelpers.data.audit_text import ANY_NUMBER, CHARACTERS_READ, CLASSES, statements, units
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection_rows import CodeRow
@@ -91,12 +93,17 @@ def feature_table(rows: Sequence[CodeRow], *, form: str) -> list[dict[str, Any]]
 
 
 def _matrices(rows: Sequence[CodeRow], form: str) -> tuple[np.ndarray, np.ndarray]:
-    raw, clean = [], []
-    for row in rows:
-        raw.append(_values(row.code))
-        other = canonical(row.code, form)
-        clean.append(raw[-1] if other == row.code else _values(other))
+    chunks = map_chunks(partial(_both_values, form=form), [row.code for row in rows], len)
+    raw, clean = zip(*(pair for chunk in chunks for pair in chunk), strict=True)
     return np.array(raw), np.array(clean)
+
+
+def _both_values(codes: Sequence[str], form: str) -> list[tuple[list[float], list[float]]]:
+    pairs = []
+    for code in codes:
+        raw, other = _values(code), canonical(code, form)
+        pairs.append((raw, raw if other == code else _values(other)))
+    return pairs
 
 
 def _values(code: str) -> list[float]:
@@ -158,6 +165,7 @@ MAX_COMPARED = 60_000  # rows whose texts are compared for nearness; a row takes
 HELD = ("valid", "val", "validation", "dev", "test", "held_out")
 
 
+@garbage_stays()
 def duplicate_facts(
     rows: Sequence[CodeRow], compared: Sequence[int], clean: Callable[[str], str]
 ) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.display import Table
+from nbhelpers.common.processes import garbage_stays
 from nbhelpers.data.detection_rows import CodeRow, labels_read
 from nbhelpers.data.detection_sources import RawRows, missing, read_source
 from nbhelpers.data.detection_splits import (
@@ -141,6 +142,7 @@ def hold_outs(data: DetectionData | Sequence[CodeRow]) -> list[str]:
     return hold_out_values(data.rows if isinstance(data, DetectionData) else data)
 
 
+@garbage_stays()
 def load_detection_data(
     source: str,
     *,
