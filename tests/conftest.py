@@ -41,8 +41,9 @@ collect_ignore = ["toy_job", "golden"]
 
 
 # The files that take longest; what comes last should be short.
-LONGEST = ("test_golden", "test_finetune_notebook", "test_demo_flow", "test_contract")
-LONGEST += ("test_detector_notebook", "test_nodes", "test_study_runs", "test_use", "test_export")
+LONGEST = ("test_golden", "test_contract", "test_finetune_notebook", "test_demo_flow")
+LONGEST += ("test_nodes", "test_resume", "test_study_runs", "test_finetune_trl")
+LONGEST += ("test_detector_notebook", "test_use", "test_detector_export_onnx", "test_full_size")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

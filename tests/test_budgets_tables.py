@@ -1,4 +1,7 @@
-"""Promise: the shipped budgets are those of today's presets, and of what a simulation says."""
+"""Promise: the tables of shipped budgets answer for their presets, and are built in stages.
+
+That they hold every preset as it is today is `make check`'s (`tools/budget_tables.py check`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import budget_cases  # noqa: E402
 import budget_tables  # noqa: E402
 import versions  # noqa: E402
 from budget_build import TimeIsUp, build  # noqa: E402
-from budget_tables import JOBS, SAMPLES, cases, has_same_libraries, problems, stale  # noqa: E402
+from budget_tables import cases, problems, stale  # noqa: E402
 from fake_simulator import VERSIONS, synthetic  # noqa: E402
 
 from nbhelpers.budget import store  # noqa: E402
@@ -26,19 +29,6 @@ from nbhelpers.budget.memory import MemoryBudget  # noqa: E402
 from nbhelpers.budget.predict import predict_memory  # noqa: E402
 from nbhelpers.hardware.detection import Hardware  # noqa: E402
 from nbhelpers.plan import BatchPlan  # noqa: E402
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("job", JOBS)
-def test_every_preset_is_there_for_every_card_under_the_key_it_has_today(job: str) -> None:
-    assert problems(job) == []
-
-
-@pytest.mark.slow
-def test_small_ones_simulated_anew_are_what_was_shipped() -> None:
-    if not all(has_same_libraries(job) for job, _, _ in SAMPLES):
-        pytest.skip("the tables were made with other library versions")
-    assert list(stale()) == []
 
 
 class Stub:

@@ -172,7 +172,7 @@ def test_a_run_is_forecast_for_its_own_largest_batch(name, tmp_path, simulator, 
     ("fault", "words"),
     [("time", "more than 0.01 s"), ("ended", "ended during"), ("data", "no such shapes")],
 )
-def test_without_a_simulation_the_run_goes_on(fault, words, tmp_path, monkeypatch):
+def test_without_a_simulation_the_run_goes_on(fault, words, tmp_path, simulator, monkeypatch):
     context = context_for("clones", tmp_path, **SETTINGS["clones"])
     module = job_module("clones")
     inputs = module.build_data(context)
@@ -181,10 +181,12 @@ def test_without_a_simulation_the_run_goes_on(fault, words, tmp_path, monkeypatc
     if fault == "data":
         monkeypatch.setattr(module, "batch_shapes", lambda *_, **__: 1 / 0)
         words = "division by zero"
-    with Child(use_gpu=False, module=SIMULATOR) as child:
-        if fault == "ended":
-            child.process.kill()
-        found = make_forecast(context, module, inputs, child)
+    if fault == "ended":
+        with Child(use_gpu=False, module=SIMULATOR) as simulator:
+            simulator.process.kill()
+            found = make_forecast(context, module, inputs, simulator)
+    else:
+        found = make_forecast(context, module, inputs, simulator)
     assert found.budget is None and found.seconds < 10
     [warning] = events_of(tmp_path, "warning")[-1:]
     assert "The memory of the largest batch is unknown" in warning["message"]

@@ -60,11 +60,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = nb.lunch
 
 
-@pytest.mark.slow
-def test_no_import_of_the_checkout_runs_up_and_there_is_no_circle() -> None:
-    assert lint_code.problems() == []
-
-
 def _tree(tmp_path: Path, files: dict[str, str]) -> Path:
     for name, source in files.items():
         path = tmp_path / "nbhelpers" / name

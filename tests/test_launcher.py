@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,34 +149,6 @@ def test_the_precision_of_the_lines_is_the_presets(tmp_path, preset, word):
     assert words[words.index("--mixed_precision") + 1] == word
     config = json.loads((launcher.run.path / "accelerate.json").read_text())
     assert config["mixed_precision"] == word
-
-
-@pytest.mark.slow
-def test_accelerate_reads_the_lines_and_nothing_of_its_own_configuration(tmp_path):
-    """Its own parser, in a process whose default configuration would change everything."""
-    launcher = prepare(tmp_path / "runs", port=4711)
-    home = tmp_path / "home" / "accelerate"
-    home.mkdir(parents=True)
-    hostile = {"distributed_type": "FSDP", "mixed_precision": "fp8", "num_machines": 9}
-    hostile |= {"compute_environment": "AMAZON_SAGEMAKER", "debug": True, "num_processes": 72}
-    (home / "default_config.yaml").write_text(json.dumps(hostile))
-    code = (
-        "import sys; from accelerate.commands.launch import *;"
-        "from accelerate.commands.launch import _validate_launch_command as check;"
-        "args, defaults, _ = check(launch_command_parser().parse_args(sys.argv[1:]));"
-        "names = 'multi_gpu num_machines num_processes machine_rank main_process_ip '"
-        "'main_process_port mixed_precision debug use_fsdp rdzv_backend max_restarts';"
-        "print({name: getattr(args, name) for name in names.split()})"
-    )
-    env = os.environ | {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", code, *words_of(launcher, 1)[2:]]
-    done = subprocess.run(words, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert eval(done.stdout) == {
-        **{"multi_gpu": True, "num_machines": 2, "num_processes": 8, "machine_rank": 1},
-        **{"main_process_ip": "node01", "main_process_port": 4711, "mixed_precision": "bf16"},
-        **{"debug": False, "use_fsdp": False, "rdzv_backend": "static", "max_restarts": 0},
-    }
 
 
 # The SLURM script

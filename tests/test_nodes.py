@@ -4,6 +4,7 @@ stopped and resumed; two nodes give what one gives."""
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -212,9 +213,20 @@ def test_two_nodes_give_what_two_processes_of_one_node_give(one_node, tmp_path):
 
 
 def test_accelerate_itself_starts_all_ranks_from_the_lines(tmp_path, monkeypatch):
-    """The lines for GPUs, with a worker that needs none: two nodes of two processes each."""
+    """The lines for GPUs, with a worker that needs none: two nodes of two processes each.
+
+    A default configuration of accelerate's own, which would change everything, is not read.
+    """
+    home = tmp_path / "home" / "accelerate"
+    home.mkdir(parents=True)
+    hostile = {"distributed_type": "FSDP", "mixed_precision": "fp8", "num_machines": 9}
+    hostile |= {"compute_environment": "AMAZON_SAGEMAKER", "debug": True, "num_processes": 72}
+    (home / "default_config.yaml").write_text(json.dumps(hostile))
+    monkeypatch.setenv("HF_HOME", str(home.parent))
     monkeypatch.setenv("NBHELPERS_WORKER_MODULE", "tests.attended_worker")
-    launcher = prepare(tmp_path, gpus_per_node=2, main_address="127.0.0.1", port=free_port())
+    launcher = prepare(
+        tmp_path / "runs", gpus_per_node=2, main_address="127.0.0.1", port=free_port()
+    )
     assert finish_nodes(start_nodes(launcher, FAKE_WORKER="meet")) == [0, 0]
     run = launcher.run
     assert run.status == "finished"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_study import GEMMA, answers_of, make_preset, no_gpu, result_of
+from fake_adapter import answers_of, result_of
+from fake_study import GEMMA, make_preset, no_gpu
 
 from nbhelpers.budget.predict import predict_memory
 from nbhelpers.budget.speeds import shipped_rows
