@@ -46,6 +46,11 @@ SCONTROL = """#!/bin/bash
 echo "scontrol $*" >>"$FAKES/calls"
 if [ "$1 $2" = "show hostnames" ]; then printf 'alpha\\nbeta\\n'; fi
 """
+# Slow enough that the nodes end while the script handles its signal.
+TOUCH = """#!/bin/bash
+/usr/bin/touch "$@"
+sleep 0.3
+"""
 ACCELERATE = """#!/bin/bash
 echo "$@" >"$FAKES/node$SLURM_NODEID.seen"
 echo "words of node $SLURM_NODEID"
@@ -59,7 +64,7 @@ class Cluster:
     def __init__(self, folder: Path, launcher: NodeLauncher, options: Sequence[str] = ()) -> None:
         folder.mkdir()
         self.folder, self.launcher = folder, launcher
-        programs = {"srun": SRUN, "scontrol": SCONTROL, "accelerate": ACCELERATE}
+        programs = {"srun": SRUN, "scontrol": SCONTROL, "accelerate": ACCELERATE, "touch": TOUCH}
         for name, text in programs.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,15 @@ class Listing:
     """Entries of `os.scandir` that are old enough to be seen."""
 
     def __init__(self, entries: Any) -> None:
-        self._entries = entries
+        self._entries, self._now = entries, time.time()
 
-    def __iter__(self) -> Iterator[os.DirEntry[str]]:
-        now = time.time()
-        return (e for e in self._entries if now - e.stat(follow_symlinks=False).st_ctime > LATE_S)
+    def __iter__(self) -> Listing:
+        return self
+
+    def __next__(self) -> os.DirEntry[str]:
+        return next(
+            e for e in self._entries if self._now - e.stat(follow_symlinks=False).st_ctime > LATE_S
+        )
 
     def __enter__(self) -> Listing:
         return self

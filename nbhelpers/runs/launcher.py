@@ -60,15 +60,14 @@ export MAIN_PORT=$port
 # Shortly before the time limit (USR1) the run saves, ends cleanly and waits in the queue again; the
 # next start continues it. TERM ends it cleanly, and is left to whoever sent it.
 again=
-trap 'again=yes; touch "$$RUN_DIR/stop"' USR1
-trap 'touch "$$RUN_DIR/stop"' TERM
+trap 'again=yes signal=yes; touch "$$RUN_DIR/stop"' USR1
+trap 'signal=yes; touch "$$RUN_DIR/stop"' TERM
 srun --nodes=$nodes --ntasks=$nodes --ntasks-per-node=1 --kill-on-bad-exit=1 \\
   --output="$$RUN_DIR/node%n.log" --open-mode=append bash -c '$launch' &
 task=$$!
-code=0
-wait "$$task" || code=$$?
-while kill -0 "$$task" 2>/dev/null; do  # a signal ends `wait` before the nodes have ended
-  code=0
+signal=yes
+while [ -n "$$signal" ]; do  # a signal ends `wait` before the nodes have ended
+  signal= code=0
   wait "$$task" || code=$$?
 done
 if [ "$$code" -ne 0 ]; then

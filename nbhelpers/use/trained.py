@@ -562,6 +562,8 @@ def place_for(out: str | Path, trained: Loadable) -> Path:
     """
     try:
         path = expanded(out, "out").absolute().resolve()
+        if path.is_symlink():  # a loop, from Python 3.13 on; before, an error
+            raise RuntimeError
     except (OSError, RuntimeError, ValueError) as error:
         text = f"out is {str(out)!r}, which leads nowhere."
         raise ConfigError(text, fix="name another folder") from error
