@@ -261,9 +261,9 @@ def test_columns_and_words_that_were_met_are_told(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_task_are_no_data_for_an_audit_either() -> None:
-    rows = [{**row, "task": "one", "split": ""} for row in load_style_rows()]
+    rows = [{**row, "task": "one", "split": ""} for row in load_style_rows()[::3]]
     found = audit(rows)
-    assert found.verdict == "hopeless" and "912 of 912 rows have one task" in found.reasons[0]
+    assert found.verdict == "hopeless" and "304 of 304 rows have one task" in found.reasons[0]
     two = [row | {"task": "one" if n % 3 else f"t{n}"} for n, row in enumerate(rows)]
     assert not any("have one task" in reason for reason in audit(two).reasons)
 

@@ -55,9 +55,9 @@ def texts(node: ast.expr) -> list[str]:
     return []
 
 
-def fix_expressions(tree: ast.Module) -> Iterator[ast.expr]:
+def fix_expressions(nodes: list[ast.AST]) -> Iterator[ast.expr]:
     """What stands after `fix=`, is assigned to `fix`, or is the last part of a Problem or Rule."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.keyword) and node.arg == "fix":
             yield node.value
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value:
@@ -75,9 +75,9 @@ def source_fixes() -> tuple[list[tuple[str, str]], set[str]]:
     """Return (place, fix) for every fix of the package, and the names of all its arguments."""
     fixes, arguments = [], set()
     for file in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        arguments |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-        for node in fix_expressions(tree):
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        arguments |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        for node in fix_expressions(nodes):
             place = f"{file.relative_to(PACKAGE)}:{node.lineno}"
             fixes += [(place, text) for text in texts(node)]
     return fixes, arguments

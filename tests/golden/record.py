@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -273,13 +274,13 @@ def listing() -> dict[str, Any]:
             "calibration --runs": call(where, "calibration", "--runs"),
             "list_runs": [[run.id, run.status] for run in nb.list_runs(where.runs)],
         }
-        told: set[str] = set()
+        is_told = False
         for name in names:
-            # Of a finished run it prints the report, which has a case of its own: one of each job.
-            kind = name.partition("-")[0] if (where.runs / name / "result.json").is_file() else name
-            if kind not in told:
+            # Of a finished run it prints the report, which has a case of its own: one of all.
+            is_finished = (where.runs / name / "result.json").is_file()
+            if not (is_finished and is_told):
                 found[f"follow {name}"] = call(where, "follow", name)
-            told.add(kind)
+            is_told = is_told or is_finished
             found[f"stop {name}"] = call(where, "stop", name)
         smoke = ("clones", "detector", "finetune")
         for job in smoke:  # from what earlier runs here took
@@ -292,12 +293,20 @@ def listing() -> dict[str, Any]:
 def frozen_report(name: str) -> dict[str, Any]:
     """The report of one frozen folder: text and exit code of the command, the page, the tables."""
     import nbhelpers as nb
+    from nbhelpers.reports import writing
 
     job = "finetune" if name.startswith("study-") else name.partition("-")[0]
     names = [n for n in frozen_names() if n.startswith((job, "study-"))]
     with place(*names) as where:
-        found: dict[str, Any] = {"command": call(where, "report", name)}
-        made = nb.report(where.runs / name, show=False)
+        found, reports, write = {}, [], writing.report
+
+        def keep(*given: Any, **options: Any) -> Any:
+            reports.append(write(*given, **options))
+            return reports[-1]
+
+        with patch.object(writing, "report", keep):  # drawn once for both
+            found["command"] = call(where, "report", name)
+        made = reports[-1] if reports else write(where.runs / name, show=False)
         found["text"] = lines(where.mask(made.text))
         found["page"] = page(where, made.path.read_text("utf-8"))
         found["is_same_page"] = page(where, made.html) == [
