@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,9 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 for _name in ("NBHELPERS_OWNER_PID", "NBHELPERS_FRESH", "NBHELPERS_LAUNCHED", "NBHELPERS_ROOT"):
     os.environ.pop(_name, None)
+
+# The command `nbhelpers` is on PATH, as in an activated environment: printed lines name it.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 # In a shell's background SIGINT is ignored, and all that a test starts would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

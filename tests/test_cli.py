@@ -27,6 +27,7 @@ from nbhelpers.errors import (
     NbhelpersError,
     OutOfMemory,
 )
+from nbhelpers.runs.run import Run
 from nbhelpers.use.model import ExportResult
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -251,6 +252,7 @@ def test_the_printed_error_names_its_kind_and_fix(kind: type[NbhelpersError]) ->
 class _FakeRun:
     path, typed = Path("runs/clones-x"), "clones-x"
     status = "running"
+    shell = Run.shell
 
     def __repr__(self) -> str:
         return "Run(clones-x, running)"

@@ -91,6 +91,7 @@ def test_an_interrupt_ends_the_following_only(runs: Path, monkeypatch) -> None:
     result, text = follow_quickly(run)
     monkeypatch.undo()
     assert result is None and calls and run.status == "running"
+    assert f"nb.follow(nb.open_run({str(run.path)!r}))" in text
     assert f"nbhelpers follow {run.typed}" in text and f"nbhelpers stop {run.typed}" in text
     wait_for_event(run, "step")
 

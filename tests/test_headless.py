@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from nbhelpers.errors import (
 from nbhelpers.notebook import headless
 from nbhelpers.notebook.headless import check_notebook, run_notebook
 from nbhelpers.presets.parameters import Overrides, check_parameters, parse_assignments, parse_value
-from nbhelpers.runs.run import RunResult
+from nbhelpers.runs.run import Run, RunResult
 from nbhelpers.runs.thresholds import parse_requirements, require_scores
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -339,7 +340,9 @@ def test_an_interrupt_of_the_command_ends_it_with_exit_code_9_and_a_saved_notebo
 @pytest.mark.parametrize("name", ["SIGTERM", None])
 @pytest.mark.parametrize("status", ["finished", "stopped", ""])
 def test_an_end_says_what_became_of_the_run(name: str | None, status: str) -> None:
-    runs = [SimpleNamespace(status=status, typed="clones-x")] if status else []
+    run = SimpleNamespace(status=status, typed="clones-x")
+    run.shell = partial(Run.shell, run)
+    runs = [run] if status else []
     error = headless._ended(runs, name, 5.0)
     assert isinstance(error, Stopped if name else Killed)
     assert ("its run had finished" in error.message) is (status == "finished")

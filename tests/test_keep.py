@@ -51,12 +51,26 @@ def test_the_runs_go_where_they_outlive_the_machine(
     assert asked == ([] if mounts is None else ["/content/drive"])
 
 
-def test_a_saved_folder_is_packed(tmp_path: Path) -> None:
+def test_a_saved_folder_is_packed_and_its_place_told(tmp_path: Path, capsys) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "a.txt").write_text("a")
+    (tmp_path / "report.html").touch()
     assert download(tmp_path / "model").name == "model.zip"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "model.zip" in line and "file browser" in line and "report.html" in line
     with pytest.raises(ConfigError, match="export"):
         download(tmp_path / "nothing")
+
+
+def test_a_run_that_goes_on_ends_the_cell_in_one_line(capsys) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    assert keep.stop_unless(True) is None
+    shell = InteractiveShell()
+    shell.user_ns["stop_unless"] = keep.stop_unless
+    assert not shell.run_cell("stop_unless(False)").success
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "run this cell again" in line
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ Only the parts that ipywidgets 7.7 and 8 share are used. CI has one version; for
 from __future__ import annotations
 
 import shlex
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +188,29 @@ def test_the_papermill_line_gives_the_same_parameters() -> None:
     made = load_preset("finetune", name, hardware=T4, overrides=overrides)
     assert made.settings == picker.answer.preset.settings
     assert picker.answer.variants["qlora-r8"].settings.lora_alpha == 16  # 32 for rank 16
+
+
+@pytest.mark.parametrize(
+    ("files", "opened", "name"),
+    [
+        (["notebooks/01_finetune_gemma.ipynb"], "", "notebooks/01_finetune_gemma.ipynb"),
+        (["01_finetune_gemma.ipynb"], "", "01_finetune_gemma.ipynb"),
+        (["mine.ipynb"], "/home/me/mine.ipynb", "mine.ipynb"),
+    ],
+)
+def test_the_lines_work_where_the_notebook_lies_alone_and_path_lacks_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], opened: str, name: str
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("JPY_SESSION_NAME", opened)
+    lines = pick_preset("finetune", T4).lines
+    assert shlex.split(lines["papermill"])[:4] == ["papermill", "--cwd", ".", name]
+    for line in lines["shell"].splitlines():
+        assert shlex.split(line)[:3] == [sys.executable, "-m", "nbhelpers"]
 
 
 def test_several_adapters_are_a_study_with_a_bar_each() -> None:

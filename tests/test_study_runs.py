@@ -216,12 +216,20 @@ def test_an_interrupt_ends_the_following_only(runs: Path, monkeypatch, capsys) -
 
     def interrupted(run: Run, **options: Any) -> Any:
         calls.append(run.id)
-        return follow(run, **options, refresh_s=0.05) if len(calls) == 1 else None
+        if len(calls) > 1:
+            monkeypatch.setattr("nbhelpers.runs.following.time.sleep", interrupt)
+        return follow(run, **options, refresh_s=0.05)
+
+    def interrupt(seconds: float) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(studies, "follow", interrupted)
     found = run_study(plan(runs), hardware=no_gpu(), run_dir=runs)
     assert statuses(found) == {"base": "finished", "r8": "running", "r16": "new"}
-    assert not found.failures and "r8 goes on, those after it wait" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert not found.failures and "r8 goes on, those after it wait" in text
+    assert text.count("Stopped following") == 1
     with pytest.raises(Exception, match="have not ended"):
         found.require_complete()
 

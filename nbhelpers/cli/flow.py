@@ -64,8 +64,8 @@ def train(
     run = launch(asked.preset, asked.plan, asked.budget, **options)
     if not detach:
         return watch(run)
-    typer.echo(f"{run!r} goes on by itself. To watch it: nbhelpers follow {run.typed}")
-    typer.echo(f"To stop it: nbhelpers stop {run.typed}")
+    typer.echo(f"{run!r} goes on by itself. To watch it: {run.shell('follow')}")
+    typer.echo(f"To stop it: {run.shell('stop')}")
 
 
 def follow(run: RunName, run_dir: RunDir = RUNS) -> None:
@@ -377,7 +377,7 @@ def export_launcher(
 def _show_launcher(launcher: NodeLauncher, slurm: Path | None, options: list[str]) -> None:
     """Print the lines of all nodes, or write their SLURM script."""
     if launcher.run.status == "finished":
-        typer.echo(f"Its report: nbhelpers report {launcher.run.typed}")
+        typer.echo(f"Its report: {launcher.run.shell('report')}")
     elif slurm is None:
         typer.echo(launcher.text())
     elif str(slurm) == "-":
@@ -386,4 +386,4 @@ def _show_launcher(launcher: NodeLauncher, slurm: Path | None, options: list[str
         launcher.write_slurm(slurm, options)
         typer.echo(launcher.head())
         typer.echo(f"Submit: sbatch {slurm}")
-        typer.echo(f"Watch: nbhelpers follow {launcher.run.typed}")
+        typer.echo(f"Watch: {launcher.run.shell('follow')}")

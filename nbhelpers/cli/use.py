@@ -21,6 +21,7 @@ from nbhelpers.cli.options import (
     typed_path,
     warn,
 )
+from nbhelpers.common.processes import shell_command
 from nbhelpers.errors import ConfigError, DataError, RequirementMissed
 
 # ------------------------------------------------------------------------------------------------
@@ -353,9 +354,9 @@ def export(
         typer.echo(f"not as {form}: {reason}")
     path = shlex.quote(str(done.path))
     how = {
-        "adapter": f"To ask it: nbhelpers ask {path} 'INSTRUCTION'",
-        "detector": f"To use it: nbhelpers detect --model {path} FILE_OR_FOLDER",
-        "clones": f"To use it: nbhelpers clones-of {path} FOLDER",
+        "adapter": f"To ask it: {shell_command()} ask {path} 'INSTRUCTION'",
+        "detector": f"To use it: {shell_command()} detect --model {path} FILE_OR_FOLDER",
+        "clones": f"To use it: {shell_command()} clones-of {path} FOLDER",
     }
     typer.echo(how[done.kind])
     if not push_to:

@@ -8,6 +8,8 @@ import functools
 import gc
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -55,6 +57,12 @@ def start_time(pid: int) -> str | None:
 def is_alive(pid: int, started: str | None) -> bool:
     """Whether the process that had this pid and this start time still runs."""
     return started is not None and start_time(pid) == started
+
+
+def shell_command() -> str:
+    """The command `nbhelpers` as it can be typed here: by this Python where PATH has none."""
+    python = shlex.quote(sys.executable)
+    return "nbhelpers" if shutil.which("nbhelpers") else f"{python} -m nbhelpers"
 
 
 def descendants(root: int) -> list[int]:

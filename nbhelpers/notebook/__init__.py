@@ -10,6 +10,7 @@ _HOMES = {
     "expect": "expected",
     "keep_runs": "keep",
     "past_predictions": "grids",
+    "stop_unless": "keep",
     "what_fits": "grids",
 }
 __all__ = list(_HOMES)

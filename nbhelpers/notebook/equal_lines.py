@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbhelpers.common.files import is_file
+from nbhelpers.common.processes import shell_command
 from nbhelpers.notebook.choice import Answer, Choice
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.loading import ADAPTERS
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from nbhelpers.plan import BatchPlan
     from nbhelpers.presets.preset import Preset
 
+OPENED_VARIABLE = "JPY_SESSION_NAME"  # the notebook of this kernel, by jupyter_server
 BUDGET_NOTEBOOK = "notebooks/00_gpu_and_budget.ipynb"
 WISHES = {"price_per_hour": "--price", "max_hours": "--max-hours"}  # as options of the shell
 DECLARED_BUDGET = ("model", "per_device_train_batch_size", "seq_len")
@@ -127,10 +132,22 @@ def papermill_lines(answer: Answer) -> str:
     Where the picker stands in the budget notebook, the command for that one comes first.
     """
     notebook = JOBS[answer.choice.job].notebook
-    job = _papermill(notebook, parameters_of(answer, of_job=True)) if notebook else ""
-    if not answer.choice.any_job:
+    any_job = answer.choice.any_job
+    place = _place(notebook, is_open=not any_job)
+    job = _papermill(place, parameters_of(answer, of_job=True)) if notebook else ""
+    if not any_job:
         return job
-    return f"{_papermill(BUDGET_NOTEBOOK, parameters_of(answer))}\n{job}".rstrip()
+    place = _place(BUDGET_NOTEBOOK, is_open=True)
+    return f"{_papermill(place, parameters_of(answer))}\n{job}".rstrip()
+
+
+def _place(notebook: str, *, is_open: bool) -> str:
+    """Where a notebook lies: in a clone, or alone, under another name perhaps if it is open."""
+    opened = Path(os.environ.get(OPENED_VARIABLE, "")).name if is_open else ""
+    for name in (notebook, Path(notebook).name, opened):
+        if name.endswith(".ipynb") and is_file(name):
+            return name
+    return notebook
 
 
 def _papermill(notebook: str, parameters: Mapping[str, Any]) -> str:
@@ -154,14 +171,15 @@ def _is_word(text: str) -> bool:
 def shell_lines(answer: Answer) -> str:
     """Write the choice as commands: the budget for the chosen GPU, then the run on this machine."""
     job, name = answer.choice.job, _preset(answer)
-    budget = ["nbhelpers", "budget", "--job", job, "--preset", name]
+    command = shlex.split(shell_command())
+    budget = [*command, "budget", "--job", job, "--preset", name]
     if key := _planned_gpu(answer):
         count = len(answer.hardware.gpus)
         budget += ["--gpu", key, *(["--count", str(count)] if count > 1 else [])]
     for wish, value in answer.choice.wishes.items():
         budget += [WISHES[wish], str(value)]
-    train = ["nbhelpers", "train", job, "--preset", name]
+    train = [*command, "train", job, "--preset", name]
     if len(answer.variants) > 1:
-        train = ["nbhelpers", "study", "--preset", name, "--adapters", answer.choice.adapters]
+        train = [*command, "study", "--preset", name, "--adapters", answer.choice.adapters]
     settings = override_words(answer.run_preset)
     return "\n".join(shlex.join([*words, *settings]) for words in (budget, train))

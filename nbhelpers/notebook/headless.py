@@ -385,7 +385,7 @@ def _ended(runs: list[Run], signal_name: str | None, timeout_s: float) -> Nbhelp
     """The error of a notebook that a signal or the clock ended; what became of its run."""
     is_finished = bool(runs) and runs[-1].status == "finished"
     what = "its run had finished" if is_finished else "its run was stopped with it"
-    go_on = f"its result stands: nbhelpers report {runs[-1].typed}" if is_finished else ""
+    go_on = f"its result stands: {runs[-1].shell('report')}" if is_finished else ""
     if signal_name:
         fix = go_on or "the same command with --resume continues it"
         return Stopped(f"{signal_name} stopped the notebook; {what}.", fix=fix)

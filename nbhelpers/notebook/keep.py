@@ -1,14 +1,15 @@
-"""Where a notebook keeps its runs, and how a folder leaves the machine."""
+"""Where a notebook keeps its runs, how it waits for them, how a folder leaves the machine."""
 
 from __future__ import annotations
 
 import html
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbhelpers.common.files import expanded, is_folder
+from nbhelpers.common.files import expanded, is_file, is_folder
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.machine import detect_platform, is_headless
 from nbhelpers.runs.starting import DRIVE, lost_disk
@@ -68,7 +69,7 @@ def _mount() -> str:
 
 
 def download(folder: str | Path) -> Path:
-    """Pack a folder as `<folder>.zip`; Colab's browser saves it, elsewhere it lies beside it.
+    """Pack a folder as `<folder>.zip` beside it and say where; in Colab the browser saves it too.
 
     Raises:
         ConfigError: There is no such folder.
@@ -82,4 +83,29 @@ def download(folder: str | Path) -> Path:
         from google.colab import files
 
         files.download(str(packed))
+    report = packed.parent / "report.html"
+    place = os.path.relpath(packed)
+    sys.stdout.write(
+        f"Packed: {packed if place.startswith(os.pardir) else place}. "
+        "In JupyterLab: right-click it in the file browser at the left, Download."
+        + (" The report beside it: report.html." if is_file(report) else "")
+        + "\n"
+    )
     return packed
+
+
+class Unfinished(Exception):
+    """A cell ends here, in one line: what it watches goes on."""
+
+    def _render_traceback_(self) -> list[str]:  # IPython's way to word an error
+        return [str(self)]
+
+
+def stop_unless(has_ended: bool) -> None:
+    """Keep the cells below from running where a run goes on unwatched.
+
+    Raises:
+        Unfinished: It has not ended.
+    """
+    if not has_ended:
+        raise Unfinished("The training goes on, and the cells below wait: run this cell again.")

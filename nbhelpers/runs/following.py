@@ -31,6 +31,7 @@ def follow(
     timeout_s: float | None = None,
     stop_on_timeout: bool = False,
     quiet_s: float = 300.0,
+    interrupt_note: str | None = None,
 ) -> RunResult | None:
     """Show a run's progress until it ends, and return its result.
 
@@ -43,6 +44,7 @@ def follow(
         timeout_s: How long to follow; the run goes on unless `stop_on_timeout`.
         stop_on_timeout: Stop the run when the time is over.
         quiet_s: Warn once when the worker tells nothing for so long.
+        interrupt_note: What an interrupt says; None: how to go on, "": nothing.
 
     Raises:
         LaunchError: The run was never started.
@@ -65,7 +67,8 @@ def follow(
                 _time_over(run, timeout_s or 0.0, stop=stop_on_timeout)
             time.sleep(refresh_s)
     except KeyboardInterrupt:
-        view.note(_how_to_go_on(run))
+        if note := _how_to_go_on(run) if interrupt_note is None else interrupt_note:
+            view.note(note)
         return None
     finally:
         view.close()
@@ -91,7 +94,7 @@ def outcome(run: Run) -> RunResult:
             fix=_RESUME,
             details=_log_end(run, 0),
         )
-    fix = f"Follow it: nbhelpers follow {run.typed}"
+    fix = f"Follow it: {run.shell('follow')}"
     raise JobFailed(f"{run.id} has not ended (status: {status}).", fix=fix)
 
 
@@ -152,7 +155,7 @@ class _Watch:
         self.view.note(
             f"Warning: no news from the worker for {self.quiet_s:.0f} s, in the phase "
             f"'{self.progress.phase}'. It may hang; its log is {self.run.log_path(0)}. "
-            f"run.stop(), or in a shell nbhelpers stop {self.run.typed}, ends it."
+            f"run.stop(), or in a shell {self.run.shell('stop')}, ends it."
         )
 
 
@@ -160,14 +163,14 @@ def _how_to_go_on(run: Run) -> str:
     path = str(run.path)
     return (
         f"Stopped following; {run.id} goes on.\n"
-        f"Re-attach: follow(open_run({path!r}))   or: nbhelpers follow {run.typed}\n"
-        f"Stop it:   open_run({path!r}).stop()   or: nbhelpers stop {run.typed}"
+        f"Re-attach: nb.follow(nb.open_run({path!r}))   or: {run.shell('follow')}\n"
+        f"Stop it:   nb.open_run({path!r}).stop()   or: {run.shell('stop')}"
     )
 
 
 def _time_over(run: Run, timeout_s: float, *, stop: bool) -> NoReturn:
     state = f"it was stopped (status: {run.stop()})" if stop else "it goes on"
-    way = f"Follow it again, or stop it: run.stop(), nbhelpers stop {run.typed}"
+    way = f"Follow it again, or stop it: run.stop(), {run.shell('stop')}"
     fix = _RESUME if stop else way
     raise Killed(f"The time limit of {timeout_s:g} s is over for {run.id}; {state}.", fix=fix)
 

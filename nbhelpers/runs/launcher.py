@@ -373,7 +373,7 @@ def _write_folder(
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / ".lock"):
             if run.path.exists() and run.is_running:
-                fix = f"follow it (nbhelpers follow {run.typed}), or stop it first"
+                fix = f"follow it ({run.shell('follow')}), or stop it first"
                 raise LaunchError(f"{run.id} is running.", fix=fix)
             if reuse(run, fresh=fresh):
                 return

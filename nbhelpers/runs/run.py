@@ -167,6 +167,10 @@ class Run:
         """The run as a shell's command takes it: its id in the usual folder, else its path."""
         return self.id if self._is_near else shlex.quote(str(self.path))
 
+    def shell(self, verb: str) -> str:
+        """Return the shell's line that does something with this run, such as `follow`."""
+        return f"{processes.shell_command()} {verb} {self.typed}"
+
     def command_again(self) -> str:
         """Return the shell's command that continues the run, or says what does."""
         command = (self.record or {}).get("command")
@@ -328,7 +332,7 @@ class Run:
             return RunResult.from_path(self.path)
         errors = self.final_events("error")
         why = f" Its last error: {errors[-1].get('message', '')}" if errors else ""
-        fix = f"Follow it: nbhelpers follow {self.typed}"
+        fix = f"Follow it: {self.shell('follow')}"
         if self.status != "running":
             fix = f"To continue it: {self.command_again()}"
         kind = Stopped if self.status == "stopped" else JobFailed

@@ -221,7 +221,7 @@ def reuse(run: Run, *, fresh: bool) -> bool:
     status = run.status
     if status == "running":
         if fresh:
-            fix = f"Stop it first: run.stop(), or: nbhelpers stop {run.typed}"
+            fix = f"Stop it first: run.stop(), or: {run.shell('stop')}"
             raise LaunchError(f"{run.id} is running, so it cannot be started anew.", fix=fix)
         _say(f"{run.id} is running already: re-attached.")
         return True
@@ -231,7 +231,10 @@ def reuse(run: Run, *, fresh: bool) -> bool:
         return False
     _check_same(run)
     if status == "finished":
-        _say(f"{run.id} is finished: its result is used. To start anew: fresh=True, or --fresh.")
+        _say(
+            f"{run.id} is finished: its result is used. To start anew: "
+            "nb.launch(..., fresh=True), in a shell train --fresh."
+        )
         return True
     if status != "new":
         _say(f"{run.id} ({status}) starts again, from its last checkpoint if it has one.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbhelpers.common.files import expanded, is_file, locked
 from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.processes import shell_command
 from nbhelpers.common.result_files import StudyFile
 from nbhelpers.errors import (
     ConfigError,
@@ -228,7 +230,7 @@ def run_study(
         folder.begin()
     tell_runner(folder.path)
     if fresh and (busy := folder.running()):
-        fix = f"Stop it first: nbhelpers stop {folder.run_of(busy).typed}"
+        fix = f"Stop it first: {folder.run_of(busy).shell('stop')}"
         raise LaunchError(f"{busy.name} is running, so the study cannot start anew.", fix=fix)
     driver = _Driver(
         folder,
@@ -357,7 +359,7 @@ class _Driver:
         try:
             self.write_page(run, show=False)
         except Exception as error:  # the scores are safe, and the page can be made again
-            fix = f"nbhelpers report {run.typed}"
+            fix = run.shell("report")
             self.say(f"Warning: the report of {row.name} was not written ({error}). Try: {fix}")
 
     def start(self, row: PlannedRun) -> bool:
@@ -401,7 +403,7 @@ class _Driver:
         """Watch a run to its end; an interrupt goes on to whoever called."""
         self.current = row
         stream = None if self.show else io.StringIO()
-        if follow(self.folder.run_of(row), stream=stream) is None:
+        if follow(self.folder.run_of(row), stream=stream, interrupt_note="") is None:
             raise KeyboardInterrupt
         self.current = None
 
@@ -421,7 +423,7 @@ class _Driver:
         name = self.current.name if self.current else "no run"
         return (
             f"Stopped following the study; {name} goes on, those after it wait. To go on, run it "
-            f"again.\nHow it stands: open_study({str(self.folder.path)!r})"
+            f"again. How it stands: {shell_command()} report {shlex.quote(str(self.folder.path))}"
         )
 
     def say(self, text: str) -> None:

@@ -74,7 +74,7 @@ def _sign_in(run: Run) -> str:
         raise LaunchError(
             f"{run.id} is running already: process {process.get('pid')} on this machine. This one "
             "ends and changes nothing.",
-            fix=f"start each node's line once; to end the run first: nbhelpers stop {run.typed}",
+            fix=f"start each node's line once; to end the run first: {run.shell('stop')}",
         )
     run.stop_path.unlink(missing_ok=True)  # it was meant for an earlier start
     pid, launch_id = os.getpid(), uuid.uuid4().hex

@@ -149,7 +149,7 @@ class ExportResult:
 
     def _repr_html_(self) -> str:
         rows = {"folder": str(self.path), "files": ", ".join(self.files)}
-        rows |= {**self.measured(), "pushed to": self.url or "nowhere"}
+        rows |= {**self.measured(), "pushed to": self.url or "not pushed"}
         return facts_table(rows).html()
 
     def measured(self) -> dict[str, str]:

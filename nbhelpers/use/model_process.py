@@ -89,7 +89,8 @@ class Loaded(Closing):
     def _ready(self) -> Child:
         if self.is_closed:
             text = f"{self.trained.name} is closed and cannot be asked."
-            raise ConfigError(text, fix="load it again")
+            fix = "run the notebook's cell under Try it again; in Python: model = load(RUN)"
+            raise ConfigError(text, fix=fix)
         if self.child is None or not self.child.is_alive:
             self.child = start_process(self._device)
             try:

@@ -338,7 +338,7 @@ def require_checkpoint(run: Path) -> Path:
             return run / "checkpoints" / name
     if record.preset.settings.get("method") == "base":
         text = f"{run.name} has no adapter: method=base scores the model as it is."
-        raise ConfigError(text, fix=f"read its scores: nbhelpers report {Run(run).typed}")
+        raise ConfigError(text, fix=f"read its scores: {Run(run).shell('report')}")
     fix = f"train it, or wait for it: {Run(run).command_again()}"
     raise ConfigError(f"{run.name} has no checkpoint yet.", fix=fix)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from nbhelpers.data.samples import sample_rows
 
 SAMPLE_NOTE = (
-    "Small programs written for this project in two styles, terse (here `human`) and explaining "
-    "(here `ai`): they show the machinery. Scores on them say nothing about real code, and a model "
+    "Small programs written for this project in two styles, terse (here: human) and explaining "
+    "(here: ai): they show the machinery. Scores on them say nothing about real code, and a model "
     "trained on them detects nothing real."
 )
 ENDINGS = {"python": ".py", "java": ".java"}
