@@ -32,6 +32,34 @@ def test_what_is_begun_is_done_elsewhere_and_here_where_that_process_was_killed(
     assert begin(_other, os.getpid(), is_killed)() is not is_killed
 
 
+def _sizes(here: int, is_killed: bool, texts: list[str]) -> list[int]:
+    _other(here, is_killed)
+    return [len(text) for text in texts]
+
+
+@pytest.mark.parametrize("way", ["killed", "no shared memory", "no main module", "no pickle"])
+def test_what_other_processes_cannot_do_is_done_here(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pool(count: int) -> None:
+        raise OSError("Read-only file system")
+
+    monkeypatch.setattr(pool, "PROCESS_CHARACTERS", 1)
+    monkeypatch.setattr(pool, "CHUNK_CHARACTERS", 4)
+    monkeypatch.setattr(pool, "available_cpus", lambda: 2)
+    if way == "no shared memory":
+        monkeypatch.setattr(pool, "_new_pool", no_pool)
+    if way == "no main module":
+        monkeypatch.delitem(sys.modules, "__main__")
+    work = partial(_sizes, os.getpid(), way == "killed")
+    if way == "no pickle":
+        work = lambda texts: [len(text) for text in texts]  # noqa: E731
+    texts = ["one", "three", "ninety", "a"]
+    assert pool.map_chunks(work, texts, len) == [[3, 5], [6], [1]]
+    assert begin(work, texts)() == [3, 5, 6, 1]
+    assert ("__main__" in sys.modules) == (way != "no main module")
+
+
 SCRIPT = """
 import multiprocessing, os, time
 from nbhelpers.common.pool import begin
@@ -102,3 +130,6 @@ def test_an_audit_by_several_processes_or_from_the_cache_is_that_of_one(
     monkeypatch.setattr(pool, "_new_pool", lambda n: started.append(n) or new_pool(n))
     for _ in range(2):  # the second is from the cache
         assert audit._collected(rows, "text", ()) == alone and started == [1, 2]
+    for path in tmp_path.glob("audit/*.json"):
+        path.write_text("{}")
+    assert audit._collected(rows, "text", ()) == alone and started == [1, 2, 1, 2]

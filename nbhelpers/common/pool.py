@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -39,12 +40,13 @@ def map_chunks(
         work: A function of a module, or a `partial` of one.
         items: The items.
         size: The characters of an item.
-        processes: The most processes; None takes the CPUs at hand, and one for little work.
+        processes: The most processes; None takes the CPUs at hand, one for little work, and does
+            here what another process could not.
         report: Called with (done, total) items.
 
     Raises:
         ConfigError: `processes` is no number from 1.
-        DataError: A process ended before its work was done.
+        DataError: One of `processes` ended before its work was done.
     """
     if processes is not None and (type(processes) is not int or processes < 1):
         raise ConfigError(f"processes is {processes!r}.", fix="give a whole number from 1, or None")
@@ -53,7 +55,7 @@ def map_chunks(
     results: dict[int, Result] = {}
     done = 0
     report(0, len(items))
-    for number, result in _results(work, chunks, count):
+    for number, result in _results(work, chunks, count, is_asked=processes is not None):
         results[number] = result
         done += len(chunks[number])
         report(done, len(items))
@@ -81,25 +83,21 @@ def worthwhile(characters: int) -> int:
 def begin(work: Callable[..., Result], *args: Any) -> Callable[[], Result]:
     """Begin work in a process of its own; return what waits for its result.
 
-    A process that is killed, for want of memory say, loses nothing but time: the work is then done
-    where the result is asked for.
+    What cannot be done there, as where a process is killed for want of memory, is done where the
+    result is asked for.
 
     Args:
         work: A function of a module.
         args: What it is given; they and the result are pickled.
     """
-    pool = _new_pool(1)
-    with _no_main_module():
-        job = pool.submit(work, *args)
-    pool.shutdown(wait=False)
-
-    def result() -> Result:
-        try:
-            return job.result()
-        except BrokenProcessPool:
-            return work(*args)
-
-    return result
+    try:
+        pool = _new_pool(1)
+        with _no_main_module():
+            job = pool.submit(work, *args)
+        pool.shutdown(wait=False)
+    except Exception:  # no shared memory, or this process may start none
+        return partial(work, *args)
+    return partial(_result, job, work, *args)
 
 
 def _new_pool(count: int) -> ProcessPoolExecutor:
@@ -110,35 +108,48 @@ def _new_pool(count: int) -> ProcessPoolExecutor:
     )
 
 
-def _results(
-    work: Callable[[list[Item]], Result], chunks: list[list[Item]], count: int
-) -> Iterator[tuple[int, Result]]:
-    if count <= 1:
-        yield from ((number, work(chunk)) for number, chunk in enumerate(chunks))
-        return
-    pool = _new_pool(count)
-    jobs: dict[Future[Result], int] = {}
+def _result(job: Future[Result], work: Callable[..., Result], *args: Any) -> Result:
     try:
-        with _no_main_module():  # the processes start with the first job
-            for number, chunk in enumerate(chunks):
-                jobs[pool.submit(work, chunk)] = number
+        return job.result()
+    except Exception:  # an error of the work itself is raised again here
+        return work(*args)
+
+
+def _results(
+    work: Callable[[list[Item]], Result], chunks: list[list[Item]], count: int, *, is_asked: bool
+) -> Iterator[tuple[int, Result]]:
+    """Yield number and result of each chunk; `is_asked`: the processes were, and must do it."""
+    pool, jobs = None, {}
+    try:
+        if count > 1:
+            with suppress(*() if is_asked else (Exception,)), _no_main_module():
+                pool = _new_pool(count)  # the processes start with the first job
+                for number, chunk in enumerate(chunks):
+                    jobs[pool.submit(work, chunk)] = number
         for job in as_completed(jobs):
-            yield jobs[job], job.result()
+            number = jobs[job]
+            yield number, job.result() if is_asked else _result(job, work, chunks[number])
+        for number in sorted({*range(len(chunks))} - {*jobs.values()}):
+            yield number, work(chunks[number])
     except BrokenProcessPool as error:
         raise DataError(
             "A process that reads code ended before its work was done.",
             fix="try again with processes=1, which needs less memory and shows where it fails",
         ) from error
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
     """Hide the main module, which a new process would import: a worker's, or a user's script."""
-    main = sys.modules["__main__"]
+    main = sys.modules.get("__main__")
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
+        if main is None:
+            del sys.modules["__main__"]
+        else:
+            sys.modules["__main__"] = main

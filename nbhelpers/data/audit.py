@@ -447,10 +447,15 @@ def _collected(rows: Sequence[CodeRow], form: str, known: Sequence[str]) -> dict
         "audit",
         key,
         partial(collect, rows, form=form, known=known),
-        load=lambda path: json.loads(path.read_text(encoding="utf-8")),
+        load=_facts_of,
         save=lambda path, facts: path.write_text(json.dumps(facts), encoding="utf-8"),
         suffix=".json",
     )
+
+
+def _facts_of(path: Path) -> dict[str, Any]:
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    return facts | {"duplicates": facts["duplicates"]}  # fails where it is another file
 
 
 def _codes(known: Any) -> list[str]:

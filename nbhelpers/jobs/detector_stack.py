@@ -300,7 +300,7 @@ def _fit_beside(context: RunContext, inputs: Inputs) -> Any:
     ]
     if floors is not None:
         floors.score([canonical(code, form) for code in codes])
-    return floors, sources
+    return floors, sources, context.warnings
 
 
 def fit_scorers(
@@ -315,7 +315,9 @@ def fit_scorers(
         floors = _fit_floors(context, inputs, frozen)
     else:
         context.clock.phase("floors")
-        floors, sources = inputs.floors()
+        floors, sources, warnings = inputs.floors()
+        for text in warnings:
+            context.warn(text)
     is_asked = context.checkpoint is None and (s.evaluate_sources == "auto" or encoder)
     if is_asked and sources is None and floors is not None and set(floors.ngrams) == set(NGRAMS):
         context.clock.phase("sources")
