@@ -7,6 +7,7 @@ plain local files are read strictly, compressed or in an archive too. The hub is
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
@@ -18,6 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import datasets
 import pyarrow as pa
@@ -33,7 +35,7 @@ from nbhelpers.data import load_clone_data, tables
 from nbhelpers.data.detection import load_detection_data
 from nbhelpers.data.files import csv_head, ending_of, read_records
 from nbhelpers.data.findings import Findings
-from nbhelpers.data.sources import find_files
+from nbhelpers.data.sources import find_files, sort_files, unpacked
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.hardware.detection import plan_hardware
 from nbhelpers.runs import plan_study
@@ -474,6 +476,80 @@ def test_an_archive_is_read_as_its_folder_and_no_file_leaves_it(
             archive.writestr(name, lines(ROWS))
         with pytest.raises(DataError, match="put outside of its folder"):
             load(tmp_path / "a.zip")
+
+
+TWO = {"train.zip": {"rows.jsonl": ROWS[:30]}, "test.ZIP": {"in/rows.jsonl": ROWS[:10]}}
+LANGUAGES = {"java.zip": {"train.jsonl": ROWS[:30]}, "go.zip": {"train.jsonl": ROWS[:10]}}
+CARDED = {"train": "train.zip", "test": "te*.ZIP"}
+GONE = {"configs": [{"config_name": "d", "data_dir": "sub"}]}
+
+
+@pytest.mark.parametrize(
+    ("archives", "card", "choice", "expected"),
+    [
+        (TWO, {}, "", {"train": 30, "test": 10}),
+        (TWO, {}, "::test", {"train": 10}),
+        (TWO, {}, ":test", "data=own/set:test:test"),
+        (TWO, {}, ":test:test", {"train": 10}),
+        (TWO, {}, "::dev", "there are test, train"),
+        (TWO, {"data_files": CARDED}, "", {"train": 30, "test": 10}),
+        (TWO | {"train.tar": {}}, {}, "", "unpacked to the same folder"),
+        (LANGUAGES, {}, "", "data=own/set:go or data=own/set:java"),
+        (LANGUAGES, {}, ":java", {"train": 30}),
+        ({"x.zip": LANGUAGES["java.zip"]}, {}, ":train", "data=own/set::train"),
+        ({"x.zip": LANGUAGES["java.zip"]}, {}, ":dev", "Fix: name none: data=own/set"),
+        ({"x.zip": LANGUAGES["java.zip"]}, GONE, "", "lacks the files of its configuration d: sub"),
+    ],
+)
+def test_all_archives_of_a_data_set_are_read_as_their_names_say(
+    archives: dict[str, dict[str, list[Any]]],
+    card: dict[str, Any],
+    choice: str,
+    expected: Any,
+    tmp_path: Path,
+    hub: LocalHub,
+) -> None:
+    for name, files in archives.items():
+        (path := tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(path, "w") as archive:
+            for inner, rows in files.items():
+                archive.writestr(inner, lines(rows))
+    if "data_files" in card:
+        parts = [{"split": key, "path": path} for key, path in card["data_files"].items()]
+        card = {"configs": [{"config_name": "default", "data_files": parts}]}
+    hub.add("own/set", tmp_path / "set", card=card)
+    if isinstance(expected, str):
+        with pytest.raises(DataError) as caught:
+            load(f"own/set{choice}")
+        assert expected in str(caught.value)
+        return
+    findings = Findings("stop", "own/set")
+    files = find_files(f"own/set{choice}", None, findings)
+    splits = sort_files(files, findings)
+    counts = {
+        split: sum(len((files.folder / name).read_text().splitlines()) for name in names)
+        for split, names in splits.items()
+    }
+    assert counts == expected
+
+
+def test_an_unpacked_archive_that_lost_files_is_unpacked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+    zipped(path := tmp_path / "a.zip", lines(ROWS))
+    whole = unpacked(path) / "train.jsonl"
+    for damage in (whole.unlink, lambda: whole.write_text("")):
+        damage()
+        assert (unpacked(path) / "train.jsonl").read_text() == lines(ROWS)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(shutil, "unpack_archive", Mock(side_effect=full))
+    whole.unlink()
+    with pytest.raises(ConfigError, match=r"is full(.|\n)*NBHELPERS_CACHE"):
+        unpacked(path)
+    monkeypatch.setenv("NBHELPERS_CACHE", str(path))
+    with pytest.raises(ConfigError, match=r"cannot be written(.|\n)*NBHELPERS_CACHE"):
+        unpacked(path)
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.xz", ".zip"])

@@ -7,7 +7,9 @@ sets of the hub, folders of `save_to_disk` and Arrow files come through `dataset
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import json
 import lzma
 import re
 import shutil
@@ -39,7 +41,7 @@ from nbhelpers.data.files import (
 )
 from nbhelpers.data.findings import Findings
 from nbhelpers.data.hub import CARD, CARD_LOST, Files, fetch, is_repo_id
-from nbhelpers.errors import DataError
+from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.presets.checks import ARCHIVES, DATASET_PREFIX
 
 USUAL = {"google-research-datasets/mbpp": "full"}  # of the configurations that stand side by side
@@ -95,20 +97,31 @@ def find_files(
     if not is_repo_id(repo_id):
         raise _unknown_source(source, what)
     asked, splits, others = configuration, dict[str, str](), list[str]()
+    card_used, packed = dict[str, Any](), list[str]()  # as `choose` met them last
 
     def choose(names: list[str], card: Mapping[str, Any]) -> list[str]:
+        nonlocal card_used, packed
         splits.clear()
         if layout and (own := layout(names)):
             return own
-        nonlocal configuration, others
         try:
             _configurations(card)
         except (AttributeError, TypeError):  # what it says of files has not the hub's form
             findings.add("ignored_file", CARD, None, CARD_LOST)
             card = {}
-        configuration, chosen, others = _of_configuration(repo_id, asked, split, names, card)
+        card_used, packed = dict(card), [name for name in names if _is_packed(name)]
+        if packed and not any(is_data(PurePosixPath(name)) for name in names):
+            folder = "" if card.get("configs") else asked  # its archives are enough
+            return [n for n in packed if _is_in(f"{_unpacked_name(n)}/", folder)] or packed
+        return select(names)
+
+    def select(names: list[str], inside: Mapping[str, str] | None = None) -> list[str]:
+        nonlocal configuration, others
+        configuration, chosen, others = _of_configuration(
+            repo_id, asked, split, names, card_used, inside
+        )
         names = list(chosen)
-        if split and not (names and names[0].lower().endswith(ARCHIVES)):
+        if split:
             names = _of_split(f"{repo_id}:{configuration}:", split, chosen)
         folders = {_configuration(name) for name in names} - {""}
         if split and not configuration and len(folders) > 1:
@@ -120,16 +133,33 @@ def find_files(
     files = fetch(repo_id, revision, findings, choose=choose, lack=lack, look=look)
     if look:
         return files
+    if _is_packed(files.names[0]):
+        is_asked = bool(asked) and _is_in(f"{_unpacked_name(files.names[0])}/", asked)
+        is_apart = len(packed) > 1 or is_asked or bool(card_used.get("configs"))
+        paths = [files.folder / name for name in files.names]
+        inside = unpacked(*paths, root=files.folder if is_apart else None)
+        local = _local_files(inside, "folder", source, endings, needed)
+        words = dict(local.splits)
+        for name in files.names if is_apart else ():
+            own = [n for n in local.names if n.startswith(f"{_unpacked_name(name)}/")]
+            if not own:
+                findings.add("ignored_file", name, None, "it holds no file of rows")
+            word = _words(f"{_unpacked_name(name)}.x")[0]
+            if word in SPLIT_NAMES or word.startswith("test_"):
+                words.update((n, word) for n in own if split_of(n) is None)
+        if local.tables or (layout and layout(local.names)):
+            names = _of_split(f"{repo_id}::", split, words) if split else local.names
+            splits.update((name, "train" if split else words.get(name, "")) for name in names)
+        else:
+            names = select(local.names, words)
+        files = files._replace(folder=local.folder, names=names, tables=local.tables)
+    elif packed:
+        more = f", as are {len(packed) - 1} more" if packed[1:] else ""
+        detail = f"it is an archive beside files of rows{more}"
+        findings.add("ignored_file", packed[0], None, detail, n=len(packed))
     if others and not asked:
         detail = f"of other configurations than {configuration}: {', '.join(others)}"
         findings.add("ignored_file", repo_id, None, detail, n=len(others))
-    if files.names[0].lower().endswith(ARCHIVES):
-        inside = unpacked(files.folder / files.names[0])
-        local = _local_files(inside, "folder", source, endings, needed)
-        words = {name: local.splits.get(name, "") for name in local.names}
-        names = _of_split(f"{repo_id}::", split, words) if split else local.names
-        splits = {name: "train" if split else words[name] for name in names}
-        files = files._replace(folder=local.folder, names=names, tables=local.tables)
     parts = [configuration, split] if split else [configuration] * (configuration != "default")
     return files._replace(
         source=":".join([repo_id, *parts]).rstrip(":"),
@@ -165,7 +195,7 @@ def count_rows(source: str) -> dict[str, int]:
         return {}
     try:
         return rows_in(source)
-    except (DataError, ImportError):  # told when the data is read
+    except (DataError, ConfigError, ImportError):  # told when the data is read
         return {}
 
 
@@ -271,34 +301,108 @@ BROKEN += (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile)
 PACKERS = dict(zip(ARCHIVES, ("zip", "tar", "gztar", "gztar", "bztar", "xztar"), strict=True))
 
 
-def unpacked(path: Path) -> Path:
-    """The folder that an archive was unpacked to, which is a cache.
+def unpacked(*paths: Path, root: Path | None = None) -> Path:
+    """The folder that archives were unpacked to, which is a cache.
+
+    Args:
+        paths: One archive, or several.
+        root: Where they lie, if each gets a folder of its own: its name without the ending.
 
     Raises:
-        DataError: It cannot be unpacked.
+        DataError: One cannot be unpacked.
+        ConfigError: The cache is full, or it may not be written.
     """
-    state = path.stat()
-    key = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
+    names = [_unpacked_name(path.relative_to(root).as_posix()) if root else "" for path in paths]
+    if twice := [
+        path.name for path, name in zip(paths, names, strict=True) if names.count(name) > 1
+    ]:
+        text = f"{' and '.join(twice)} would be unpacked to the same folder."
+        raise DataError(text, fix="download the one that is meant, and give it as the data")
+    stats = [(path.resolve(), path.stat()) for path in paths]
+    keys = [f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}" for path, stat in stats]
+    key = "\0".join([*keys, *filter(None, names)])
     folder = cache_dir() / "unpacked" / hashlib.sha256(key.encode()).hexdigest()[:32]
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=folder.parent))  # other ranks may unpack it at once
+    if _is_whole(folder):
+        return folder / "files"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=folder.parent))  # other ranks may unpack it at once
+    except OSError as error:
+        raise _cache_lost(error) from error
+    try:
+        for path, name in zip(paths, names, strict=True):
+            _unpack(path, part / "files" / name)
+        (part / SIZES).write_text(json.dumps(_sizes(part / "files")), encoding="utf-8")
+    except OSError as error:
+        raise _cache_lost(error) from error
+    else:
+        if folder.is_dir() and not _is_whole(folder):  # it lost files, or an older version wrote it
+            with contextlib.suppress(OSError):
+                folder.rename(part / "lost")
+        with contextlib.suppress(OSError):  # another rank was first
+            part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(folder / "lost", ignore_errors=True)
+    if not _is_whole(folder):
+        raise _cache_lost(OSError(errno.EACCES, f"{folder} lost files and cannot be replaced"))
+    return folder / "files"
+
+
+SIZES = "sizes.json"  # of the files beside it, as they were unpacked
+NO_CACHE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all that was unpacked is there: what cleans a cache takes single files."""
+    try:
+        sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
+        return sizes.items() <= _sizes(folder / "files").items()
+    except (OSError, ValueError):
+        return False
+
+
+def _cache_lost(error: OSError) -> ConfigError:
+    place = f"The cache {cache_dir()}, where archives are unpacked,"
+    why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
+    fix = "make space there, or set NBHELPERS_CACHE to a folder that has some and may be written"
+    return ConfigError(f"{place} {why}: {error.strerror or error}.", fix=fix)
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Unpack one archive; an `OSError` is one of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     packer = next(kind for end, kind in PACKERS.items() if path.name.lower().endswith(end))
     try:
         if packer == "zip":
             _refuse_outside(path)
         only_data = {} if packer == "zip" else {"filter": "data"}
-        shutil.unpack_archive(path, part, packer, **only_data)
+        shutil.unpack_archive(path, folder, packer, **only_data)
     except BROKEN as error:
-        shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in NO_CACHE and error.filename != str(path):
+            raise
         raise DataError(
             f"{path.name} cannot be unpacked: {error}.", fix="pack or download it again"
         ) from error
-    with contextlib.suppress(OSError):  # another rank was first
-        part.rename(folder)
-    shutil.rmtree(part, ignore_errors=True)
-    return folder
+
+
+def _is_packed(name: str) -> bool:
+    is_hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
+    return name.lower().endswith(ARCHIVES) and not is_hidden
+
+
+def _unpacked_name(name: str) -> str:
+    """An archive's name without the ending.
+
+    >>> _unpacked_name("data/Train.TAR.gz"), _unpacked_name("x/*.zip")
+    ('data/Train', 'x/*')
+    """
+    return name[: -len(next(end for end in ARCHIVES if name.lower().endswith(end)))]
 
 
 def _refuse_outside(path: Path) -> None:
@@ -349,9 +453,16 @@ def _unknown_source(source: object, what: str) -> DataError:
 
 
 def _of_configuration(
-    repo_id: str, asked: str, split: str, names: list[str], card: Mapping[str, Any]
+    repo_id: str,
+    asked: str,
+    split: str,
+    names: list[str],
+    card: Mapping[str, Any],
+    inside: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, str], list[str]]:
     """A configuration, its files with the splits that the card gives them (else ""), the others.
+
+    `inside` is given for files that were unpacked: all are read, and it tells splits by archives.
 
     Raises:
         DataError: It is not clear which configuration is meant, or there is none of this name.
@@ -370,19 +481,29 @@ def _of_configuration(
         folders = {n: _configuration(n) for n in names if is_data(PurePosixPath(n))}
         there = sorted({*folders.values()} - {""})
         wanted = asked or next((name for name in usual if name in there), "")
-        chosen = dict.fromkeys(_of_one_format([n for n in names if _is_in(n, wanted)]), "")
+        own = [name for name in names if _is_in(name, wanted)]
+        chosen = dict.fromkeys(_of_one_format(own) if inside is None else own, "")
+    chosen = {name: word or (inside or {}).get(name, "") for name, word in chosen.items()}
     if chosen or not (asked or by_card):
         return wanted, chosen, [name for name in there if wanted and name != wanted]
     if not wanted:
         raise _which(f"{repo_id} has several configurations", f"{repo_id}:", there, ending)
+    if wanted in by_card:
+        lost = ", ".join(pattern for _, pattern in patterns)
+        text = f"{repo_id} lacks the files of its configuration {wanted}: {lost}."
+        raise DataError(text, fix="name another configuration, or a revision that has them")
     state = f"{repo_id} has no configuration {wanted}"
     own = {name for name, parts in by_card.items() if asked in dict(parts)}
     if not by_card:
-        own = {folder for n, folder in folders.items() if asked in (*_words(n), split_of(n))}
+        own = {folder for n, folder in folders.items() if asked in _all_words(n, inside)}
     if own and not split:  # a colon is missing
         choices = " or ".join(f"data={repo_id}:{name}:{asked}" for name in sorted(own)[:3])
         raise DataError(f"{state}, but a split of this name.", fix=f"name it so: {choices}")
     raise _which(f"{state} with rows", f"{repo_id}:", there, ending)
+
+
+def _all_words(name: str, inside: Mapping[str, str] | None) -> set[str | None]:
+    return {*_words(name), split_of(name), (inside or {}).get(name)}
 
 
 def _configurations(card: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -398,9 +519,10 @@ def _configurations(card: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]
         if isinstance(files, list) and all(isinstance(part, dict) for part in files):
             parts = [(str(part.get("split", "train")), part.get("path", "")) for part in files]
         configurations[str(entry.get("config_name", "default"))] = [
-            (split, f"{folder}/{path}".lstrip("/").replace("**/", "*"))
+            (split, f"{folder}/{inside}".lstrip("/").replace("**/", "*"))
             for split, paths in parts
             for path in ([paths] if isinstance(paths, str) else paths)
+            for inside in [f"{_unpacked_name(path)}/*" if _is_packed(path) else path]
         ]
     return configurations
 
@@ -416,14 +538,10 @@ def _configuration(name: str) -> str:
 
 
 def _of_one_format(names: list[str]) -> list[str]:
-    """Parquet files where there are any, else those that name a split, else all files of rows.
-
-    Else one archive, which may hold some.
-    """
+    """Parquet files where there are any, else those that name a split, else all files of rows."""
     rows = [name for name in names if is_data(PurePosixPath(name))]
     parquet = [name for name in rows if ending_of(PurePosixPath(name)) == ".parquet"]
-    packed = [name for name in names if name.lower().endswith(ARCHIVES)]
-    return parquet or [name for name in rows if split_of(name) is not None] or rows or packed[:1]
+    return parquet or [name for name in rows if split_of(name) is not None] or rows
 
 
 def _of_split(choice: str, split: str, splits: Mapping[str, str]) -> list[str]:
@@ -442,9 +560,10 @@ def _of_split(choice: str, split: str, splits: Mapping[str, str]) -> list[str]:
 def _which(state: str, choice: str, names: Iterable[str], ending: str = "") -> DataError:
     """The error of a choice that is left open, with its names and how one is written."""
     there = sorted(names)
+    fix = f"name one: {' or '.join(f'data={choice}{n}{ending}' for n in there[:3])}"
     return DataError(
         f"{state}; there {'is' if len(there) == 1 else 'are'} {', '.join(there) or 'none'}.",
-        fix=f"name one: {' or '.join(f'data={choice}{n}{ending}' for n in there[:3]) or choice}",
+        fix=fix if there else f"name none: data={choice.rstrip(':')}",
     )
 
 
