@@ -480,6 +480,10 @@ def test_an_archive_is_read_as_its_folder_and_no_file_leaves_it(
 
 TWO = {"train.zip": {"rows.jsonl": ROWS[:30]}, "test.ZIP": {"in/rows.jsonl": ROWS[:10]}}
 LANGUAGES = {"java.zip": {"train.jsonl": ROWS[:30]}, "go.zip": {"train.jsonl": ROWS[:10]}}
+PARTS = {
+    "train-00000-of-00002.zip": {"a.jsonl": ROWS[:30]},
+    "train-00001-of-00002.zip": {"b.jsonl": ROWS[:10]},
+}
 CARDED = {"train": "train.zip", "test": "te*.ZIP"}
 GONE = {"configs": [{"config_name": "d", "data_dir": "sub"}]}
 
@@ -496,8 +500,9 @@ GONE = {"configs": [{"config_name": "d", "data_dir": "sub"}]}
         (TWO | {"train.tar": {}}, {}, "", "unpacked to the same folder"),
         (LANGUAGES, {}, "", "data=own/set:go or data=own/set:java"),
         (LANGUAGES, {}, ":java", {"train": 30}),
+        (PARTS, {}, "::train", {"train": 40}),
         ({"x.zip": LANGUAGES["java.zip"]}, {}, ":train", "data=own/set::train"),
-        ({"x.zip": LANGUAGES["java.zip"]}, {}, ":dev", "Fix: name none: data=own/set"),
+        ({"x.zip": LANGUAGES["java.zip"]}, {}, ":dev", "Fix: leave it out: data=own/set"),
         ({"x.zip": LANGUAGES["java.zip"]}, GONE, "", "lacks the files of its configuration d: sub"),
     ],
 )

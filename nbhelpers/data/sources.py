@@ -491,7 +491,9 @@ def _of_configuration(
     if wanted in by_card:
         lost = ", ".join(pattern for _, pattern in patterns)
         text = f"{repo_id} lacks the files of its configuration {wanted}: {lost}."
-        raise DataError(text, fix="name another configuration, or a revision that has them")
+        raise DataError(
+            text, fix="name a revision that has them, or download the set and name its files"
+        )
     state = f"{repo_id} has no configuration {wanted}"
     own = {name for name, parts in by_card.items() if asked in dict(parts)}
     if not by_card:
@@ -532,9 +534,10 @@ def _is_in(name: str, folder: str) -> bool:
 
 
 def _configuration(name: str) -> str:
-    """The folder of a file, apart from those named for a split or for all data."""
+    """The folder of a file, apart from those named for a split, for a part of it or all data."""
     parts = [part.removeprefix("partial-") for part in PurePosixPath(name).parent.parts]
-    return "/".join(part for part in parts if part != "data" and part not in SPLIT_NAMES)
+    names = [_SHARD.sub("", part) if "-of-" in part else part for part in parts]
+    return "/".join(name for name in names if name != "data" and name not in SPLIT_NAMES)
 
 
 def _of_one_format(names: list[str]) -> list[str]:
@@ -563,7 +566,7 @@ def _which(state: str, choice: str, names: Iterable[str], ending: str = "") -> D
     fix = f"name one: {' or '.join(f'data={choice}{n}{ending}' for n in there[:3])}"
     return DataError(
         f"{state}; there {'is' if len(there) == 1 else 'are'} {', '.join(there) or 'none'}.",
-        fix=fix if there else f"name none: data={choice.rstrip(':')}",
+        fix=fix if there else f"leave it out: data={choice.rstrip(':')}",
     )
 
 
