@@ -670,8 +670,8 @@ class Record(JsonFile):
     """`run.json`: what was asked, resolved, before the run."""
 
     FIX: ClassVar[str] = (
-        "launch with fresh=True (in a shell: --fresh): the folder is set aside and the run starts "
-        "anew"
+        "nb.launch(..., fresh=True), in a shell train --fresh: the folder is set aside and the run "
+        "starts anew"
     )
 
     run_id: Text = None

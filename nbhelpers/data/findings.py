@@ -99,7 +99,7 @@ NOTES = {
     "empty_word_read": "questions or answers that say nan, none or null, used as they are",
     "more_columns": "columns read beside the question and the answer",
     "unread_columns": "columns that nobody reads",
-    "filled_cells": "cells that are null, or not there and filled with null by `datasets`",
+    "filled_cells": "cells that are null, or not there and filled with null by datasets",
     "own_prompts": "rows bring their own prompts; the template is not used",
     "official_splits": "rows sorted into the data set's own splits by task_id",
     "held_out": "rows held out of the training rows",

@@ -224,7 +224,7 @@ def choose_hardware(gpu: str = "auto", count: int = 1) -> Hardware:
     hardware = detect_hardware()
     if hardware.gpus or gpu == "here":
         return hardware
-    note = f"{hardware.reason or 'no GPU'}: a T4 is planned; name another one with `gpu`"
+    note = f"{hardware.reason or 'no GPU'}: a T4 is planned; the parameter gpu names another one"
     planned = plan_hardware("t4", count)
     return replace(planned, notes=(note, *planned.notes))
 

@@ -134,7 +134,7 @@ class Preset:
         if old == new:
             return changed
         note = (
-            f"the other values were chosen for {old or 'another model'}: load_preset("
+            f"the other values were chosen for {old or 'another model'}: nb.load_preset("
             f"{self.job!r}, {self.name!r}, overrides={{'model': …}}) takes those for the new one"
         )
         return replace(changed, notes=(*changed.notes, note))

@@ -528,6 +528,6 @@ def unlike_bases(sides: Sequence[Side]) -> list[str]:
     if not bits[True] or not bits[False]:
         return []
     return [
-        f"{listed(bits[True])}: trained and evaluated on the base in 4 bits, the others on the "
-        "base as it is, `base` too. A difference is that of adapter and quantisation together."
+        f"{listed(bits[True])}: trained and evaluated on the base in 4 bits, the others and the "
+        "run base on the base as it is. A difference is that of adapter and quantisation together."
     ]

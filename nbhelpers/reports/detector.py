@@ -556,7 +556,7 @@ def _broken_text(facts: RunFacts, promise: Promise) -> str:
     )
     return (
         f"The promise is broken on {where}: {realised}. Flag nobody like them with this "
-        "threshold; `nbhelpers calibrate` fixes one on their own human code."
+        "threshold; nbhelpers calibrate (in a shell) fixes one on their own human code."
     )
 
 

@@ -109,7 +109,7 @@ def blocks(study: StudyResult, pairs: Sequence[Pair]) -> list[Block]:
     compared = (
         "On the same samples, the first minus the second, with the 95 % interval. Better or worse: "
         "the interval leaves out 0, and chance alone rarely reaches the difference (p, for all "
-        "comparisons of a score with the second adapter together, after Holm; `nbhelpers compare` "
+        "comparisons of a score with the second adapter together, after Holm; nbhelpers compare "
         "takes all pairs of a score together, so p may be more there)."
     )
     sides = sides_of(study)

@@ -54,7 +54,7 @@ def follow(
     """
     if run.status == "new":
         nodes = int(((run.record or {}).get("plan") or {}).get("num_nodes") or 1)
-        fix = "Start it with launch(...)."
+        fix = "Start it with nb.launch(...)."
         if nodes > 1:
             fix = f"Run the lines of its {nodes} nodes, or submit its script (sbatch)."
         raise LaunchError(f"{run.path} was never started.", fix=fix)

@@ -253,7 +253,9 @@ class Run:
         """
         record = self.record
         if record is None:
-            fix = "Launch with fresh=True (--fresh): the folder is set aside, the run starts anew."
+            from nbhelpers.common.result_files import Record
+
+            fix = Record.FIX
             raise ConfigError(f"There is no {self.record_path}.", fix=fix)
         return record
 

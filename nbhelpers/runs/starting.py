@@ -262,7 +262,7 @@ def go_on(run: Run, record: dict[str, Any], *, resume: bool | None) -> dict[str,
     if not resume:
         _say(
             f"{what}. {run.id} starts from step {own} all the same; to go on from step {step}, "
-            "stop it and launch with --resume, or in Python launch(..., resume=True)."
+            "stop it and launch with --resume, or in Python nb.launch(..., resume=True)."
         )
         return facts
     take_checkpoints(other, run)
@@ -284,7 +284,9 @@ def _set_aside(run: Run) -> Path:
 def _check_same(run: Run) -> None:
     if not any(run.path.iterdir()):
         return
-    fix = "Launch with fresh=True (--fresh): the folder is set aside, the run starts anew."
+    from nbhelpers.common.result_files import Record
+
+    fix = Record.FIX
     record = run.record
     if record is None:
         raise LaunchError(f"{run.path} has no run.json that can be read.", fix=fix)
@@ -359,7 +361,7 @@ def require_detected(hardware: Hardware) -> None:
         HardwareError: The hardware is a plan.
     """
     if hardware.is_planned:
-        fix = "Use detect_hardware() for a run, plan_hardware() for planning only."
+        fix = "Use nb.detect_hardware() for a run, nb.plan_hardware() for planning only."
         raise HardwareError("This hardware is a plan, not this machine's.", fix=fix)
 
 
