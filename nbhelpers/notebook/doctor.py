@@ -37,6 +37,7 @@ from nbhelpers.presets.catalog import SAMPLES
 from nbhelpers.presets.checks import ARCHIVES
 from nbhelpers.presets.jobs import CLONES, DETECTOR, FINETUNE, JOBS
 from nbhelpers.presets.loading import load_preset
+from nbhelpers.presets.packages import install_line
 from nbhelpers.presets.preset import Preset
 from nbhelpers.runs.starting import explained, lost_disk, require_drive, require_gpu, require_room
 from nbhelpers.use.hub import check_access
@@ -187,7 +188,7 @@ def _libraries() -> Answer:
 
 
 def _install(wanted: Any) -> str:
-    return " ".join(["pip install", *(f'"{one}"' for one in wanted)])
+    return install_line(*(f'"{one}"' for one in wanted))
 
 
 def _gpu(hardware: Hardware) -> Answer:

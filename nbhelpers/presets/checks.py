@@ -390,9 +390,10 @@ def no_gpu_for(preset: Any, hardware: Any) -> HardwareError:
     return HardwareError(
         f"The preset {preset.name} is for the GPU {preset.gpu}; there is no GPU here: "
         f"{hardware.reason}.",
-        fix="use the preset smoke (or auto), or launch where the GPU is; to plan for it from here, "
-        f"add --gpu {preset.gpu} (study: with --plan-only); in Python nb.launch(..., force=True) "
-        "trains on the CPU all the same",
+        fix='use preset="smoke" (or "auto"), or launch where the GPU is; to plan for it from here: '
+        f"in a shell add --gpu {preset.gpu} (study: with --plan-only), in a cell "
+        f'hardware = nb.plan_hardware("{preset.gpu}"); there nb.launch(..., force=True) trains '
+        "on the CPU all the same",
     )
 
 

@@ -28,6 +28,7 @@ from nbhelpers.hardware.machine import OWNER_PID_VARIABLE, find_owner
 from nbhelpers.hardware.secrets import TRACKER_KEYS, share_secret
 from nbhelpers.presets.checks import no_gpu_for
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.packages import PACKAGES, packaged_folder
 from nbhelpers.presets.parameters import override_words
 from nbhelpers.presets.schema import Settings
 from nbhelpers.runs.identity import folder_stamp, git_commit, run_id, versions
@@ -96,7 +97,8 @@ def launch(
 
     Raises:
         BudgetError: The memory is predicted not to suffice.
-        ConfigError: An evaluation without its checkpoint, or an unknown mode.
+        ConfigError: An evaluation without its checkpoint, an unknown mode, or a model whose
+            package is not installed.
         HardwareError: The hardware or the plan is for other machines, or the preset's GPU is not
             here.
         LaunchError: The folder cannot be used, or the worker cannot be started.
@@ -125,6 +127,8 @@ def launch(
         root.mkdir(parents=True, exist_ok=True)
         if job_mode != "evaluate" and not force and not run.result_path.is_file():
             require_supplies(preset, hardware, root)
+            if (model := getattr(preset.settings, "model", "")) in PACKAGES:
+                packaged_folder(model)
         with locked(root / ".lock"):
             fresh = fresh or _starts_anew(run)
             if fresh:  # before anything is set aside
@@ -392,7 +396,9 @@ def require_room(budget: MemoryBudget | None, hardware: Hardware, *, force: bool
         raise BudgetError(
             f"The run needs {budget.total_bytes / 2**30:.1f} GiB (predicted) for tensors alone; "
             f"this machine has {ram / 2**30:.1f} GiB of memory and no GPU.",
-            fix="lower per_device_train_batch_size or seq_len, or launch where a GPU is",
+            fix='take preset="smoke" with the model that it has, lower seq_len or '
+            "per_device_train_batch_size (in a notebook: in more_settings), or launch where a GPU "
+            "is",
         )
 
 

@@ -22,6 +22,7 @@ from nbhelpers.common.hub_errors import (
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.secrets import HF_TOKEN, share_secret
 from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.packages import packaged_folder
 from nbhelpers.use.weight_files import require_model
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def check_access(preset: Preset) -> Access:
     Raises:
         ConfigError: A gated model without a token, with a bad one, or with terms that were not
             accepted; no such model; the hub cannot be reached and nothing is cached; weights that
-            are here already are damaged.
+            are here already are damaged; the package that holds them is not installed.
     """
     s = preset.settings
     if why := _needs_no_hub(preset.job, s):
@@ -87,6 +88,7 @@ def _needs_no_hub(job: str, s: Settings) -> str:
     if s.model in known.embedded:
         return "made on this machine, so it needs no token"
     if s.model in known.packaged:
+        packaged_folder(s.model)
         return "comes with a Python package, so it needs no token"
     if (folder := Path(s.model).expanduser()).is_dir():
         if not s.random_weights:

