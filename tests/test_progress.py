@@ -49,8 +49,8 @@ def test_a_line_holds_loss_speed_and_every_gpu() -> None:
     gpu = {"t": 3.0, "type": "gpu", "rank": 0, "gpus": gpus}
     progress = trained(step(1, 1), step(2, 2, loss=0.25, useful_tokens_per_s=81234.5), gpu)
     assert progress.line() == (
-        "[train] step 2/100 (2%) · loss 0.2500 · 81,234 useful tokens/s · ETA 1 min 38 s · "
-        "GPU 0 71 % 3.0 GiB · GPU 1 1.0 GiB"
+        "[train] step 2/100 (2%) · loss 0.2500 · 81,234 useful tokens/s · "
+        "ETA of this phase 1 min 38 s · GPU 0 71 % 3.0 GiB · GPU 1 1.0 GiB"
     )
 
 
@@ -87,7 +87,7 @@ def test_a_score_names_its_split(split: str) -> None:
 @pytest.mark.parametrize(
     ("job", "name", "unit"),
     [
-        ("clones", "evaluate test", " functions"),
+        ("clones", "evaluate test", " functions of the pairs"),
         ("clones", "tokenise", " functions"),
         ("clones", "pretrain", " steps"),
         ("finetune", "tokenise train", " samples"),
@@ -98,6 +98,8 @@ def test_a_score_names_its_split(split: str) -> None:
 def test_a_count_says_what_it_counts(job: str, name: str, unit: str) -> None:
     counted = {"t": 1.0, "type": "progress", "rank": 0, "name": name, "done": 60, "total": 60}
     assert trained(counted, job=job).line() == f"[train] {name} 60/60{unit} (100%)"
+    own = {"t": 0.0, "type": "phase", "rank": 0, "name": name}
+    assert trained(own, counted, job=job).line() == f"[{name}] 60/60{unit} (100%)"
 
 
 @pytest.mark.parametrize("event", [{"scores": {"loss": 0.81}}, {"loss": 0.81}])

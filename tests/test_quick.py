@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 import nbhelpers as nb
 from nbhelpers.errors import ConfigError
+from nbhelpers.hardware.detection import Hardware
 from nbhelpers.notebook import expect
 from nbhelpers.presets.jobs import JOBS
 from nbhelpers.presets.parameters import override_words
 
 T4 = nb.plan_hardware("t4")
 TEN_MINUTES_S = 600
+
+
+def no_gpu() -> Hardware:
+    """This machine, as if it had no GPU."""
+    return replace(nb.detect_hardware(), gpus=())
 
 
 @pytest.mark.parametrize("job", sorted(JOBS))
@@ -45,6 +55,19 @@ def test_quick_is_for_small_cards_and_yields_to_the_user(options: dict, quick: s
         assert getattr(preset.settings, name) == value
     again = preset.override(seed=3)  # as a study makes its runs
     assert again.quick == preset.quick
+
+
+@pytest.mark.parametrize(("rows", "is_named"), [(60, False), (900, True)])
+def test_a_full_run_is_named_where_it_is_another_and_pretraining_comes_on_top(
+    rows: int, is_named: bool, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"instruction": f"Write {n}", "output": f"{n}"}) for n in range(rows)]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    own = {"data": str(tmp_path / "own.jsonl"), "eval_samples": 9, "valid_samples": 9, "epochs": 1}
+    first = expect("finetune", no_gpu(), quick="on", adapters="r16", overrides=own)
+    assert "max_train_samples = 400" in repr(first) and ("full run" in repr(first)) is is_named
+    assert "; 500 steps of pre-training come on top, once, if not cached." in repr(first)
+    assert "pre-training" not in repr(expect("finetune", T4))
 
 
 def test_rows_of_ones_own_are_not_thinned() -> None:

@@ -83,6 +83,12 @@ def test_the_cheaper_adapter_is_named_and_noise_is_called_so(
     assert f"{least[1].value} {least[1].note}".startswith(memory)
 
 
+def test_one_adapter_alone_is_not_compared_with_others(tmp_path: Path) -> None:
+    alone = write_study(tmp_path, "base,r16", good={"base": 0.2, "r16": 0.7})
+    notes = [figure.note for figure in cheapest(alone, pairs_of(alone))]
+    assert notes == ["r16", "r16"]
+
+
 def test_a_p_that_no_draw_reached_is_a_bound(study: StudyResult, made: Report) -> None:
     least = 1 / (study.rows[0].settings.bootstrap_samples + 1)
     assert (made.tables["pairs"]["p_holm"].dropna() >= least * 0.999).all()

@@ -13,6 +13,7 @@ from contexts import make_context
 import nbhelpers as nb
 from nbhelpers.budget import speeds
 from nbhelpers.budget.time import predict_time
+from nbhelpers.common.formatting import duration
 from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import ConfigError
 from nbhelpers.reports.writing import report
@@ -113,6 +114,12 @@ def test_a_report_shows_predicted_beside_measured_time(tmp_path: Path) -> None:
     text = report(tmp_path, show=False).text
     assert re.search(r"total +.* to .*\+25 %", text)
     assert "error +25 %" in text and "Predicted before the run (" in text
+    data["timing"] |= {"pretrain_s": 60.0, "total_s": total + 60}
+    Result.write(tmp_path / "result.json", {"job": "clones"} | data)
+    text = " ".join(report(tmp_path, show=False).text.split())
+    of_run, expected = duration(total), duration(time.expected_s)
+    tile = f"without pre-training {of_run}, predicted {expected}, error +25 %"
+    assert f"time: {duration(total + 60)} {tile}" in text
     Record.write(tmp_path / "run.json", {})
     assert "Predicted before" not in report(tmp_path, show=False).text
 

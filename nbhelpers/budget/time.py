@@ -219,6 +219,15 @@ class TimeBudget:
         return Table(("", "", "", ""), rows, title=f"Time: {self.words()}", notes=notes).html()
 
 
+def pretraining_words(settings: Settings) -> str:
+    """Say that pre-training, which no prediction counts, comes on top; nothing where there is none.
+
+    Whether it is cached is known when the data has been read.
+    """
+    steps = getattr(settings, "pretrain_steps", 0)
+    return f"{steps:,} steps of pre-training come on top, once, if not cached" if steps else ""
+
+
 def total_time(times: Iterable[TimeBudget]) -> TimeBudget:
     """Return the time of runs that follow each other; what is unknown makes the sum unknown."""
     budgets = list(times)
@@ -430,7 +439,7 @@ def _time_of(
     return TimeBudget(
         phases=tuple(phases),
         basis=basis,
-        notes=notes,
+        notes=tuple(filter(None, [*notes, pretraining_words(settings)])),
         tokens_per_s=speed,
         mfu=rate.mfu if trains else None,
     )

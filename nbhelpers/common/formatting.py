@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 NOT_MEASURED = "not measured"
@@ -167,6 +167,20 @@ def written(value: Any, form: str = "") -> str:
         return str(value)
     is_count = isinstance(value, int) or value.is_integer() or abs(value) >= 1000
     return count(value) if is_count else f"{value:.4g}"
+
+
+def digits_apart(limit: float, values: Iterable[float], least: int = 4) -> int:
+    """Return the decimals with which every value stands on its side of a limit.
+
+    >>> digits_apart(0.9946, [0.9948, 0.9944]), digits_apart(0.99482, [0.99484, 0.9947])
+    (4, 5)
+    """
+    numbers = list(values)
+    for digits in range(least, 12):
+        edge = round(limit, digits)
+        if all((round(each, digits) > edge) == (each > limit) for each in numbers):
+            return digits
+    return 12
 
 
 def interval(edges: Sequence[float | None] | None, form: str = ".3f") -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nbhelpers.budget.disk import download_bytes
-from nbhelpers.budget.time import TimeBudget, predict_time
+from nbhelpers.budget.time import TimeBudget, predict_time, pretraining_words
 from nbhelpers.common.formatting import gb
 from nbhelpers.hardware.detection import Hardware
 from nbhelpers.notebook.choice import Answer, Choice, resolve
@@ -21,14 +21,16 @@ from nbhelpers.runs.study_plan import plan_study
 class Expected:
     """Whether a first result comes first, how long it takes, and the line for the full run.
 
-    `changes`: what makes the experiment small; `full`: the time of the full run, where it is small.
-    `download`: bytes of the weights, 0 where there is nothing to load.
+    `changes`: what makes the experiment small; `full`: the time of the full run, if another.
+    `pretraining`: what comes on top of the time, as the end of a sentence. `download`: bytes of the
+    weights, 0 where there is nothing to load.
     """
 
     title: str
     changes: Mapping[str, Any]
     time: TimeBudget
     full: TimeBudget | None
+    pretraining: str
     download: int
 
     def lines(self) -> list[str]:
@@ -36,7 +38,7 @@ class Expected:
         changes = ", ".join(f"{name} = {value}" for name, value in self.changes.items())
         texts = [
             f"{self.title}{changes and f': {changes}'}.",
-            f"From Launch to the report: {self.time.words()}.",
+            f"From Launch to the report: {self.time.words()}{self.pretraining}.",
         ]
         if self.download:
             texts.append(f"Before it the weights are downloaded once: {gb(self.download)}.")
@@ -84,11 +86,16 @@ def expect(
         reason = "there is nothing to make smaller"
     full = resolve(replace(choice, quick=QUICK_CHOICES[-1]), hardware)
     settings = answer.run_preset.settings
+    now, whole = _time(answer), _time(full) if answer.preset.quick else None
+    if whole is not None and whole.words() == now.words() and now.expected_s is not None:
+        whole = None  # the data are smaller than what quick would take
+    on_top = pretraining_words(settings)
     return Expected(
         title=f"quick is {state} ({reason})",
         changes=answer.preset.quick,
-        time=_time(answer),
-        full=_time(full) if answer.preset.quick else None,
+        time=now,
+        full=whole,
+        pretraining=on_top and f"; {on_top}",
         download=download_bytes(settings),
     )
 

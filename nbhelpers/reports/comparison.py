@@ -53,7 +53,7 @@ COMPARED = (
 )
 COST_HEADS = {
     **{"time_s": "time", "predicted_time": "predicted time", "peak_bytes": "peak memory"},
-    **{"predicted_peak_bytes": "predicted", "error_percent": "error"},
+    **{"predicted_peak_bytes": "predicted memory", "error_percent": "error"},
     **{"useful_tokens_per_s": "useful tokens/s", "cost": "cost"},
 }
 

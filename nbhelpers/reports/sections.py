@@ -164,7 +164,7 @@ def memory_figure(facts: RunFacts) -> KeyFigure | None:
 
 def _predicted(facts: RunFacts) -> str:
     error, memory = memory_error(facts), facts.result.memory
-    text = f"{_basis(facts)} {size(memory.predicted_bytes)}"
+    text = f"{_basis(facts)} {size(memory.predicted_bytes)} for the data's largest batch"
     return text if error is None else f"{text}, error {signed(error)}"
 
 
@@ -187,7 +187,7 @@ def time_figure(facts: RunFacts) -> KeyFigure | None:
     if total.get("error_percent") is not None:
         note = f"predicted {duration(total['predicted_s'])}, error {total['error_percent']:+.0f} %"
         if facts.result.timing.get("pretrain_s"):
-            note += ", pre-training aside"
+            note = f"without pre-training {duration(total['measured_s'])}, {note}"
     return KeyFigure("time", duration(total_s), note)
 
 

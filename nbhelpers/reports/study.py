@@ -255,7 +255,7 @@ def cheapest(study: StudyResult, pairs: Sequence[Pair]) -> list[KeyFigure]:
     """
     beaten = {p.second if p.verdict == "better" else p.first for p in pairs if p.verdict in SETTLED}
     rows = [r for r in study.finished if r.planned.adapter not in _bases(study) | beaten]
-    of_whom = "which no other beats"
+    of_whom = ", which no other beats" if len(set(_adapters(study)) - _bases(study)) > 1 else ""
     timed = sorted((row.time_s, row.name) for row in rows if row.time_s is not None)
     peaks = [(row.number("memory", "measured_bytes"), row.name) for row in rows]
     sized = sorted(peak for peak in peaks if peak[0] is not None)
@@ -263,10 +263,10 @@ def cheapest(study: StudyResult, pairs: Sequence[Pair]) -> list[KeyFigure]:
     if pairs and timed:
         quick = [name for seconds, name in timed if seconds <= timed[0][0] * (1 + TIME_NOISE)]
         noise = f" (below {100 * TIME_NOISE:.0f} % is noise)" if len(quick) > 1 else ""
-        note = f"{listed(quick)}{noise}, {of_whom}"
+        note = f"{listed(quick)}{noise}{of_whom}"
         least.append(KeyFigure("least time", duration(timed[0][0]), note))
     if pairs and sized:
-        note = f"{sized[0][1]}, {of_whom}"
+        note = f"{sized[0][1]}{of_whom}"
         least.append(KeyFigure("least memory", size(sized[0][0]), note))
     return least
 

@@ -144,6 +144,7 @@ class Progress:
         texts = []
         if self.total:
             name = self.task or ("step" if self.phase == "train" else "")
+            name = "" if name == self.phase else name  # which stands before it
             units = UNITS | JOBS.get(self.job, CLONES).task_units
             counted = f"{self.done:,}/{self.total:,} {units.get(self.task.split(' ')[0], '')}"
             texts.append(f"{name} {counted.strip()} ({self.share:.0%})".strip())
@@ -160,7 +161,8 @@ class Progress:
         if self.phase == "train" and self.skipped_steps:
             texts.append(f"{self.skipped_steps:,} skipped")
         if self.eta_s is not None and self.done < self.total:
-            texts.append(f"ETA {duration(self.eta_s)}")
+            what = "task" if self.task not in ("", self.phase) else "phase"
+            texts.append(f"ETA of this {what} {duration(self.eta_s)}")
         if (left_s := self.predicted_left_s) is not None:
             texts.append(f"about {duration(left_s)} to the end (predicted)")
         if scores_text := self._scores_said():

@@ -396,7 +396,7 @@ def require_room(budget: MemoryBudget | None, hardware: Hardware, *, force: bool
         raise BudgetError(
             f"The run needs {budget.total_bytes / 2**30:.1f} GiB (predicted) for tensors alone; "
             f"this machine has {ram / 2**30:.1f} GiB of memory and no GPU.",
-            fix='take preset="smoke" with the model that it has, lower seq_len or '
+            fix='take preset="smoke" and model="smoke", lower seq_len or '
             "per_device_train_batch_size (in a notebook: in more_settings), or launch where a GPU "
             "is",
         )

@@ -37,7 +37,7 @@ HEADS = {
     **{"run": "adapter", "seed": "seed", "status": "status", "trainable_parameters": "trainable"},
     **{f"{split}.{name}": FINETUNE_SCORES.title_of(split, name) for split, name in SHOWN},
     **{"time_s": "time", "predicted_time": "predicted time"},
-    **{"peak_measured_bytes": "peak memory", "peak_predicted_bytes": "predicted"},
+    **{"peak_measured_bytes": "peak memory", "peak_predicted_bytes": "predicted memory"},
     **{"useful_tokens_per_s": "useful tokens/s", "train_loss": "train loss"},
     **{"valid_loss": "valid loss", "energy_wh": "energy Wh", "rank": "rank", "alpha": "alpha"},
     **{"gpu_after": "GPU after it"},

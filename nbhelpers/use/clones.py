@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nbhelpers.common.code_words import code_words
 from nbhelpers.common.display import Cell, Table
-from nbhelpers.common.formatting import number, percent
+from nbhelpers.common.formatting import digits_apart, number, percent
 from nbhelpers.common.result_files import Record, Result, Split
 from nbhelpers.data.functions import LANGUAGES, functions_of, is_clean, language_of_code
 from nbhelpers.data.languages import language_of
@@ -70,12 +70,16 @@ class CloneFacts:
     test: Split | None
     is_sample: bool
 
-    @property
-    def measured(self) -> str:
-        """Threshold, precision and recall of the run, as sentences."""
+    def digits(self, shown: Iterable[float]) -> int:
+        """Return the decimals with which P of each shown pair stands on its side."""
+        return digits_apart(self.threshold, shown)
+
+    def measured(self, shown: Iterable[float]) -> str:
+        """Threshold, precision and recall of the run, as sentences; `shown`: P of the pairs."""
         chosen = {"valid": "chosen on validation pairs", "": "not chosen: the run has no result"}
         how = chosen.get(self.chosen_on, "fixed, not chosen")
-        text = f"{self.run_id} calls a pair clone above {self.threshold:.3f} ({how})."
+        limit = f"{self.threshold:.{self.digits(shown)}f}"
+        text = f"{self.run_id} calls a pair clone above {limit} ({how})."
         scores = self.test.orders.get("mean") or {} if self.test else {}
         precision, recall = scores.get("precision"), scores.get("recall")
         if self.test is None or precision is None or recall is None:
@@ -169,12 +173,13 @@ class CloneAnswer(Shown):
 
     def blocks(self, top: int = SHOWN) -> list[Block]:
         """Return the answer, and what stands behind it."""
+        digits = self.facts.digits([self.p_clone])
         rows = {
             "clones": "yes" if self.is_clone else "no",
-            "P(clone)": f"{self.p_clone:.4f}; {self.pair.p_given:.4f} as given, "
+            "P(clone)": f"{self.p_clone:.{digits}f}; {self.pair.p_given:.4f} as given, "
             f"{self.pair.p_reversed:.4f} with the two swapped",
         }
-        return [facts_table(rows), "\n".join([*self.notes, self.facts.measured])]
+        return [facts_table(rows), "\n".join([*self.notes, self.facts.measured([self.p_clone])])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -184,13 +189,15 @@ class CloneAnswer(Shown):
             "p_given": self.pair.p_given,
             "p_reversed": self.pair.p_reversed,
             "notes": list(self.notes),
-            "measured": self.facts.measured,
+            "measured": self.facts.measured([self.p_clone]),
             "model": self.facts.to_dict(),
         }
 
     def __repr__(self) -> str:
         called = "clones" if self.is_clone else "no clones"
-        return f"CloneAnswer({called}, P {self.p_clone:.4f}, threshold {self.facts.threshold:.4f})"
+        digits = self.facts.digits([self.p_clone])
+        p, limit = f"{self.p_clone:.{digits}f}", f"{self.facts.threshold:.{digits}f}"
+        return f"CloneAnswer({called}, P {p}, threshold {limit})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +263,7 @@ class Clones(Shown):
             f"{number(self.n_pairs, 'pair')} scored, {self.n_clones} of them above the threshold; "
             f"functions and files left out or read in part: {len(self.skipped)}.",
             "P(clone): mean of both orders; floor: cosine of character n-grams (shared text).",
-            self.facts.measured,
+            self.facts.measured(pair.p_clone for pair in self.pairs),
         ]
         if spoken != {TRAINED_ON}:
             lines.append(_FOREIGN)
@@ -267,10 +274,11 @@ class Clones(Shown):
     def blocks(self, top: int = SHOWN) -> list[Block]:
         """Return the summary and the pairs."""
         heads = ("rank", "P(clone)", "clone", "floor", "function", "function", "note")
+        digits = self.facts.digits(pair.p_clone for pair in self.pairs)
         rows = [
             (
                 row["rank"],
-                Cell(row["p_clone"], ".4f"),
+                Cell(row["p_clone"], f".{digits}f"),
                 "yes" if row["is_clone"] else "no",
                 Cell(row["floor"], ".4f"),
                 row["function_a"],

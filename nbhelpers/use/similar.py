@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbhelpers.common.code_words import code_words
 from nbhelpers.common.display import Cell, Table
 from nbhelpers.common.files import expanded, kind_of
-from nbhelpers.common.formatting import number, percent
+from nbhelpers.common.formatting import digits_apart, number, percent
 from nbhelpers.errors import ConfigError, DataError
 from nbhelpers.use.calls import MIN_WORDS
 from nbhelpers.use.code_files import CodeFile, Skipped, chunks, find_files, shown
@@ -247,6 +247,11 @@ class Similar(Shown):
         }
         return {name: values[name] for name in COLUMNS}
 
+    @property
+    def _digits(self) -> int:
+        limit = self.facts.pair_threshold
+        return 4 if limit is None else digits_apart(limit, (pair.cosine for pair in self.pairs))
+
     def summary(self) -> list[str]:
         """What must be read before the table, as sentences."""
         limit = self.facts.pair_threshold
@@ -260,8 +265,8 @@ class Similar(Shown):
         ]
         if limit is not None:
             lines.append(
-                f"same task: similarity above {limit:.3f}, the threshold that told same-task "
-                "pairs apart in the run's validation."
+                f"same task: similarity above {limit:.{self._digits}f}, the threshold that told "
+                "same-task pairs apart in the run's validation."
             )
         if self.facts.data_note:
             lines.append(self.facts.data_note)
@@ -273,7 +278,7 @@ class Similar(Shown):
         rows = [
             (
                 row["rank"],
-                Cell(row["similarity"], ".4f"),
+                Cell(row["similarity"], f".{self._digits}f"),
                 {True: "yes", False: "no", None: "-"}[row["same_task"]],
                 Cell(row["floor"], ".4f"),
                 row["floor_rank"],
