@@ -170,6 +170,7 @@ def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecas
         context.accelerator,
         kernel=kernel,
         precision=context.precision,
+        is_compiled=s.compile_layers != "off",
     )
     needs_room, is_compiled = False, s.compile_layers == "on"
     if s.compile_layers == "auto" and kernel == "flex" and has_triton():

@@ -25,7 +25,7 @@ from nbhelpers.errors import is_out_of_memory
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.equivalence import prove, reason, rehearse
 from nbhelpers.jobs.forecast import estimate, largest_extent
-from nbhelpers.jobs.loop import PlainTask, listed
+from nbhelpers.jobs.loop import PlainTask, Trainer, listed
 from nbhelpers.jobs.models.causal import (
     DTYPES,
     Adapted,
@@ -40,6 +40,7 @@ from nbhelpers.jobs.models.causal_batches import (
     row_multiple,
 )
 from nbhelpers.jobs.models.causal_forward import TrainingForward
+from nbhelpers.jobs.models.causal_graphs import GraphedSteps
 from nbhelpers.jobs.schedule import micro_batches
 from nbhelpers.jobs.training import SavedWeights, Training, train_task
 from nbhelpers.plan import BatchPlan
@@ -80,6 +81,7 @@ class AdapterTask(PlainTask):
         *,
         kernel: str,
         precision: str,
+        is_compiled: bool = False,
         names: Sequence[str] = (),
     ) -> None:
         """Prepare the samples.
@@ -89,6 +91,7 @@ class AdapterTask(PlainTask):
             tables: Of `train`, and of `valid` for the validation loss.
             adapted: None where only shapes are asked.
             kernel: Of attention: eager, sdpa or flex.
+            is_compiled: The blocks are; on a GPU micro-steps may then be CUDA graphs.
             names: Of the train samples, for messages.
         """
         self.settings, self.plan, self.accelerator = settings, plan, accelerator
@@ -97,6 +100,8 @@ class AdapterTask(PlainTask):
         self.costs, self.supervised = self.train.lengths, self.train.supervised
         self.warmup_steps = settings.warmup_steps
         self.multiple, self.dtype = row_multiple(kernel, settings.packing), DTYPES[precision]
+        self.is_graphed = is_compiled and may_graph(settings, plan, precision)
+        self._ready: tuple[bytes, MicroBatch] | None = None
 
     @cached_property
     def forward(self) -> TrainingForward:
@@ -108,6 +113,19 @@ class AdapterTask(PlainTask):
             loss=loss,
             dtype=self.dtype,
             checkpointing=self.settings.gradient_checkpointing,
+        )
+
+    @cached_property
+    def graphs(self) -> GraphedSteps:
+        """The micro-steps that were captured."""
+        learned = [p for p in self.adapted.model.parameters() if p.requires_grad]
+        batches = [b for epoch in range(self.settings.epochs) for b in self.global_batches(epoch)]
+        return GraphedSteps(
+            self.forward,
+            learned,
+            self.accelerator.device,
+            most_tokens=max(self.extent(x).tokens for b in batches for x in self.micro_batches(b)),
+            world_size=self.accelerator.num_processes,
         )
 
     def total_weight(self, batch_rows: np.ndarray) -> int:
@@ -134,11 +152,31 @@ class AdapterTask(PlainTask):
             packed=s.packing,
             width=s.seq_len if s.padding == "fixed" else None,
             multiple=self.multiple,
+            is_graphed=self.is_graphed,
         )
 
+    def prepare(self, rows: np.ndarray) -> None:
+        """Make a micro-batch on the host that `batch` will be asked for next."""
+        self._ready = rows.tobytes(), self.host_batch(rows)
+
     def batch(self, rows: np.ndarray) -> MicroBatch:
-        """Return samples as a micro-batch on the device."""
-        return self.host_batch(rows).to(self.accelerator.device)
+        """Return samples as a micro-batch, on the device where no graph takes it from the host."""
+        key, batch = self._ready or (b"", None)
+        if batch is None or key != rows.tobytes():
+            batch = self.host_batch(rows)
+        self._ready = None
+        return batch if self.is_graphed else batch.to(self.accelerator.device)
+
+    def backward(
+        self, trainer: Trainer, batch: MicroBatch, factor: float, is_last: bool
+    ) -> torch.Tensor:
+        """Add the gradients of `factor` times the loss; return the summed loss, (1,)."""
+        if not self.is_graphed:
+            return super().backward(trainer, batch, factor, is_last)
+        loss = self.graphs.micro_step(batch, factor, trainer.hooks.phases.mark)
+        if is_last:
+            self.graphs.reduce()
+        return loss[None]
 
     def loss_sum(self, model: Any, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross-entropy of the supervised tokens, also to be reported."""
@@ -176,7 +214,7 @@ class AdapterTask(PlainTask):
         s, lengths = self.settings, self.costs[rows]
         longest = s.seq_len if s.padding == "fixed" else int(lengths.max())
         count, width = (1, int(lengths.sum())) if s.packing else (len(rows), longest)
-        width = padded_width(width, self.multiple)
+        width = padded_width(width, self.multiple, is_graphed=self.is_graphed)
         return CausalExtent(
             tokens=count * width,
             squares=count * width**2,
@@ -186,6 +224,15 @@ class AdapterTask(PlainTask):
     def describe(self, rows: np.ndarray) -> str:
         """Name samples by their ids."""
         return listed("train samples", [self.names[row] for row in rows[:MOST_NAMED]], len(rows))
+
+
+def may_graph(settings: FinetuneSettings, plan: BatchPlan, precision: str) -> bool:
+    """Whether micro-steps with compiled blocks are captured as CUDA graphs.
+
+    A scaled loss, and blocks that are computed anew, need the host between kernels.
+    """
+    is_plain = settings.loss == "plain" or settings.gradient_checkpointing
+    return settings.cuda_graphs and plan.use_gpu and precision != "fp16" and not is_plain
 
 
 def longest_first(table: TextTable) -> np.ndarray:
@@ -216,7 +263,7 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
     load_bytes = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     samples, table = inputs.data.splits["train"], inputs.tables["train"]
 
-    def task_for(kernel: str, packed: bool) -> AdapterTask:
+    def task_for(kernel: str, packed: bool, is_compiled: bool) -> AdapterTask:
         return AdapterTask(
             context.settings.model_copy(update={"packing": packed}),
             context.plan,
@@ -225,6 +272,7 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             context.accelerator,
             kernel=kernel,
             precision=context.precision,
+            is_compiled=is_compiled,
             names=[samples[row].id for row in table.rows],
         )
 
@@ -233,11 +281,13 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
         is_compiled = context.settings.compile_layers == "on"
     planned = adapted.base.facts["attention"], context.settings.packing, is_compiled
     kernel, packed, proof = proven_kernel(context, inputs, adapted, DTYPES[context.precision])
-    task = task_for(kernel, packed)
     is_compiled &= kernel == planned[0] or context.settings.compile_layers == "on"
+    task = task_for(kernel, packed, is_compiled)
     if context.plan.use_gpu and (is_compiled or kernel == "flex"):
-        kernel, packed, is_compiled = rehearsed(context, task, is_compiled=is_compiled)
-        task = task_for(kernel, packed)
+        chosen = rehearsed(context, task, is_compiled=is_compiled)
+        if chosen != (kernel, packed, is_compiled):
+            task = task_for(*chosen)
+        kernel, packed, is_compiled = chosen
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": proof}
     if (kernel, packed, is_compiled) != planned:  # not what was simulated
         context = replace(context, forecast=Forecast())
@@ -259,7 +309,7 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             weights=ADAPTER,
             load_bytes=load_bytes,
         )
-    training.model = {"attention": kernel, "compiled": is_compiled}
+    training.model = {"attention": kernel, "compiled": is_compiled, "graphed": task.is_graphed}
     return training
 
 
@@ -326,7 +376,8 @@ def rehearsed(
 ) -> tuple[str, bool, bool]:
     """Return the kernel, whether samples are packed, and whether blocks are compiled, as it works.
 
-    The ways are tried in turn on the first micro-batch: as planned, not compiled, eager.
+    The ways are tried in turn on the first micro-batch: as planned, without CUDA graphs (the task
+    then has none), not compiled, eager.
     """
     batch = task.host_batch(task.micro_batches(task.global_batches(0)[0])[0])
     for compiled in (True, False) if is_compiled else (False,):
@@ -338,10 +389,32 @@ def rehearsed(
             compiled=compiled,
         )
         if not problem:
+            task.is_graphed &= compiled and _graphs_work(context, task, batch)
             return task.kernel, task.settings.packing, compiled
         what = "Compiled blocks fail" if compiled else f"attention={task.kernel} fails"
         context.warn(f"{what} on this machine ({problem}): a slower way is used.")
     return "eager", False, False
+
+
+def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> bool:
+    """Try a micro-step as a CUDA graph; no gradient stays."""
+    if not task.is_graphed:
+        return False
+    torch.cuda.empty_cache()  # what the pass before took; graphs have memory of their own
+    try:
+        with task.forward.active(compiled=True):
+            loss = task.graphs.micro_step(batch, 1.0)
+        problem = "" if bool(torch.isfinite(loss)) else "the loss is not finite"
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        problem = reason(error)
+    task.adapted.model.zero_grad()
+    if problem:
+        context.warn(f"CUDA graphs fail on this machine ({problem}): blocks are launched singly.")
+    # All ranks or none: they meet in other collectives.
+    failed = torch.tensor([float(bool(problem))], device=context.accelerator.device)
+    return float(context.accelerator.reduce(failed, "sum")) == 0
 
 
 def cpu_estimate(

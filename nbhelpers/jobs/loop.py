@@ -3,7 +3,8 @@
 fetch, forward, scale, backward, clip, step, emit: each optimizer step sees exactly the rows of
 one global batch, its loss is the mean over these rows (or their tokens) whatever the split, and
 randomness is seeded anew from (seed, epoch, step of the epoch, micro-step, rank), so that a resumed
-run repeats an uninterrupted one bit by bit. The host waits for the device once a step.
+run repeats an uninterrupted one bit by bit. The host waits for the device once a step, and before
+that makes the next batch.
 """
 
 from __future__ import annotations
@@ -58,6 +59,15 @@ class Task(Protocol):
     def loss_sum(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what is differentiated, and (1 + components,) the summed loss and components."""
 
+    def backward(self, trainer: Trainer, batch: Any, factor: float, is_last: bool) -> torch.Tensor:
+        """Add the gradients of `factor` times the loss; return (1 + components,) as `loss_sum`.
+
+        On the last micro-step of an optimizer step they are averaged over ranks.
+        """
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Make a micro-batch on the host that `batch` will be asked for next."""
+
     def evaluate(self, step: int) -> dict[str, float]:
         """Return the validation scores, the same on every rank; none without validation rows."""
 
@@ -97,6 +107,19 @@ class PlainTask:
         self, batch_rows: np.ndarray, micro_batches: list[np.ndarray], seed: Callable[[int], None]
     ) -> None:
         """Each micro-batch has a loss of its own."""
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Nothing is made ahead."""
+
+    def backward(self, trainer: Trainer, batch: Any, factor: float, is_last: bool) -> torch.Tensor:
+        """Differentiate the loss through the model; DDP averages on the last micro-step."""
+        accelerator, mark = trainer.accelerator, trainer.hooks.phases.mark
+        with nullcontext() if is_last else accelerator.no_sync(trainer.model):
+            loss, reported = self.loss_sum(trainer.model, batch)
+            mark("forward")
+            accelerator.backward(loss * factor)
+            mark("backward")
+        return reported.detach()
 
 
 def listed(what: str, names: list[str], total: int) -> str:
@@ -228,18 +251,22 @@ class Trainer:
                 self.model = self.hooks.rewrap()
             self._learning = [p for p in self.model.parameters() if p.requires_grad]
             coming = self.task.global_batches(state.epoch)[state.window :] if only is None else only
-            for batch_rows in coming:
+            for batch_rows, following in zip(coming, [*coming[1:], None], strict=True):
                 started = time.perf_counter()
                 self.hooks.phases.start(state.step)
                 self._set_learning_rate(state.step)
                 with self.hooks.step_context(state.step):
                     micro = self._backward(batch_rows, state)
                     norm = self.accelerator.clip_grad_norm_(self._learning, s.max_grad_norm)
+                    is_ahead = self._skips_on_device(norm)
+                    if is_ahead:  # while the GPU works, the host makes the next batch
+                        self._update()
+                        if following is not None:
+                            self.task.prepare(self._micro_batches(following)[0])
                     totals = self._agree(micro, norm)
                     self._check_finite(totals, state, batch_rows, micro)
-                    self.optimizer.step()
-                    self.optimizer.zero_grad()
-                    self.hooks.phases.mark("optimizer")
+                    if not is_ahead:
+                        self._update()
                 self._advance(state, batch_rows, totals, time.perf_counter() - started)
                 self._emit_step(state, totals, self.task.total_weight(batch_rows))
                 if only is None:
@@ -250,18 +277,37 @@ class Trainer:
                 break
         return state
 
+    def _skips_on_device(self, norm: torch.Tensor) -> bool:
+        """Have the GPU leave out an update whose gradients are not finite; False: it cannot.
+
+        Then the update need not wait until the host has read the norm.
+        """
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        fused = optimizer.param_groups[0].get("fused")
+        if not fused or self.accelerator.scaler is not None:  # a scaler skips by itself
+            return False
+        optimizer.found_inf = (~torch.isfinite(norm)).float()
+        return True
+
+    def _update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.hooks.phases.mark("optimizer")
+
+    def _micro_batches(self, batch_rows: np.ndarray) -> list[np.ndarray]:
+        """Return this rank's rows of each micro-step of a global batch."""
+        return micro_batches(
+            batch_rows,
+            self.task.costs,
+            rank=self.accelerator.process_index,
+            world_size=self.plan.world_size,
+            per_device=self.plan.per_device_train_batch_size,
+        )
+
     def _backward(self, batch_rows: np.ndarray, state: TrainState) -> MicroSteps:
         """Run the micro-steps of a global batch; gradients meet over ranks on the last one."""
         rank, world = self.accelerator.process_index, self.plan.world_size
-        micro = MicroSteps(
-            rows=micro_batches(
-                batch_rows,
-                self.task.costs,
-                rank=rank,
-                world_size=world,
-                per_device=self.plan.per_device_train_batch_size,
-            )
-        )
+        micro = MicroSteps(rows=self._micro_batches(batch_rows))
 
         def seed(micro_step: int) -> None:
             seed_everything(self.settings.seed, state.epoch, state.window, micro_step, rank)
@@ -274,13 +320,9 @@ class Trainer:
             batch = self.task.batch(rows)
             mark("data")
             is_last = micro_step == len(micro.rows) - 1
-            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                loss, reported = self.task.loss_sum(self.model, batch)
-                mark("forward")
-                # DDP averages over ranks: times world, over the whole global batch, is the mean.
-                self.accelerator.backward(loss * (world / weight))
-                mark("backward")
-            micro.losses.append(reported.detach())
+            # Averaged over ranks: times world, over the whole global batch, is the mean.
+            reported = self.task.backward(self, batch, world / weight, is_last)
+            micro.losses.append(reported)
             micro.useful_tokens += batch.useful_tokens
             micro.padded_tokens += batch.padded_tokens
         return micro

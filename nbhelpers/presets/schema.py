@@ -200,6 +200,12 @@ class FinetuneSettings(Settings):
     compile_layers: Literal["auto", "on", "off"] = Field(
         description="torch.compile each block once; auto: where the GPU and the attention gain"
     )
+    cuda_graphs: bool = Field(
+        True,
+        json_schema_extra=CAME_LATER,
+        description="replay micro-steps with compiled blocks as CUDA graphs: short samples do not "
+        "wait for the CPU's launches (bf16 and fp32, without checkpointing)",
+    )
     warmup_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
         None, description="optimizer steps; None: by warmup_ratio"
     )

@@ -301,6 +301,7 @@ def make_batch(
     packed: bool,
     width: int | None = None,
     multiple: int = 8,
+    is_graphed: bool = False,
 ) -> MicroBatch:
     """Return samples as one micro-batch.
 
@@ -309,13 +310,16 @@ def make_batch(
         packed: All samples in one row, padded to a multiple of `multiple`.
         width: Pad each row to this (not when packed); None: to the longest.
         multiple: Of the width; flex_attention wants its block.
+        is_graphed: Few widths; see `padded_width`.
     """
     if not len(rows):
-        return _stand_in(pad_id, padded_width(2, multiple))
+        return _stand_in(pad_id, padded_width(2, multiple, is_graphed=is_graphed))
     lengths = [len(table.ids[row]) for row in rows]
     places = _packed_places(lengths) if packed else [(row, 0) for row in range(len(rows))]
     longest = sum(lengths) if packed else max(lengths)
-    wide = padded_width(longest, multiple) if width is None or packed else width
+    wide = width
+    if width is None or packed:
+        wide = padded_width(longest, multiple, is_graphed=is_graphed)
     shape = (1 if packed else len(rows), wide)
     ids, labels = np.full(shape, pad_id), np.full(shape, IGNORED)
     segments, positions = np.full(shape, PADDING), np.zeros(shape, dtype=np.int64)
@@ -353,14 +357,22 @@ def _stand_in(pad_id: int, width: int) -> MicroBatch:
     )
 
 
-def padded_width(longest: int, multiple: int) -> int:
+def padded_width(longest: int, multiple: int, *, is_graphed: bool = False) -> int:
     """Return the width of rows whose longest has so many tokens.
 
     Rows in blocks have two at least: torch.compile takes a single one for a case of its own.
 
+    Args:
+        is_graphed: Of a micro-batch whose computation is captured: few widths, each at most a
+            sixteenth of padding or 255 tokens.
+
     >>> padded_width(5, 8), padded_width(300, 128), padded_width(100, 128)
     (8, 384, 256)
+    >>> [padded_width(longest, 128, is_graphed=True) for longest in (2100, 5000, 9000)]
+    [2304, 5120, 9216]
     """
+    if is_graphed:
+        multiple = max(2 * BLOCK, 2 ** (longest.bit_length() - 1) // 16)
     width = -(-longest // multiple) * multiple
     return max(width, 2 * BLOCK) if multiple == BLOCK else width
 

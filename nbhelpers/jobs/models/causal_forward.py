@@ -137,16 +137,25 @@ def masks(layout: Layout, *, kernel: str, config: Any, dtype: torch.dtype) -> An
         config: The model's; `sliding_window` limits how far a token sees on some layers.
         dtype: Of eager's additive mask.
     """
-    kinds = set(getattr(config, "layer_types", None) or ())
-    window = getattr(config, "sliding_window", None)
-    if window is not None and _reach(layout) <= window:
-        window = None  # nothing is out of its reach
-    make = _block_mask if kernel == "flex" else _dense_mask
+    near = sliding_window(layout, config)
+    make = _block_mask if kernel == "flex" else dense_mask
     full = make(layout, None, dtype)
-    if "sliding_attention" not in kinds:
+    return by_kind(config, full, full if near is None else make(layout, near, dtype))
+
+
+def by_kind(config: Any, full: Any, near: Any) -> Any:
+    """Return a mask for all layers, or one for each kind of a model that has two kinds."""
+    if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
         return full
-    near = make(layout, window, dtype) if window is not None else full
     return {"full_attention": full, "sliding_attention": near}
+
+
+def sliding_window(layout: Layout, config: Any) -> int | None:
+    """Return how far a token of a sliding layer sees; None where nothing is out of its reach."""
+    window = getattr(config, "sliding_window", None)
+    if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
+        return None
+    return window if window is not None and _reach(layout) > window else None
 
 
 def _reach(layout: Layout) -> int:
@@ -161,7 +170,7 @@ def _visible(layout: Layout, window: int | None, b: Any, q: Any, kv: Any) -> Ten
     return seen if window is None else seen & (q - kv < window)
 
 
-def _dense_mask(layout: Layout, window: int | None, dtype: torch.dtype) -> Tensor:
+def dense_mask(layout: Layout, window: int | None, dtype: torch.dtype) -> Tensor:
     """Return (batch, 1, seq_len, seq_len), 0 where a token sees another, else the lowest number."""
     rows, length = layout.segments.shape
     at = torch.arange(length, device=layout.segments.device)
@@ -176,24 +185,36 @@ def _block_mask(layout: Layout, window: int | None, dtype: torch.dtype) -> Any:
 
     Its lists of blocks are made on the host, as a token sees an unbroken span that ends in itself.
     """
+    device = layout.segments.device
+    arrays = block_arrays(layout, window)
+    return block_mask([send(torch.from_numpy(array), device) for array in arrays])
+
+
+def block_arrays(layout: Layout, window: int | None) -> list[np.ndarray]:
+    """Return int32 arrays: (batch, seq_len) first token that each sees, and the lists of blocks."""
+    starts = layout.first_tokens()
+    if window is not None:
+        starts = np.maximum(starts, np.arange(starts.shape[1]) - window + 1)
+    partial, full = _blocks(starts)
+    lists = [
+        array[:, None]
+        for blocks in (partial, full, partial.swapaxes(1, 2), full.swapaxes(1, 2))
+        for array in _ordered(blocks)
+    ]
+    return [starts.astype(np.int32), *lists]
+
+
+def block_mask(arrays: list[Tensor]) -> Any:
+    """Return flex_attention's mask from what `block_arrays` gives, on the device."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    starts = layout.first_tokens()
-    length = starts.shape[1]
-    if window is not None:
-        starts = np.maximum(starts, np.arange(length) - window + 1)
-    device = layout.segments.device
-    first = of_any_size(send(torch.from_numpy(starts.astype(np.int32)), device), 1)
+    first = of_any_size(arrays[0], 1)
+    length = first.shape[1]
 
     def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return (kv >= first[b, q]) & (q >= kv)
 
-    partial, full = _blocks(starts)
-    lists = [
-        of_any_size(send(torch.from_numpy(array).unsqueeze(1), device), *range(2, array.ndim + 1))
-        for blocks in (partial, full, partial.swapaxes(1, 2), full.swapaxes(1, 2))
-        for array in _ordered(blocks)
-    ]
+    lists = [of_any_size(array, *range(2, array.ndim)) for array in arrays[1:]]
     return BlockMask((length, length), *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
 
 
@@ -407,8 +428,8 @@ class TrainingForward:
         cap = getattr(model.config, "final_logit_softcapping", None)
         at, targets = learned
         if self.loss == "chunked":
-            flat = states.reshape(-1, states.shape[-1])
-            loss = cross_entropy_sum(flat[at], model.lm_head.weight, targets, soft_cap=cap)
+            flat = states.reshape(-1, states.shape[-1]).index_select(0, at)
+            loss = cross_entropy_sum(flat, model.lm_head.weight, targets, soft_cap=cap)
         else:
             loss = plain_loss(model.lm_head(states), at, targets, cap)
         return CausalLMOutput(loss=loss)

@@ -27,6 +27,7 @@ from nbhelpers.common.files import is_folder
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.finetune_task import AdapterTask, learning, prepare
+from nbhelpers.jobs.loop import PlainTask
 from nbhelpers.jobs.models import causal_forward
 from nbhelpers.jobs.models.causal import (
     DTYPES,
@@ -334,7 +335,9 @@ class _HostBatches(AdapterTask):
         """Return samples as a micro-batch on the device, beside earlier gradients."""
         if self.has_earlier:
             _give_gradients(learning(self.adapted.model))
-        return super().batch(rows)
+        return self.host_batch(rows).to(self.accelerator.device)
+
+    backward = PlainTask.backward  # what is captured in a graph is computed in the same order
 
 
 class _Finetuning:
@@ -374,6 +377,7 @@ class _Finetuning:
         context = self.context
         s, accelerator = context.settings, context.accelerator
         splits = {"train": samples, "valid": self.shapes["valid"]}
+        is_compiled = choose_compile(s, self.kernel)
         task = _HostBatches(
             s,
             context.plan,
@@ -382,10 +386,10 @@ class _Finetuning:
             accelerator,
             kernel=self.kernel,
             precision=context.precision,
+            is_compiled=is_compiled,
         )
         task.has_earlier = self.has_earlier
         self._stand_in_for_compiled()
-        is_compiled = choose_compile(s, self.kernel)
         self.stack.enter_context(task.forward.active(compiled=is_compiled))
         prepare(adapted, s, accelerator)
         return one_step(context, task, adapted.model, len(samples), groups=learning)
