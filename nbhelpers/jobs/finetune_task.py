@@ -380,6 +380,9 @@ def rehearsed(
     then has none), not compiled, eager.
     """
     batch = task.host_batch(task.micro_batches(task.global_batches(0)[0])[0])
+    task.is_graphed &= is_compiled and _graphs_work(context, task, batch)
+    if task.is_graphed:
+        return task.kernel, task.settings.packing, True
     for compiled in (True, False) if is_compiled else (False,):
         problem = rehearse(
             task.adapted,
@@ -389,7 +392,6 @@ def rehearsed(
             compiled=compiled,
         )
         if not problem:
-            task.is_graphed &= compiled and _graphs_work(context, task, batch)
             return task.kernel, task.settings.packing, compiled
         what = "Compiled blocks fail" if compiled else f"attention={task.kernel} fails"
         context.warn(f"{what} on this machine ({problem}): a slower way is used.")
@@ -400,7 +402,7 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
     """Try a micro-step as a CUDA graph; no gradient stays."""
     if not task.is_graphed:
         return False
-    torch.cuda.empty_cache()  # what the pass before took; graphs have memory of their own
+    task.adapted.model.train()
     try:
         with task.forward.active(compiled=True):
             loss = task.graphs.micro_step(batch, 1.0)

@@ -34,6 +34,9 @@ BLOCK_LISTS = (
 )
 
 
+KERNEL_OPTIONS: dict[int, dict[str, int]] = {}  # by head size
+
+
 def has_triton() -> bool:
     """Whether torch.compile can make GPU kernels here."""
     return find_spec("triton") is not None
@@ -125,6 +128,7 @@ def flex_attention_forward(
         block_mask=mask,
         scale=scaling,
         enable_gqa=key.shape[1] != query.shape[1],
+        kernel_options=KERNEL_OPTIONS.get(query.shape[-1]),
     )
     return out.transpose(1, 2).contiguous(), None
 

@@ -147,6 +147,7 @@ class GraphedSteps:
         views = [numbers[at : at + array.size].view(array.shape) for at, array in places]
         ids, positions, segments, *lists = views
         model, count, outputs = self.forward.model.model, ids.numel(), []
+        self._slopes.zero_()
         graph = _Graph(numbers=numbers, states=self._states[:count], slope=self._slopes[:count])
 
         def forward() -> None:
@@ -166,7 +167,17 @@ class GraphedSteps:
             known = [(total, part) for total, part in pairs if part is not None]
             torch._foreach_add_(*(list(side) for side in zip(*known, strict=True)))
 
-        graph.forward, graph.backward = self._replay(forward), self._replay(backward)
+        if self._pool is None:
+            graph.forward, graph.backward = forward, backward
+            return graph
+        if not self._graphs:
+            self._warm_up(forward, backward)
+        try:
+            graph.forward, graph.backward = self._captured(forward), self._captured(backward)
+        except RuntimeError:  # code for this shape was not there
+            outputs.clear()
+            self._warm_up(forward, backward)
+            graph.forward, graph.backward = self._captured(forward), self._captured(backward)
         return graph
 
     def _autocast(self) -> torch.autocast:
@@ -175,14 +186,24 @@ class GraphedSteps:
         is_half = dtype != torch.float32
         return torch.autocast(self.device.type, dtype, enabled=is_half, cache_enabled=False)
 
-    def _replay(self, function: Replay) -> Replay:
-        """Return what does what a function does, with one launch."""
-        if self._pool is None:
-            return function
+    def _warm_up(self, *functions: Replay) -> None:
+        """Call functions once, so that their code is compiled; slopes are 0 and add nothing."""
+        with torch.random.fork_rng(devices=[self.device]):
+            for function in functions:
+                function()
         torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()  # the graphs have memory of their own
+
+    def _captured(self, function: Replay) -> Replay:
+        """Return what does what a function does, with one launch.
+
+        Raises:
+            RuntimeError: Something must be compiled first, which no capture allows.
+        """
         graph = torch.cuda.CUDAGraph()
         # Relaxed: code that is loaded at its first use may be loaded here.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="relaxed"):
+        how = {"pool": self._pool, "capture_error_mode": "relaxed"}
+        with torch.compiler.set_stance("fail_on_recompile"), torch.cuda.graph(graph, **how):
             function()
         return graph.replay
 
