@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +16,10 @@ from nbhelpers.jobs.models.causal import add_adapter
 from nbhelpers.jobs.models.causal_batches import Layout, make_batch, supervised
 from nbhelpers.jobs.models.causal_forward import (
     BLOCK_LISTS,
+    HashedDropout,
     TrainingForward,
     choose_attention,
+    hashed_dropout,
     masks,
 )
 
@@ -312,3 +314,61 @@ def test_a_kernel_that_fails_the_proof_gives_way_to_eager_on_padded_rows(monkeyp
     kernel, packed, found = finetune_task.proven_kernel(context, inputs, adapted, torch.float32)
     assert (kernel, packed, found["packed"]) == ("eager", False, False)
     assert "padded" in context.warnings[0]
+
+
+def test_hashed_dropout_drops_as_often_as_asked_and_anew_for_each_seed():
+    x = torch.ones(400, 257)
+    masks = []
+    for seed in (1, 2, -7, 2**31 - 1):
+        dropout = HashedDropout(0.05, torch.tensor([seed], dtype=torch.int32)).train()
+        dropped = dropout(x)
+        assert dropped.unique().tolist() == [0.0, pytest.approx(1 / 0.95)]
+        masks.append((dropped == 0).double())
+        assert torch.equal(dropout(x), dropped)
+    share = np.sqrt(0.05 * 0.95 / x.numel())
+    for mask in masks:
+        assert float(mask.mean()) == pytest.approx(0.05, abs=5 * share)
+        for shift in (1, 257, 258):  # neighbours in a row, in a column, across
+            flat = mask.flatten()
+            both = float((flat[:-shift] * flat[shift:]).mean())
+            assert both == pytest.approx(0.05**2, abs=5 * np.sqrt(0.05**2 / x.numel()))
+    for one, two in combinations(masks, 2):
+        assert float((one * two).mean()) == pytest.approx(0.05**2, abs=5 * 0.05 / 320)
+    rows, columns = masks[0].mean(1), masks[0].mean(0)  # no row or column is favoured
+    assert float(rows.var()) == pytest.approx(0.05 * 0.95 / 257, rel=0.4)
+    assert float(columns.var()) == pytest.approx(0.05 * 0.95 / 400, rel=0.4)
+
+
+def test_hashed_dropout_is_off_in_evaluation_and_gone_after_training():
+    base = tiny_base()
+    how = {"lora_target_modules": ["q_proj", "down_proj"], "lora_r": 4, "alpha": 8, "seed": 0}
+    model = add_adapter(base, SimpleNamespace(**how, lora_dropout=0.1, model="tiny"))
+    x = torch.randn(3, 5)
+    with hashed_dropout(model) as seeds:
+        layers = [m for m in model.modules() if isinstance(m, HashedDropout)]
+        assert len(layers) == len(seeds) == 4
+        seeds.copy_(torch.arange(4))
+        assert [int(layer.seed) for layer in layers] == [0, 1, 2, 3]
+        model.eval()
+        assert all(torch.equal(layer(x), x) for layer in layers)
+        assert not any("seed" in name for name in model.state_dict())
+    kinds = {type(m) for m in model.modules()}
+    assert HashedDropout not in kinds and torch.nn.Dropout in kinds
+    assert not any(m.training for m in model.modules())
+
+
+def test_compiled_blocks_draw_their_dropout_for_each_pass_from_torchs_generator():
+    base = tiny_base()
+    how = {"lora_target_modules": ["q_proj", "down_proj"], "lora_r": 4, "alpha": 8, "seed": 0}
+    model = add_adapter(base, SimpleNamespace(**how, lora_dropout=0.3, model="tiny")).train()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1
+    forward = TrainingForward(base.model, kernel="eager", loss="chunked", dtype=torch.float32)
+    batch = make_batch(tiny_table(), ROWS, pad_id=PAD, packed=True)
+    losses = []
+    with forward.active(compiled=True):
+        for seed in (1, 2, 1):
+            torch.manual_seed(seed)
+            losses.append(float(model(**forward.inputs(batch)).loss.detach()))
+    assert losses[0] == losses[2] != losses[1]

@@ -168,11 +168,32 @@ def test_a_run_is_forecast_for_its_own_largest_batch(name, tmp_path, simulator, 
 
 
 @pytest.mark.slow
+def test_a_batch_that_was_simulated_here_before_is_read_from_the_cache(
+    tmp_path, simulator, monkeypatch
+):
+    """Also when the process that simulates has ended; another batch is not taken for it."""
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+    context = context_for("clones", tmp_path, **SETTINGS["clones"])
+    module = job_module("clones")
+    inputs = module.build_data(context)
+    first = make_forecast(context, module, inputs, simulator)
+    with Child(use_gpu=False, module=SIMULATOR) as ended:
+        ended.process.kill()
+        again = make_forecast(context, module, inputs, ended)
+        assert again.budget == first.budget is not None
+        changed = dict(SETTINGS["clones"], seq_len=SETTINGS["clones"].get("seq_len", 64) // 2)
+        other = context_for("clones", tmp_path / "other", **changed)
+        found = make_forecast(other, module, module.build_data(other), ended)
+        assert found.budget is None
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [("time", "more than 0.01 s"), ("ended", "ended during"), ("data", "no such shapes")],
 )
 def test_without_a_simulation_the_run_goes_on(fault, words, tmp_path, simulator, monkeypatch):
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))  # nothing was simulated before
     context = context_for("clones", tmp_path, **SETTINGS["clones"])
     module = job_module("clones")
     inputs = module.build_data(context)

@@ -295,9 +295,8 @@ COMPILE_PAYS_TOKENS = 3_400_000
 # Bytes per token and unit of the MLP that a block's backward pass holds beside what it keeps, where
 # a block is computed anew (checkpointing), and where not. Source: fitted, see above.
 RECOMPUTED_BYTES, BACKWARD_BYTES = 6, 5
-# Bytes per token and unit of the hidden size that a compiled block keeps for dropout beside the
-# masks. Source: fitted to three peaks on an H200: 2,048, 6,144 and 16,384 tokens, r=16.
-COMPILED_DROPOUT_BYTES = 5.5
+# Projections that read the same states: a compiled block keeps a dropped copy for all but one.
+SAME_INPUTS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 # Bytes per token and unit of the MLP inside a compiled block: computed anew in the backward pass,
 # and without gradients. Source: fitted to a checkpointed run of 12,288 tokens on an H200; one of
 # 2,400 tokens agrees.
@@ -538,14 +537,15 @@ def _kept_compiled(case: _Case, batch: CausalExtent) -> int:
     Source: the saved tensors that torch 2.13's partitioner chooses. Norms, activations and dropped
     inputs are computed again: it keeps the input, both residual sums, what o_proj and down_proj
     give, gate, up and their dropped product, queries, keys and values, attention's output twice,
-    and dropout's masks. Eager attention keeps one score each, and no softmax.
+    and with dropout, of projections that read the same states, all but one dropped copy with its
+    mask. Eager attention keeps one score each, and no softmax.
     """
     s, shape, width = case.settings, case.shape, case.width
     norms = shape.norms + 1  # their inputs, and the block's output
     per_token = width * (norms * shape.hidden + 3 * shape.inner + 3 * shape.query_size)
     names = projections(s.lora_target_modules)
-    per_token += case.mask * sum(shape.linear(name)[0] for name in names)
-    per_token += int(bool(case.mask) * COMPILED_DROPOUT_BYTES * shape.hidden)
+    copies = sum(max(0, len(set(group) & set(names)) - 1) for group in SAME_INPUTS)
+    per_token += bool(case.mask) * copies * (width + 1) * shape.hidden
     per_token += len(names) * s.lora_r * width
     if case.kernel != "eager":
         return batch.tokens * (per_token + 2 * width * shape.key_size)

@@ -229,6 +229,17 @@ def code_stamp() -> str:
     return digest.hexdigest()[:12]
 
 
+@functools.cache
+def source_stamp() -> str:
+    """Return a stamp of the same code's files as they are: found at once, changed by any edit."""
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
+    for name in SIMULATED_CODE:
+        place = package / name
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def _compiled_parts(code: types.CodeType) -> Iterator[bytes]:
     """Yield the instructions, names and constants of compiled code, nested functions included."""
     yield code.co_code

@@ -20,13 +20,16 @@ from accelerate.utils import broadcast_object_list
 from nbhelpers.budget.formulas import MemoryLine, ledger
 from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
+from nbhelpers.budget.store import card_name, installed_versions, source_stamp
 from nbhelpers.common.child import Child
+from nbhelpers.common.files import cached
 from nbhelpers.errors import NbhelpersError
 from nbhelpers.jobs import checkpoint as ck
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.loop import Task, TrainState
 from nbhelpers.jobs.probe import probed_steps
 from nbhelpers.jobs.schedule import micro_batches
+from nbhelpers.presets.schema import Settings
 
 LIMIT_S = 10.0  # so long does a run wait for its simulation
 TRL_LIMIT_S = 30.0  # of TRL's trainer, another library that the child has to load
@@ -57,25 +60,54 @@ def make_forecast(context: RunContext, job: Any, inputs: Any, child: Child | Non
 def _simulate(
     context: RunContext, child: Child, shapes: dict[str, Any], **changes: Any
 ) -> MemoryBudget | None:
-    """Simulate shapes with some settings changed; None: it failed, and a warning says so."""
+    """Simulate shapes with some settings changed; None: it failed, and a warning says so.
+
+    What this code has simulated here before with these libraries is read from the cache.
+    """
     settings = context.settings.model_copy(update=changes)
+    asked = {
+        "preset": replace(context.preset, settings=settings).to_dict(),
+        "plan": context.plan.to_dict(),
+        "hardware": context.hardware.to_dict(),
+        "shapes": shapes,
+    }
+    versions = installed_versions()
+    try:
+        values = cached(
+            "forecasts",
+            [
+                json.dumps([settings.model_dump(mode="json"), asked["plan"], shapes, versions]),
+                card_name(context.hardware.gpu),
+                source_stamp(),
+            ],
+            lambda: _asked(context, child, settings, asked),
+            load=lambda path: json.loads(path.read_text(encoding="utf-8")),
+            save=lambda path, values: path.write_text(json.dumps(values), encoding="utf-8"),
+            suffix=".json",
+        )
+    except NbhelpersError as error:
+        context.warn(f"The memory of the largest batch is unknown: {error.message}")
+        return None
+    return MemoryBudget.from_dict(values)
+
+
+def _asked(
+    context: RunContext, child: Child, settings: Settings, asked: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the budget that the child simulates.
+
+    Raises:
+        NbhelpersError: It fails, or takes too long.
+    """
     limit_s = LIMIT_S if settings.has_own_loop else TRL_LIMIT_S
     limit, began = threading.Timer(limit_s, child.kill), time.monotonic()
     limit.start()
     try:
-        values = child.call(
-            "simulate",
-            preset=replace(context.preset, settings=settings).to_dict(),
-            plan=context.plan.to_dict(),
-            hardware=context.hardware.to_dict(),
-            shapes=shapes,
-        )
-        return MemoryBudget.from_dict(values)
+        return child.call("simulate", **asked)
     except NbhelpersError as error:
-        is_late = time.monotonic() - began >= limit_s
-        why = f"simulating it took more than {limit_s:g} s." if is_late else error.message
-        context.warn(f"The memory of the largest batch is unknown: {why}")
-        return None
+        if time.monotonic() - began < limit_s:
+            raise
+        raise NbhelpersError(f"simulating it took more than {limit_s:g} s.") from error
     finally:
         limit.cancel()
 

@@ -209,6 +209,19 @@ class MemoryMeter:
         peak, self.mode.phase_bytes = self.mode.phase_bytes, self.mode.live_bytes
         return peak
 
+    def take_beside(self, hidden: tuple[int, int]) -> int:
+        """Return as `take` does, with memory that the allocator does not tell of.
+
+        A CUDA graph computes in memory that counted as allocated only when it was captured.
+
+        Args:
+            hidden: Bytes of the phase in a graph, at its peak and held at its end.
+        """
+        peak, held = hidden
+        size = max(torch.cuda.memory_allocated(self.device) + peak, self.take() + held)
+        self._peak = max(self._peak, size)
+        return size
+
     def note(self, phase: str, size_bytes: int) -> None:
         """Keep the peak of a phase, the largest of all its times."""
         if size_bytes:

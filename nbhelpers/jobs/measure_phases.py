@@ -114,12 +114,16 @@ class PhasePeaks:
             if self.recorder is not None and step == self.last:
                 self.recorder.start(step)
 
-    def mark(self, name: str) -> None:
-        """End a phase of this name; what moves a batch to the device belongs to the forward."""
+    def mark(self, name: str, hidden: tuple[int, int] | None = None) -> None:
+        """End a phase of this name; what moves a batch to the device belongs to the forward.
+
+        Args:
+            hidden: See `MemoryMeter.take_beside`.
+        """
         HERE.enter(AFTER.get(name, name), step=HERE.step)
         if not self._is_on or name == "data":
             return
-        self.meter.note(name, self.meter.take())
+        self.meter.note(name, self.meter.take_beside(hidden) if hidden else self.meter.take())
         if name == "optimizer":
             self._is_on = False
             self._end_step()
@@ -177,11 +181,11 @@ class PhaseTimer:
         self.memory.start(step)
         self._marks = [("", self._now())]
 
-    def mark(self, name: str) -> None:
-        """End a phase of this name where it stands."""
+    def mark(self, name: str, hidden: tuple[int, int] | None = None) -> None:
+        """End a phase of this name where it stands; `hidden`: see `MemoryMeter.take_beside`."""
         if self._marks:
             self._marks.append((name, self._now()))
-            self.memory.mark(name)
+            self.memory.mark(name, hidden)
 
     def add_to(self, seconds: dict[str, float]) -> dict[str, float]:
         """Return the seconds by phase with those of this step that have ended, without a sync."""

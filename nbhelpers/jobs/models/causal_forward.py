@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -372,6 +372,69 @@ def _step(hidden: Tensor) -> Callable[..., Any]:
 
 
 # ------------------------------------------------------------------------------------------------
+# Dropout of the adapters in compiled blocks: a tenth of a step is what its random numbers cost.
+#
+# torch.compile draws each of them by ten rounds of Philox, and a block needs 22,784 for a token.
+# Here one number per adapter and pass comes from torch's generator, and a hash of it and of the
+# element's place decides whether the element stays.
+
+
+class HashedDropout(nn.Module):
+    """Dropout whose mask is a hash of `seed` and of each element's place.
+
+    `seed`, an int32 of one element, is drawn by whoever calls the model. Each element is dropped
+    with the probability `p`, rounded to a multiple of 2^-31.
+
+    Source: the finaliser of MurmurHash3 (Appleby, 32 bits), after a multiple of the place by the
+    odd number next to 2^32 / golden ratio.
+    """
+
+    def __init__(self, p: float, seed: Tensor) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("seed", seed, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., n) with some elements 0, and the others divided by 1 - p."""
+        if not self.training or not self.p:
+            return x
+        rows = torch.arange(x.numel() // x.shape[-1], dtype=torch.int32, device=x.device)
+        columns = torch.arange(x.shape[-1], dtype=torch.int32, device=x.device)
+        place = rows[:, None] * x.shape[-1] + columns
+        is_kept = (_mixed(place * -1640531527 + self.seed) & 0x7FFFFFFF) >= round(self.p * 2**31)
+        return torch.where(is_kept.view(x.shape), x / (1 - self.p), 0.0)
+
+
+def _mixed(h: Tensor) -> Tensor:
+    """Return a hash of int32 numbers; shifts bring in zeros."""
+    h = h ^ ((h >> 16) & 0xFFFF)
+    h = h * -2048144789  # 0x85EBCA6B
+    h = h ^ ((h >> 13) & 0x7FFFF)
+    h = h * -1028477387  # 0xC2B2AE35
+    return h ^ ((h >> 16) & 0xFFFF)
+
+
+@contextmanager
+def hashed_dropout(model: Any) -> Iterator[Tensor]:
+    """Have the adapters of a model drop by hashes inside this context.
+
+    Yields:
+        (adapters,) int32: the seeds, to be drawn anew before each pass.
+    """
+    lists = [m.lora_dropout for m in model.modules() if hasattr(m, "lora_dropout")]
+    plain = [(d, name, d[name]) for d in lists for name in d if isinstance(d[name], nn.Dropout)]
+    device = next(model.parameters()).device
+    seeds = torch.zeros(len(plain), dtype=torch.int32, device=device)
+    for number, (dropouts, name, module) in enumerate(plain):
+        dropouts[name] = HashedDropout(module.p, seeds[number : number + 1]).train(module.training)
+    try:
+        yield seeds
+    finally:
+        for dropouts, name, module in plain:
+            dropouts[name] = module.train(dropouts[name].training)
+
+
+# ------------------------------------------------------------------------------------------------
 # The forward pass of training: hidden states, then the loss, through the model's own `forward`.
 #
 # DDP and PEFT wrap the model, so the loss must come out of the wrapped call. The model's `forward`
@@ -400,6 +463,12 @@ class TrainingForward:
     ) -> None:
         self.model, self.kernel, self.loss, self.dtype = model, kernel, loss, dtype
         self.checkpointing = checkpointing
+        self.seeds: Tensor | None = None  # of compiled blocks' dropout
+
+    def draw(self) -> None:
+        """Draw what the adapters drop in the next pass, where their blocks are compiled."""
+        if self.seeds is not None and len(self.seeds) and self.model.training:
+            self.seeds.random_()
 
     def inputs(self, batch: MicroBatch) -> dict[str, Any]:
         """Return what the model is called with."""
@@ -423,6 +492,7 @@ class TrainingForward:
         attention_mask: Any,
         position_ids: Tensor,
     ) -> CausalLMOutput:
+        self.draw()
         states = model.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -456,13 +526,15 @@ class TrainingForward:
         self.model.forward = types.MethodType(forward, self.model)
         layers = self.model.model.layers
         try:
-            if compiled:
-                _compile(layers)
-            if self.checkpointing:
-                for layer in layers:
-                    layer.forward = _checkpointed(layer, layer.forward)
-            yield
+            with hashed_dropout(layers) if compiled else nullcontext() as self.seeds:
+                if compiled:
+                    _compile(layers)
+                if self.checkpointing:
+                    for layer in layers:
+                        layer.forward = _checkpointed(layer, layer.forward)
+                yield
         finally:
+            self.seeds = None
             for module in (self.model, *layers):
                 vars(module).pop("forward", None)
 

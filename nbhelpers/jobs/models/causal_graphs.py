@@ -44,8 +44,11 @@ class _Graph:
     numbers: Tensor  # (n,) int32: all inputs end to end
     states: Tensor  # (rows * width, hidden)
     slope: Tensor  # the same: gradient of the loss by the states
+    seeds: Tensor | None  # of the dropout, drawn by the forward pass: they must stay where they are
     forward: Replay | None = None
     backward: Replay | None = None
+    in_forward: tuple[int, int] = (0, 0)  # bytes in the graph: at the peak, held at its end
+    in_backward: tuple[int, int] = (0, 0)
 
 
 class GraphedSteps:
@@ -80,14 +83,18 @@ class GraphedSteps:
         self._states, self._slopes = torch.zeros(size, dtype=forward.dtype, device=device)
 
     def micro_step(
-        self, batch: MicroBatch, factor: float, mark: Callable[[str], None] = lambda name: None
+        self,
+        batch: MicroBatch,
+        factor: float,
+        mark: Callable[[str, tuple[int, int]], None] = lambda *_: None,
     ) -> Tensor:
         """Add the gradients of a micro-batch to the parameters'; return its summed loss.
 
         Args:
             batch: On the host.
             factor: Of the loss before it is differentiated.
-            mark: Called with `forward` and `backward` where these end.
+            mark: Called with `forward` and `backward` where these end, and the bytes of each in
+                its graph, at the peak and held at its end.
         """
         self._attach()
         arrays = self._arrays(batch)
@@ -102,11 +109,11 @@ class GraphedSteps:
         at, targets = (send(tensor, self.device) for tensor in batch.learned)
         graph.forward()
         loss, slope = self._loss(graph.states, at, targets, factor)
-        mark("forward")
+        mark("forward", graph.in_forward)
         graph.slope.zero_()
         graph.slope.index_copy_(0, at, slope)
         graph.backward()
-        mark("backward")
+        mark("backward", graph.in_backward)
         return loss
 
     def reduce(self) -> None:
@@ -148,9 +155,15 @@ class GraphedSteps:
         ids, positions, segments, *lists = views
         model, count, outputs = self.forward.model.model, ids.numel(), []
         self._slopes.zero_()
-        graph = _Graph(numbers=numbers, states=self._states[:count], slope=self._slopes[:count])
+        graph = _Graph(
+            numbers=numbers,
+            states=self._states[:count],
+            slope=self._slopes[:count],
+            seeds=self.forward.seeds,
+        )
 
         def forward() -> None:
+            self.forward.draw()
             mask = self._mask(positions, segments, lists)
             called = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
             with self._autocast():
@@ -173,11 +186,11 @@ class GraphedSteps:
         if not self._graphs:
             self._warm_up(forward, backward)
         try:
-            graph.forward, graph.backward = self._captured(forward), self._captured(backward)
+            self._capture_both(graph, forward, backward)
         except RuntimeError:  # code for this shape was not there
             outputs.clear()
             self._warm_up(forward, backward)
-            graph.forward, graph.backward = self._captured(forward), self._captured(backward)
+            self._capture_both(graph, forward, backward)
         return graph
 
     def _autocast(self) -> torch.autocast:
@@ -194,8 +207,19 @@ class GraphedSteps:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()  # the graphs have memory of their own
 
-    def _captured(self, function: Replay) -> Replay:
-        """Return what does what a function does, with one launch.
+    def _capture_both(self, graph: _Graph, forward: Replay, backward: Replay) -> None:
+        outside = torch.cuda.memory_allocated(self.device)
+        graph.forward, graph.in_forward = self._captured(forward, outside)
+        graph.backward, graph.in_backward = self._captured(backward, outside)
+
+    def _captured(self, function: Replay, outside: int) -> tuple[Replay, tuple[int, int]]:
+        """Return what does what a function does, with one launch, and what it needs in its graph.
+
+        Args:
+            outside: Bytes allocated before the micro-step.
+
+        Returns:
+            The launch; bytes beside `outside`, at the peak and held at the end.
 
         Raises:
             RuntimeError: Something must be compiled first, which no capture allows.
@@ -204,8 +228,11 @@ class GraphedSteps:
         # Relaxed: code that is loaded at its first use may be loaded here.
         how = {"pool": self._pool, "capture_error_mode": "relaxed"}
         with torch.compiler.set_stance("fail_on_recompile"), torch.cuda.graph(graph, **how):
+            torch.cuda.reset_peak_memory_stats(self.device)
             function()
-        return graph.replay
+            peak = torch.cuda.max_memory_allocated(self.device)
+        held = torch.cuda.memory_allocated(self.device)
+        return graph.replay, (peak - outside, held - outside)
 
     def _loss(
         self, states: Tensor, at: Tensor, targets: Tensor, factor: float
