@@ -182,6 +182,7 @@ def test_a_batch_that_was_simulated_here_before_is_read_from_the_cache(
         again = make_forecast(context, module, inputs, ended)
         assert again.budget == first.budget is not None
         changed = dict(SETTINGS["clones"], seq_len=SETTINGS["clones"].get("seq_len", 64) // 2)
+        (tmp_path / "other").mkdir()
         other = context_for("clones", tmp_path / "other", **changed)
         found = make_forecast(other, module, module.build_data(other), ended)
         assert found.budget is None

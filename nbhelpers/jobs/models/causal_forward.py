@@ -34,7 +34,16 @@ BLOCK_LISTS = (
 )
 
 
-KERNEL_OPTIONS: dict[int, dict[str, int]] = {}  # by head size
+# Flex attention's tiles by head size on a GPU of compute capability 9.0. Source: of seven choices
+# on an H200 (docs/log/speed.md); torch 2.11's own take 3.4 ms where these take 2.6.
+HOPPER_OPTIONS = {
+    256: {
+        **{"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8, "fwd_num_stages": 2},
+        **{"bwd_BLOCK_M1": 64, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 64},
+        **{"bwd_num_warps": 8, "bwd_num_stages": 2},
+    }
+}
+_options: dict[int, dict[str, int]] = {}  # of the GPU that is here
 
 
 def has_triton() -> bool:
@@ -70,6 +79,8 @@ def implementation(kernel: str) -> str:
         return kernel
     from transformers import AttentionInterface, AttentionMaskInterface
 
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
+        _options.update(HOPPER_OPTIONS)
     AttentionInterface.register(FLEX, flex_attention_forward)
     AttentionMaskInterface.register(FLEX, _refuse_mask)
     return FLEX
@@ -128,7 +139,7 @@ def flex_attention_forward(
         block_mask=mask,
         scale=scaling,
         enable_gqa=key.shape[1] != query.shape[1],
-        kernel_options=KERNEL_OPTIONS.get(query.shape[-1]),
+        kernel_options=_options.get(query.shape[-1]),
     )
     return out.transpose(1, 2).contiguous(), None
 
