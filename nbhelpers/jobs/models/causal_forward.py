@@ -396,8 +396,8 @@ class HashedDropout(nn.Module):
     `seed`, an int32 of one element, is drawn by whoever calls the model. Each element is dropped
     with the probability `p`, rounded to a multiple of 2^-31.
 
-    Source: the finaliser of MurmurHash3 (Appleby, 32 bits), after a multiple of the place by the
-    odd number next to 2^32 / golden ratio.
+    Source: the finaliser of MurmurHash3 (Appleby, 32 bits), after a multiple of place and seed by
+    the odd number next to 2^32 / golden ratio.
     """
 
     def __init__(self, p: float, seed: Tensor) -> None:
@@ -411,8 +411,10 @@ class HashedDropout(nn.Module):
             return x
         rows = torch.arange(x.numel() // x.shape[-1], dtype=torch.int32, device=x.device)
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=x.device)
-        place = rows[:, None] * x.shape[-1] + columns
-        is_kept = (_mixed(place * -1640531527 + self.seed) & 0x7FFFFFFF) >= round(self.p * 2**31)
+        # The seed comes first: of places alone torch.compile would make a product beyond 32 bits,
+        # which Triton refuses.
+        place = rows[:, None] * x.shape[-1] + columns + self.seed
+        is_kept = (_mixed(place * -1640531527) & 0x7FFFFFFF) >= round(self.p * 2**31)
         return torch.where(is_kept.view(x.shape), x / (1 - self.p), 0.0)
 
 
