@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -135,16 +136,27 @@ class _Unpad(torch.autograd.Function):
 
 def _weights(modules: Sequence[nn.Module], dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Return weight and bias of each module in the dtype of the computation."""
-    tensors = [x for module in modules for x in (module.weight, module.bias)]
+    return _cast([x for module in modules for x in (module.weight, module.bias)], dtype)
+
+
+def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(tensors) if tensors[0].dtype == dtype else _InDtype.apply(dtype, *tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMath:
-    """The parts of a RoBERTa block around its attention, plain or compiled."""
+    """The parts of a RoBERTa block around its attention, plain or compiled.
+
+    Args:
+        before: As `_before`.
+        after: As `_after`.
+        between: As `_between`: what stands between the attentions of two blocks, in one part. None:
+            block by block.
+    """
 
     before: Callable[..., Tensor]
     after: Callable[..., Tensor]
+    between: Callable[..., tuple[Tensor, Tensor]] | None = None
 
 
 def run_blocks(
@@ -173,8 +185,11 @@ def run_blocks(
             return _attend_ragged(qkv, segments, heads=heads, dropout=drop)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
 
-    block = _gpt2_block if is_causal else partial(_roberta_block, math=math or PLAIN)
+    math = math or PLAIN
+    block = _gpt2_block if is_causal else partial(_roberta_block, math=math)
     saves_memory = encoder.training and _is_checkpointing(encoder)
+    if not (is_causal or saves_memory or math.between is None):
+        return _roberta_chain(x, encoder.encoder.layer, attend, dtype, math)
     for layer in encoder.h if is_causal else encoder.encoder.layer:
         if saves_memory:
             x = checkpoint(block, x, layer, attend, dtype, use_reentrant=False)
@@ -216,10 +231,11 @@ def _attend_ragged(qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float) -
     return outputs[0].flatten(1)
 
 
-def _before(x: Tensor, qw: Tensor, qb: Tensor, kw: Tensor, kb: Tensor, vw: Tensor, vb: Tensor):
-    """(T, hidden) to (T, 3 * hidden): queries, keys and values."""
-    half = x.to(qw.dtype)
-    return torch.cat([linear(half, qw, qb), linear(half, kw, kb), linear(half, vw, vb)], dim=-1)
+def _before(x: Tensor, *weights: Tensor) -> Tensor:
+    """(T, hidden) to (T, 3 * hidden): queries, keys and values, by three matrices or by one."""
+    half = x.to(weights[0].dtype)
+    parts = [linear(half, w, b) for w, b in zip(weights[::2], weights[1::2], strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def _after(
@@ -240,37 +256,83 @@ def _after(
     return layer_norm(drop_out(linear(inner, ow, ob), p) + x, size, bw, bb, eps)
 
 
+def _between(
+    attention: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norms: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: float,
+    eps: float,
+    coming: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return `_after` of a block, and of it `_before` of the next, by one matrix `coming`."""
+    x = _after(attention, x, weights, norms, act, p, eps)
+    return x, _before(x, *coming)
+
+
 PLAIN = BlockMath(_before, _after)
 
 
-def compiled_math() -> BlockMath:
-    """Return the block's parts compiled once for any number of tokens."""
-    return BlockMath(torch.compile(_before, dynamic=True), torch.compile(_after, dynamic=True))
+def compiled_math(*, chained: bool = True) -> BlockMath:
+    """Return the block's parts compiled once for any number of tokens.
+
+    Args:
+        chained: Compile also what stands between two attentions as one part: its sums and casts,
+            forward and backward, are then parts of other kernels.
+    """
+    parts = (_before, _after, _between) if chained else (_before, _after)
+    return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
 
 
 def _roberta_block(
     x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
 ) -> Tensor:
     """Post-norm block. Source: RobertaLayer and BertLayer of transformers 5."""
-    seen, projection, middle, out = (
-        layer.attention.self,
-        layer.attention.output,
-        layer.intermediate,
-        layer.output,
-    )
-    modules = (seen.query, seen.key, seen.value, projection.dense, middle.dense, out.dense)
-    weights = _weights(modules, dtype)
-    norm, last = projection.LayerNorm, out.LayerNorm
-    p = out.dropout.p if layer.training else 0.0
-    return math.after(
-        attend(math.before(x, *weights[:6])),
-        x,
-        weights[6:],
-        (norm.weight, norm.bias, last.weight, last.bias),
-        middle.intermediate_act_fn,
-        p,
-        norm.eps,
-    )
+    weights = _weights([*_readers(layer), *_others(layer)], dtype)
+    return math.after(attend(math.before(x, *weights[:6])), x, weights[6:], *_constants(layer))
+
+
+def _roberta_chain(
+    x: Tensor, layers: Sequence[nn.Module], attend: Attend, dtype: torch.dtype, math: BlockMath
+) -> Tensor:
+    """All blocks, cut at their attentions: as `_roberta_block` one after the other."""
+    coming, weights = _chained_weights(layers[0], dtype)
+    qkv = math.before(x, *coming)
+    for layer, following in pairwise(layers):
+        coming, weights_after = _chained_weights(following, dtype)
+        x, qkv = math.between(attend(qkv), x, weights, *_constants(layer), coming)
+        weights = weights_after
+    return math.after(attend(qkv), x, weights, *_constants(layers[-1]))
+
+
+def _chained_weights(
+    layer: nn.Module, dtype: torch.dtype
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return one matrix and bias for queries, keys and values, and the block's other weights."""
+    readers = _readers(layer)
+    joined = [torch.cat([getattr(m, name) for m in readers]) for name in ("weight", "bias")]
+    others = [x for module in _others(layer) for x in (module.weight, module.bias)]
+    weights = _cast([*joined, *others], dtype)
+    return weights[:2], weights[2:]
+
+
+def _readers(layer: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the linear layers that read a block's states: queries, keys, values."""
+    seen = layer.attention.self
+    return seen.query, seen.key, seen.value
+
+
+def _others(layer: nn.Module) -> tuple[nn.Module, ...]:
+    return layer.attention.output.dense, layer.intermediate.dense, layer.output.dense
+
+
+def _constants(layer: nn.Module) -> tuple[Any, ...]:
+    """Return what `_after` takes behind the matrices: norms, activation, dropout, epsilon."""
+    norm, last = layer.attention.output.LayerNorm, layer.output.LayerNorm
+    norms = (norm.weight, norm.bias, last.weight, last.bias)
+    p = layer.output.dropout.p if layer.training else 0.0
+    return norms, layer.intermediate.intermediate_act_fn, p, norm.eps
 
 
 def _gpt2_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype) -> Tensor:
