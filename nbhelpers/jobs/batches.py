@@ -9,10 +9,18 @@ import numpy as np
 import torch
 
 from nbhelpers.budget.formulas import BatchExtent, is_packed
+from nbhelpers.jobs.models.encoding import has_ragged_kernel
 from nbhelpers.jobs.models.inputs import Bucket, GraphTable, TokenTable, length_buckets
 
 RATIO = 0.8  # of a bucket's longest row: a shorter one begins the next bucket
 Report = Callable[[int, int], None]
+
+
+def runs_ragged(settings: Any, accelerator: Any) -> bool:
+    """Whether plain text is computed without any padding: packed, by a kernel for rows."""
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = half.get(accelerator.mixed_precision, torch.float32)
+    return has_ragged_kernel(accelerator.device, dtype) and is_packed(settings)
 
 
 class RowBatches:
@@ -49,8 +57,8 @@ class RowBatches:
         """Return rows in buckets of like length on the device.
 
         Returns:
-            The buckets, (rows,) where each row stands among theirs, and the tokens of both, padding
-            included.
+            The buckets, (rows,) where each row stands among theirs, and the tokens that are
+            computed, padding included.
         """
         lengths, buckets, padded = self.lengths[rows], [], 0
         groups = self._groups(lengths)
@@ -60,7 +68,8 @@ class RowBatches:
             padded += width * len(group)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(groups)] = np.arange(len(rows))
-        return buckets, torch.from_numpy(place), padded
+        computed = int(lengths.sum()) if self.is_ragged else padded
+        return buckets, torch.from_numpy(place), computed
 
     def bucket(self, rows: np.ndarray) -> Bucket:
         """Return rows in one bucket on the device."""

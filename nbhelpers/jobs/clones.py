@@ -18,7 +18,7 @@ from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
-from nbhelpers.jobs.batches import RowBatches
+from nbhelpers.jobs.batches import RowBatches, runs_ragged
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
 from nbhelpers.jobs.loop import PlainTask, listed, seed_everything
@@ -85,6 +85,7 @@ class PairTask(PlainTask):
             inputs.table,
             accelerator,
             min_tokens=min_bucket_tokens(gpu_tflops, is_masked=is_masked),
+            is_ragged=isinstance(inputs.table, TokenTable) and runs_ragged(settings, accelerator),
         )
         lengths = self.batches.lengths
         self.costs = (

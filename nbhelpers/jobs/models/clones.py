@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nbhelpers.jobs.models.encoding import encode
+from nbhelpers.jobs.models.encoding import (
+    BlockMath,
+    can_pack,
+    compiled_math,
+    encode,
+)
 from nbhelpers.jobs.models.inputs import Bucket
 
 
@@ -67,6 +72,21 @@ class CloneModel(nn.Module):
         super().__init__()
         self.encoder, self.packed = encoder, packed
         self.classifier = PairHead(encoder.config.hidden_size, dropout)
+        self._math: BlockMath | None = None
+
+    @property
+    def can_compile(self) -> bool:
+        """Whether the encoder's blocks are known, so that they can be compiled."""
+        return self.packed and can_pack(self.encoder.config)
+
+    def compile_blocks(self, is_on: bool) -> None:
+        """Train with compiled blocks, or plain ones; the modules and their names stay."""
+        is_causal = self.encoder.config.model_type == "gpt2"
+        self._math = compiled_math(is_causal=is_causal) if is_on else None
+
+    def states(self, buckets: list[Bucket]) -> Tensor:
+        """Return (rows of all buckets, hidden) as training computes them."""
+        return encode(self.encoder, buckets, packed=self.packed, math=self._math)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Return (rows, hidden)."""
@@ -74,7 +94,7 @@ class CloneModel(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Return (pairs, 2) logits."""
-        pooled = encode(self.encoder, batch.buckets, packed=self.packed)
+        pooled = self.states(batch.buckets)
         return self.classifier(pooled[batch.place].view(len(batch.labels), -1))
 
 

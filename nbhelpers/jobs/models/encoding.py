@@ -67,7 +67,7 @@ class Segment:
 
 @dataclass(slots=True, kw_only=True)
 class Ragged:
-    """Rows end to end, for kernels that need no padding: every token sees all of its own row.
+    """Rows end to end, for kernels that need no padding: a token sees its own row and no other.
 
     Args:
         ends: (rows + 1,) int32: 0, then the token after each row.
@@ -145,13 +145,13 @@ def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BlockMath:
-    """The parts of a RoBERTa block around its attention, plain or compiled.
+    """The parts of a block around its attention, plain or compiled: RoBERTa's, or GPT-2's.
 
     Args:
-        before: As `_before`.
-        after: As `_after`.
-        between: As `_between`: what stands between the attentions of two blocks, in one part. None:
-            block by block.
+        before: As `_before`, or `_gpt2_before`.
+        after: As `_after`, or `_gpt2_after`.
+        between: As `_between`, or `_gpt2_between`: what stands between the attentions of two
+            blocks, in one part. None: block by block.
     """
 
     before: Callable[..., Tensor]
@@ -173,7 +173,7 @@ def run_blocks(
         x: (T, hidden) embeddings of all tokens, in the dtype of the weights.
         segments: Where each bucket's tokens stand, or where each row ends.
         dtype: Of the matrix products.
-        math: What stands around RoBERTa's attention; None: as it is written below.
+        math: What stands around the attention; None: as it is written below.
     """
     config = encoder.config
     is_causal = config.model_type == "gpt2"
@@ -182,15 +182,17 @@ def run_blocks(
 
     def attend(qkv: Tensor) -> Tensor:
         if isinstance(segments, Ragged):
-            return _attend_ragged(qkv, segments, heads=heads, dropout=drop)
+            return _attend_ragged(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
 
-    math = math or PLAIN
-    block = _gpt2_block if is_causal else partial(_roberta_block, math=math)
+    math = math or plain_math(encoder)
+    block = partial(_gpt2_block if is_causal else _roberta_block, math=math)
     saves_memory = encoder.training and _is_checkpointing(encoder)
-    if not (is_causal or saves_memory or math.between is None):
-        return _roberta_chain(x, encoder.encoder.layer, attend, dtype, math)
-    for layer in encoder.h if is_causal else encoder.encoder.layer:
+    layers = encoder.h if is_causal else encoder.encoder.layer
+    if not (saves_memory or math.between is None):
+        chain = _gpt2_chain if is_causal else _roberta_chain
+        return chain(x, layers, attend, dtype, math)
+    for layer in layers:
         if saves_memory:
             x = checkpoint(block, x, layer, attend, dtype, use_reentrant=False)
         else:
@@ -221,12 +223,15 @@ def _attend(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_ragged(qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float) -> Tensor:
+def _attend_ragged(
+    qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float, is_causal: bool
+) -> Tensor:
     q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
     # The kernel behind scaled_dot_product_attention, which itself takes padded rows only. Nested
     # tensors reach it too, and cost the CPU more than the kernel takes.
+    ends, longest = ragged.ends, ragged.longest
     outputs = torch.ops.aten._flash_attention_forward(
-        q, k, v, ragged.ends, ragged.ends, ragged.longest, ragged.longest, dropout, False, False
+        q, k, v, ends, ends, longest, longest, dropout, is_causal, False
     )
     return outputs[0].flatten(1)
 
@@ -274,14 +279,61 @@ def _between(
 PLAIN = BlockMath(_before, _after)
 
 
-def compiled_math(*, chained: bool = True) -> BlockMath:
+def _gpt2_before(x: Tensor, nw: Tensor, nb: Tensor, aw: Tensor, ab: Tensor, eps: float) -> Tensor:
+    """(T, hidden) to (T, 3 * hidden): queries, keys and values of the normed states."""
+    return torch.addmm(ab, layer_norm(x, (x.shape[-1],), nw, nb, eps).to(aw.dtype), aw)
+
+
+def _gpt2_after(
+    attention: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norm: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: tuple[float, float],
+    eps: float,
+) -> Tensor:
+    """Return (T, hidden): the attention's output through the rest of the block."""
+    pw, pb, fw, fb, ow, ob = weights
+    x = drop_out(torch.addmm(pb, attention, pw), p[0]) + x
+    half = layer_norm(x, (x.shape[-1],), *norm, eps).to(fw.dtype)
+    return drop_out(torch.addmm(ob, act(torch.addmm(fb, half, fw)), ow), p[1]) + x
+
+
+def _gpt2_between(
+    attention: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norm: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: tuple[float, float],
+    eps: float,
+    coming: tuple[Any, ...],
+) -> tuple[Tensor, Tensor]:
+    """Return `_gpt2_after` of a block, and of it `_gpt2_before` of the next."""
+    x = _gpt2_after(attention, x, weights, norm, act, p, eps)
+    return x, _gpt2_before(x, *coming)
+
+
+PLAIN_GPT2 = BlockMath(_gpt2_before, _gpt2_after)
+
+
+def plain_math(encoder: nn.Module) -> BlockMath:
+    """Return the block's parts as they are written."""
+    return PLAIN_GPT2 if encoder.config.model_type == "gpt2" else PLAIN
+
+
+def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath:
     """Return the block's parts compiled once for any number of tokens.
 
     Args:
+        is_causal: GPT-2's blocks; else RoBERTa's.
         chained: Compile also what stands between two attentions as one part: its sums and casts,
             forward and backward, are then parts of other kernels.
     """
-    parts = (_before, _after, _between) if chained else (_before, _after)
+    parts = (_gpt2_before, _gpt2_after) if is_causal else (_before, _after)
+    if chained:
+        parts = (*parts, _gpt2_between if is_causal else _between)
     return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
 
 
@@ -335,15 +387,36 @@ def _constants(layer: nn.Module) -> tuple[Any, ...]:
     return norms, layer.intermediate.intermediate_act_fn, p, norm.eps
 
 
-def _gpt2_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype) -> Tensor:
+def _gpt2_block(
+    x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
+) -> Tensor:
     """Pre-norm block; its weights are (in, out). Source: GPT2Block of transformers 5."""
-    attention, mlp = layer.attn, layer.mlp
+    before, after = _gpt2_parts(layer, dtype)
+    return math.after(attend(math.before(x, *before)), x, *after)
+
+
+def _gpt2_chain(
+    x: Tensor, layers: Sequence[nn.Module], attend: Attend, dtype: torch.dtype, math: BlockMath
+) -> Tensor:
+    """All blocks, cut at their attentions: as `_gpt2_block` one after the other."""
+    before, after = _gpt2_parts(layers[0], dtype)
+    qkv = math.before(x, *before)
+    for layer in layers[1:]:
+        coming, after_next = _gpt2_parts(layer, dtype)
+        x, qkv = math.between(attend(qkv), x, *after, coming)
+        after = after_next
+    return math.after(attend(qkv), x, *after)
+
+
+def _gpt2_parts(layer: nn.Module, dtype: torch.dtype) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what `_gpt2_before` and `_gpt2_after` take behind the states."""
+    attention, mlp, first, second = layer.attn, layer.mlp, layer.ln_1, layer.ln_2
     modules = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
-    aw, ab, pw, pb, fw, fb, ow, ob = _weights(modules, dtype)
-    qkv = torch.addmm(ab, layer.ln_1(x).to(dtype), aw)
-    x = attention.resid_dropout(torch.addmm(pb, attend(qkv), pw)) + x
-    inner = mlp.act(torch.addmm(fb, layer.ln_2(x).to(dtype), fw))
-    return mlp.dropout(torch.addmm(ob, inner, ow)) + x
+    weights = _weights(modules, dtype)
+    drops = (attention.resid_dropout.p, mlp.dropout.p) if layer.training else (0.0, 0.0)
+    norm = (second.weight, second.bias)
+    before = (first.weight, first.bias, *weights[:2], first.eps)
+    return before, (weights[2:], norm, mlp.act, drops, second.eps)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -429,7 +502,7 @@ def _packed_states(
     is_causal = encoder.config.model_type == "gpt2"
     is_text = all(isinstance(bucket, TextBucket) for bucket in buckets)
     ragged = None
-    if is_text and not is_causal and has_ragged_kernel(buckets[0].ids.device, dtype):
+    if is_text and has_ragged_kernel(buckets[0].ids.device, dtype):
         ragged = _ragged(buckets, encoder)
     embed = _gpt2_embeddings if is_causal else _roberta_embeddings
     segments, embeddings, first_tokens, first = [], [], [], 0
