@@ -315,7 +315,7 @@ def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, An
 
 
 def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks():
-    from nbhelpers.jobs.detector import largest_difference
+    from nbhelpers.jobs.compiling import largest_difference
 
     draw = torch.Generator().manual_seed(0)
     one = {"weight": torch.randn(64, 64, generator=draw)}
