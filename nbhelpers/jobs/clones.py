@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
 from nbhelpers.jobs.batches import RowBatches, runs_ragged
+from nbhelpers.jobs.compiling import Compiling, proof_rows, tell_proof, wants_compiling
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
 from nbhelpers.jobs.loop import PlainTask, listed, seed_everything
@@ -85,14 +87,34 @@ class PairTask(PlainTask):
             inputs.table,
             accelerator,
             min_tokens=min_bucket_tokens(gpu_tflops, is_masked=is_masked),
-            is_ragged=isinstance(inputs.table, TokenTable) and runs_ragged(settings, accelerator),
         )
+        self.compiling: Compiling | None = None
+        self.tell: Callable[[dict[str, Any]], None] = lambda proof: None
+        self.lay_out()
         lengths = self.batches.lengths
         self.costs = (
             lengths[self.pairs.left] + lengths[self.pairs.right]
             if self.pairs is not None
             else np.zeros(0, dtype=np.int64)
         )
+
+    def lay_out(self) -> None:
+        """Make batches in one bucket where nothing is padded, else in buckets of like length."""
+        is_text = isinstance(self.table, TokenTable)
+        can_lay = is_text or (self.raw is not None and self.raw.masks_ragged)
+        self.batches.is_ragged = can_lay and runs_ragged(self.settings, self.accelerator)
+
+    def compile_blocks(self, is_on: bool) -> None:
+        """Train with the model's compiled form, or its plain one."""
+        self.raw.compile_blocks(is_on)
+        self.lay_out()
+
+    def start_epoch(self, epoch: int) -> bool:
+        """Compile, or fall back, before the first step, where that is wanted."""
+        if self.compiling is not None and self.compiling.proof is None:
+            rows = proof_rows(self.costs)
+            self.tell(self.compiling.prove(lambda: self.raw.states(self.batch(rows).buckets)))
+        return super().start_epoch(epoch)
 
     def batch(self, rows: np.ndarray) -> PairBatch:
         """Return the pairs of these rows on the device."""
@@ -257,7 +279,11 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
 
 def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
     """Return the simulated memory of the largest batch of pairs."""
-    return encoder_forecast(context, _task(context, inputs, None), simulate, batch_shapes)
+    task = _task(context, inputs, None)
+    is_on = wants_compiling(context, _learnt_tokens(context, task))
+    compiled = partial(simulate, compile_layers="on" if is_on else "off")
+    forecast = encoder_forecast(context, task, compiled, batch_shapes)
+    return replace(forecast, is_compiled=is_on)
 
 
 def batch_shapes(
@@ -326,6 +352,8 @@ def score_splits(
         "scores": scores,
         "throughput": _throughput(training, task),
     }
+    if training is not None and training.compiled is not None:
+        parts["compile"] = training.compiled
     outcome.write_result(context, training, ranks, parts)
 
 
@@ -563,13 +591,26 @@ def build_model(context: RunContext, inputs: Inputs) -> CloneModel:
 def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
     task = _task(context, inputs, model)
-    return train_task(
+    if model.can_compile and wants_compiling(context, _learnt_tokens(context, task)):
+        task.compiling = Compiling(model, task.compile_blocks, context.accelerator)
+        task.tell = lambda proof: tell_proof(context, proof)
+    training = train_task(
         context,
         task,
         model,
         predict=lambda steps: encoder_estimate(context, task, steps),
         save_files=lambda folder: inputs.found.save(folder, CLONES_TYPE),
     )
+    if task.compiling is not None:
+        training.compiled = task.compiling.facts()
+        training.model = {"compiled": training.compiled["is_on"]}
+    task.compile_blocks(False)
+    return training
+
+
+def _learnt_tokens(context: RunContext, task: PairTask) -> int:
+    """Return the tokens of all epochs, each pair's functions counted."""
+    return int(task.costs.sum()) * context.settings.epochs
 
 
 def _task(context: RunContext, inputs: Inputs, model: CloneModel | None) -> PairTask:

@@ -151,6 +151,12 @@ class ClonesSettings(Settings):
         "maintained",
         description="data flow: the grammar's leaves as they are, or string literals as one token",
     )
+    compile_layers: Literal["auto", "on", "off"] = Field(
+        "auto",
+        json_schema_extra=CAME_LATER,
+        description="torch.compile the encoder's blocks, and attention with data flow in one "
+        "kernel; auto: on a GPU when the run is long enough",
+    )
 
     rows_per_example: ClassVar[int] = 2  # a pair's functions
 

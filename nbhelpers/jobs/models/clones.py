@@ -7,7 +7,7 @@ Keys of the state dict are those of CodeXGLUE's script (`encoder.*`, `classifier
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from nbhelpers.jobs.models.encoding import (
     can_pack,
     compiled_math,
     encode,
+    masked_attention,
+    plain_math,
 )
 from nbhelpers.jobs.models.inputs import Bucket
 
@@ -79,10 +81,26 @@ class CloneModel(nn.Module):
         """Whether the encoder's blocks are known, so that they can be compiled."""
         return self.packed and can_pack(self.encoder.config)
 
+    @property
+    def masks_ragged(self) -> bool:
+        """Whether data-flow graphs are computed end to end, in one bucket."""
+        return self._math is not None and self._math.masked is not None
+
     def compile_blocks(self, is_on: bool) -> None:
-        """Train with compiled blocks, or plain ones; the modules and their names stay."""
+        """Train with compiled blocks and masked attention in one kernel, or with plain ones.
+
+        The modules and their names stay as they are.
+        """
         is_causal = self.encoder.config.model_type == "gpt2"
-        self._math = compiled_math(is_causal=is_causal) if is_on else None
+        self._math = self._with_kernels(compiled_math(is_causal=is_causal)) if is_on else None
+
+    def use_kernels(self) -> None:
+        """Train with masked attention in one kernel, and plain blocks."""
+        self._math = self._with_kernels(plain_math(self.encoder))
+
+    def _with_kernels(self, math: BlockMath) -> BlockMath:
+        is_causal = self.encoder.config.model_type == "gpt2"
+        return replace(math, masked=None if is_causal else masked_attention(self.encoder))
 
     def states(self, buckets: list[Bucket]) -> Tensor:
         """Return (rows of all buckets, hidden) as training computes them."""

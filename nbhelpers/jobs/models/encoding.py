@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -72,10 +73,12 @@ class Ragged:
     Args:
         ends: (rows + 1,) int32: 0, then the token after each row.
         longest: An upper limit on the tokens of a row; constant, so that nothing is recompiled.
+        bias: What is added to the scores, (rows, width, width); None: nothing.
     """
 
     ends: Tensor
     longest: int
+    bias: Tensor | None = None
 
 
 def has_ragged_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -152,11 +155,13 @@ class BlockMath:
         after: As `_after`, or `_gpt2_after`.
         between: As `_between`, or `_gpt2_between`: what stands between the attentions of two
             blocks, in one part. None: block by block.
+        masked: Attention with a mask on rows end to end; None: there is none.
     """
 
     before: Callable[..., Tensor]
     after: Callable[..., Tensor]
     between: Callable[..., tuple[Tensor, Tensor]] | None = None
+    masked: Callable[..., Tensor] | None = None
 
 
 def run_blocks(
@@ -181,6 +186,8 @@ def run_blocks(
     heads, drop = config.num_attention_heads, drop if encoder.training else 0.0
 
     def attend(qkv: Tensor) -> Tensor:
+        if isinstance(segments, Ragged) and segments.bias is not None:
+            return math.masked(qkv, segments.bias, segments.ends, heads=heads, dropout=drop)
         if isinstance(segments, Ragged):
             return _attend_ragged(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
@@ -321,6 +328,19 @@ PLAIN_GPT2 = BlockMath(_gpt2_before, _gpt2_after)
 def plain_math(encoder: nn.Module) -> BlockMath:
     """Return the block's parts as they are written."""
     return PLAIN_GPT2 if encoder.config.model_type == "gpt2" else PLAIN
+
+
+HEAD_SIZES = (16, 32, 64, 128)  # of `models.masked_attention`
+
+
+def masked_attention(encoder: nn.Module) -> Callable[..., Tensor] | None:
+    """Return attention with a mask on rows end to end; None where there are no such kernels."""
+    size = encoder.config.hidden_size // encoder.config.num_attention_heads
+    if size not in HEAD_SIZES or encoder.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from nbhelpers.jobs.models.masked_attention import attend_masked
+
+    return attend_masked
 
 
 def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath:
@@ -501,14 +521,15 @@ def _packed_states(
 ) -> Tensor:
     is_causal = encoder.config.model_type == "gpt2"
     is_text = all(isinstance(bucket, TextBucket) for bucket in buckets)
-    ragged = None
-    if is_text and has_ragged_kernel(buckets[0].ids.device, dtype):
-        ragged = _ragged(buckets, encoder)
+    is_ragged = has_ragged_kernel(buckets[0].ids.device, dtype)
+    is_masked = math is not None and math.masked is not None and len(buckets) == 1
+    is_ragged &= is_text or is_masked
     embed = _gpt2_embeddings if is_causal else _roberta_embeddings
-    segments, embeddings, first_tokens, first = [], [], [], 0
+    segments, embeddings, starts, first = [], [], [], 0
     for bucket in buckets:
         width = bucket.ids.shape[1]
-        bias = None if is_causal or ragged is not None else _bias(bucket, dtype)
+        has_bias = not (is_causal or (is_text and is_ragged))
+        bias = _bias(bucket, dtype, is_packed=True) if has_bias else None
         segments.append(
             Segment(first=first, slots=bucket.slots, rows=bucket.rows, width=width, bias=bias)
         )
@@ -516,15 +537,25 @@ def _packed_states(
         start = torch.searchsorted(
             bucket.slots, torch.arange(bucket.rows, device=bucket.slots.device) * width
         )
-        first_tokens.append(first + start + (bucket.last if is_causal else 0))
+        starts.append(first + start)
         first += len(bucket.slots)
     x = torch.cat(embeddings) if len(embeddings) > 1 else embeddings[0]
-    states = run_blocks(encoder, x, ragged or segments, dtype, math=math)
+    first_tokens = torch.cat(starts)
+    places: list[Segment] | Ragged = segments
+    if is_ragged:
+        ends = nn.functional.pad(first_tokens, (0, 1), value=first).to(torch.int32)
+        longest = encoder.config.max_position_embeddings
+        places = Ragged(ends=ends, longest=longest)
+        if not is_text:
+            places.bias = segments[0].bias.squeeze(1)
+    states = run_blocks(encoder, x, places, dtype, math=math)
     if poolings != ("token",):
         parts = states.split([len(bucket.slots) for bucket in buckets])
         pairs = zip(parts, buckets, strict=True)
         return torch.cat([_pooled_tokens(part, bucket, poolings) for part, bucket in pairs])
-    states = states.index_select(0, torch.cat(first_tokens))
+    if is_causal:
+        first_tokens = first_tokens + torch.cat([bucket.last for bucket in buckets])
+    states = states.index_select(0, first_tokens)
     return encoder.ln_f(states) if is_causal else states
 
 
@@ -543,12 +574,6 @@ def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Te
         for pooling in poolings
     ]
     return torch.cat(parts, dim=1)
-
-
-def _ragged(buckets: list[TextBucket], encoder: nn.Module) -> Ragged:
-    lengths = torch.cat([bucket.last + 1 for bucket in buckets])
-    ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    return Ragged(ends=ends, longest=encoder.config.max_position_embeddings)
 
 
 def _gpt2_embeddings(encoder: nn.Module, bucket: TextBucket) -> Tensor:
@@ -623,10 +648,10 @@ def _graph_states(encoder: nn.Module, bucket: GraphBucket) -> Tensor:
     ).last_hidden_state
 
 
-def _bias(bucket: Bucket, dtype: torch.dtype) -> Tensor:
+def _bias(bucket: Bucket, dtype: torch.dtype, *, is_packed: bool = False) -> Tensor:
     """Return (rows, 1, width, width): what is added to the attention scores."""
     if isinstance(bucket, GraphBucket):
-        return graph_bias(bucket, dtype)
+        return graph_bias(bucket, dtype, is_packed=is_packed)
     column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
     bias = torch.where(column <= bucket.last[:, None], 0.0, HIDDEN).to(dtype)
     return bias[:, None, None, :].expand(-1, 1, len(column), -1)
@@ -666,17 +691,24 @@ def graph_sees(bucket: GraphBucket) -> Tensor:
     return sees
 
 
-def graph_bias(bucket: GraphBucket, dtype: torch.dtype) -> Tensor:
+def graph_bias(bucket: GraphBucket, dtype: torch.dtype, *, is_packed: bool = False) -> Tensor:
     """Return (rows, 1, width, width): what is added to the attention scores.
 
     A row that sees nothing (a node whose code was cut off, or padding) has the same offset
     everywhere in the published form, so it looks at all columns alike, padding included. Here it
     gets 0 everywhere, and the padding that is present weighs as much as the published form's.
+
+    Args:
+        is_packed: Of the padding only a row's first column is there, and stands for all.
     """
     sees = graph_sees(bucket)
-    column = torch.arange(sees.shape[-1], device=sees.device)
-    is_padding = column >= bucket.used[:, None]
-    blind = torch.where(is_padding, bucket.pad_weight[:, None], 0.0)[:, None, :]
+    width = sees.shape[-1]
+    column, used = torch.arange(width, device=sees.device), bucket.used[:, None]
+    weight, after = bucket.pad_weight[:, None], used
+    if is_packed:
+        weight, after = weight + (width - used).clamp(min=1).log(), used + 1
+    blind = torch.where(column >= used, weight, 0.0)
+    blind = torch.where(column >= after, HIDDEN, blind)[:, None, :] if is_packed else blind[:, None]
     hidden = torch.where(sees.any(-1, keepdim=True), HIDDEN, blind)
     return torch.where(sees, 0.0, hidden).to(dtype)[:, None]
 
