@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 QUERIES, KEYS = 64, 64  # of a tile
+LAUNCH = {"num_warps": 4, "num_stages": 2}
 LOG2_E = math.log2(math.e)
 
 
@@ -188,7 +189,7 @@ class _Attention(torch.autograd.Function):
         grid = (triton.cdiv(width, QUERIES), heads, rows)
         _forward[grid](
             qkv, mask, ends, seeds, out, lse, tokens, width, ctx.scales[0], *ctx.dropout,
-            **ctx.shape,
+            **ctx.shape, **LAUNCH,
         )  # fmt: skip
         return out
 
@@ -203,8 +204,10 @@ class _Attention(torch.autograd.Function):
         )
         inputs = (qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width)
         inputs = (*inputs, *ctx.scales, *ctx.dropout)
-        _backward_keys[(triton.cdiv(width, KEYS), heads, rows)](*inputs, **ctx.shape)
-        _backward_queries[(triton.cdiv(width, QUERIES), heads, rows)](*inputs, **ctx.shape)
+        _backward_keys[(triton.cdiv(width, KEYS), heads, rows)](*inputs, **ctx.shape, **LAUNCH)
+        _backward_queries[(triton.cdiv(width, QUERIES), heads, rows)](
+            *inputs, **ctx.shape, **LAUNCH
+        )
         return made, None, None, None, None, None
 
 
