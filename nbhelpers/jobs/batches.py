@@ -53,6 +53,19 @@ class RowBatches:
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
+    def put_all(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return a host's tensors on the device, those of a dtype in one transfer."""
+        if not self.is_cuda:
+            return tensors
+        moved = list(tensors)
+        for dtype in {tensor.dtype for tensor in tensors}:
+            places = [at for at, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            joined = self.put(torch.cat([tensors[at].flatten() for at in places]))
+            parts = joined.split([tensors[at].numel() for at in places])
+            for at, part in zip(places, parts, strict=True):
+                moved[at] = part.view(tensors[at].shape)
+        return moved
+
     def buckets(self, rows: np.ndarray) -> tuple[list[Bucket], torch.Tensor, int]:
         """Return rows in buckets of like length on the device.
 
@@ -64,7 +77,7 @@ class RowBatches:
         groups = self._groups(lengths)
         for group in groups:
             width = self._width(int(lengths[group].max()))
-            buckets.append(self.table.bucket(rows[group], width).to(self.put))
+            buckets.append(self.table.bucket(rows[group], width).to(self.put_all))
             padded += width * len(group)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(groups)] = np.arange(len(rows))
@@ -74,7 +87,7 @@ class RowBatches:
     def bucket(self, rows: np.ndarray) -> Bucket:
         """Return rows in one bucket on the device."""
         width = self._width(int(self.lengths[rows].max()))
-        return self.table.bucket(rows, width).to(self.put)
+        return self.table.bucket(rows, width).to(self.put_all)
 
     def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
         if self.settings.padding == "fixed" or self.is_ragged:
