@@ -506,7 +506,8 @@ def play(name: str, source: Path, out: Path, *, is_cpu: bool, seconds: float) ->
     inputs = prepare(case, source, out, pairs=pairs, is_tiny=is_cpu)
     device = torch.device("cpu" if is_cpu else "cuda")
     facts = {"flops_per_unit": 6 * ENCODER * inputs.tokens, "convention": "6 x 85M a useful token"}
-    line, _ = own(case, name, inputs, hardware, out, pairs=len(inputs.label), update=update)
+    line, result = own(case, name, inputs, hardware, out, pairs=len(inputs.label), update=update)
+    tell(line, **own_facts(result))
     lines, rows = [line], update // 2 if is_cpu else 8
     loss, gradients = own_first(inputs, rows, device)
     how = {"workers": 0, "most": rows} if is_cpu else {"workers": 4}
@@ -517,13 +518,31 @@ def play(name: str, source: Path, out: Path, *, is_cpu: bool, seconds: float) ->
         line.loss_error = abs(other_loss - loss) / abs(loss)
         line.gradient_error = difference(gradients, other)
         lines.append(line)
-        print(
-            json.dumps({"case": name, "contender": line.contender, "rate": line.rate}), flush=True
-        )
+        tell(line)
         loop.close()
     for line in lines:
         line.flops_per_unit, line.convention = facts["flops_per_unit"], facts["convention"]
     return lines
+
+
+def own_facts(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run of ours tells of its compiled blocks, its memory and its seconds."""
+    memory = {name: result["memory"][name] for name in ("predicted_bytes", "measured_bytes")}
+    phases = {p["phase"]: p["error_percent"] for p in result["memory"]["phases"]}
+    return {
+        "compile": result.get("compile"),
+        "memory": memory | {"error_percent_by_phase": phases},
+        "timing": result["timing"],
+        "throughput": result["throughput"],
+        "warnings": result["warnings"],
+    }
+
+
+def tell(line: speed.Speed, **facts: Any) -> None:
+    """Print a contender's speed as a line of JSON."""
+    text = {"case": line.case, "contender": line.contender, "rate": line.rate, "rates": line.rates}
+    errors = {"loss_error": line.loss_error, "gradient_error": line.gradient_error}
+    print(json.dumps(text | errors | {"peak_gib": line.peak_gib} | facts), flush=True)
 
 
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
