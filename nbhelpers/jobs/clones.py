@@ -40,6 +40,7 @@ from nbhelpers.jobs.models.inputs import (
 )
 from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
 from nbhelpers.jobs.pretraining import recalling_encoder
+from nbhelpers.jobs.schedule import shared_windows
 from nbhelpers.jobs.training import Training, train_task
 from nbhelpers.metrics.baselines import score_floors
 from nbhelpers.metrics.pairs import best_threshold, binary_scores, score_pairs
@@ -109,6 +110,14 @@ class PairTask(PlainTask):
         """Train with the model's compiled form, or its plain one."""
         self.raw.compile_blocks(is_on)
         self.lay_out()
+
+    def global_batches(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of each optimizer step: any, or pairs that share functions."""
+        s = self.settings
+        if s.pair_order == "random":
+            return super().global_batches(epoch)
+        sides, seed = (self.pairs.left, self.pairs.right), s.seed
+        return shared_windows(*sides, s.global_batch_size, seed=seed, epoch=epoch)
 
     def start_epoch(self, epoch: int) -> bool:
         """Compile, or fall back, before the first step, where that is wanted."""
