@@ -49,7 +49,7 @@ def phases(budget: MemoryBudget) -> dict[str, int]:
 
 
 def test_graphs_that_are_computed_end_to_end_need_less_and_nothing_is_refused():
-    graphs = CLONES | {"model": "smoke-graphcodebert", "data_flow_length": 32}
+    graphs = CLONES | {"model": "graphcodebert", "data_flow_length": 32, "pretrain_steps": 0}
     padded, ragged = (
         simulate("clones", graphs | {"compile_layers": wish}) for wish in ("off", "on")
     )

@@ -45,7 +45,7 @@ class RowBatches:
         self.device, self.lengths = accelerator.device, table.lengths
         self.is_cuda, self.is_ragged = self.device.type == "cuda", is_ragged
         self._min_tokens = min_tokens if self.is_cuda else 0
-        self._multiple = 8 if self.is_cuda else 1
+        self.multiple = 8 if self.is_cuda else 1  # of a bucket's columns
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a host's tensor on the device, without waiting for it."""
@@ -97,7 +97,7 @@ class RowBatches:
     def _width(self, longest: int) -> int:
         if self.settings.padding == "fixed":
             return self.table.seq_len
-        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
+        return min(-(-longest // self.multiple) * self.multiple, self.table.seq_len)
 
     def extent(self, rows: np.ndarray) -> BatchExtent:
         """Return how large the batch of these rows is when it is computed."""

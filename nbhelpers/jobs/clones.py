@@ -105,6 +105,8 @@ class PairTask(PlainTask):
         is_text = isinstance(self.table, TokenTable)
         can_lay = is_text or (self.raw is not None and self.raw.masks_ragged)
         self.batches.is_ragged = can_lay and runs_ragged(self.settings, self.accelerator)
+        if self.batches.is_ragged and not is_text:
+            self.batches.multiple = 16  # else Triton compiles the kernels for other widths too
 
     def compile_blocks(self, is_on: bool) -> None:
         """Train with the model's compiled form, or its plain one."""

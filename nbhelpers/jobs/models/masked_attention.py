@@ -49,7 +49,7 @@ def _rows(base, at, d, length, step):
     return tl.load(base + at[:, None] * step + d[None, :], mask=at[:, None] < length, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _forward(
     qkv, mask, ends, seeds, out, lse, tokens, width, scale, threshold, kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
@@ -86,7 +86,7 @@ def _forward(
         tl.store(lse + head * tokens + first + i, highest + tl.log2(total), mask=i < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _output_sums(
     out, grad, delta, tokens, HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def _output_sums(
     tl.store(delta + head * tokens + i, tl.sum(o * g, 1), mask=i < tokens)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _backward_keys(
     qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width, scale, raw_scale, threshold,
     kept_scale,
@@ -138,7 +138,7 @@ def _backward_keys(
         tl.store(at + 2 * HEADS * D, dv.to(kind), mask=j[:, None] < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _backward_queries(
     qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width, scale, raw_scale, threshold,
     kept_scale,
