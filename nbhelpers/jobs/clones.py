@@ -89,6 +89,7 @@ class PairTask(PlainTask):
             accelerator,
             min_tokens=min_bucket_tokens(gpu_tflops, is_masked=is_masked),
         )
+        self._multiple = self.batches.multiple
         self._ready: tuple[bytes, PairBatch] | None = None
         self.compiling: Compiling | None = None
         self.tell: Callable[[dict[str, Any]], None] = lambda proof: None
@@ -105,8 +106,9 @@ class PairTask(PlainTask):
         is_text = isinstance(self.table, TokenTable)
         can_lay = is_text or (self.raw is not None and self.raw.masks_ragged)
         self.batches.is_ragged = can_lay and runs_ragged(self.settings, self.accelerator)
-        if self.batches.is_ragged and not is_text:
-            self.batches.multiple = 16  # else Triton compiles the kernels for other widths too
+        # Triton would compile the kernels of a mask for other widths too.
+        is_masked = self.batches.is_ragged and not is_text
+        self.batches.multiple = 16 if is_masked else self._multiple
 
     def compile_blocks(self, is_on: bool) -> None:
         """Train with the model's compiled form, or its plain one."""
