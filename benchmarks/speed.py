@@ -119,7 +119,9 @@ def own_run(preset: Any, hardware: Any, out: Path) -> tuple[Run, dict[str, Any]]
 def own_rates(run: Run, *, unit: str, warm_up: int, steps: int) -> list[float]:
     """Return units per second of each window of a run with `logging_steps=1`."""
     name = "useful_tokens" if unit == "useful tokens" else "examples"
-    events = [e for e in read_events(run.path) if e["type"] == "step" and e["step"] >= warm_up]
+    events = [
+        e for e in read_events(run.events_path(0)) if e["type"] == "step" and e["step"] >= warm_up
+    ]
     marks = [(e[name], e["elapsed_s"]) for e in events[::steps]]
     return [(b[0] - a[0]) / (b[1] - a[1]) for a, b in pairwise(marks)]
 

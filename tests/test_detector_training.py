@@ -257,6 +257,45 @@ def test_compiled_blocks_are_used_only_when_their_gradients_are_as_exact_as_the_
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
+def test_blocks_cut_at_their_attentions_compute_what_they_do_one_by_one():
+    from nbhelpers.jobs.models import encoding
+
+    parts = (encoding._before, encoding._after, encoding._between)
+    trainer, model = make_trainer(config(freeze_epochs=0))
+    model.double().train()
+    buckets, _, _ = trainer.task.batches.buckets(np.arange(6))
+    values = []
+    for blocks in (None, encoding.BlockMath(*parts)):
+        model._math = blocks
+        model.zero_grad()
+        torch.manual_seed(0)  # dropout is drawn in the same order
+        model.states(buckets).square().sum().backward()
+        values.append([p.grad.clone() for p in model.encoder.parameters() if p.grad is not None])
+    assert len(values[0]) == len(values[1]) > 30
+    for one, other in zip(*values, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
+def test_scoring_uses_the_plain_blocks_and_a_first_pass_those_of_the_second():
+    from nbhelpers.jobs.models.encoding import PLAIN, BlockMath
+
+    calls = []
+
+    def after(*args: Any) -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        return PLAIN.after(*args)
+
+    trainer, model = make_trainer(config(freeze_epochs=0))
+    model._math = BlockMath(PLAIN.before, after)
+    rows = np.arange(6)
+    trainer.task.batches.predict(model, rows)
+    assert calls == []
+    model.train()
+    with torch.no_grad():
+        model.states(trainer.task.batches.buckets(rows)[0])
+    assert calls and not any(calls)
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"objective": "detect"}, {"objective": "similar"}, {"pooling": "mean_max"}]
 )
@@ -276,7 +315,7 @@ def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, An
 
 
 def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks():
-    from nbhelpers.jobs.detector import largest_difference
+    from nbhelpers.jobs.compiling import largest_difference
 
     draw = torch.Generator().manual_seed(0)
     one = {"weight": torch.randn(64, 64, generator=draw)}

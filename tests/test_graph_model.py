@@ -85,7 +85,11 @@ def task(model: CloneModel, functions, padding: str) -> PairTask:
     left, right = np.array([0, 3, 4, 1, 3], np.int32), np.array([3, 1, 0, 4, 0], np.int32)
     pairs = ClonePairs(left=left, right=right, label=np.array([1, 0, 1, 1, 0]))
     settings = SimpleNamespace(
-        padding=padding, per_device_eval_batch_size=2, max_eval_pairs=None, seed=1
+        padding=padding,
+        per_device_eval_batch_size=2,
+        max_eval_pairs=None,
+        seed=1,
+        pair_order="random",
     )
     data = SimpleNamespace(ids=list("abcde"), splits={"train": pairs, "valid": pairs})
     inputs = SimpleNamespace(data=data, table=functions, found=model.encoder)  # with `config`

@@ -17,6 +17,7 @@ from nbhelpers.jobs.clones import PairTask, load_weights
 from nbhelpers.jobs.models.clones import CloneModel
 from nbhelpers.jobs.models.inputs import TokenTable, length_buckets
 from nbhelpers.jobs.models.weights import read_state_dict
+from nbhelpers.jobs.schedule import epoch_windows, shared_windows
 
 BLOCK, VOCAB = 24, 60
 
@@ -56,7 +57,7 @@ def published_form(state: dict, ids: torch.Tensor) -> torch.Tensor:
 
 def settings(**changes: object) -> SimpleNamespace:
     plain = {"padding": "dynamic", "per_device_eval_batch_size": 2}
-    plain |= {"max_eval_pairs": None, "seed": 1}
+    plain |= {"max_eval_pairs": None, "seed": 1, "pair_order": "random"}
     return SimpleNamespace(**plain | changes)
 
 
@@ -169,6 +170,25 @@ def test_buckets_hold_each_row_once_and_pad_less_than_one_block(seed: int) -> No
     padded = sum(int(lengths[g].max()) * len(g) for g in groups)
     assert lengths.sum() <= padded < 60 * lengths.max()
     assert lengths.sum() / padded > 0.8
+
+
+@pytest.mark.parametrize("functions", [5, 40, 400])
+def test_pairs_that_share_functions_come_together_and_each_comes_once_an_epoch(
+    functions: int,
+) -> None:
+    draw = np.random.default_rng(0)
+    left, right = draw.integers(0, functions, (2, 403))
+    epochs = [shared_windows(left, right, 16, seed=1, epoch=epoch) for epoch in (0, 0, 1)]
+    for steps in epochs:
+        assert [len(rows) for rows in steps] == [16] * 25 + [3]
+        assert sorted(np.concatenate(steps).tolist()) == list(range(403))
+    first, again, other = (np.concatenate(steps) for steps in epochs)
+    assert (first == again).all() and (first != other).any()
+
+    def distinct(steps: list[np.ndarray]) -> float:
+        return float(np.mean([len({*left[rows], *right[rows]}) for rows in steps]))
+
+    assert distinct(epochs[0]) <= distinct(epoch_windows(403, 16, seed=1, epoch=0))
 
 
 def test_a_rank_without_rows_contributes_nothing_but_takes_part() -> None:

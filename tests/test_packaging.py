@@ -73,8 +73,9 @@ def test_the_requirements_are_the_dependencies_and_pin_nothing() -> None:
 DISTRIBUTIONS = {"IPython": "ipython", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn"}
 DISTRIBUTIONS |= {"tree_sitter": "tree-sitter", "yaml": "PyYAML"}
 # `google` and `kaggle_secrets` are parts of Colab's and Kaggle's images, asked for only there;
-# onnxruntime is the extra `onnx`; pydantic_core is a part of pydantic in a distribution of its own.
-UNDECLARED = {"google", "kaggle_secrets", "onnxruntime", "pydantic_core"}
+# onnxruntime is the extra `onnx`; pydantic_core is a part of pydantic in a distribution of its own;
+# triton comes with torch where it has a GPU, and is asked for only there.
+UNDECLARED = {"google", "kaggle_secrets", "onnxruntime", "pydantic_core", "triton"}
 
 
 def test_every_package_that_is_imported_is_declared() -> None:

@@ -16,7 +16,7 @@ from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.errors import ConfigError
 from nbhelpers.hardware.detection import plan_hardware
-from nbhelpers.jobs.simulated.jobs import simulate_settings
+from nbhelpers.jobs.simulated.jobs import COMPILED, simulate_settings
 from nbhelpers.plan import plan_batch
 from nbhelpers.presets.loading import load_preset
 
@@ -46,6 +46,15 @@ def lines(budget: MemoryBudget) -> dict[str, int]:
 
 def phases(budget: MemoryBudget) -> dict[str, int]:
     return {line.name: line.size_bytes for line in budget.phases}
+
+
+def test_graphs_that_are_computed_end_to_end_need_less_and_nothing_is_refused():
+    graphs = CLONES | {"model": "graphcodebert", "data_flow_length": 32, "pretrain_steps": 0}
+    padded, ragged = (
+        simulate("clones", graphs | {"compile_layers": wish}) for wish in ("off", "on")
+    )
+    assert not ragged.opaque and ragged.allocated_bytes < padded.allocated_bytes
+    assert [budget.notes for budget in (padded, ragged)] == [(), (COMPILED,)]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ SETTINGS = {
     "eval_steps": None,
     "save_steps": None,
     "max_eval_pairs": None,
+    "pair_order": "random",
     "padding": "dynamic",
     "per_device_eval_batch_size": 4,
 }

@@ -92,7 +92,7 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
     """Return what decides the memory of one process, beside batch, length and card."""
     s, spec = preset.settings, JOBS[preset.job]
     left_out = SPLIT | ANY_JOB | spec.memory_neutral | {"seq_len"}
-    is_open = getattr(s, "compile_layers", "off") == "auto"
+    is_open = "compile_layers" not in left_out and getattr(s, "compile_layers", "off") == "auto"
     left_out |= set() if is_open else LENGTH
     values = telling(type(s), s.model_dump(mode="json"))
     facts = {n: v for n, v in values.items() if n not in left_out}

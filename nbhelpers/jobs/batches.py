@@ -9,10 +9,18 @@ import numpy as np
 import torch
 
 from nbhelpers.budget.formulas import BatchExtent, is_packed
+from nbhelpers.jobs.models.encoding import has_ragged_kernel
 from nbhelpers.jobs.models.inputs import Bucket, GraphTable, TokenTable, length_buckets
 
 RATIO = 0.8  # of a bucket's longest row: a shorter one begins the next bucket
 Report = Callable[[int, int], None]
+
+
+def runs_ragged(settings: Any, accelerator: Any) -> bool:
+    """Whether plain text is computed without any padding: packed, by a kernel for rows."""
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = half.get(accelerator.mixed_precision, torch.float32)
+    return has_ragged_kernel(accelerator.device, dtype) and is_packed(settings)
 
 
 class RowBatches:
@@ -37,7 +45,7 @@ class RowBatches:
         self.device, self.lengths = accelerator.device, table.lengths
         self.is_cuda, self.is_ragged = self.device.type == "cuda", is_ragged
         self._min_tokens = min_tokens if self.is_cuda else 0
-        self._multiple = 8 if self.is_cuda else 1
+        self.multiple = 8 if self.is_cuda else 1  # of a bucket's columns
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a host's tensor on the device, without waiting for it."""
@@ -45,27 +53,41 @@ class RowBatches:
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
+    def put_all(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return a host's tensors on the device, those of a dtype in one transfer."""
+        if not self.is_cuda:
+            return tensors
+        moved = list(tensors)
+        for dtype in {tensor.dtype for tensor in tensors}:
+            places = [at for at, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            joined = self.put(torch.cat([tensors[at].flatten() for at in places]))
+            parts = joined.split([tensors[at].numel() for at in places])
+            for at, part in zip(places, parts, strict=True):
+                moved[at] = part.view(tensors[at].shape)
+        return moved
+
     def buckets(self, rows: np.ndarray) -> tuple[list[Bucket], torch.Tensor, int]:
         """Return rows in buckets of like length on the device.
 
         Returns:
-            The buckets, (rows,) where each row stands among theirs, and the tokens of both, padding
-            included.
+            The buckets, (rows,) where each row stands among theirs, and the tokens that are
+            computed, padding included.
         """
         lengths, buckets, padded = self.lengths[rows], [], 0
         groups = self._groups(lengths)
         for group in groups:
             width = self._width(int(lengths[group].max()))
-            buckets.append(self.table.bucket(rows[group], width).to(self.put))
+            buckets.append(self.table.bucket(rows[group], width).to(self.put_all))
             padded += width * len(group)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(groups)] = np.arange(len(rows))
-        return buckets, torch.from_numpy(place), padded
+        computed = int(lengths.sum()) if self.is_ragged else padded
+        return buckets, torch.from_numpy(place), computed
 
     def bucket(self, rows: np.ndarray) -> Bucket:
         """Return rows in one bucket on the device."""
         width = self._width(int(self.lengths[rows].max()))
-        return self.table.bucket(rows, width).to(self.put)
+        return self.table.bucket(rows, width).to(self.put_all)
 
     def _groups(self, lengths: np.ndarray) -> list[np.ndarray]:
         if self.settings.padding == "fixed" or self.is_ragged:
@@ -75,7 +97,7 @@ class RowBatches:
     def _width(self, longest: int) -> int:
         if self.settings.padding == "fixed":
             return self.table.seq_len
-        return min(-(-longest // self._multiple) * self._multiple, self.table.seq_len)
+        return min(-(-longest // self.multiple) * self.multiple, self.table.seq_len)
 
     def extent(self, rows: np.ndarray) -> BatchExtent:
         """Return how large the batch of these rows is when it is computed."""

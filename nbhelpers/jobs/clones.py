@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from nbhelpers.data.dataflow import extract_corpus
 from nbhelpers.data.pairs import CloneData, ClonePairs
 from nbhelpers.errors import ConfigError
 from nbhelpers.jobs import outcome
-from nbhelpers.jobs.batches import RowBatches
+from nbhelpers.jobs.batches import RowBatches, runs_ragged
+from nbhelpers.jobs.compiling import Compiling, proof_rows, tell_proof, wants_compiling
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
 from nbhelpers.jobs.loop import PlainTask, listed, seed_everything
@@ -38,6 +40,7 @@ from nbhelpers.jobs.models.inputs import (
 )
 from nbhelpers.jobs.models.weights import raise_unlike, read_state_dict
 from nbhelpers.jobs.pretraining import recalling_encoder
+from nbhelpers.jobs.schedule import shared_windows
 from nbhelpers.jobs.training import Training, train_task
 from nbhelpers.metrics.baselines import score_floors
 from nbhelpers.metrics.pairs import best_threshold, binary_scores, score_pairs
@@ -86,6 +89,11 @@ class PairTask(PlainTask):
             accelerator,
             min_tokens=min_bucket_tokens(gpu_tflops, is_masked=is_masked),
         )
+        self._multiple = self.batches.multiple
+        self._ready: tuple[bytes, PairBatch] | None = None
+        self.compiling: Compiling | None = None
+        self.tell: Callable[[dict[str, Any]], None] = lambda proof: None
+        self.lay_out()
         lengths = self.batches.lengths
         self.costs = (
             lengths[self.pairs.left] + lengths[self.pairs.right]
@@ -93,8 +101,44 @@ class PairTask(PlainTask):
             else np.zeros(0, dtype=np.int64)
         )
 
+    def lay_out(self) -> None:
+        """Make batches in one bucket where nothing is padded, else in buckets of like length."""
+        is_text = isinstance(self.table, TokenTable)
+        can_lay = is_text or (self.raw is not None and self.raw.masks_ragged)
+        self.batches.is_ragged = can_lay and runs_ragged(self.settings, self.accelerator)
+        # Triton would compile the kernels of a mask for other widths too.
+        is_masked = self.batches.is_ragged and not is_text
+        self.batches.multiple = 16 if is_masked else self._multiple
+
+    def compile_blocks(self, is_on: bool) -> None:
+        """Train with the model's compiled form, or its plain one."""
+        self.raw.compile_blocks(is_on)
+        self.lay_out()
+
+    def global_batches(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of each optimizer step: any, or pairs that share functions."""
+        s = self.settings
+        if s.pair_order == "random":
+            return super().global_batches(epoch)
+        sides, seed = (self.pairs.left, self.pairs.right), s.seed
+        return shared_windows(*sides, s.global_batch_size, seed=seed, epoch=epoch)
+
+    def start_epoch(self, epoch: int) -> bool:
+        """Compile, or fall back, before the first step, where that is wanted."""
+        if self.compiling is not None and self.compiling.proof is None:
+            rows = proof_rows(self.costs)
+            self.tell(self.compiling.prove(lambda: self.raw.states(self.batch(rows).buckets)))
+        return super().start_epoch(epoch)
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Make a micro-batch that `batch` will be asked for next, and send it on its way."""
+        self._ready = rows.tobytes(), self.batch(rows)
+
     def batch(self, rows: np.ndarray) -> PairBatch:
         """Return the pairs of these rows on the device."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] == rows.tobytes():
+            return ready[1]
         weight = 1.0 if len(rows) else 0.0
         # A rank without rows still runs forward and backward: gradients meet in one collective.
         rows = rows if len(rows) else np.array([int(np.argmin(self.costs))])
@@ -102,10 +146,11 @@ class PairTask(PlainTask):
         labels = torch.from_numpy(self.pairs.label[rows].astype(np.int64))
         used, inverse = np.unique(functions, return_inverse=True)  # each is computed once
         buckets, place, padded = self.batches.buckets(used)
+        place, labels = self.batches.put_all([place[inverse], labels])
         return PairBatch(
             buckets=buckets,
-            place=self.batches.put(place[inverse]),
-            labels=self.batches.put(labels),
+            place=place,
+            labels=labels,
             weights=torch.full((len(rows),), weight, device=self.accelerator.device),
             useful_tokens=int(self.table.used[used].sum()) if weight else 0,
             padded_tokens=padded,
@@ -256,7 +301,11 @@ def load_weights(model: CloneModel, state: dict[str, torch.Tensor], source: str)
 
 def forecast(context: RunContext, inputs: Inputs, simulate: Simulate) -> Forecast:
     """Return the simulated memory of the largest batch of pairs."""
-    return encoder_forecast(context, _task(context, inputs, None), simulate, batch_shapes)
+    task = _task(context, inputs, None)
+    is_on = wants_compiling(context, _learnt_tokens(context, task))
+    compiled = partial(simulate, compile_layers="on" if is_on else "off")
+    forecast = encoder_forecast(context, task, compiled, batch_shapes)
+    return replace(forecast, is_compiled=is_on)
 
 
 def batch_shapes(
@@ -325,6 +374,8 @@ def score_splits(
         "scores": scores,
         "throughput": _throughput(training, task),
     }
+    if training is not None and training.compiled is not None:
+        parts["compile"] = training.compiled
     outcome.write_result(context, training, ranks, parts)
 
 
@@ -562,13 +613,26 @@ def build_model(context: RunContext, inputs: Inputs) -> CloneModel:
 def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
     task = _task(context, inputs, model)
-    return train_task(
+    if model.can_compile and wants_compiling(context, _learnt_tokens(context, task)):
+        task.compiling = Compiling(model, task.compile_blocks, context.accelerator)
+        task.tell = lambda proof: tell_proof(context, proof)
+    training = train_task(
         context,
         task,
         model,
         predict=lambda steps: encoder_estimate(context, task, steps),
         save_files=lambda folder: inputs.found.save(folder, CLONES_TYPE),
     )
+    if task.compiling is not None:
+        training.compiled = task.compiling.facts()
+        training.model = {"compiled": training.compiled["is_on"]}
+    task.compile_blocks(False)
+    return training
+
+
+def _learnt_tokens(context: RunContext, task: PairTask) -> int:
+    """Return the tokens of all epochs, each pair's functions counted."""
+    return int(task.costs.sum()) * context.settings.epochs
 
 
 def _task(context: RunContext, inputs: Inputs, model: CloneModel | None) -> PairTask:

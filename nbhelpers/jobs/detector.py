@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 
 from nbhelpers.common.files import write_json
 from nbhelpers.common.model_config import DETECTOR_TYPE
+from nbhelpers.jobs.compiling import Compiling, proof_rows, tell_proof, wants_compiling
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import frozen_stack, score_run
@@ -87,57 +86,38 @@ def _largest_scored(task: DetectorTask) -> np.ndarray:
 # The detector's task with compiled encoder blocks, proven against the plain ones before use.
 
 
-PROOF_ROWS = 16
-NOISE = 0.01  # of the norm of all gradients: below it a tensor's own is rounding
-ROUNDING = 1.5  # times as far from fp32's gradients as plain blocks are
-LEAST = 1e-4  # of `largest_difference`: sums in another order, in fp32
-
-
 class CompiledTask(DetectorTask):
     """Compiles after the unfreeze, if gradients of a first batch are about as exact as plain ones.
 
     A frozen encoder is never compiled, so no graph can hold parameters that do not learn.
     """
 
-    _proof: dict[str, Any] | None = None
-    _counted_from = 0
+    _compiling: Compiling | None = None
     tell: Callable[[dict[str, Any]], None] | None = None  # is given the proof
 
     def start_epoch(self, epoch: int) -> bool:
         """Also compile, or fall back, when the encoder begins to learn."""
         changed = super().start_epoch(epoch)
-        if not self.raw.is_frozen and self._proof is None:
-            self._proof = self._prove()
+        if not self.raw.is_frozen and self.compiling.proof is None:
+            proof = self._prove()
             if self.tell is not None:
-                self.tell(self._proof)
+                self.tell(proof)
         return changed
+
+    @property
+    def compiling(self) -> Compiling:
+        """What proves the compiled blocks, and turns them on."""
+        if self._compiling is None:
+            self._compiling = Compiling(self.raw, self.raw.compile_blocks, self.accelerator)
+        return self._compiling
 
     def _prove(self) -> dict[str, Any]:
         """Return how far compiled and plain gradients are from fp32's on a few programs."""
         if self.device.type != "cuda" and self.settings.compile_layers != "on":
-            return {"is_on": False}
-        self.raw.to(self.device)
-        rows = np.argsort(self.costs[: self.examples], kind="stable")
-        rows = rows[np.linspace(0, len(rows) - 1, min(PROOF_ROWS, len(rows))).astype(int)]
-        began = time.perf_counter()
-        batch = self._proof_batch(rows)
-        try:
-            exact = self._gradients(batch, False, nullcontext())
-            plain, compiled = (
-                largest_difference(
-                    exact, self._gradients(batch, is_on, self.accelerator.autocast())
-                )
-                for is_on in (False, True)
-            )
-        except Exception as error:  # whatever a compiler raises: the run goes on without it
-            self.raw.compile_blocks(False)
-            return {"is_on": False, "reason": f"{type(error).__name__}: {str(error)[:300]}"}
-        limit = max(ROUNDING * plain, LEAST)
-        is_on = compiled <= limit
-        self.raw.compile_blocks(is_on)
-        self._counted_from = graphs()
-        facts = {"is_on": is_on, "largest_difference": compiled, "plain": plain, "tolerance": limit}
-        return facts | {"parameters": len(exact), "took_s": time.perf_counter() - began}
+            self.compiling.proof = {"is_on": False}
+            return self.compiling.proof
+        rows = proof_rows(self.costs[: self.examples])
+        return self.compiling.prove(lambda: self.raw.states(self._proof_batch(rows).buckets))
 
     @property
     def device(self) -> torch.device:
@@ -150,51 +130,9 @@ class CompiledTask(DetectorTask):
             self.forms[0, rows], labels=labels, weights=np.ones(len(rows)), positions=rows
         )
 
-    def _gradients(
-        self, batch: ProgramBatch, is_on: bool, precision: AbstractContextManager[Any]
-    ) -> dict[str, torch.Tensor]:
-        """Return the encoder's gradients of a bounded sum of its states, without dropout."""
-        model = self.raw
-        model.compile_blocks(is_on)
-        was_training = model.training
-        model.eval()  # the two forms draw their dropout in different orders
-        model.zero_grad()
-        with precision:
-            states = model.states(batch.buckets)
-        weight = torch.linspace(-1.0, 1.0, states.shape[1], device=states.device)
-        (states.float() * weight).sum(1).tanh().sum().backward()
-        gradients = {
-            name: p.grad.detach().float().clone()
-            for name, p in model.encoder.named_parameters()
-            if p.grad is not None
-        }
-        model.zero_grad()
-        model.train(was_training)
-        return gradients
-
     def facts(self) -> dict[str, Any]:
         """Return what became of the compiling, for the result."""
-        proof = self._proof or {"is_on": False, "reason": "the encoder stayed frozen"}
-        recompiles = max(0, graphs() - self._counted_from) if proof["is_on"] else 0
-        return {"is_on": proof["is_on"], "recompiles": recompiles, "self_test": proof}
-
-
-def graphs() -> int:
-    """Return how many graphs have been compiled in this process."""
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"].get("unique_graphs", 0))
-
-
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Return the largest norm of a tensor's difference, over its norm and a part of the whole's.
-
-    A key's bias shifts all scores of a row alike, so its gradient is nothing but rounding: measured
-    by itself it would always differ.
-    """
-    whole = torch.stack([x.norm() for x in one.values()]).norm()
-    gaps = [(one[n] - other[n]).norm() / (one[n].norm() + NOISE * whole) for n in one]
-    return float(torch.stack(gaps).max())
+        return self.compiling.facts()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -326,33 +264,19 @@ def parameter_groups(
 
 def _task(context: RunContext, inputs: Inputs, model: DetectorModel) -> DetectorTask:
     s = context.settings
-    if context.checkpoint is None and model.can_compile and wants_compiling(context, inputs):
+    is_wanted = wants_compiling(context, _learnt_tokens(context, inputs))
+    if context.checkpoint is None and model.can_compile and is_wanted:
         task = CompiledTask(s, inputs, context.accelerator, model)
-        task.tell = lambda proof: _tell_proof(context, proof)
+        task.tell = lambda proof: tell_proof(context, proof)
         return task
     return DetectorTask(s, inputs, context.accelerator, model)
 
 
-def _tell_proof(context: RunContext, proof: dict[str, Any]) -> None:
-    context.emit("compile", **proof)
-    if not proof["is_on"]:
-        gap, limit = (proof.get(name, 0.0) for name in ("largest_difference", "tolerance"))
-        why = proof.get("reason") or f"their gradients are {gap:.3f} from fp32's, above {limit:.3f}"
-        context.warn(f"The blocks are not compiled: {why}.")
-
-
-LONG_RUN_TOKENS = 20_000_000  # compiling and proving it take about half a minute
-
-
-def wants_compiling(context: RunContext, inputs: Inputs) -> bool:
-    """Whether blocks are compiled if they can be: by the settings, or in a run that is long."""
-    s = context.settings
-    if s.compile_layers != "auto":
-        return s.compile_layers == "on"
-    train = inputs.data.splits.get("train", np.zeros(0, dtype=np.int64))
+def _learnt_tokens(context: RunContext, inputs: Inputs) -> int:
+    """Return the tokens of all epochs in which the encoder learns."""
+    s, train = context.settings, inputs.data.splits.get("train", np.zeros(0, dtype=np.int64))
     epochs = max(0, s.epochs - s.freeze_epochs)
-    tokens = int(inputs.table.lengths[inputs.rows[train]].sum()) * epochs
-    return context.plan.use_gpu and context.precision != "fp32" and tokens > LONG_RUN_TOKENS
+    return int(inputs.table.lengths[inputs.rows[train]].sum()) * epochs
 
 
 def evaluate(

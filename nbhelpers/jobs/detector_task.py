@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbhelpers.budget.formulas import BatchExtent, is_packed
-from nbhelpers.jobs.batches import RowBatches
+from nbhelpers.budget.formulas import BatchExtent
+from nbhelpers.jobs.batches import RowBatches, runs_ragged
 from nbhelpers.jobs.detector_inputs import ABSENT, Inputs
 from nbhelpers.jobs.loop import PlainTask, listed
 from nbhelpers.jobs.models.contrastive import anchors, cached_gradient
 from nbhelpers.jobs.models.detector import DetectorModel, ProgramBatch, class_weights, label_loss
-from nbhelpers.jobs.models.encoding import has_ragged_kernel, wide
+from nbhelpers.jobs.models.encoding import wide
 from nbhelpers.jobs.models.inputs import TokenTable
 from nbhelpers.metrics.detection import task_groups, threshold_at_fpr
 from nbhelpers.metrics.ranking import Ranking
@@ -34,14 +34,12 @@ class Batches(RowBatches):
 
     def __init__(self, settings: DetectorSettings, table: TokenTable, accelerator: Any) -> None:
         """Prepare for this device."""
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype = half.get(accelerator.mixed_precision, torch.float32)
         super().__init__(
             settings,
             table,
             accelerator,
             min_tokens=MIN_BUCKET_TOKENS,
-            is_ragged=is_packed(settings) and has_ragged_kernel(accelerator.device, dtype),
+            is_ragged=runs_ragged(settings, accelerator),
         )
 
     def make(
@@ -57,7 +55,7 @@ class Batches(RowBatches):
             weights=self.put(torch.from_numpy(weights.astype(np.float32))),
             positions=self.put(torch.from_numpy(positions.astype(np.int64))),
             useful_tokens=useful if len(positions) else 0,
-            padded_tokens=useful if self.is_ragged else padded,
+            padded_tokens=padded,
         )
 
     def predict(

@@ -28,6 +28,44 @@ def epoch_windows(
     return [order[i : i + global_batch_size] for i in range(0, examples, global_batch_size)]
 
 
+def shared_windows(
+    left: NDArray[np.integer],
+    right: NDArray[np.integer],
+    global_batch_size: int,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[NDArray[np.int64]]:
+    """Return the rows of each optimizer step of one epoch, where its pairs share functions.
+
+    Functions are dealt into groups, anew each epoch, so large that two groups have about as many
+    pairs in common as a step has. Pairs of the same two groups stand together, steps are in random
+    order, and the last step takes what is left. Each pair stands in one step.
+
+    Args:
+        left: (pairs,) function of each pair; likewise `right`.
+
+    >>> left, right = np.triu_indices(20, 1)
+    >>> steps = shared_windows(left, right, 16, seed=0, epoch=0)
+    >>> sorted(np.concatenate(steps).tolist()) == list(range(190))
+    True
+    >>> max(len({*left[rows].tolist(), *right[rows].tolist()}) for rows in steps)
+    13
+    """
+    draw = np.random.default_rng([seed, epoch])
+    used = np.unique(np.concatenate([left, right]))
+    # Of two functions, so many pairs are there on average.
+    density = min(1.0, 2 * len(left) / len(used) ** 2)
+    size = max(1, round(math.sqrt(global_batch_size / density)))
+    group = np.zeros(int(used[-1]) + 1, dtype=np.int64)
+    group[used] = draw.permutation(len(used)) // size
+    low, high = np.minimum(group[left], group[right]), np.maximum(group[left], group[right])
+    order = np.lexsort((draw.random(len(left)), high, low))
+    steps = [order[i : i + global_batch_size] for i in range(0, len(left), global_batch_size)]
+    whole = len(left) // global_batch_size
+    return [*(steps[at] for at in draw.permutation(whole)), *steps[whole:]]
+
+
 def micro_batches(
     global_batch: NDArray[np.int64],
     costs: NDArray[np.int64],

@@ -99,20 +99,18 @@ class PredictionWriter:
                     f"{column[bad[0]]}.",
                     fix="look for non-finite weights: the model has not produced a score there",
                 )
-        decided = np.asarray(prediction, dtype=np.int64).tolist()
-        columns = (
-            [split] * len(p_given),
-            range(start, start + len(p_given)),
-            id1,
-            id2,
-            np.asarray(label, dtype=np.int64).tolist(),
-            p_given.tolist(),
-            [None] * len(p_given) if swapped is None else swapped.tolist(),
-            decided,
-        )
+        labels, decided = (np.asarray(x, dtype=np.int64).tolist() for x in (label, prediction))
         encode = json.JSONEncoder(ensure_ascii=False).encode
+        texts = {each: encode(each) for each in {*id1, *id2}}  # an id stands in many pairs
+        reversed_ = ["null"] * len(p_given) if swapped is None else map(repr, swapped.tolist())
+        columns = (range(start, start + len(p_given)), id1, id2, labels, p_given.tolist())
+        rows = zip(*columns, reversed_, decided, strict=True)
+        # As `json` writes a dict of `FIELDS`, which takes three times as long.
+        head = f'{{"split": {encode(split)}, "row": '
         self._files[self.path].writelines(
-            encode(dict(zip(FIELDS, row, strict=True))) + "\n" for row in zip(*columns, strict=True)
+            f'{head}{row}, "id1": {texts[a]}, "id2": {texts[b]}, "label": {y}, "p": {p_row!r}, '
+            f'"p_reversed": {other}, "prediction": {called}}}\n'
+            for row, a, b, y, p_row, other, called in rows
         )
         if split == "test":
             self._files[self.txt_path].writelines(

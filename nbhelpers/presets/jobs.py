@@ -193,7 +193,9 @@ CLONES = JobSpec(
     ),
     formulas=ENCODER,
     simulation="nbhelpers.jobs.simulated.jobs:simulate_clones",
-    memory_neutral=frozenset(("priors", "floors", "grammar_compat")),
+    memory_neutral=frozenset(
+        ("priors", "floors", "grammar_compat", "compile_layers", "pair_order")
+    ),
     rules=CLONES_RULES,
     task_units={"tokenise": "functions", "evaluate": "functions of the pairs"},
     pretraining=("language-model steps", "its train functions"),

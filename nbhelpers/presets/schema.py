@@ -151,6 +151,18 @@ class ClonesSettings(Settings):
         "maintained",
         description="data flow: the grammar's leaves as they are, or string literals as one token",
     )
+    compile_layers: Literal["auto", "on", "off"] = Field(
+        "auto",
+        json_schema_extra=CAME_LATER,
+        description="torch.compile the encoder's blocks, and attention with data flow in one "
+        "kernel; auto: on a GPU when the run is long enough",
+    )
+    pair_order: Literal["random", "shared"] = Field(
+        "random",
+        json_schema_extra=CAME_LATER,
+        description="of the training pairs; shared: those of an update have functions in common, "
+        "each of which is encoded once, and each epoch has every pair once",
+    )
 
     rows_per_example: ClassVar[int] = 2  # a pair's functions
 

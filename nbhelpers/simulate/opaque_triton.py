@@ -19,7 +19,7 @@ from nbhelpers.simulate.opaque_patches import Patches, when_imported
 from nbhelpers.simulate.state import State
 
 # Libraries whose kernels were looked at: each writes into tensors that Python made before.
-KNOWN = ("liger_kernel.", "bitsandbytes.")
+KNOWN = ("liger_kernel.", "bitsandbytes.", "nbhelpers.jobs.models.masked_attention")
 VERSION = "3.0.0"  # the first with the names that libraries ask for today
 # What clears the L2 cache between the trials of an autotuner.
 # Source: triton/backends/nvidia/driver.py, `get_empty_cache_for_benchmark`.

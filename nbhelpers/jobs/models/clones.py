@@ -7,13 +7,20 @@ Keys of the state dict are those of CodeXGLUE's script (`encoder.*`, `classifier
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nbhelpers.jobs.models.encoding import encode
+from nbhelpers.jobs.models.encoding import (
+    BlockMath,
+    can_pack,
+    compiled_math,
+    encode,
+    masked_attention,
+    plain_math,
+)
 from nbhelpers.jobs.models.inputs import Bucket
 
 
@@ -67,6 +74,37 @@ class CloneModel(nn.Module):
         super().__init__()
         self.encoder, self.packed = encoder, packed
         self.classifier = PairHead(encoder.config.hidden_size, dropout)
+        self._math: BlockMath | None = None
+
+    @property
+    def can_compile(self) -> bool:
+        """Whether the encoder's blocks are known, so that they can be compiled."""
+        return self.packed and can_pack(self.encoder.config)
+
+    @property
+    def masks_ragged(self) -> bool:
+        """Whether data-flow graphs are computed end to end, in one bucket."""
+        return self._math is not None and self._math.masked is not None
+
+    def compile_blocks(self, is_on: bool) -> None:
+        """Train with compiled blocks and masked attention in one kernel, or with plain ones.
+
+        The modules and their names stay as they are.
+        """
+        is_causal = self.encoder.config.model_type == "gpt2"
+        self._math = self._with_kernels(compiled_math(is_causal=is_causal)) if is_on else None
+
+    def use_kernels(self) -> None:
+        """Train with masked attention in one kernel, and plain blocks."""
+        self._math = self._with_kernels(plain_math(self.encoder))
+
+    def _with_kernels(self, math: BlockMath) -> BlockMath:
+        is_causal = self.encoder.config.model_type == "gpt2"
+        return replace(math, masked=None if is_causal else masked_attention(self.encoder))
+
+    def states(self, buckets: list[Bucket]) -> Tensor:
+        """Return (rows of all buckets, hidden) as training computes them."""
+        return encode(self.encoder, buckets, packed=self.packed, math=self._math)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Return (rows, hidden)."""
@@ -74,7 +112,7 @@ class CloneModel(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Return (pairs, 2) logits."""
-        pooled = encode(self.encoder, batch.buckets, packed=self.packed)
+        pooled = self.states(batch.buckets)
         return self.classifier(pooled[batch.place].view(len(batch.labels), -1))
 
 

@@ -186,8 +186,11 @@ class DetectorModel(nn.Module):
     def states(self, buckets: list[TextBucket]) -> Tensor:
         """Return (rows of all buckets, width): a state for each of the `poolings`."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+            # Scoring is too short for graphs of its own. A first pass without gradients is none:
+            # it must draw the dropout of the pass that follows.
+            math = self._math if self.training or torch.is_grad_enabled() else None
             pooled_states = encode(
-                self.encoder, buckets, packed=self.packed, poolings=self.poolings, math=self._math
+                self.encoder, buckets, packed=self.packed, poolings=self.poolings, math=math
             )
             return self.scaled(pooled_states)
 

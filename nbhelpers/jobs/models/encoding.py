@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -66,15 +68,17 @@ class Segment:
 
 @dataclass(slots=True, kw_only=True)
 class Ragged:
-    """Rows end to end, for kernels that need no padding: every token sees all of its own row.
+    """Rows end to end, for kernels that need no padding: a token sees its own row and no other.
 
     Args:
         ends: (rows + 1,) int32: 0, then the token after each row.
         longest: An upper limit on the tokens of a row; constant, so that nothing is recompiled.
+        bias: What is added to the scores, (rows, width, width); None: nothing.
     """
 
     ends: Tensor
     longest: int
+    bias: Tensor | None = None
 
 
 def has_ragged_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -135,16 +139,29 @@ class _Unpad(torch.autograd.Function):
 
 def _weights(modules: Sequence[nn.Module], dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Return weight and bias of each module in the dtype of the computation."""
-    tensors = [x for module in modules for x in (module.weight, module.bias)]
+    return _cast([x for module in modules for x in (module.weight, module.bias)], dtype)
+
+
+def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(tensors) if tensors[0].dtype == dtype else _InDtype.apply(dtype, *tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMath:
-    """The parts of a RoBERTa block around its attention, plain or compiled."""
+    """The parts of a block around its attention, plain or compiled: RoBERTa's, or GPT-2's.
+
+    Args:
+        before: As `_before`, or `_gpt2_before`.
+        after: As `_after`, or `_gpt2_after`.
+        between: As `_between`, or `_gpt2_between`: what stands between the attentions of two
+            blocks, in one part. None: block by block.
+        masked: Attention with a mask on rows end to end; None: there is none.
+    """
 
     before: Callable[..., Tensor]
     after: Callable[..., Tensor]
+    between: Callable[..., tuple[Tensor, Tensor]] | None = None
+    masked: Callable[..., Tensor] | None = None
 
 
 def run_blocks(
@@ -161,7 +178,7 @@ def run_blocks(
         x: (T, hidden) embeddings of all tokens, in the dtype of the weights.
         segments: Where each bucket's tokens stand, or where each row ends.
         dtype: Of the matrix products.
-        math: What stands around RoBERTa's attention; None: as it is written below.
+        math: What stands around the attention; None: as it is written below.
     """
     config = encoder.config
     is_causal = config.model_type == "gpt2"
@@ -169,13 +186,20 @@ def run_blocks(
     heads, drop = config.num_attention_heads, drop if encoder.training else 0.0
 
     def attend(qkv: Tensor) -> Tensor:
+        if isinstance(segments, Ragged) and segments.bias is not None:
+            return math.masked(qkv, segments.bias, segments.ends, heads=heads, dropout=drop)
         if isinstance(segments, Ragged):
-            return _attend_ragged(qkv, segments, heads=heads, dropout=drop)
+            return _attend_ragged(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
 
-    block = _gpt2_block if is_causal else partial(_roberta_block, math=math or PLAIN)
+    math = math or plain_math(encoder)
+    block = partial(_gpt2_block if is_causal else _roberta_block, math=math)
     saves_memory = encoder.training and _is_checkpointing(encoder)
-    for layer in encoder.h if is_causal else encoder.encoder.layer:
+    layers = encoder.h if is_causal else encoder.encoder.layer
+    if not (saves_memory or math.between is None):
+        chain = _gpt2_chain if is_causal else _roberta_chain
+        return chain(x, layers, attend, dtype, math)
+    for layer in layers:
         if saves_memory:
             x = checkpoint(block, x, layer, attend, dtype, use_reentrant=False)
         else:
@@ -206,20 +230,24 @@ def _attend(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_ragged(qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float) -> Tensor:
+def _attend_ragged(
+    qkv: Tensor, ragged: Ragged, *, heads: int, dropout: float, is_causal: bool
+) -> Tensor:
     q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
     # The kernel behind scaled_dot_product_attention, which itself takes padded rows only. Nested
     # tensors reach it too, and cost the CPU more than the kernel takes.
+    ends, longest = ragged.ends, ragged.longest
     outputs = torch.ops.aten._flash_attention_forward(
-        q, k, v, ragged.ends, ragged.ends, ragged.longest, ragged.longest, dropout, False, False
+        q, k, v, ends, ends, longest, longest, dropout, is_causal, False
     )
     return outputs[0].flatten(1)
 
 
-def _before(x: Tensor, qw: Tensor, qb: Tensor, kw: Tensor, kb: Tensor, vw: Tensor, vb: Tensor):
-    """(T, hidden) to (T, 3 * hidden): queries, keys and values."""
-    half = x.to(qw.dtype)
-    return torch.cat([linear(half, qw, qb), linear(half, kw, kb), linear(half, vw, vb)], dim=-1)
+def _before(x: Tensor, *weights: Tensor) -> Tensor:
+    """(T, hidden) to (T, 3 * hidden): queries, keys and values, by three matrices or by one."""
+    half = x.to(weights[0].dtype)
+    parts = [linear(half, w, b) for w, b in zip(weights[::2], weights[1::2], strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def _after(
@@ -240,48 +268,175 @@ def _after(
     return layer_norm(drop_out(linear(inner, ow, ob), p) + x, size, bw, bb, eps)
 
 
+def _between(
+    attention: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norms: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: float,
+    eps: float,
+    coming: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return `_after` of a block, and of it `_before` of the next, by one matrix `coming`."""
+    x = _after(attention, x, weights, norms, act, p, eps)
+    return x, _before(x, *coming)
+
+
 PLAIN = BlockMath(_before, _after)
 
 
-def compiled_math() -> BlockMath:
-    """Return the block's parts compiled once for any number of tokens."""
-    return BlockMath(torch.compile(_before, dynamic=True), torch.compile(_after, dynamic=True))
+def _gpt2_before(x: Tensor, nw: Tensor, nb: Tensor, aw: Tensor, ab: Tensor, eps: float) -> Tensor:
+    """(T, hidden) to (T, 3 * hidden): queries, keys and values of the normed states."""
+    return torch.addmm(ab, layer_norm(x, (x.shape[-1],), nw, nb, eps).to(aw.dtype), aw)
+
+
+def _gpt2_after(
+    attention: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norm: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: tuple[float, float],
+    eps: float,
+) -> Tensor:
+    """Return (T, hidden): the attention's output through the rest of the block."""
+    pw, pb, fw, fb, ow, ob = weights
+    x = drop_out(torch.addmm(pb, attention, pw), p[0]) + x
+    half = layer_norm(x, (x.shape[-1],), *norm, eps).to(fw.dtype)
+    return drop_out(torch.addmm(ob, act(torch.addmm(fb, half, fw)), ow), p[1]) + x
+
+
+def _gpt2_between(
+    attention: Tensor,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    norm: tuple[Tensor, ...],
+    act: Callable[[Tensor], Tensor],
+    p: tuple[float, float],
+    eps: float,
+    coming: tuple[Any, ...],
+) -> tuple[Tensor, Tensor]:
+    """Return `_gpt2_after` of a block, and of it `_gpt2_before` of the next."""
+    x = _gpt2_after(attention, x, weights, norm, act, p, eps)
+    return x, _gpt2_before(x, *coming)
+
+
+PLAIN_GPT2 = BlockMath(_gpt2_before, _gpt2_after)
+
+
+def plain_math(encoder: nn.Module) -> BlockMath:
+    """Return the block's parts as they are written."""
+    return PLAIN_GPT2 if encoder.config.model_type == "gpt2" else PLAIN
+
+
+HEAD_SIZES = (16, 32, 64, 128)  # of `models.masked_attention`
+
+
+def masked_attention(encoder: nn.Module) -> Callable[..., Tensor] | None:
+    """Return attention with a mask on rows end to end; None where there are no such kernels."""
+    size = encoder.config.hidden_size // encoder.config.num_attention_heads
+    if size not in HEAD_SIZES or encoder.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from nbhelpers.jobs.models.masked_attention import attend_masked
+
+    return attend_masked
+
+
+def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath:
+    """Return the block's parts compiled once for any number of tokens.
+
+    Args:
+        is_causal: GPT-2's blocks; else RoBERTa's.
+        chained: Compile also what stands between two attentions as one part: its sums and casts,
+            forward and backward, are then parts of other kernels.
+    """
+    parts = (_gpt2_before, _gpt2_after) if is_causal else (_before, _after)
+    if chained:
+        parts = (*parts, _gpt2_between if is_causal else _between)
+    return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
 
 
 def _roberta_block(
     x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
 ) -> Tensor:
     """Post-norm block. Source: RobertaLayer and BertLayer of transformers 5."""
-    seen, projection, middle, out = (
-        layer.attention.self,
-        layer.attention.output,
-        layer.intermediate,
-        layer.output,
-    )
-    modules = (seen.query, seen.key, seen.value, projection.dense, middle.dense, out.dense)
-    weights = _weights(modules, dtype)
-    norm, last = projection.LayerNorm, out.LayerNorm
-    p = out.dropout.p if layer.training else 0.0
-    return math.after(
-        attend(math.before(x, *weights[:6])),
-        x,
-        weights[6:],
-        (norm.weight, norm.bias, last.weight, last.bias),
-        middle.intermediate_act_fn,
-        p,
-        norm.eps,
-    )
+    weights = _weights([*_readers(layer), *_others(layer)], dtype)
+    return math.after(attend(math.before(x, *weights[:6])), x, weights[6:], *_constants(layer))
 
 
-def _gpt2_block(x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype) -> Tensor:
+def _roberta_chain(
+    x: Tensor, layers: Sequence[nn.Module], attend: Attend, dtype: torch.dtype, math: BlockMath
+) -> Tensor:
+    """All blocks, cut at their attentions: as `_roberta_block` one after the other."""
+    coming, weights = _chained_weights(layers[0], dtype)
+    qkv = math.before(x, *coming)
+    for layer, following in pairwise(layers):
+        coming, weights_after = _chained_weights(following, dtype)
+        x, qkv = math.between(attend(qkv), x, weights, *_constants(layer), coming)
+        weights = weights_after
+    return math.after(attend(qkv), x, weights, *_constants(layers[-1]))
+
+
+def _chained_weights(
+    layer: nn.Module, dtype: torch.dtype
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return one matrix and bias for queries, keys and values, and the block's other weights."""
+    readers = _readers(layer)
+    joined = [torch.cat([getattr(m, name) for m in readers]) for name in ("weight", "bias")]
+    others = [x for module in _others(layer) for x in (module.weight, module.bias)]
+    weights = _cast([*joined, *others], dtype)
+    return weights[:2], weights[2:]
+
+
+def _readers(layer: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the linear layers that read a block's states: queries, keys, values."""
+    seen = layer.attention.self
+    return seen.query, seen.key, seen.value
+
+
+def _others(layer: nn.Module) -> tuple[nn.Module, ...]:
+    return layer.attention.output.dense, layer.intermediate.dense, layer.output.dense
+
+
+def _constants(layer: nn.Module) -> tuple[Any, ...]:
+    """Return what `_after` takes behind the matrices: norms, activation, dropout, epsilon."""
+    norm, last = layer.attention.output.LayerNorm, layer.output.LayerNorm
+    norms = (norm.weight, norm.bias, last.weight, last.bias)
+    p = layer.output.dropout.p if layer.training else 0.0
+    return norms, layer.intermediate.intermediate_act_fn, p, norm.eps
+
+
+def _gpt2_block(
+    x: Tensor, layer: nn.Module, attend: Attend, dtype: torch.dtype, *, math: BlockMath
+) -> Tensor:
     """Pre-norm block; its weights are (in, out). Source: GPT2Block of transformers 5."""
-    attention, mlp = layer.attn, layer.mlp
+    before, after = _gpt2_parts(layer, dtype)
+    return math.after(attend(math.before(x, *before)), x, *after)
+
+
+def _gpt2_chain(
+    x: Tensor, layers: Sequence[nn.Module], attend: Attend, dtype: torch.dtype, math: BlockMath
+) -> Tensor:
+    """All blocks, cut at their attentions: as `_gpt2_block` one after the other."""
+    before, after = _gpt2_parts(layers[0], dtype)
+    qkv = math.before(x, *before)
+    for layer in layers[1:]:
+        coming, after_next = _gpt2_parts(layer, dtype)
+        x, qkv = math.between(attend(qkv), x, *after, coming)
+        after = after_next
+    return math.after(attend(qkv), x, *after)
+
+
+def _gpt2_parts(layer: nn.Module, dtype: torch.dtype) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what `_gpt2_before` and `_gpt2_after` take behind the states."""
+    attention, mlp, first, second = layer.attn, layer.mlp, layer.ln_1, layer.ln_2
     modules = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
-    aw, ab, pw, pb, fw, fb, ow, ob = _weights(modules, dtype)
-    qkv = torch.addmm(ab, layer.ln_1(x).to(dtype), aw)
-    x = attention.resid_dropout(torch.addmm(pb, attend(qkv), pw)) + x
-    inner = mlp.act(torch.addmm(fb, layer.ln_2(x).to(dtype), fw))
-    return mlp.dropout(torch.addmm(ob, inner, ow)) + x
+    weights = _weights(modules, dtype)
+    drops = (attention.resid_dropout.p, mlp.dropout.p) if layer.training else (0.0, 0.0)
+    norm = (second.weight, second.bias)
+    before = (first.weight, first.bias, *weights[:2], first.eps)
+    return before, (weights[2:], norm, mlp.act, drops, second.eps)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -366,14 +521,15 @@ def _packed_states(
 ) -> Tensor:
     is_causal = encoder.config.model_type == "gpt2"
     is_text = all(isinstance(bucket, TextBucket) for bucket in buckets)
-    ragged = None
-    if is_text and not is_causal and has_ragged_kernel(buckets[0].ids.device, dtype):
-        ragged = _ragged(buckets, encoder)
+    is_ragged = has_ragged_kernel(buckets[0].ids.device, dtype)
+    is_masked = math is not None and math.masked is not None and len(buckets) == 1
+    is_ragged &= is_text or is_masked
     embed = _gpt2_embeddings if is_causal else _roberta_embeddings
-    segments, embeddings, first_tokens, first = [], [], [], 0
+    segments, embeddings, starts, first = [], [], [], 0
     for bucket in buckets:
         width = bucket.ids.shape[1]
-        bias = None if is_causal or ragged is not None else _bias(bucket, dtype)
+        has_bias = not (is_causal or (is_text and is_ragged))
+        bias = _bias(bucket, dtype, is_packed=True) if has_bias else None
         segments.append(
             Segment(first=first, slots=bucket.slots, rows=bucket.rows, width=width, bias=bias)
         )
@@ -381,15 +537,25 @@ def _packed_states(
         start = torch.searchsorted(
             bucket.slots, torch.arange(bucket.rows, device=bucket.slots.device) * width
         )
-        first_tokens.append(first + start + (bucket.last if is_causal else 0))
+        starts.append(first + start)
         first += len(bucket.slots)
     x = torch.cat(embeddings) if len(embeddings) > 1 else embeddings[0]
-    states = run_blocks(encoder, x, ragged or segments, dtype, math=math)
+    first_tokens = torch.cat(starts)
+    places: list[Segment] | Ragged = segments
+    if is_ragged:
+        ends = nn.functional.pad(first_tokens, (0, 1), value=first).to(torch.int32)
+        longest = encoder.config.max_position_embeddings
+        places = Ragged(ends=ends, longest=longest)
+        if not is_text:
+            places.bias = segments[0].bias.squeeze(1)
+    states = run_blocks(encoder, x, places, dtype, math=math)
     if poolings != ("token",):
         parts = states.split([len(bucket.slots) for bucket in buckets])
         pairs = zip(parts, buckets, strict=True)
         return torch.cat([_pooled_tokens(part, bucket, poolings) for part, bucket in pairs])
-    states = states.index_select(0, torch.cat(first_tokens))
+    if is_causal:
+        first_tokens = first_tokens + torch.cat([bucket.last for bucket in buckets])
+    states = states.index_select(0, first_tokens)
     return encoder.ln_f(states) if is_causal else states
 
 
@@ -408,12 +574,6 @@ def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Te
         for pooling in poolings
     ]
     return torch.cat(parts, dim=1)
-
-
-def _ragged(buckets: list[TextBucket], encoder: nn.Module) -> Ragged:
-    lengths = torch.cat([bucket.last + 1 for bucket in buckets])
-    ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    return Ragged(ends=ends, longest=encoder.config.max_position_embeddings)
 
 
 def _gpt2_embeddings(encoder: nn.Module, bucket: TextBucket) -> Tensor:
@@ -488,10 +648,10 @@ def _graph_states(encoder: nn.Module, bucket: GraphBucket) -> Tensor:
     ).last_hidden_state
 
 
-def _bias(bucket: Bucket, dtype: torch.dtype) -> Tensor:
+def _bias(bucket: Bucket, dtype: torch.dtype, *, is_packed: bool = False) -> Tensor:
     """Return (rows, 1, width, width): what is added to the attention scores."""
     if isinstance(bucket, GraphBucket):
-        return graph_bias(bucket, dtype)
+        return graph_bias(bucket, dtype, is_packed=is_packed)
     column = torch.arange(bucket.ids.shape[1], device=bucket.ids.device)
     bias = torch.where(column <= bucket.last[:, None], 0.0, HIDDEN).to(dtype)
     return bias[:, None, None, :].expand(-1, 1, len(column), -1)
@@ -531,17 +691,24 @@ def graph_sees(bucket: GraphBucket) -> Tensor:
     return sees
 
 
-def graph_bias(bucket: GraphBucket, dtype: torch.dtype) -> Tensor:
+def graph_bias(bucket: GraphBucket, dtype: torch.dtype, *, is_packed: bool = False) -> Tensor:
     """Return (rows, 1, width, width): what is added to the attention scores.
 
     A row that sees nothing (a node whose code was cut off, or padding) has the same offset
     everywhere in the published form, so it looks at all columns alike, padding included. Here it
     gets 0 everywhere, and the padding that is present weighs as much as the published form's.
+
+    Args:
+        is_packed: Of the padding only a row's first column is there, and stands for all.
     """
     sees = graph_sees(bucket)
-    column = torch.arange(sees.shape[-1], device=sees.device)
-    is_padding = column >= bucket.used[:, None]
-    blind = torch.where(is_padding, bucket.pad_weight[:, None], 0.0)[:, None, :]
+    width = sees.shape[-1]
+    column, used = torch.arange(width, device=sees.device), bucket.used[:, None]
+    weight, after = bucket.pad_weight[:, None], used
+    if is_packed:
+        weight, after = weight + (width - used).clamp(min=1).log(), used + 1
+    blind = torch.where(column >= used, weight, 0.0)
+    blind = torch.where(column >= after, HIDDEN, blind)[:, None, :] if is_packed else blind[:, None]
     hidden = torch.where(sees.any(-1, keepdim=True), HIDDEN, blind)
     return torch.where(sees, 0.0, hidden).to(dtype)[:, None]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 class _Tensors:
     """Moves every tensor field; other fields stay."""
 
-    def to(self, put: Callable[[Tensor], Tensor]) -> Self:
-        """Return the same with `put` applied to each tensor."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by field."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {k: put(v) if isinstance(v, Tensor) else v for k, v in values.items()}
-        return type(self)(**moved)
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to(self, put: Callable[[list[Tensor]], list[Tensor]]) -> Self:
+        """Return the same with the tensors that `put` makes of its own."""
+        own = self.tensors()
+        return replace(self, **dict(zip(own, put(list(own.values())), strict=True)))
 
 
 @dataclass(slots=True, kw_only=True)

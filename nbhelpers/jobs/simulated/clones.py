@@ -45,6 +45,10 @@ def build_clones(
     model = build_clone_model(settings.model_copy(update={"random_weights": True}), tokeniser)
     tflops = context.gpu_tflops  # which the length buckets of a batch are made for
     task = PairTask(settings, inputs, context.accelerator, model, gpu_tflops=tflops)
+    if settings.compile_layers == "on" and model.can_compile:
+        model.to(context.accelerator.device)
+        model.use_kernels()  # the blocks stay plain, which needs about as much
+        task.lay_out()
     step = one_step(context, task, model, len(pairs))
 
     def evaluate() -> None:

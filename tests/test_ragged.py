@@ -1,0 +1,208 @@
+"""Promise: blocks on rows end to end, cut at attentions or compiled, compute what plain ones do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_graph_inputs import ALL, LONG, table
+from test_graph_model import (
+    ours,
+    published_state,
+    tokenizer,  # noqa: F401
+)
+from test_graph_model import task as graph_task
+from test_models import task, tiny
+from torch import Tensor
+
+from nbhelpers.jobs.compiling import Compiling
+from nbhelpers.jobs.models import clones, encoding
+from nbhelpers.jobs.models.clones import CloneModel
+from nbhelpers.jobs.models.encoding import PLAIN, PLAIN_GPT2, BlockMath, encode
+
+HEADS, SIZE = 2, 16
+
+
+def exact(
+    qkv: Tensor,
+    bias: Tensor,
+    ends: Tensor,
+    *,
+    heads: int,
+    dropout: float = 0.0,
+    kept: object = None,
+) -> Tensor:
+    """Attention of each row by itself, as it is written in textbooks.
+
+    Args:
+        bias: (rows, width, width).
+        kept: (rows, heads, width, width): what the probabilities are multiplied with.
+    """
+    rows = []
+    for row, (first, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
+        q, k, v = qkv[first:end].view(end - first, 3, heads, -1).permute(1, 2, 0, 3)
+        n = end - first
+        scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5 + bias[row, :n, :n]
+        p = scores.softmax(-1)
+        p = p if kept is None else p * kept[row][:, :n, :n]
+        rows.append((p @ v).transpose(0, 1).reshape(n, -1))
+    return torch.cat(rows)
+
+
+def causal(
+    qkv: Tensor, ragged: encoding.Ragged, *, heads: int, dropout: float, is_causal: bool
+) -> Tensor:
+    longest, ends = int(ragged.ends.diff().max()), ragged.ends
+    future = torch.ones(longest, longest).triu(1).bool()
+    bias = torch.zeros(longest, longest, dtype=qkv.dtype)
+    bias = bias.masked_fill(future, float("-inf")) if is_causal else bias
+    return exact(qkv, bias.expand(len(ends) - 1, -1, -1), ends, heads=heads)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that has the kernels for rows end to end."""
+    monkeypatch.setattr(encoding, "has_ragged_kernel", lambda device, dtype: True)
+    monkeypatch.setattr(encoding, "_attend_ragged", causal)
+
+
+def gradients(model: CloneModel, states: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    (states * torch.linspace(-1, 1, states.shape[1], dtype=states.dtype)).sum().backward()
+    return {n: p.grad.clone() for n, p in model.encoder.named_parameters() if p.grad is not None}
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, gradient in one.items():
+        assert torch.allclose(gradient, other[name], atol=1e-10), name
+
+
+def test_gpt2_on_rows_end_to_end_equals_padded_rows(request: pytest.FixtureRequest) -> None:
+    model = tiny().double()
+    buckets = task(model).batch(np.arange(5)).buckets
+    padded = encode(model.encoder, buckets, packed=True)
+    expected = gradients(model, padded)
+    request.getfixturevalue("kernels")
+    states = encode(model.encoder, buckets, packed=True)
+    assert torch.allclose(states, padded, atol=1e-12)
+    assert_equal(gradients(model, states), expected)
+
+
+def test_graphs_on_rows_end_to_end_equal_padded_rows(
+    tokenizer,  # noqa: F811
+    request: pytest.FixtureRequest,
+) -> None:
+    functions = table(tokenizer, [*ALL, LONG], seq_len=14, data_flow_length=6, positions=64)
+    model = ours(published_state()).double()
+    rows = np.arange(len(ALL) + 1)
+    apart = [functions.bucket(row[None], int(functions.lengths[row])) for row in rows]
+    padded = encode(model.encoder, apart, packed=True)
+    expected = gradients(model, padded)
+    request.getfixturevalue("kernels")
+    math = replace(PLAIN, masked=exact)
+    together = [functions.bucket(rows, 20)]
+    states = encode(model.encoder, together, packed=True, math=math)
+    assert torch.allclose(states, padded, atol=1e-6)  # the padding's weight is fp32
+    for name, gradient in gradients(model, states).items():
+        assert torch.allclose(gradient, expected[name], atol=1e-4), name
+
+
+def test_a_lone_column_of_padding_stands_for_all_of_them(tokenizer) -> None:  # noqa: F811
+    # The table of positions cuts the code, not the length: there is much padding, and a node whose
+    # code was cut off looks at all of it.
+    functions = table(tokenizer, [LONG], seq_len=18, data_flow_length=14, positions=20)
+    found = functions.bucket(np.array([0]), 32)
+    model = ours(published_state())
+    with torch.no_grad():
+        padded, packed = (
+            encode(model.encoder, [found], packed=is_packed) for is_packed in (False, True)
+        )
+    assert torch.allclose(packed, padded, atol=1e-5)
+
+
+def test_gpt2s_blocks_cut_at_their_attentions_equal_whole_ones() -> None:
+    model = tiny().double()
+    buckets = task(model).batch(np.arange(5)).buckets
+    expected = gradients(model, encode(model.encoder, buckets, packed=True))
+    math = replace(PLAIN_GPT2, between=encoding._gpt2_between)
+    assert_equal(gradients(model, encode(model.encoder, buckets, packed=True, math=math)), expected)
+
+
+@pytest.mark.parametrize(("factor", "is_on"), [(1.0, True), (1.01, False)])
+def test_pairs_train_with_compiled_blocks_only_if_their_gradients_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+    tokenizer,  # noqa: F811
+    factor: float,
+    is_on: bool,
+) -> None:
+    bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
+    monkeypatch.setattr(clones, "compiled_math", lambda *, is_causal: bent)
+    functions = table(tokenizer, ALL, seq_len=14, data_flow_length=6, positions=64)
+    job = graph_task(ours(published_state()), functions, "dynamic")
+    job.compiling = Compiling(job.raw, job.compile_blocks, job.accelerator)
+    proofs: list[dict] = []
+    job.tell = proofs.append
+    job.start_epoch(0)
+    job.start_epoch(1)
+    assert [proof["is_on"] for proof in proofs] == [is_on]
+    assert (job.raw._math is not None) is is_on and job.compiling.facts()["is_on"] is is_on
+    assert all(p.grad is None or not p.grad.any() for p in job.raw.parameters())
+
+
+def test_a_batch_that_was_made_ahead_is_the_one_that_is_asked_for() -> None:
+    job = task(tiny())
+    job.prepare(np.array([0, 2]))
+    ahead = job._ready[1]
+    assert job.batch(np.array([0, 2])) is ahead and job.batch(np.array([0, 2])) is not ahead
+    job.prepare(np.array([0, 2]))
+    assert len(job.batch(np.array([1])).labels) == 1
+
+
+# ------------------------------------------------------------------------------------------------
+# The kernels themselves.
+
+
+def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Tensor:
+    """(rows, heads, width, width): 0 or 1 / (1 - dropout), as the kernels draw it."""
+    most = np.uint64(2**32 - 1)
+    x = np.arange(rows * HEADS * width * width, dtype=np.uint64) & most
+    x = (x * np.uint64(0x9E3779B1) + np.uint64(seeds[0])) & most
+    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & most
+    x = ((x ^ (x >> np.uint64(13)) ^ np.uint64(seeds[1])) * np.uint64(0xC2B2AE35)) & most
+    is_kept = (x ^ (x >> np.uint64(16))) >= np.uint64(int(dropout * 2**32))
+    scaled = torch.from_numpy(is_kept.astype(np.float32)) / (1 - dropout)
+    return scaled.view(rows, HEADS, width, width)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_masked_attention_equals_the_textbook(dropout: float) -> None:
+    pytest.importorskip("triton")
+    from nbhelpers.jobs.models.masked_attention import attend_masked
+
+    lengths, width = torch.tensor([70, 5, 33]), 72
+    torch.manual_seed(0)
+    qkv = torch.randn(int(lengths.sum()), 3 * HEADS * SIZE, device="cuda").half()
+    bias = torch.where(torch.rand(3, width, width, device="cuda") < 0.4, 0.0, -1e4)
+    bias[:, :, 0] = 0.0
+    bias[1, 2] = 0.0
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().cuda()
+    gradient = torch.randn(len(qkv), HEADS * SIZE, device="cuda").half()
+    torch.manual_seed(5)
+    seeds = torch.randint(2**31 - 1, (2,), dtype=torch.int32, device="cuda").tolist()
+    kept = kept_by_hash(seeds, 3, width, dropout).cuda() if dropout else None
+    results = []
+    for compute in ("kernel", "textbook"):
+        x = (qkv if compute == "kernel" else qkv.float()).requires_grad_()
+        if compute == "kernel":
+            torch.manual_seed(5)
+            out = attend_masked(x, bias.half(), ends, heads=HEADS, dropout=dropout)
+        else:
+            out = exact(x, bias, ends, heads=HEADS, kept=kept)
+        (grad,) = torch.autograd.grad(out, x, gradient.to(out.dtype))
+        results.append((out.float(), grad.float()))
+    for own, expected in zip(*results, strict=True):
+        assert (own - expected).norm() < 5e-3 * expected.norm()
