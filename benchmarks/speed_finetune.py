@@ -82,7 +82,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def preset_of(case: str, out: Path, hardware: Any) -> Any:
+def preset_of(case: str, out: Path, hardware: Any, **changes: Any) -> Any:
     """Return the preset of a case: that for an H100, on this shape and these rows."""
     facts = CASES[case]
     over = {"model": str(out / "gemma"), "random_weights": True, "template": "alpaca"}
@@ -90,7 +90,7 @@ def preset_of(case: str, out: Path, hardware: Any) -> Any:
     over |= {"valid_samples": 16, "eval_samples": 8, "evaluate": "none", "track": "none"}
     over |= {"compile_layers": "on", "logging_steps": 1, "save_minutes": None}
     over |= {"seq_len": facts["seq_len"], "method": facts.get("method", "lora")}
-    return nb.load_preset("finetune", "h100", hardware=hardware, overrides=over)
+    return nb.load_preset("finetune", "h100", hardware=hardware, overrides=over | changes)
 
 
 def ours(case: str, out: Path, hardware: Any) -> tuple[speed.Speed, dict[str, Any]]:
@@ -368,11 +368,8 @@ def scaling(options: argparse.Namespace) -> None:
     """Print the speed of 16 samples per GPU on one GPU and on all, launched as a notebook does."""
     hardware, rates = nb.detect_hardware(), {}
     for gpus in (1, torch.cuda.device_count()):
-        preset = preset_of("own", options.out, hardware)
         changes = {"num_gpus": gpus, "global_batch_size": UPDATE * gpus}
-        preset = nb.load_preset(
-            "finetune", "h100", hardware=hardware, overrides=preset.overrides | changes
-        )
+        preset = preset_of("own", options.out, hardware, **changes)
         plan = nb.plan_batch(preset, hardware)
         run = nb.launch(preset, plan, None, hardware=hardware, run_dir=options.out / "gpus")
         nb.follow(run)

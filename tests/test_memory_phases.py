@@ -274,10 +274,18 @@ def test_a_card_without_kernels_ends_the_run_at_its_check(monkeypatch):
     for name, value in (facts | {"get_arch_list": ["sm_75", "sm_90", "compute_90"]}).items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     with pytest.raises(HardwareError, match=r"Tesla P100 has the compute capability 6\.0") as error:
-        worker._check_gpu("fp32", None)
+        worker._check_gpu("fp32", CardMemory(0))
     assert "T4" in error.value.fix
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_50", "sm_60", "sm_70"])
-    assert worker._check_gpu("fp32", None) is not None
+    card = CardMemory(0)
+    assert worker._check_gpu("fp32", card) is card
+
+
+def test_a_gpu_is_begun_beside_the_libraries_and_one_that_cannot_start_is_told_by_the_check():
+    assert worker._begin_gpu({"plan": {"use_gpu": False}}) is None
+    card = worker._begin_gpu({"plan": {"use_gpu": True}}).result()
+    with pytest.raises(HardwareError, match="sees 0"):
+        worker._check_gpu("fp32", card)
 
 
 def test_running_out_of_memory_names_the_phase_and_the_step(monkeypatch):

@@ -18,6 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,7 @@ def work(
         NbhelpersError: Whatever ends the job.
     """
     facts = run.read_json()
+    gpu = _begin_gpu(facts)
     with _simulator(facts, writer.rank) as child:  # its libraries load while this one's do
         from nbhelpers.jobs import outcome
         from nbhelpers.jobs.forecast import make_forecast
@@ -106,7 +108,7 @@ def work(
 
         job = job_module(facts["job"])
         collect_garbage_again()
-        context = _start(run, writer, stop, job, facts, began)
+        context = _start(run, writer, stop, job, facts, began, gpu)
         context.clock.phase("data")
         context = _in_mode(context)
         with context.accelerator.main_process_first():
@@ -166,6 +168,7 @@ def _start(
     job: Any,
     facts: dict[str, Any],
     began: float | None,
+    gpu: Future[CardMemory] | None,
 ) -> RunContext:
     """Compare the world with the plan before anything is loaded, and let the processes meet."""
     from nbhelpers.jobs.context import RunContext, start_accelerator
@@ -186,7 +189,7 @@ def _start(
     clock = Clock(emit, earlier=phase_seconds(earlier), began=began)
     clock.phase("check")
     _check_world(plan)
-    card = _check_gpu(precision, facts.get("launched_by")) if plan.use_gpu else None
+    card = _check_gpu(precision, gpu.result()) if gpu is not None else None
     track = "none" if facts["mode"] == "probe" else settings.track
     problems = [*job.check(settings), *check_tracker(track)]
     if problems:
@@ -228,15 +231,37 @@ def _check_world(plan: BatchPlan) -> None:
         )
 
 
-def _check_gpu(precision: str, launched_by: int | None) -> CardMemory:
-    """Return what this rank's GPU holds before CUDA starts, which must do for the run."""
+def _begin_gpu(facts: dict[str, Any]) -> Future[CardMemory] | None:
+    """Begin to read what this rank's GPU holds and to start CUDA, while libraries load."""
+    if not facts["plan"]["use_gpu"]:
+        return None
+    executor = ThreadPoolExecutor(1)
+    future = executor.submit(_card_then_cuda, facts.get("launched_by"))
+    executor.shutdown(wait=False)
+    return future
+
+
+def _card_then_cuda(launched_by: int | None) -> CardMemory:
+    """Return what this rank's GPU held before CUDA started; a CUDA that cannot is told later."""
     import torch
 
     from nbhelpers.jobs.measure import CardMemory
 
-    n_gpus = torch.cuda.device_count()
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    card = CardMemory(local, notebook_pid=launched_by)
+    card = CardMemory(_local_rank(), notebook_pid=launched_by)
+    with suppress(RuntimeError, AssertionError):
+        torch.cuda.init()
+    return card
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _check_gpu(precision: str, card: CardMemory) -> CardMemory:
+    """Return what this rank's GPU held before CUDA started; the GPU must do for the run."""
+    import torch
+
+    n_gpus, local = torch.cuda.device_count(), _local_rank()
     if local >= n_gpus:
         raise HardwareError(
             f"Process {local} needs a GPU of its own; torch {torch.__version__} sees {n_gpus}.",
