@@ -113,6 +113,46 @@ def test_floors_fitted_beside_a_training_are_those_fitted_after_it(tmp_path, mon
     assert detector_stack.begin_floors(on_cpu, inputs) is None
 
 
+@pytest.mark.slow
+def test_the_baseline_of_similarity_counted_beside_a_training_gives_the_same_scores(
+    monkeypatch,
+) -> None:
+    from types import SimpleNamespace
+
+    from nbhelpers.data.detection import load_detection_data
+    from nbhelpers.jobs import detector_scores
+    from nbhelpers.jobs.context import RunContext
+    from nbhelpers.jobs.detector_inputs import Inputs
+    from nbhelpers.metrics.ngrams import TfidfSimilarity
+    from nbhelpers.presets.loading import load_preset
+
+    monkeypatch.setattr(detector_scores, "worthwhile", lambda characters: 2)
+    monkeypatch.setattr(detector_scores, "available_cpus", lambda: 4)
+    monkeypatch.setattr(detector_scores, "_raw_vectors", lambda *_: {})
+    settings = load_preset("detector", "smoke").settings
+    data = load_detection_data("smoke")
+    plan = SimpleNamespace(use_gpu=True)
+    context = RunContext(settings=settings, plan=plan, accelerator=None, precision="fp32")
+    inputs = Inputs(data=data, audit=None, table=None, found=None, rows=np.arange(len(data.rows)))
+    splits = {}
+    for number, name in enumerate(("valid", "test")):
+        rows = inputs.split_rows(name)
+        vectors = np.random.default_rng(number).standard_normal((len(rows), 8))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        splits[name] = detector_scores.Scored(rows=rows, logits=vectors[:, 0], vectors=vectors)
+    numbers = detector_scores.Numbers(splits=splits)
+    score = partial(detector_scores.score_similarity, context, task=None, numbers=numbers)
+    after = score(inputs)
+    beside = replace(inputs, similarity=detector_scores.begin_similarity(context, inputs))
+    baselines = beside.similarity()
+    beside = replace(beside, similarity=lambda: baselines)
+    for name in ("__init__", "between"):  # all answers were given there
+        monkeypatch.setattr(TfidfSimilarity, name, lambda *_: pytest.fail("counted again"))
+    assert pickle.dumps(score(beside)) == pickle.dumps(after)
+    on_cpu = replace(context, plan=SimpleNamespace(use_gpu=False))
+    assert detector_scores.begin_similarity(on_cpu, inputs) is None
+
+
 def test_an_audit_by_several_processes_or_from_the_cache_is_that_of_one(
     tmp_path: Path, monkeypatch
 ) -> None:

@@ -240,6 +240,7 @@ class Inputs:
         form: In which the tokenizer was given the programs.
         floors: Waits for the floors that are fitted beside the training; None: they are fitted
             when they are needed.
+        similarity: Likewise, the baseline of the similarity space by split.
     """
 
     data: DetectionData
@@ -254,6 +255,7 @@ class Inputs:
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     form: str = ""
     floors: Callable[[], Any] | None = None
+    similarity: Callable[[], Any] | None = None
 
     @property
     def truncated(self) -> int:
