@@ -13,8 +13,9 @@ import numpy as np
 
 from nbhelpers.common.formatting import number
 from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.pool import begin, worthwhile
 from nbhelpers.common.result_files import DetectorFile, Record
-from nbhelpers.data.audit import audit
+from nbhelpers.data.audit import Audit, audit
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection import DetectionData, load_detection_data, read_rows
 from nbhelpers.data.detection_rows import CodeRow
@@ -298,7 +299,7 @@ def read_inputs(context: RunContext) -> Inputs:
     context.warn_all(data.warnings)
     data = without_known(context, data)
     is_audited = s.objective != "similar" and context.is_main  # once, not in every process
-    verdict = _audit(context, data) if is_audited else None
+    verdict = _begin_audit(context, data) if is_audited else None
     texts = _Texts(s.canonical)
     rows = texts.add([row.code for row in data.rows])
     is_trained = context.checkpoint is None
@@ -324,7 +325,7 @@ def read_inputs(context: RunContext) -> Inputs:
     require_alike(context.checkpoint, {"canonical": form})
     inputs = Inputs(
         data=data,
-        audit=verdict,
+        audit=None,
         table=_table(context, texts.texts, tokeniser, form),
         found=tokeniser,
         rows=rows,
@@ -335,6 +336,7 @@ def read_inputs(context: RunContext) -> Inputs:
         left_out=left_out,
         form=form,
     )
+    inputs.audit = None if verdict is None else verdict()
     _tell_limits(context, inputs)
     return inputs
 
@@ -351,9 +353,21 @@ def _table(context: RunContext, texts: list[str], tokeniser: Tokeniser, form: st
     )
 
 
-def _audit(context: RunContext, data: DetectionData) -> dict[str, Any]:
-    """Audit the data; a hopeless set stops here unless the settings say to go on."""
-    audit_report = audit(data)
+def _begin_audit(context: RunContext, data: DetectionData) -> Callable[[], dict[str, Any]]:
+    """Audit the data; return what gives its JSON, or stops the run.
+
+    Many programs are audited by a process of their own, while this one edits and tokenises; few are
+    judged at once.
+    """
+    if worthwhile(sum(len(row.code) for row in data.rows)) < 2:
+        verdict = _judged(context, audit(data))
+        return lambda: verdict
+    audit_report = begin(audit, data)
+    return lambda: _judged(context, audit_report())
+
+
+def _judged(context: RunContext, audit_report: Audit) -> dict[str, Any]:
+    """Return an audit's JSON; a hopeless set stops here unless the settings say to go on."""
     if audit_report.verdict == "hopeless":
         if context.settings.on_failed_audit == "stop":
             audit_report.require_usable()
