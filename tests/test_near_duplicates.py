@@ -64,9 +64,7 @@ def test_looking_only_at_texts_with_a_pair_changes_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draw, answers = random.Random(4), []
-    texts = [
-        " ".join(f"w{draw.randrange(30)}" for _ in range(draw.randrange(40))) for _ in "x" * 80
-    ]
+    base = [" ".join(f"w{draw.randrange(30)}" for _ in range(n % 40)) for n in range(80)]
     texts = base + [changed(draw.choice(base), draw, 0.06) for _ in range(200)]
     orders = [draw.sample(range(len(texts)), len(texts)) for _ in range(5)]
     for most_pairs in (0, near_duplicates.MOST_PAIRS):
