@@ -156,12 +156,14 @@ class BlockMath:
         between: As `_between`, or `_gpt2_between`: what stands between the attentions of two
             blocks, in one part. None: block by block.
         masked: Attention with a mask on rows end to end; None: there is none.
+        chain: All blocks in half precision, as `_fused_chain`; None: there is no such form.
     """
 
     before: Callable[..., Tensor]
     after: Callable[..., Tensor]
     between: Callable[..., tuple[Tensor, Tensor]] | None = None
     masked: Callable[..., Tensor] | None = None
+    chain: Callable[..., Tensor] | None = None
 
 
 def run_blocks(
@@ -196,6 +198,8 @@ def run_blocks(
     block = partial(_gpt2_block if is_causal else _roberta_block, math=math)
     saves_memory = encoder.training and _is_checkpointing(encoder)
     layers = encoder.h if is_causal else encoder.encoder.layer
+    if math.chain is not None and not saves_memory and dtype != torch.float32:
+        return math.chain(x, layers, attend, dtype)
     if not (saves_memory or math.between is None):
         chain = _gpt2_chain if is_causal else _roberta_chain
         return chain(x, layers, attend, dtype, math)
@@ -355,6 +359,39 @@ def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath
     if chained:
         parts = (*parts, _gpt2_between if is_causal else _between)
     return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
+
+
+def fused_math(encoder: nn.Module) -> BlockMath | None:
+    """Return RoBERTa's blocks as few kernels; None where these are not written for it.
+
+    They are compiled in a second or two, where `compiled_math` takes half a minute.
+    """
+    config, device = encoder.config, next(encoder.parameters()).device
+    is_written = config.model_type in ("roberta", "bert") and config.hidden_act == "gelu"
+    if not is_written or device.type != "cuda" or find_spec("triton") is None:
+        return None
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    return BlockMath(_before, _after, chain=_fused_chain)
+
+
+def _fused_chain(
+    x: Tensor, layers: Sequence[nn.Module], attend: Attend, dtype: torch.dtype
+) -> Tensor:
+    """All blocks, as `_roberta_block` one after the other; dropout is drawn in another way."""
+    from nbhelpers.jobs.models.fused_blocks import between, new_seeds
+
+    seeds = new_seeds(len(layers), x.device)
+    coming, weights = _chained_weights(layers[0], dtype)
+    qkv = _before(x, *coming)
+    for layer, own, following in zip(layers, seeds, [*layers[1:], None], strict=True):
+        coming, coming_weights = (
+            ((), ()) if following is None else _chained_weights(following, dtype)
+        )
+        norms, _, p, eps = _constants(layer)
+        x, *inputs = between(attend(qkv), x, weights, norms, p, eps, own, coming)
+        weights, qkv = coming_weights, inputs[0] if inputs else None
+    return x
 
 
 def _roberta_block(
