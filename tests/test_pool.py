@@ -113,6 +113,23 @@ def test_floors_fitted_beside_a_training_are_those_fitted_after_it(tmp_path, mon
     assert detector_stack.begin_floors(on_cpu, inputs) is None
 
 
+def test_data_read_while_a_worker_loads_its_libraries_are_those_read_after() -> None:
+    from nbhelpers.data.detection import data_arguments, load_detection_data
+    from nbhelpers.jobs.worker import _begin_early
+    from nbhelpers.presets.loading import load_preset
+
+    preset = load_preset("detector", "smoke", overrides={"valid_share": 0.2})
+    facts = {"job": "detector", "mode": "train", "preset": preset.to_dict()}
+    facts["plan"] = {"use_gpu": True}
+    early, after = _begin_early(facts, 0)(), load_detection_data(**data_arguments(preset.settings))
+    assert early.rows == after.rows and early.to_dict() == after.to_dict()
+    assert early.splits.keys() == after.splits.keys() and early.warnings == after.warnings
+    assert all((early.splits[name] == rows).all() for name, rows in after.splits.items())
+    for other in ({"mode": "evaluate"}, {"job": "clones"}, {"plan": {"use_gpu": False}}):
+        assert _begin_early(facts | other, 0) is None
+    assert _begin_early(facts, 1) is None
+
+
 @pytest.mark.slow
 def test_the_baseline_of_similarity_counted_beside_a_training_gives_the_same_scores(
     monkeypatch,

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,12 @@ from nbhelpers.common.pool import begin, worthwhile
 from nbhelpers.common.result_files import DetectorFile, Record
 from nbhelpers.data.audit import Audit, audit
 from nbhelpers.data.canonical import canonical
-from nbhelpers.data.detection import DetectionData, load_detection_data, read_rows
+from nbhelpers.data.detection import (
+    DetectionData,
+    data_arguments,
+    load_detection_data,
+    read_rows,
+)
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.detection_splits import NearRows
 from nbhelpers.data.edits import EDITS, FULL_LANGUAGES, edit_rows
@@ -31,8 +35,6 @@ from nbhelpers.jobs.models.inputs import TokenTable, tokenise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from nbhelpers.presets.schema import DetectorSettings
 
 
 # ------------------------------------------------------------------------------------------------
@@ -126,27 +128,6 @@ def left_out_said(left_out: dict[str, int]) -> str:
 
 
 MODEL = ("objective", "pooling", "similarity_pooling", "projection_size")
-
-
-def data_arguments(settings: DetectorSettings | Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `load_detection_data` takes, from settings or their saved form."""
-    s: Any = SimpleNamespace(**settings) if isinstance(settings, Mapping) else settings
-    return {
-        "source": s.data,
-        "revision": s.data_revision,
-        "on_bad_rows": s.on_bad_rows,
-        "canonical": s.canonical,
-        "languages": tuple(s.languages),
-        "split": s.split,
-        "split_seed": s.split_seed,
-        "valid_share": s.valid_share,
-        "test_share": s.test_share,
-        "hold_out": s.hold_out,
-        "train_fraction": s.train_fraction,
-        "max_train_samples": s.max_train_samples,
-        "seed": s.seed,
-        "labelled": s.objective != "similar",
-    }
 
 
 def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
@@ -295,7 +276,7 @@ def read_inputs(context: RunContext) -> Inputs:
     """Read, audit, edit and tokenise."""
     s = context.settings
     require_alike(context.checkpoint, {name: getattr(s, name) for name in MODEL})
-    data = load_detection_data(**data_arguments(s))
+    data = context.early() if context.early else load_detection_data(**data_arguments(s))
     context.warn_all(data.warnings)
     data = without_known(context, data)
     is_audited = s.objective != "similar" and context.is_main  # once, not in every process

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.child import Child
+from nbhelpers.common.pool import begin
 from nbhelpers.common.processes import collect_garbage_again, die_with_parent
 from nbhelpers.errors import (
     ConfigError,
@@ -37,7 +38,7 @@ from nbhelpers.errors import (
 from nbhelpers.hardware.detection import Hardware
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.plan import BatchPlan
-from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.jobs import JOBS, resolve
 from nbhelpers.presets.preset import Preset, shared_size
 from nbhelpers.runs.events import EventWriter, phase_seconds, read_events
 from nbhelpers.runs.run import Run, redirect_output
@@ -99,6 +100,7 @@ def work(
         NbhelpersError: Whatever ends the job.
     """
     facts = run.read_json()
+    early = _begin_early(facts, writer.rank)
     with _simulator(facts, writer.rank) as child:  # its libraries load while this one's do
         from nbhelpers.jobs import outcome
         from nbhelpers.jobs.forecast import make_forecast
@@ -108,7 +110,7 @@ def work(
         collect_garbage_again()
         context = _start(run, writer, stop, job, facts, began)
         context.clock.phase("data")
-        context = _in_mode(context)
+        context = replace(_in_mode(context), early=early)
         with context.accelerator.main_process_first():
             inputs = job.build_data(context)
         if _is_simulated(facts):
@@ -127,6 +129,20 @@ def work(
         return
     context.clock.phase("evaluate")
     job.evaluate(context, inputs, model, training)
+
+
+def _begin_early(facts: dict[str, Any], rank: int) -> Callable[[], Any] | None:
+    """Begin what a job does without its libraries, which take as long to load; rank 0 only.
+
+    Where the CPU trains, nothing: its cores have other work.
+
+    Args:
+        facts: `run.json`.
+    """
+    place = JOBS[facts["job"]].early
+    if rank or not place or facts["mode"] != "train" or not facts["plan"]["use_gpu"]:
+        return None
+    return begin(resolve(place), facts["preset"]["settings"])
 
 
 @contextmanager
