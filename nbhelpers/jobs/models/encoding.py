@@ -156,6 +156,7 @@ class BlockMath:
         between: As `_between`, or `_gpt2_between`: what stands between the attentions of two
             blocks, in one part. None: block by block.
         masked: Attention with a mask on rows end to end; None: there is none.
+        ragged: Attention without a mask on rows end to end; None: flash attention.
         chain: All blocks in half precision, as `_fused_chain`; None: there is no such form.
     """
 
@@ -163,6 +164,7 @@ class BlockMath:
     after: Callable[..., Tensor]
     between: Callable[..., tuple[Tensor, Tensor]] | None = None
     masked: Callable[..., Tensor] | None = None
+    ragged: Callable[..., Tensor] | None = None
     chain: Callable[..., Tensor] | None = None
 
 
@@ -190,6 +192,9 @@ def run_blocks(
     def attend(qkv: Tensor) -> Tensor:
         if isinstance(segments, Ragged) and segments.bias is not None:
             return math.masked(qkv, segments.bias, segments.ends, heads=heads, dropout=drop)
+        if isinstance(segments, Ragged) and math.ragged is not None:
+            sizes = {"heads": heads, "dropout": drop, "longest": segments.longest}
+            return math.ragged(qkv.contiguous(), None, segments.ends, **sizes)
         if isinstance(segments, Ragged):
             return _attend_ragged(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
@@ -361,10 +366,13 @@ def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath
     return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
 
 
-def fused_math(encoder: nn.Module) -> BlockMath | None:
+def fused_math(encoder: nn.Module, *, flash: bool = False) -> BlockMath | None:
     """Return RoBERTa's blocks as few kernels; None where these are not written for it.
 
     They are compiled in a second or two, where `compiled_math` takes half a minute.
+
+    Args:
+        flash: PyTorch's flash attention, whose tiles are larger; else that of `masked_attention`.
     """
     config, device = encoder.config, next(encoder.parameters()).device
     is_written = config.model_type in ("roberta", "bert") and config.hidden_act == "gelu"
@@ -372,7 +380,8 @@ def fused_math(encoder: nn.Module) -> BlockMath | None:
         return None
     if torch.cuda.get_device_capability(device) < (8, 0):
         return None
-    return BlockMath(_before, _after, chain=_fused_chain)
+    ragged = None if flash else masked_attention(encoder)
+    return BlockMath(_before, _after, ragged=ragged, chain=_fused_chain)
 
 
 def _fused_chain(
