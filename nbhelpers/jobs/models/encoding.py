@@ -595,6 +595,9 @@ def _packed_states(
         if not is_text:
             places.bias = segments[0].bias.squeeze(1)
     states = run_blocks(encoder, x, places, dtype, math=math)
+    are_means = all(not isinstance(each, str) or each == "mean" for each in poolings)
+    if isinstance(places, Ragged) and are_means and math is not None and math.chain is not None:
+        return _ragged_means(states, buckets, poolings, places)
     if poolings != ("token",):
         parts = states.split([len(bucket.slots) for bucket in buckets])
         pairs = zip(parts, buckets, strict=True)
@@ -603,6 +606,20 @@ def _packed_states(
         first_tokens = first_tokens + torch.cat([bucket.last for bucket in buckets])
     states = states.index_select(0, first_tokens)
     return encoder.ln_f(states) if is_causal else states
+
+
+def _ragged_means(
+    states: Tensor, buckets: list[TextBucket], poolings: Poolings, ragged: Ragged
+) -> Tensor:
+    """(T, hidden) to (rows, poolings * hidden), as `_pooled_tokens`, without a padded copy."""
+    from nbhelpers.jobs.models.fused_blocks import means
+
+    ids = torch.cat([bucket.ids.flatten().index_select(0, bucket.slots) for bucket in buckets])
+    weights = [
+        torch.ones_like(ids, dtype=torch.float32) if isinstance(pooling, str) else pooling[ids]
+        for pooling in poolings
+    ]
+    return means(wide(states), torch.stack(weights).float(), ragged.ends)
 
 
 def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Tensor:

@@ -1,4 +1,4 @@
-"""RoBERTa's blocks between their attentions, as matrix products and five Triton kernels.
+"""RoBERTa's blocks between their attentions, and means over tokens, as few Triton kernels.
 
 A plain block runs some thirty small kernels around its products, each of which reads and writes all
 tokens: bias, dropout, sum, norm, casts, and in the backward pass a sum over tokens for each bias
@@ -296,3 +296,83 @@ def between(
 def new_seeds(blocks: int, device: torch.device) -> Tensor:
     """Draw (blocks, 2, 2) int32 from torch's generator of the device."""
     return torch.randint(2**31 - 1, (blocks, 2, 2), dtype=torch.int32, device=device)
+
+
+# ------------------------------------------------------------------------------------------------
+# Weighted means over the tokens of each row, several at once, without a padded copy.
+
+
+TOKENS = 16  # of a tile
+
+
+@triton.jit
+def _mean_forward(
+    x, weights, ends, out, totals, tokens, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    R: tl.constexpr, MEANS: tl.constexpr,
+):  # fmt: skip
+    row, mean = tl.program_id(0), tl.program_id(2)
+    first, end = tl.load(ends + row), tl.load(ends + row + 1)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    sums, total = tl.zeros([BLOCK], tl.float32), tl.zeros([R], tl.float32)
+    for start in range(first, end, R):
+        at = start + tl.arange(0, R)
+        w = tl.load(weights + mean * tokens + at, mask=at < end, other=0.0)
+        is_there = (at[:, None] < end) & (column[None, :] < WIDTH)
+        place = at.to(tl.int64)[:, None] * WIDTH + column[None, :]
+        sums += tl.sum(tl.load(x + place, mask=is_there, other=0.0) * w[:, None], 0)
+        total += w
+    whole = tl.maximum(tl.sum(total, 0), 1e-6)
+    tl.store(out + (row * MEANS + mean) * WIDTH + column, sums / whole, mask=column < WIDTH)
+    tl.store(totals + row * MEANS + mean, whole)
+
+
+@triton.jit
+def _mean_backward(
+    g, weights, ends, totals, dx, tokens, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    R: tl.constexpr, MEANS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    first, end = tl.load(ends + row), tl.load(ends + row + 1)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    for start in range(first, end, R):
+        at = start + tl.arange(0, R)
+        d = tl.zeros([R, BLOCK], tl.float32)
+        for mean in tl.static_range(MEANS):
+            share = tl.load(weights + mean * tokens + at, mask=at < end, other=0.0)
+            share = share / tl.load(totals + row * MEANS + mean)
+            own = tl.load(g + (row * MEANS + mean) * WIDTH + column, mask=column < WIDTH, other=0.0)
+            d += share[:, None] * own[None, :]
+        is_there = (at[:, None] < end) & (column[None, :] < WIDTH)
+        tl.store(dx + at.to(tl.int64)[:, None] * WIDTH + column[None, :], d, mask=is_there)
+
+
+class _Means(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        rows, (tokens, width), means = len(ends) - 1, x.shape, len(weights)
+        ctx.shape = {"WIDTH": width, "BLOCK": 256, "R": TOKENS, "MEANS": means, **LAUNCH}
+        out, totals = x.new_empty(rows, means * width), x.new_empty(rows, means)
+        grid = (rows, triton.cdiv(width, 256), means)
+        _mean_forward[grid](x.contiguous(), weights, ends, out, totals, tokens, **ctx.shape)
+        ctx.save_for_backward(weights, ends, totals)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        weights, ends, totals = ctx.saved_tensors
+        tokens, width = weights.shape[1], ctx.shape["WIDTH"]
+        dx = g.new_empty(tokens, width)
+        grid = (len(totals), triton.cdiv(width, 256))
+        _mean_backward[grid](g.contiguous(), weights, ends, totals, dx, tokens, **ctx.shape)
+        return dx, None, None
+
+
+def means(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Return (rows, means * width): weighted means over each row's tokens.
+
+    Args:
+        x: (T, width) fp32.
+        weights: (means, T) fp32, contiguous; a row without any has the mean 0.
+        ends: (rows + 1,) int32: 0, then the token after each row.
+    """
+    return _Means.apply(x, weights, ends)
