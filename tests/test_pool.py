@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nbhelpers.common import pool
-from nbhelpers.common.pool import begin
+from nbhelpers.common.pool import begin, begin_chain
 from nbhelpers.common.processes import is_alive, start_time
 
 
@@ -30,6 +30,31 @@ def test_what_is_begun_is_done_elsewhere_and_here_where_that_process_was_killed(
     is_killed: bool,
 ) -> None:
     assert begin(_other, os.getpid(), is_killed)() is not is_killed
+
+
+def _pids(here: int) -> list[int]:
+    return [here, os.getpid()]
+
+
+def _further(pids: list[int]) -> list[int]:
+    if pids[0] < 0:
+        os._exit(9)
+    return [*pids, os.getpid()]
+
+
+def _killed_elsewhere(pids: list[int]) -> list[int]:
+    if os.getpid() != pids[0]:
+        os._exit(9)
+    return [*pids, os.getpid()]
+
+
+def test_a_chain_is_done_in_one_other_process_and_here_where_that_was_killed() -> None:
+    here = os.getpid()
+    first, second, third, fourth = begin_chain(_pids, here, _further, _killed_elsewhere, _further)
+    there = first()[1]
+    assert there != here and second() == [here, there, there]
+    assert third()[-1] == here and fourth()[-1] == here
+    assert first() is first()
 
 
 def _sizes(here: int, is_killed: bool, texts: list[str]) -> list[int]:
@@ -114,6 +139,7 @@ def test_floors_fitted_beside_a_training_are_those_fitted_after_it(tmp_path, mon
 
 
 def test_data_read_while_a_worker_loads_its_libraries_are_those_read_after() -> None:
+    from nbhelpers.data.audit import audit
     from nbhelpers.data.detection import data_arguments, load_detection_data
     from nbhelpers.jobs.worker import _begin_early
     from nbhelpers.presets.loading import load_preset
@@ -121,7 +147,11 @@ def test_data_read_while_a_worker_loads_its_libraries_are_those_read_after() -> 
     preset = load_preset("detector", "smoke", overrides={"valid_share": 0.2})
     facts = {"job": "detector", "mode": "train", "preset": preset.to_dict()}
     facts["plan"] = {"use_gpu": True}
-    early, after = _begin_early(facts, 0)(), load_detection_data(**data_arguments(preset.settings))
+    begun = _begin_early(facts, 0)
+    early, after = begun.data(), load_detection_data(**data_arguments(preset.settings))
+    report, expected = begun.audit(), audit(after)
+    unlike = {"seconds": None}
+    assert report.facts | unlike == expected.facts | unlike and report.verdict == expected.verdict
     assert early.rows == after.rows and early.to_dict() == after.to_dict()
     assert early.splits.keys() == after.splits.keys() and early.warnings == after.warnings
     assert all((early.splits[name] == rows).all() for name, rows in after.splits.items())

@@ -164,11 +164,6 @@ def data_arguments(settings: Any) -> dict[str, Any]:
     }
 
 
-def read_early(settings: Mapping[str, Any]) -> DetectionData:
-    """Return what a run's `build_data` would read; settings as `run.json` has them."""
-    return load_detection_data(**data_arguments(settings))
-
-
 @garbage_stays()
 def load_detection_data(
     source: str,

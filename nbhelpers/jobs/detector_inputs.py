@@ -36,6 +36,8 @@ from nbhelpers.jobs.models.inputs import TokenTable, tokenise
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nbhelpers.data.detection_early import Early
+
 
 # ------------------------------------------------------------------------------------------------
 # Further programs for a trained detector: only those that its training cannot have known.
@@ -276,7 +278,8 @@ def read_inputs(context: RunContext) -> Inputs:
     """Read, audit, edit and tokenise."""
     s = context.settings
     require_alike(context.checkpoint, {name: getattr(s, name) for name in MODEL})
-    data = context.early() if context.early else load_detection_data(**data_arguments(s))
+    early: Early | None = context.early
+    data = early.data() if early else load_detection_data(**data_arguments(s))
     context.warn_all(data.warnings)
     data = without_known(context, data)
     is_audited = s.objective != "similar" and context.is_main  # once, not in every process
@@ -340,6 +343,8 @@ def _begin_audit(context: RunContext, data: DetectionData) -> Callable[[], dict[
     Many programs are audited by a process of their own, while this one edits and tokenises; few are
     judged at once.
     """
+    if context.early is not None:
+        return lambda: _judged(context, context.early.audit())
     if worthwhile(sum(len(row.code) for row in data.rows)) < 2:
         verdict = _judged(context, audit(data))
         return lambda: verdict

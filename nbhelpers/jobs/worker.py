@@ -25,7 +25,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.child import Child
-from nbhelpers.common.pool import begin
 from nbhelpers.common.processes import collect_garbage_again, die_with_parent
 from nbhelpers.errors import (
     ConfigError,
@@ -131,7 +130,7 @@ def work(
     job.evaluate(context, inputs, model, training)
 
 
-def _begin_early(facts: dict[str, Any], rank: int) -> Callable[[], Any] | None:
+def _begin_early(facts: dict[str, Any], rank: int) -> Any:
     """Begin what a job does without its libraries, which take as long to load; rank 0 only.
 
     Where the CPU trains, nothing: its cores have other work.
@@ -142,7 +141,7 @@ def _begin_early(facts: dict[str, Any], rank: int) -> Callable[[], Any] | None:
     place = JOBS[facts["job"]].early
     if rank or not place or facts["mode"] != "train" or not facts["plan"]["use_gpu"]:
         return None
-    return begin(resolve(place), facts["preset"]["settings"])
+    return resolve(place)(facts["preset"]["settings"])
 
 
 @contextmanager
