@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 2  # tokens of a tile
+ROWS, MLP_ROWS = 2, 4  # tokens of a tile
 PROGRAMS = 1024  # at most, of kernels that sum over tokens: each leaves one partial sum
 COLUMNS = 1024  # of a tile where columns are apart
 LAUNCH = {"num_warps": 4}
@@ -205,7 +205,7 @@ def gelu_gradients(g: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     parts = triton.cdiv(width, COLUMNS)
     sums = torch.empty(_programs(rows, parts), width, dtype=torch.float32, device=u.device)
     _gelu_backward[(len(sums), parts)](
-        g, u, du, sums, rows, WIDTH=width, BLOCK=COLUMNS, R=ROWS, **LAUNCH
+        g, u, du, sums, rows, WIDTH=width, BLOCK=COLUMNS, R=MLP_ROWS, **LAUNCH
     )
     return du, sums.sum(0)
 
