@@ -18,8 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from clones_gpu import shape_folder
-
 import nbhelpers as nb
 
 SEED_PROGRAMS = 47_523  # rows of the seed's data set
@@ -30,6 +28,8 @@ def run_one(item: dict[str, Any], out: Path) -> None:
     """Run one configuration and print its line, or its failure."""
     name, over = item["name"], dict(item["overrides"])
     if over.get("model") == "codebert-shape":
+        from clones_gpu import shape_folder  # it stands beside this script
+
         over |= {"model": str(shape_folder("codebert", out)), "random_weights": True}
     hardware = nb.detect_hardware()
     try:
@@ -107,11 +107,11 @@ def runs(options: argparse.Namespace) -> None:
             done.result()
 
 
-def seed_rows(programs: Path, target: Path) -> Path:
+def seed_rows(programs: Path, target: Path, count: int = SEED_PROGRAMS) -> Path:
     """Write as many programs as the seed had, lengths as in Rosetta Code, labels at random.
 
     Each is made of lines of real programs of one language, as many as a real one has. What is
-    learnt from them means nothing; the work is the seed's.
+    learnt from them means nothing; the work is the seed's. `count`: the first of them alone.
     """
     rows = [json.loads(line) for line in programs.read_text(encoding="utf-8").splitlines()]
     draw = random.Random(0)
@@ -119,10 +119,10 @@ def seed_rows(programs: Path, target: Path) -> Path:
     for row in rows:
         lines.setdefault(row["language"], []).extend(row["code"].splitlines())
     with target.open("w", encoding="utf-8") as file:
-        for number in range(SEED_PROGRAMS):
+        for number in range(count):
             like = rows[draw.randrange(len(rows))]
-            count = max(3, like["code"].count("\n"))
-            code = "\n".join(draw.choice(lines[like["language"]]) for _ in range(count)) + "\n"
+            n_lines = max(3, like["code"].count("\n"))
+            code = "\n".join(draw.choice(lines[like["language"]]) for _ in range(n_lines)) + "\n"
             label = "ai" if draw.random() < 0.5 else "human"
             row = {"code": code, "language": like["language"], "label": label}
             row |= {"task": f"task {number // 12}", "source": "made up", "generator": label}

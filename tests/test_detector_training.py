@@ -276,6 +276,23 @@ def test_blocks_cut_at_their_attentions_compute_what_they_do_one_by_one():
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 
 
+def test_a_batch_made_ahead_is_the_one_that_would_be_made_in_its_step():
+    trainer, _ = make_trainer(config(freeze_epochs=0))
+    task = trainer.task
+    steps = task.global_batches(0)
+    rows = [trainer._micro_batches(step)[0] for step in steps[:2]]
+    task.start_step(steps[0], [rows[0]], lambda number: None)
+    task.prepare(rows[1])
+    task.start_step(steps[1], [rows[1]], lambda number: None)
+    ahead, usual = task.batch(rows[1]), task.batch(rows[1])
+    for name in ("place", "labels", "weights", "positions"):
+        assert torch.equal(getattr(ahead, name), getattr(usual, name))
+    assert torch.equal(ahead.buckets[0].ids, usual.buckets[0].ids)
+    assert ahead.useful_tokens == usual.useful_tokens
+    task.prepare(rows[0])
+    assert torch.equal(task.batch(rows[1]).buckets[0].ids, usual.buckets[0].ids)
+
+
 def test_scoring_uses_the_plain_blocks_and_a_first_pass_those_of_the_second():
     from nbhelpers.jobs.models.encoding import PLAIN, BlockMath
 
@@ -312,6 +329,17 @@ def test_the_plan_counts_the_parameters_that_the_model_has(changes: dict[str, An
     model = build_detector(settings, found)
     shape = replace(find_shape(settings), vocab=found.config.vocab_size)
     assert shape.parameters() == sum(p.numel() for p in model.parameters())
+
+
+def test_the_proof_compares_gradients_where_states_are_large():
+    from nbhelpers.jobs.compiling import Compiling
+
+    trainer, model = make_trainer(config(freeze_epochs=0))
+    model.spread.fill_(1e-4)
+    buckets, _, _ = trainer.task.batches.buckets(np.arange(6))
+    compiling = Compiling(model, lambda is_on: None, trainer.task.accelerator)
+    proof = compiling.prove(lambda: model.states(buckets))
+    assert proof["is_on"] and proof["largest_difference"] == 0.0
 
 
 def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks():

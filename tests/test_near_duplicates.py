@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from nbhelpers.data import near_duplicates
 from nbhelpers.data.near_duplicates import ShingleIndex, jaccard, shingles, tokens
 
 CODE = "def total(values):\n    result = 0\n    for value in values:\n        result += value\n"
@@ -37,8 +38,12 @@ def test_similarity_is_shared_shingles_over_all(one: str, other: str, similarity
     assert jaccard(one, other) == pytest.approx(similarity)
 
 
+@pytest.mark.parametrize("most_pairs", [0, near_duplicates.MOST_PAIRS])
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
-def test_the_index_finds_exactly_what_comparing_all_pairs_finds(threshold: float) -> None:
+def test_the_index_finds_exactly_what_comparing_all_pairs_finds(
+    threshold: float, most_pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_duplicates, "MOST_PAIRS", most_pairs)
     draw = random.Random(3)
     base = [
         " ".join(f"w{draw.randrange(60)}" for _ in range(draw.randrange(1, 40))) for _ in range(60)
@@ -53,6 +58,24 @@ def test_the_index_finds_exactly_what_comparing_all_pairs_finds(threshold: float
     for row, match in found.items():
         assert match.of in near[row]
         assert match.similarity == pytest.approx(jaccard(texts[row], texts[match.of]))
+
+
+def test_looking_only_at_texts_with_a_pair_changes_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw, answers = random.Random(4), []
+    base = [" ".join(f"w{draw.randrange(30)}" for _ in range(n % 40)) for n in range(80)]
+    texts = base + [changed(draw.choice(base), draw, 0.06) for _ in range(200)]
+    orders = [draw.sample(range(len(texts)), len(texts)) for _ in range(5)]
+    for most_pairs in (0, near_duplicates.MOST_PAIRS):
+        monkeypatch.setattr(near_duplicates, "MOST_PAIRS", most_pairs)
+        index = ShingleIndex(texts)
+        assert (index.paired is None) is (most_pairs == 0)
+        answers.append([index.repeats(order) for order in orders])
+        answers[-1] += [index.matches(order[:150], order[150:]) for order in orders]
+        answers[-1] += [index.matches(order[:150], order[100:]) for order in orders]
+        answers[-1] += [index.repeats([*order[:50], *order[:50]]) for order in orders]
+    assert answers[0] == answers[1] and all(map(len, answers[0]))
 
 
 def test_a_similarity_of_exactly_the_threshold_matches() -> None:

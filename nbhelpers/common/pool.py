@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -98,6 +98,48 @@ def begin(work: Callable[..., Result], *args: Any) -> Callable[[], Result]:
     except Exception:  # no shared memory, or this process may start none
         return partial(work, *args)
     return partial(_result, job, work, *args)
+
+
+def begin_chain(
+    first: Callable[[Any], Any], given: Any, *following: Callable[[Any], Any]
+) -> list[Callable[[], Any]]:
+    """Begin work in a process of its own, then what is made of its result there, in turn.
+
+    Return what waits for each result. What cannot be done there is done where it is asked for.
+
+    Args:
+        first: A function of a module; `given` is pickled, and so is every result.
+        following: Functions of modules, each given what `first` returned.
+    """
+
+    def here(work: Callable[[Any], Any]) -> Any:
+        return work(waits[0]())
+
+    try:
+        pool = _new_pool(1)
+        with _no_main_module():
+            jobs = [pool.submit(_remembered, first, given)]
+            jobs += [pool.submit(_of_remembered, work) for work in following]
+        pool.shutdown(wait=False)
+    except Exception:  # no shared memory, or this process may start none
+        waits: list[Callable[[], Any]] = [cache(partial(first, given))]
+        return waits + [partial(here, work) for work in following]
+    waits = [cache(partial(_result, jobs[0], first, given))]
+    for job, work in zip(jobs[1:], following, strict=True):
+        waits.append(partial(_result, job, here, work))
+    return waits
+
+
+_LAST: list[Any] = []  # in that process: what the first of a chain returned
+
+
+def _remembered(work: Callable[[Any], Any], given: Any) -> Any:
+    _LAST[:] = [work(given)]
+    return _LAST[0]
+
+
+def _of_remembered(work: Callable[[Any], Any]) -> Any:
+    return work(_LAST[0])
 
 
 def _new_pool(count: int) -> ProcessPoolExecutor:

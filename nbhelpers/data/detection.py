@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbhelpers.common.display import Table
@@ -140,6 +141,27 @@ def read_rows(
 def hold_outs(data: DetectionData | Sequence[CodeRow]) -> list[str]:
     """Every value that `hold_out` can take for these rows, so that each can be left out once."""
     return hold_out_values(data.rows if isinstance(data, DetectionData) else data)
+
+
+def data_arguments(settings: Any) -> dict[str, Any]:
+    """Return what `load_detection_data` takes, from settings or their saved form."""
+    s: Any = SimpleNamespace(**settings) if isinstance(settings, Mapping) else settings
+    return {
+        "source": s.data,
+        "revision": s.data_revision,
+        "on_bad_rows": s.on_bad_rows,
+        "canonical": s.canonical,
+        "languages": tuple(s.languages),
+        "split": s.split,
+        "split_seed": s.split_seed,
+        "valid_share": s.valid_share,
+        "test_share": s.test_share,
+        "hold_out": s.hold_out,
+        "train_fraction": s.train_fraction,
+        "max_train_samples": s.max_train_samples,
+        "seed": s.seed,
+        "labelled": s.objective != "similar",
+    }
 
 
 @garbage_stays()

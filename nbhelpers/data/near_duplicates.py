@@ -12,6 +12,7 @@ Joins for Near Duplicate Detection", WWW 2008.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 THRESHOLD = 0.8
 SHINGLE_TOKENS = 3
+MOST_PAIRS = 5_000_000  # that share a rare shingle: more are those of templates
 _SLACK = 1e-9  # 0.8 x 5 is a little more than 4 in binary
 
 # Shingle -> (size of a text, position of the shingle in it) -> texts: what cannot be alike by these
@@ -92,63 +94,91 @@ class ShingleIndex:
 
     def matches(self, rows: Iterable[int], references: Iterable[int]) -> list[Match]:
         """For each row that resembles a reference, one that it resembles (not always the most)."""
-        postings: Postings = {}
+        rows, references = list(rows), list(references)
+        search = _Search(self, is_whole=not set(rows).isdisjoint(references))
         for reference in references:
-            self._insert(reference, postings)
-        return [match for row in rows if (match := self._first(row, postings)) is not None]
+            search.insert(reference)
+        return [match for row in rows if (match := search.first(row)) is not None]
 
     def repeats(self, rows: Iterable[int]) -> list[Match]:
         """Rows that resemble an earlier one which itself resembles none before it.
 
         So a hundred copies of a row are 99 repeats of the first, and comparing them takes 99 steps.
         """
-        postings: Postings = {}
+        rows = list(rows)
+        search = _Search(self, is_whole=len(set(rows)) < len(rows))
         matches = []
         for row in rows:
-            match = self._first(row, postings)
+            match = search.first(row)
             if match is None:
-                self._insert(row, postings)
+                search.insert(row)
             else:
                 matches.append(match)
         return matches
 
-    def _size(self, row: int) -> int:
-        return self._starts[row + 1] - self._starts[row]
+    @cached_property
+    def paired(self) -> NDArray[np.bool_] | None:
+        """(texts,) whether a text resembles any other; None where that is too much to look through.
 
-    def _prefix(self, row: int) -> list[tuple[int, int]]:
-        """The rarest shingles and their positions: who shares none of these is below the threshold.
+        All pairs that may be alike at once, by array arithmetic: in most data they are few, and the
+        searches then look at no other text.
+        """
+        import numpy as np
+
+        prefixes = self._prefixes()
+        candidates = _candidate_pairs(prefixes, self.threshold)
+        if candidates is None:
+            return None
+        paired = np.zeros(len(self), dtype=bool)
+        for one, other in zip(*(side.tolist() for side in candidates), strict=True):
+            if not (paired[one] and paired[other]):
+                paired[[one, other]] |= self.similarity(one, other) >= self.threshold - _SLACK
+        return paired
+
+    @cached_property
+    def asked(self) -> NDArray[np.bool_]:
+        """(shingles,) whether a text with a pair begins with it: no other is ever looked up."""
+        import numpy as np
+
+        prefixes = self._prefixes()
+        is_asked = np.zeros(int(self._ranks.max(initial=-1)) + 1, dtype=bool)
+        paired = self.paired
+        is_asked[prefixes.shingle if paired is None else prefixes.shingle[paired[prefixes.row]]] = 1
+        return is_asked
+
+    def _prefixes(self) -> _Prefixes:
+        """The rarest shingles of all texts: who shares none of these is below the threshold.
 
         Those of one text alone are left out: nobody shares them.
         """
-        n, start = self._size(row), self._starts[row]
+        import numpy as np
+
+        starts = np.asarray(self._starts)
+        n = np.diff(starts)
+        n_rare = np.where(n > 0, n - np.ceil(self.threshold * n - _SLACK).astype(np.int64) + 1, 0)
+        row = np.repeat(np.arange(len(n)), n_rare)
+        at = np.arange(len(row)) - np.repeat(np.cumsum(n_rare) - n_rare, n_rare)
+        shingle = self._ranks[starts[row] + at]
+        is_shared = shingle >= self._n_single
+        row, at, shingle = row[is_shared], at[is_shared], shingle[is_shared]
+        return _Prefixes(row, at, shingle, n[row])
+
+    def size(self, row: int) -> int:
+        """Shingles of a text."""
+        return self._starts[row + 1] - self._starts[row]
+
+    def prefix(self, row: int, asked: NDArray[np.bool_] | None) -> list[tuple[int, int]]:
+        """Positions and numbers of the rarest shingles of a text, of those asked for."""
+        n, start = self.size(row), self._starts[row]
         n_rare = n - ceil(self.threshold * n - _SLACK) + 1 if n else 0
-        rare = self._ranks[start : start + n_rare].tolist()
-        return [(at, shingle) for at, shingle in enumerate(rare) if shingle >= self._n_single]
+        rare = self._ranks[start : start + n_rare]
+        at = (rare >= self._n_single if asked is None else asked[rare]).nonzero()[0]
+        return list(zip(at.tolist(), rare[at].tolist(), strict=True))
 
-    def _insert(self, row: int, postings: Postings) -> None:
-        n = self._size(row)
-        for at, shingle in self._prefix(row):
-            postings.setdefault(shingle, {}).setdefault((n, at), []).append(row)
-
-    def _first(self, row: int, postings: Postings) -> Match | None:
-        for other in self._candidates(row, postings):
-            shared = len(self._set(row) & self._set(other))
-            similarity = shared / (self._size(row) + self._size(other) - shared)
-            if similarity >= self.threshold - _SLACK:
-                return Match(row, other, similarity)
-        return None
-
-    def _candidates(self, row: int, postings: Postings) -> Iterator[int]:
-        """Texts that may share enough: by the first shingle shared, all others come after it."""
-        n, share = self._size(row), self.threshold / (1 + self.threshold)
-        low, high = self.threshold * n - _SLACK, n / self.threshold + _SLACK
-        seen: set[int] = set()
-        for at, shingle in self._prefix(row):
-            for (size, place), others in postings.get(shingle, {}).items():
-                most = min(n - at, size - place)
-                if low <= size <= high and most >= share * (n + size) - _SLACK:
-                    yield from (other for other in others if other not in seen)
-                    seen.update(others)
+    def similarity(self, one: int, other: int) -> float:
+        """Jaccard similarity of two texts."""
+        shared = len(self._set(one) & self._set(other))
+        return shared / (self.size(one) + self.size(other) - shared)
 
     def _set(self, row: int) -> frozenset[int]:
         known = self._sets[row]
@@ -156,6 +186,82 @@ class ShingleIndex:
             ranks = self._ranks[self._starts[row] : self._starts[row + 1]]
             known = self._sets[row] = frozenset(ranks.tolist())
         return known
+
+
+class _Prefixes(NamedTuple):
+    """The rarest shingles of texts, (n,) each: whose, where among its own, which, of how many."""
+
+    row: NDArray[np.int64]
+    at: NDArray[np.int64]
+    shingle: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+class _Search:
+    """Texts inserted so far, looked through for one that a text resembles.
+
+    Args:
+        is_whole: A text may meet itself, so every one is looked up.
+    """
+
+    def __init__(self, index: ShingleIndex, *, is_whole: bool) -> None:
+        self.index, self._postings = index, Postings()
+        self._paired = None if is_whole else index.paired
+        self._asked = None if is_whole else index.asked
+
+    def insert(self, row: int) -> None:
+        n = self.index.size(row)
+        for at, shingle in self.index.prefix(row, self._asked):
+            self._postings.setdefault(shingle, {}).setdefault((n, at), []).append(row)
+
+    def first(self, row: int) -> Match | None:
+        if self._paired is not None and not self._paired[row]:
+            return None
+        for other in self._candidates(row):
+            similarity = self.index.similarity(row, other)
+            if similarity >= self.index.threshold - _SLACK:
+                return Match(row, other, similarity)
+        return None
+
+    def _candidates(self, row: int) -> Iterator[int]:
+        """Texts that may share enough: by the first shingle shared, all others come after it."""
+        threshold, n = self.index.threshold, self.index.size(row)
+        low, high = threshold * n - _SLACK, n / threshold + _SLACK
+        share = threshold / (1 + threshold)
+        seen: set[int] = set()
+        for at, shingle in self.index.prefix(row, self._asked):
+            for (size, place), others in self._postings.get(shingle, {}).items():
+                most = min(n - at, size - place)
+                if low <= size <= high and most >= share * (n + size) - _SLACK:
+                    yield from (other for other in others if other not in seen)
+                    seen.update(others)
+
+
+def _candidate_pairs(
+    prefixes: _Prefixes, threshold: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """The two texts of each pair that shares a rare shingle and may share enough; None: too many.
+
+    A pair that is alike shares one of these, and that at two positions from which enough is left.
+    """
+    import numpy as np
+
+    room = int(prefixes.size.max(initial=0)) + 2
+    key = prefixes.shingle * room + prefixes.size
+    order = np.argsort(key, kind="stable")
+    key, (row, at, shingle, size) = key[order], (part[order] for part in prefixes)
+    largest = np.minimum((size / threshold + _SLACK).astype(np.int64), room - 1)
+    n_pairs = np.searchsorted(key, shingle * room + largest, side="right") - np.arange(len(key)) - 1
+    if n_pairs.sum() > MOST_PAIRS:
+        return None
+    one = np.repeat(np.arange(len(key)), n_pairs)
+    other = one + 1 + np.arange(len(one)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
+    left, share = size - at, threshold / (1 + threshold)
+    most = np.minimum(left[one], left[other])
+    may = most >= share * (size[one] + size[other]) - _SLACK
+    pairs = np.sort(np.stack([row[one[may]], row[other[may]]]), axis=0)
+    n_rows = int(row.max(initial=0)) + 1
+    return np.divmod(np.unique(pairs[0] * n_rows + pairs[1]), n_rows)
 
 
 class _Numbers(dict[str, int]):

@@ -72,6 +72,7 @@ class RunContext:
         checkpoint: The weights that an evaluation scores; None where the run trains.
         forecast: The memory of the largest batch, as it was simulated before the model was loaded.
         warnings: What was warned of so far.
+        early: What `JobSpec.early` returned; None: nothing was begun.
     """
 
     settings: Any
@@ -89,6 +90,7 @@ class RunContext:
     checkpoint: Path | None = None
     forecast: Forecast = Forecast()
     warnings: list[str] = field(default_factory=list)
+    early: Any = None
 
     @property
     def is_evaluation(self) -> bool:

@@ -15,7 +15,7 @@ from nbhelpers.common.model_config import DETECTOR_TYPE
 from nbhelpers.jobs.compiling import Compiling, proof_rows, tell_proof, wants_compiling
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
-from nbhelpers.jobs.detector_scores import frozen_stack, score_run
+from nbhelpers.jobs.detector_scores import begin_similarity, frozen_stack, score_run
 from nbhelpers.jobs.detector_stack import Fold, begin_floors, folds
 from nbhelpers.jobs.detector_task import DetectorTask
 from nbhelpers.jobs.forecast import Simulate, encoder_estimate, encoder_forecast
@@ -152,6 +152,7 @@ def build_data(context: RunContext) -> Inputs:
     frozen_stack(context.checkpoint)
     inputs = read_inputs(context)
     inputs.floors = begin_floors(context, inputs)
+    inputs.similarity = begin_similarity(context, inputs)
     if context.checkpoint is None and context.settings.evaluate_sources == "full":
         n = len(folds(inputs))
         text = f"evaluate_sources=full: after the training, {n} more, each without one source."

@@ -6,17 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbhelpers.common.formatting import number
 from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.pool import begin, worthwhile
 from nbhelpers.common.result_files import DetectorFile, Record
-from nbhelpers.data.audit import audit
+from nbhelpers.data.audit import Audit, audit
 from nbhelpers.data.canonical import canonical
-from nbhelpers.data.detection import DetectionData, load_detection_data, read_rows
+from nbhelpers.data.detection import (
+    DetectionData,
+    data_arguments,
+    load_detection_data,
+    read_rows,
+)
 from nbhelpers.data.detection_rows import CodeRow
 from nbhelpers.data.detection_splits import NearRows
 from nbhelpers.data.edits import EDITS, FULL_LANGUAGES, edit_rows
@@ -31,7 +36,7 @@ from nbhelpers.jobs.models.inputs import TokenTable, tokenise
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbhelpers.presets.schema import DetectorSettings
+    from nbhelpers.data.detection_early import Early
 
 
 # ------------------------------------------------------------------------------------------------
@@ -127,27 +132,6 @@ def left_out_said(left_out: dict[str, int]) -> str:
 MODEL = ("objective", "pooling", "similarity_pooling", "projection_size")
 
 
-def data_arguments(settings: DetectorSettings | Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `load_detection_data` takes, from settings or their saved form."""
-    s: Any = SimpleNamespace(**settings) if isinstance(settings, Mapping) else settings
-    return {
-        "source": s.data,
-        "revision": s.data_revision,
-        "on_bad_rows": s.on_bad_rows,
-        "canonical": s.canonical,
-        "languages": tuple(s.languages),
-        "split": s.split,
-        "split_seed": s.split_seed,
-        "valid_share": s.valid_share,
-        "test_share": s.test_share,
-        "hold_out": s.hold_out,
-        "train_fraction": s.train_fraction,
-        "max_train_samples": s.max_train_samples,
-        "seed": s.seed,
-        "labelled": s.objective != "similar",
-    }
-
-
 def require_alike(checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
     """Stop where settings are not those that the checkpoint's `detector.json` tells.
 
@@ -240,6 +224,7 @@ class Inputs:
         form: In which the tokenizer was given the programs.
         floors: Waits for the floors that are fitted beside the training; None: they are fitted
             when they are needed.
+        similarity: Likewise, the baseline of the similarity space by split.
     """
 
     data: DetectionData
@@ -254,6 +239,7 @@ class Inputs:
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     form: str = ""
     floors: Callable[[], Any] | None = None
+    similarity: Callable[[], Any] | None = None
 
     @property
     def truncated(self) -> int:
@@ -292,11 +278,12 @@ def read_inputs(context: RunContext) -> Inputs:
     """Read, audit, edit and tokenise."""
     s = context.settings
     require_alike(context.checkpoint, {name: getattr(s, name) for name in MODEL})
-    data = load_detection_data(**data_arguments(s))
+    early: Early | None = context.early
+    data = early.data() if early else load_detection_data(**data_arguments(s))
     context.warn_all(data.warnings)
     data = without_known(context, data)
     is_audited = s.objective != "similar" and context.is_main  # once, not in every process
-    verdict = _audit(context, data) if is_audited else None
+    verdict = _begin_audit(context, data) if is_audited else None
     texts = _Texts(s.canonical)
     rows = texts.add([row.code for row in data.rows])
     is_trained = context.checkpoint is None
@@ -322,7 +309,7 @@ def read_inputs(context: RunContext) -> Inputs:
     require_alike(context.checkpoint, {"canonical": form})
     inputs = Inputs(
         data=data,
-        audit=verdict,
+        audit=None,
         table=_table(context, texts.texts, tokeniser, form),
         found=tokeniser,
         rows=rows,
@@ -333,6 +320,7 @@ def read_inputs(context: RunContext) -> Inputs:
         left_out=left_out,
         form=form,
     )
+    inputs.audit = None if verdict is None else verdict()
     _tell_limits(context, inputs)
     return inputs
 
@@ -349,9 +337,23 @@ def _table(context: RunContext, texts: list[str], tokeniser: Tokeniser, form: st
     )
 
 
-def _audit(context: RunContext, data: DetectionData) -> dict[str, Any]:
-    """Audit the data; a hopeless set stops here unless the settings say to go on."""
-    audit_report = audit(data)
+def _begin_audit(context: RunContext, data: DetectionData) -> Callable[[], dict[str, Any]]:
+    """Audit the data; return what gives its JSON, or stops the run.
+
+    Many programs are audited by a process of their own, while this one edits and tokenises; few are
+    judged at once.
+    """
+    if context.early is not None:
+        return lambda: _judged(context, context.early.audit())
+    if worthwhile(sum(len(row.code) for row in data.rows)) < 2:
+        verdict = _judged(context, audit(data))
+        return lambda: verdict
+    audit_report = begin(audit, data)
+    return lambda: _judged(context, audit_report())
+
+
+def _judged(context: RunContext, audit_report: Audit) -> dict[str, Any]:
+    """Return an audit's JSON; a hopeless set stops here unless the settings say to go on."""
     if audit_report.verdict == "hopeless":
         if context.settings.on_failed_audit == "stop":
             audit_report.require_usable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ import numpy as np
 from torch import nn
 
 from nbhelpers.common.json_models import read_raw
+from nbhelpers.common.pool import begin, worthwhile
+from nbhelpers.common.processes import available_cpus
 from nbhelpers.common.result_files import DetectorFile, Result
 from nbhelpers.data.canonical import canonical
 from nbhelpers.data.detection_rows import CodeRow
@@ -21,7 +23,14 @@ from nbhelpers.jobs import outcome
 from nbhelpers.jobs.checkpoint import find_best
 from nbhelpers.jobs.context import RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs
-from nbhelpers.jobs.detector_stack import Retrain, Scoring, choose_scoring, folds
+from nbhelpers.jobs.detector_stack import (
+    Retrain,
+    Scoring,
+    choose_scoring,
+    folds,
+    may_begin,
+    silent,
+)
 from nbhelpers.jobs.loop import seed_everything
 from nbhelpers.jobs.models.detector import DetectorModel, build_detector
 from nbhelpers.metrics.detection import (
@@ -31,7 +40,13 @@ from nbhelpers.metrics.detection import (
     score_detection,
 )
 from nbhelpers.metrics.ngrams import TfidfSimilarity
-from nbhelpers.metrics.retrieval import hard_pairs, pair_scores, retrieval_table
+from nbhelpers.metrics.retrieval import (
+    Pairs,
+    cosines,
+    hard_pairs,
+    pair_scores,
+    retrieval_table,
+)
 from nbhelpers.metrics.slices import Edited, edit_scores, slice_scores
 from nbhelpers.metrics.stack import FILE as STACK_FILE
 from nbhelpers.metrics.stack import WEIGHTS, Stack
@@ -49,6 +64,7 @@ if TYPE_CHECKING:
 
 
 POOLS = ("test", "retrieval_data")
+CPUS_FOR_TWO = 4  # the training's process, and two beside it
 NO_WEIGHTS = "the encoder began with random weights"
 
 
@@ -92,16 +108,65 @@ def score_similarity(
         return None
     context.clock.phase("similarity")
     similarity: dict[str, Any] = {"dimensions": context.settings.projection_size, "retrieval": []}
-    baselines = {
-        split: TfidfSimilarity(_texts(context, numbers.splits[split].rows))
-        for split in ("valid", *POOLS)
-        if split in numbers.splits
-    }
+    if inputs.similarity is None:
+        baselines = _baselines(context, {name: each.rows for name, each in numbers.splits.items()})
+    else:
+        baselines = inputs.similarity()
     for split in POOLS:
         if split in numbers.splits:
             similarity["retrieval"] += _retrieval(context, split, numbers, baselines[split], raw)
     similarity["pairs"] = _pairs(context, numbers, baselines, raw)
     return similarity | {"headline": _headline(similarity)}
+
+
+def begin_similarity(context: RunContext, inputs: Inputs) -> Callable[[], Any] | None:
+    """Count and rank the baseline of the similarity space beside the training; rank 0 only.
+
+    Return what waits for it; None where a process of its own would not pay, or the CPU trains.
+    """
+    if not may_begin(context) or context.settings.objective == "detect":
+        return None
+    rows = {
+        name: inputs.split_rows(name)
+        for name in ("valid", "test")
+        if len(inputs.data.splits.get(name, ()))
+    }
+    rows |= {name: rows_of for name, (rows_of, _) in inputs.others.items()}
+    size = sum(len(row.code) for row in rows.get("test", ()))
+    if worthwhile(size) < 2 or available_cpus() < CPUS_FOR_TWO:
+        return None
+    return begin(_similarity_beside, silent(context), rows)
+
+
+def _similarity_beside(
+    context: RunContext, rows: dict[str, list[CodeRow]]
+) -> dict[str, TfidfSimilarity]:
+    """Return the baselines with the answers that the scores will ask for."""
+    s, baselines = context.settings, _baselines(context, rows)
+    for split in POOLS:
+        if split in baselines:
+            tasks, languages = zip(*((row.task, row.language) for row in rows[split]), strict=True)
+            draw = {"max_pool": s.max_retrieval_pool, "resamples": 1, "seed": s.seed}
+            retrieval_table(baselines[split], tasks, languages, **draw)
+    if {"valid", "test"} <= set(baselines):
+        for split in ("valid", "test"):
+            cosines(baselines[split], _hard_pairs(rows[split], s.seed))
+    return baselines
+
+
+def _baselines(
+    context: RunContext, rows: Mapping[str, Sequence[CodeRow]]
+) -> dict[str, TfidfSimilarity]:
+    return {
+        split: TfidfSimilarity(_texts(context, rows[split]))
+        for split in ("valid", *POOLS)
+        if split in rows
+    }
+
+
+def _hard_pairs(rows: Sequence[CodeRow], seed: int) -> Pairs:
+    columns = zip(*((row.task, row.language, len(row.code)) for row in rows), strict=True)
+    return hard_pairs(*columns, seed=seed)
 
 
 def _raw_vectors(
@@ -170,13 +235,7 @@ def _pairs(
         return None
     s, pairs = context.settings, {}
     for split in ("valid", "test"):
-        rows = numbers.splits[split].rows
-        pairs[split] = hard_pairs(
-            [row.task for row in rows],
-            [row.language for row in rows],
-            [len(row.code) for row in rows],
-            seed=s.seed,
-        )
+        pairs[split] = _hard_pairs(numbers.splits[split].rows, s.seed)
         if not pairs[split].label.any():
             context.warn(f"No two programs of {split} solve the same task: no pairs are scored.")
             return None

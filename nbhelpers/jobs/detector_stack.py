@@ -276,16 +276,24 @@ def begin_floors(context: RunContext, inputs: Inputs) -> Callable[[], Any] | Non
     Return what waits for `fit_scorers`; None where a process of its own would not pay, or the CPU
     trains.
     """
-    if context.checkpoint is not None or context.is_probe or not context.is_main:
-        return None
-    if context.settings.objective == "similar" or not context.plan.use_gpu:
+    if not may_begin(context) or context.settings.objective == "similar":
         return None
     if worthwhile(sum(len(row.code) for row in inputs.split_rows("train"))) < 2:
         return None
-    silent = RunContext(
+    return begin(_fit_beside, silent(context), replace(inputs, table=None, found=None))
+
+
+def may_begin(context: RunContext) -> bool:
+    """Whether this process trains on a GPU, so that its CPUs can work for the scores meanwhile."""
+    is_trained = context.checkpoint is None and not context.is_probe
+    return is_trained and context.is_main and context.plan.use_gpu
+
+
+def silent(context: RunContext) -> RunContext:
+    """Return the context for another process: it says nothing, and has no devices."""
+    return RunContext(
         settings=context.settings, plan=context.plan, accelerator=None, precision=context.precision
     )
-    return begin(_fit_beside, silent, replace(inputs, table=None, found=None))
 
 
 def _fit_beside(context: RunContext, inputs: Inputs) -> Any:

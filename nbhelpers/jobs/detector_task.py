@@ -48,12 +48,20 @@ class Batches(RowBatches):
         """Return table rows on the device, each in a bucket of its length."""
         buckets, place, padded = self.buckets(rows)
         useful = int(self.lengths[rows].sum())
+        place, at, is_ai, weight = self.put_all(
+            [
+                place,
+                torch.from_numpy(positions.astype(np.int64)),
+                torch.from_numpy((labels == 1).astype(np.float32)),
+                torch.from_numpy(weights.astype(np.float32)),
+            ]
+        )
         return ProgramBatch(
             buckets=buckets,
-            place=self.put(place),
-            labels=self.put(torch.from_numpy((labels == 1).astype(np.float32))),
-            weights=self.put(torch.from_numpy(weights.astype(np.float32))),
-            positions=self.put(torch.from_numpy(positions.astype(np.int64))),
+            place=place,
+            labels=is_ai,
+            weights=weight,
+            positions=at,
             useful_tokens=useful if len(positions) else 0,
             padded_tokens=padded,
         )
@@ -152,6 +160,7 @@ class DetectorTask(PlainTask):
         self._groups: torch.Tensor | None = None
         self._anchors = 0
         self._is_whole = False
+        self._ready: tuple[bytes, ProgramBatch] | None = None
 
     @property
     def examples(self) -> int:
@@ -229,17 +238,30 @@ class DetectorTask(PlainTask):
         n = len(self._batch_rows)
         return gradient * n, losses * (n / max(1, self._anchors))
 
+    def prepare(self, rows: np.ndarray) -> None:
+        """Make a micro-batch that `batch` will be asked for next, and send it on its way."""
+        # Places in an optimizer step are known when it begins; those of a stand-in are none.
+        self._ready = rows.tobytes(), self._batch(rows, np.arange(len(rows)))
+
     def batch(self, rows: np.ndarray) -> ProgramBatch:
         """Return the programs of these rows on the device; none: a stand-in of weight 0."""
+        order = np.argsort(self._batch_rows, kind="stable")
+        at = order[np.searchsorted(self._batch_rows, rows, sorter=order)] if len(rows) else rows
+        ready, self._ready = self._ready, None
+        if ready is None or ready[0] != rows.tobytes():
+            return self._batch(rows, at)
+        ready[1].positions = self.batches.put(torch.from_numpy(at.astype(np.int64)))
+        return ready[1]
+
+    def _batch(self, rows: np.ndarray, positions: np.ndarray) -> ProgramBatch:
         is_real = len(rows) > 0
         used = rows if is_real else np.array([int(np.argmin(self.costs[: self.examples]))])
         example, variant = used % self.examples, used // self.examples
-        labels = self.labels[example]
-        weights = self._weights[example] * float(is_real)
-        order = np.argsort(self._batch_rows, kind="stable")
-        at = order[np.searchsorted(self._batch_rows, rows, sorter=order)] if is_real else rows
         return self.batches.make(
-            self.forms[variant, example], labels=labels, weights=weights, positions=at
+            self.forms[variant, example],
+            labels=self.labels[example],
+            weights=self._weights[example] * float(is_real),
+            positions=positions,
         )
 
     def loss_sum(self, model: Any, batch: ProgramBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -370,7 +370,7 @@ class LoadedDetector:
     def _scored(self, table: TokenTable, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         bucket = table.bucket(rows, int(table.lengths[rows].max()))
         with torch.inference_mode():
-            states = self.model.states([bucket.to(lambda x: x.to(self.device))])
+            states = self.model.states([bucket.on(self.device)])
             logits, vectors = self.model.logits(states), self.model.project(states)
         row_logits = np.full(len(rows), np.nan) if logits is None else logits.cpu().numpy()
         return row_logits, vectors.cpu().numpy()
@@ -505,7 +505,7 @@ class LoadedClones:
             for start in range(0, len(order), batch_size):
                 part = order[start : start + batch_size]
                 bucket = table.bucket(part, int(table.lengths[part].max()))
-                states[rows[part]] = self.model.encode(bucket.to(lambda x: x.to(self.device)))
+                states[rows[part]] = self.model.encode(bucket.on(self.device))
                 report(min(start + batch_size, len(order)), len(order))
             for row, note in zip(rows, told, strict=True):
                 notes[row] = note

@@ -253,7 +253,7 @@ def masked_encoder(
             for picked in _batches_of_tokens(table.lengths[rows], BATCH_TOKENS[device.type], seed):
                 part = rows[picked]
                 bucket = table.bucket(part, int(table.lengths[part].max()))
-                bucket = bucket.to(lambda tensor: tensor.to(device, non_blocking=True))
+                bucket = bucket.on(device)
                 with accelerator.autocast():
                     loss = _masked_loss(encoder, head, bucket)
                 yield loss

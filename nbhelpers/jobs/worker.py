@@ -38,7 +38,7 @@ from nbhelpers.errors import (
 from nbhelpers.hardware.detection import Hardware
 from nbhelpers.jobs.checkpoint import read_index
 from nbhelpers.plan import BatchPlan
-from nbhelpers.presets.jobs import JOBS
+from nbhelpers.presets.jobs import JOBS, resolve
 from nbhelpers.presets.preset import Preset, shared_size
 from nbhelpers.runs.events import EventWriter, phase_seconds, read_events
 from nbhelpers.runs.run import Run, redirect_output
@@ -101,6 +101,7 @@ def work(
     """
     facts = run.read_json()
     gpu = _begin_gpu(facts)
+    early = _begin_early(facts, writer.rank)
     with _simulator(facts, writer.rank) as child:  # its libraries load while this one's do
         from nbhelpers.jobs import outcome
         from nbhelpers.jobs.forecast import make_forecast
@@ -110,7 +111,7 @@ def work(
         collect_garbage_again()
         context = _start(run, writer, stop, job, facts, began, gpu)
         context.clock.phase("data")
-        context = _in_mode(context)
+        context = replace(_in_mode(context), early=early)
         with context.accelerator.main_process_first():
             inputs = job.build_data(context)
         if _is_simulated(facts):
@@ -129,6 +130,20 @@ def work(
         return
     context.clock.phase("evaluate")
     job.evaluate(context, inputs, model, training)
+
+
+def _begin_early(facts: dict[str, Any], rank: int) -> Any:
+    """Begin what a job does without its libraries, which take as long to load; rank 0 only.
+
+    Where the CPU trains, nothing: its cores have other work.
+
+    Args:
+        facts: `run.json`.
+    """
+    place = JOBS[facts["job"]].early
+    if rank or not place or facts["mode"] != "train" or not facts["plan"]["use_gpu"]:
+        return None
+    return resolve(place)(facts["preset"]["settings"])
 
 
 @contextmanager

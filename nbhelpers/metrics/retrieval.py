@@ -136,8 +136,12 @@ def retrieval(
     sides = [[tasks[at] for at in positions] for positions in (queries, pool)]
 
     def ranked(of: Vectors) -> Ranks:
-        left, right = _sides(of, queries, pool)
-        return rank_queries(left, sides[0], right, sides[1], same=place[queries])
+        def rank() -> Ranks:
+            left, right = _sides(of, queries, pool)
+            return rank_queries(left, sides[0], right, sides[1], same=place[queries])
+
+        is_counted = isinstance(of, TfidfSimilarity)
+        return of.answer(rank, queries, pool, *sides) if is_counted else rank()
 
     ours = ranked(vectors)
     known = np.flatnonzero(~np.isnan(ours.reciprocal_rank))
@@ -317,6 +321,12 @@ def _nearest(ranked: np.ndarray, size: np.ndarray, row: int, is_other: np.ndarra
 
 def cosines(vectors: Vectors, pairs: Pairs) -> np.ndarray:
     """Return the cosine of each pair, (pairs,) float64."""
+    if isinstance(vectors, TfidfSimilarity):
+        return vectors.answer(lambda: _cosines(vectors, pairs), pairs.left, pairs.right)
+    return _cosines(vectors, pairs)
+
+
+def _cosines(vectors: Vectors, pairs: Pairs) -> np.ndarray:
     values = np.empty(len(pairs.left))
     used, places = np.unique(np.concatenate([pairs.left, pairs.right]), return_inverse=True)
     vectors, _ = _sides(vectors, used, used)

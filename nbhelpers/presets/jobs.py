@@ -79,6 +79,9 @@ class JobSpec:
         has_adapters: What is trained is an adapter on a base model, and a study varies it.
         formulas: Of memory and time that hold for its models: ENCODER, ADAPTER, or none.
         simulation: What simulates its training step, as `module:function`; empty: nothing does.
+        early: What begins, in a process of its own, that part of `build_data` which needs no
+            library, as `module:function` of the settings' values: a worker calls it before it loads
+            the libraries, and `build_data` is given what it returned.
         memory_neutral: Settings that change no tensor.
         memory_facts: Rewrites what decides the memory, where a setting counts only roughly:
             takes the values by setting, the settings and the batch plan, and returns the values.
@@ -106,6 +109,7 @@ class JobSpec:
     has_adapters: bool = False
     formulas: str = ""
     simulation: str = ""
+    early: str = ""
     memory_neutral: frozenset[str] = frozenset()
     memory_facts: Callable[[dict[str, Any], Any, Any], dict[str, Any]] | None = None
     rules: tuple[Rule, ...] = ()
@@ -289,6 +293,7 @@ DETECTOR = JobSpec(
     ),
     formulas=ENCODER,
     simulation="nbhelpers.jobs.simulated.jobs:simulate_detector",
+    early="nbhelpers.data.detection_early:begin_reading",
     memory_neutral=frozenset(
         (
             *("canonical", "languages", "split", "split_seed", "valid_share", "test_share"),

@@ -21,7 +21,14 @@ from nbhelpers.jobs.models.encoders import (
     read_tokenizer,
     smoke_tokenizer,
 )
-from nbhelpers.jobs.models.encoding import BlockMath, can_pack, compiled_math, encode, wide
+from nbhelpers.jobs.models.encoding import (
+    BlockMath,
+    can_pack,
+    compiled_math,
+    encode,
+    fused_math,
+    wide,
+)
 from nbhelpers.jobs.models.inputs import TextBucket
 from nbhelpers.jobs.models.weights import Weights
 from nbhelpers.presets.jobs import DETECTOR
@@ -175,8 +182,8 @@ class DetectorModel(nn.Module):
         return self.packed and can_pack(self.encoder.config)
 
     def compile_blocks(self, is_on: bool) -> None:
-        """Use compiled blocks, or plain ones; the modules and their names stay as they are."""
-        self._math = compiled_math() if is_on else None
+        """Use fused or compiled blocks, or plain ones; modules and their names stay as they are."""
+        self._math = (fused_math(self.encoder) or compiled_math()) if is_on else None
 
     @property
     def poolings(self) -> tuple[str | Tensor, ...]:

@@ -156,12 +156,16 @@ class BlockMath:
         between: As `_between`, or `_gpt2_between`: what stands between the attentions of two
             blocks, in one part. None: block by block.
         masked: Attention with a mask on rows end to end; None: there is none.
+        ragged: Attention without a mask on rows end to end; None: flash attention.
+        chain: All blocks in half precision, as `_fused_chain`; None: there is no such form.
     """
 
     before: Callable[..., Tensor]
     after: Callable[..., Tensor]
     between: Callable[..., tuple[Tensor, Tensor]] | None = None
     masked: Callable[..., Tensor] | None = None
+    ragged: Callable[..., Tensor] | None = None
+    chain: Callable[..., Tensor] | None = None
 
 
 def run_blocks(
@@ -188,6 +192,9 @@ def run_blocks(
     def attend(qkv: Tensor) -> Tensor:
         if isinstance(segments, Ragged) and segments.bias is not None:
             return math.masked(qkv, segments.bias, segments.ends, heads=heads, dropout=drop)
+        if isinstance(segments, Ragged) and math.ragged is not None:
+            sizes = {"heads": heads, "dropout": drop, "longest": segments.longest}
+            return math.ragged(qkv.contiguous(), None, segments.ends, **sizes)
         if isinstance(segments, Ragged):
             return _attend_ragged(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
         return _attend(qkv, segments, heads=heads, dropout=drop, is_causal=is_causal)
@@ -196,6 +203,8 @@ def run_blocks(
     block = partial(_gpt2_block if is_causal else _roberta_block, math=math)
     saves_memory = encoder.training and _is_checkpointing(encoder)
     layers = encoder.h if is_causal else encoder.encoder.layer
+    if math.chain is not None and not saves_memory and dtype != torch.float32:
+        return math.chain(x, layers, attend, dtype)
     if not (saves_memory or math.between is None):
         chain = _gpt2_chain if is_causal else _roberta_chain
         return chain(x, layers, attend, dtype, math)
@@ -355,6 +364,43 @@ def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath
     if chained:
         parts = (*parts, _gpt2_between if is_causal else _between)
     return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
+
+
+def fused_math(encoder: nn.Module, *, flash: bool = False) -> BlockMath | None:
+    """Return RoBERTa's blocks as few kernels; None where these are not written for it.
+
+    They are compiled in a second or two, where `compiled_math` takes half a minute.
+
+    Args:
+        flash: PyTorch's flash attention, whose tiles are larger; else that of `masked_attention`.
+    """
+    config, device = encoder.config, next(encoder.parameters()).device
+    is_written = config.model_type in ("roberta", "bert") and config.hidden_act == "gelu"
+    if not is_written or device.type != "cuda" or find_spec("triton") is None:
+        return None
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    ragged = None if flash else masked_attention(encoder)
+    return BlockMath(_before, _after, ragged=ragged, chain=_fused_chain)
+
+
+def _fused_chain(
+    x: Tensor, layers: Sequence[nn.Module], attend: Attend, dtype: torch.dtype
+) -> Tensor:
+    """All blocks, as `_roberta_block` one after the other; dropout is drawn in another way."""
+    from nbhelpers.jobs.models.fused_blocks import between, new_seeds
+
+    seeds = new_seeds(len(layers), x.device)
+    coming, weights = _chained_weights(layers[0], dtype)
+    qkv = _before(x, *coming)
+    for layer, own, following in zip(layers, seeds, [*layers[1:], None], strict=True):
+        coming, coming_weights = (
+            ((), ()) if following is None else _chained_weights(following, dtype)
+        )
+        norms, _, p, eps = _constants(layer)
+        x, *inputs = between(attend(qkv), x, weights, norms, p, eps, own, coming)
+        weights, qkv = coming_weights, inputs[0] if inputs else None
+    return x
 
 
 def _roberta_block(
@@ -549,6 +595,9 @@ def _packed_states(
         if not is_text:
             places.bias = segments[0].bias.squeeze(1)
     states = run_blocks(encoder, x, places, dtype, math=math)
+    are_means = all(not isinstance(each, str) or each == "mean" for each in poolings)
+    if isinstance(places, Ragged) and are_means and math is not None and math.chain is not None:
+        return _ragged_means(states, buckets, poolings, places)
     if poolings != ("token",):
         parts = states.split([len(bucket.slots) for bucket in buckets])
         pairs = zip(parts, buckets, strict=True)
@@ -557,6 +606,20 @@ def _packed_states(
         first_tokens = first_tokens + torch.cat([bucket.last for bucket in buckets])
     states = states.index_select(0, first_tokens)
     return encoder.ln_f(states) if is_causal else states
+
+
+def _ragged_means(
+    states: Tensor, buckets: list[TextBucket], poolings: Poolings, ragged: Ragged
+) -> Tensor:
+    """(T, hidden) to (rows, poolings * hidden), as `_pooled_tokens`, without a padded copy."""
+    from nbhelpers.jobs.models.fused_blocks import means
+
+    ids = torch.cat([bucket.ids.flatten().index_select(0, bucket.slots) for bucket in buckets])
+    weights = [
+        torch.ones_like(ids, dtype=torch.float32) if isinstance(pooling, str) else pooling[ids]
+        for pooling in poolings
+    ]
+    return means(wide(states), torch.stack(weights).float(), ragged.ends)
 
 
 def _pooled_tokens(states: Tensor, bucket: TextBucket, poolings: Poolings) -> Tensor:

@@ -41,6 +41,10 @@ class _Tensors:
         own = self.tensors()
         return replace(self, **dict(zip(own, put(list(own.values())), strict=True)))
 
+    def on(self, device: Any) -> Self:
+        """Return the same on a device."""
+        return self.to(lambda tensors: [x.to(device, non_blocking=True) for x in tensors])
+
 
 @dataclass(slots=True, kw_only=True)
 class TextBucket(_Tensors):
