@@ -371,39 +371,54 @@ def scaling(options: argparse.Namespace) -> None:
         changes = {"num_gpus": gpus, "global_batch_size": UPDATE * gpus}
         preset = preset_of("own", options.out, hardware, **changes)
         plan = nb.plan_batch(preset, hardware)
+        began = time.time()
         run = nb.launch(preset, plan, None, hardware=hardware, run_dir=options.out / "gpus")
         nb.follow(run)
         rates[gpus] = speed.own_rates(run, unit="useful tokens", warm_up=12, steps=6)
         times = median(rates[gpus]) / median(rates[1])
-        print(json.dumps({"gpus": gpus, "rates": rates[gpus], "times": times}), flush=True)
+        line = {"gpus": gpus, "rates": rates[gpus], "times": times}
+        line["first_step_s"] = first_step_s(run, began)
+        print(json.dumps(line), flush=True)
 
 
 def measure(options: argparse.Namespace, speeds: list[speed.Speed], facts: dict[str, Any]) -> None:
-    """Time every contender of every case; one that fails does not stop the rest."""
+    """Time ours in every case, compare its numbers, then time the rivals, as long as time is left.
+
+    One that fails does not stop the rest.
+    """
     began, hardware = time.monotonic(), nb.detect_hardware()
-    for case in options.cases:
-        contenders: list[tuple[str, Any]] = [("nbhelpers", None)]
-        contenders += [] if case == "qlora" else list(RIVALS.items())
-        for name, rival in contenders:
-            if time.monotonic() - began > options.seconds:
-                continue
-            speed.clear()
-            try:
-                if rival is None:
-                    line, more = ours(case, options.out, hardware)
-                    facts[f"{case}: memory predicted, measured in bytes"] = more["predicted"]
-                    facts[f"{case}: first step after, s"] = round(more["first_step_s"], 1)
-                    print(json.dumps(more, default=str), flush=True)
-                else:
-                    rates = rival(case, options.out)
-                    line = _speed(case, name, rates, peak=speed.peak_gib())
-            except Exception as error:
-                traceback.print_exc()
-                line = _speed(case, name, [], peak=None)
-                line.note = f"{type(error).__name__}: {error}"[:200]
-            speeds.append(line)
-            print(json.dumps({"case": case, "contender": name, "rates": line.rates}), flush=True)
-            speed.write(options.out, "finetune", speeds, facts)
+    rivals = [(case, name) for name in RIVALS for case in options.cases if case != "qlora"]
+    for case, name in [*((case, "nbhelpers") for case in options.cases), *rivals]:
+        if time.monotonic() - began > options.seconds:
+            continue
+        speed.clear()
+        try:
+            if name == "nbhelpers":
+                line, more = ours(case, options.out, hardware)
+                facts[f"{case}: memory predicted, measured in bytes"] = more["predicted"]
+                print(json.dumps(more, default=str), flush=True)
+            else:
+                rates = RIVALS[name](case, options.out)
+                line = _speed(case, name, rates, peak=speed.peak_gib())
+        except Exception as error:
+            traceback.print_exc()
+            line = _speed(case, name, [], peak=None)
+            line.note = f"{type(error).__name__}: {error}"[:200]
+        speeds.append(line)
+        print(json.dumps({"case": case, "contender": name, "rates": line.rates}), flush=True)
+        speed.write(options.out, "finetune", speeds, facts)
+        if case == options.cases[-1] and name == "nbhelpers":
+            how = {"device": "cuda", "dtype": torch.bfloat16, "kernel": "flex"}
+            compare(options.out, facts, **how)
+
+
+def compare(out: Path, facts: dict[str, Any], **how: Any) -> None:
+    """Add to the facts how far ours and the plain ones are from fp32."""
+    try:
+        apart = agreement(out, **how)
+        facts |= {f"from fp32, without dropout: {name}": f"{x:.1e}" for name, x in apart.items()}
+    except Exception:
+        traceback.print_exc()
 
 
 def main() -> None:
@@ -426,15 +441,10 @@ def main() -> None:
         return
     speeds: list[speed.Speed] = []
     facts: dict[str, Any] = {}
-    how = {"device": "cpu", "dtype": torch.float32, "kernel": "eager"}
-    if not options.cpu:
-        how = {"device": "cuda", "dtype": torch.bfloat16, "kernel": "flex"}
+    if options.cpu:
+        compare(options.out, facts, device="cpu", dtype=torch.float32, kernel="eager")
+    else:
         measure(options, speeds, facts)
-    try:
-        apart = agreement(options.out, **how)
-        facts |= {f"from fp32, without dropout: {name}": f"{x:.1e}" for name, x in apart.items()}
-    except Exception:
-        traceback.print_exc()
     path = speed.write(options.out, "finetune", speeds, facts)
     print(path.read_text(encoding="utf-8"))
 
