@@ -95,6 +95,7 @@ def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
         global_batches=lambda epoch: [np.arange(3)],
         micro_batches=lambda batch_rows: [batch_rows],
         host_batch=lambda rows: None,
+        is_graphed=False,
     )
 
     def pretended(*_: Any, compiled: bool, **__: Any) -> str:
@@ -104,3 +105,30 @@ def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
     found = finetune_task.rehearsed(context, task, is_compiled=True)
     assert found == expected
     assert len(context.warnings) == warnings
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_graphs_are_tried_first_and_left_out_where_they_fail(monkeypatch, works):
+    context, learned = make_context(accelerator=CPU), torch.nn.Linear(1, 1)
+
+    def micro_step(batch: Any, factor: float) -> torch.Tensor:
+        if not works:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return torch.ones(())
+
+    task = SimpleNamespace(
+        settings=SimpleNamespace(packing=True),
+        adapted=SimpleNamespace(model=learned),
+        forward=SimpleNamespace(active=lambda compiled: nullcontext()),
+        kernel="flex",
+        global_batches=lambda epoch: [np.arange(3)],
+        micro_batches=lambda batch_rows: [batch_rows],
+        host_batch=lambda rows: None,
+        graphs=SimpleNamespace(micro_step=micro_step),
+        is_graphed=True,
+    )
+    monkeypatch.setattr(finetune_task, "rehearse", lambda *_, **__: "")
+    assert finetune_task.rehearsed(context, task, is_compiled=True) == ("flex", True, True)
+    assert task.is_graphed is works
+    assert len(context.warnings) == (not works)
+    assert all("stream is capturing" in text for text in context.warnings)

@@ -414,6 +414,8 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
     task.adapted.model.zero_grad()
     if problem:
         context.warn(f"CUDA graphs fail on this machine ({problem}): blocks are launched singly.")
+    if context.plan.world_size == 1:
+        return not problem
     # All ranks or none: they meet in other collectives.
     failed = torch.tensor([float(bool(problem))], device=context.accelerator.device)
     return float(context.accelerator.reduce(failed, "sum")) == 0

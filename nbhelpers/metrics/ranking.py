@@ -135,11 +135,11 @@ class Ranking:
         positives, negatives, upto = hits[-1], passed[-1], passed[self._upto]
         called = hits + upto
         precision = hits / np.maximum(called, _TINY)  # 0 where nothing is called yet
-        average_precision = float(gained @ precision) / positives
+        average_precision = float((gained * precision).sum()) / positives
         if negatives <= 0:
             return np.nan, average_precision
         below = negatives - (passed[self._above] + upto) / 2
-        return float(gained @ below) / (positives * negatives), average_precision
+        return float((gained * below).sum()) / (positives * negatives), average_precision
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
