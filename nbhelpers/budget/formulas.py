@@ -538,14 +538,17 @@ def _kept_compiled(case: _Case, batch: CausalExtent) -> int:
     inputs are computed again: it keeps the input, both residual sums, what o_proj and down_proj
     give, gate, up and their dropped product, queries, keys and values, attention's output twice,
     and with dropout, of projections that read the same states, all but one dropped copy with its
-    mask. Eager attention keeps one score each, and no softmax.
+    mask, and one mask more where both kinds have adapters. Eager attention keeps one score each,
+    and no softmax.
     """
     s, shape, width = case.settings, case.shape, case.width
     norms = shape.norms + 1  # their inputs, and the block's output
     per_token = width * (norms * shape.hidden + 3 * shape.inner + 3 * shape.query_size)
     names = projections(s.lora_target_modules)
-    copies = sum(max(0, len(set(group) & set(names)) - 1) for group in SAME_INPUTS)
-    per_token += bool(case.mask) * copies * (width + 1) * shape.hidden
+    groups = [len(set(group) & set(names)) for group in SAME_INPUTS]
+    copies = sum(max(0, size - 1) for size in groups)
+    masks = copies + all(groups)
+    per_token += bool(case.mask) * (copies * width + masks) * shape.hidden
     per_token += len(names) * s.lora_r * width
     if case.kernel != "eager":
         return batch.tokens * (per_token + 2 * width * shape.key_size)

@@ -125,7 +125,6 @@ class AdapterTask(PlainTask):
             learned,
             self.accelerator.device,
             most_tokens=max(self.extent(x).tokens for b in batches for x in self.micro_batches(b)),
-            world_size=self.accelerator.num_processes,
         )
 
     def total_weight(self, batch_rows: np.ndarray) -> int:
@@ -173,10 +172,7 @@ class AdapterTask(PlainTask):
         """Add the gradients of `factor` times the loss; return the summed loss, (1,)."""
         if not self.is_graphed:
             return super().backward(trainer, batch, factor, is_last)
-        loss = self.graphs.micro_step(batch, factor, trainer.hooks.phases.mark)
-        if is_last:
-            self.graphs.reduce()
-        return loss[None]
+        return self.graphs.micro_step(batch, factor, trainer.hooks.phases.mark)[None]
 
     def loss_sum(self, model: Any, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross-entropy of the supervised tokens, also to be reported."""
@@ -229,10 +225,12 @@ class AdapterTask(PlainTask):
 def may_graph(settings: FinetuneSettings, plan: BatchPlan, precision: str) -> bool:
     """Whether micro-steps with compiled blocks are captured as CUDA graphs.
 
-    A scaled loss, and blocks that are computed anew, need the host between kernels.
+    A scaled loss, and blocks that are computed anew, need the host between kernels. Of two
+    processes each that captured a second shape failed (docs/log/speed.md).
     """
     is_plain = settings.loss == "plain" or settings.gradient_checkpointing
-    return settings.cuda_graphs and plan.use_gpu and precision != "fp16" and not is_plain
+    is_one_gpu = plan.use_gpu and plan.world_size == 1
+    return settings.cuda_graphs and is_one_gpu and precision != "fp16" and not is_plain
 
 
 def longest_first(table: TextTable) -> np.ndarray:
@@ -414,11 +412,7 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
     task.adapted.model.zero_grad()
     if problem:
         context.warn(f"CUDA graphs fail on this machine ({problem}): blocks are launched singly.")
-    if context.plan.world_size == 1:
-        return not problem
-    # All ranks or none: they meet in other collectives.
-    failed = torch.tensor([float(bool(problem))], device=context.accelerator.device)
-    return float(context.accelerator.reduce(failed, "sum")) == 0
+    return not problem
 
 
 def cpu_estimate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -386,7 +386,7 @@ def _step(hidden: Tensor) -> Callable[..., Any]:
 # Dropout of the adapters in compiled blocks: a tenth of a step is what its random numbers cost.
 #
 # torch.compile draws each of them by ten rounds of Philox, and a block needs 22,784 for a token.
-# Here one number per adapter and pass comes from torch's generator, and a hash of it and of the
+# Here one number per adapter and pass comes from the host's generator, and a hash of it and of the
 # element's place decides whether the element stays.
 
 
@@ -428,16 +428,20 @@ def _mixed(h: Tensor) -> Tensor:
 
 
 @contextmanager
-def hashed_dropout(model: Any) -> Iterator[Tensor]:
+def hashed_dropout(model: Any, seeds: Tensor | None = None) -> Iterator[Tensor]:
     """Have the adapters of a model drop by hashes inside this context.
+
+    Args:
+        seeds: As another such context of this model gave them; None: new ones.
 
     Yields:
         (adapters,) int32: the seeds, to be drawn anew before each pass.
     """
     lists = [m.lora_dropout for m in model.modules() if hasattr(m, "lora_dropout")]
     plain = [(d, name, d[name]) for d in lists for name in d if isinstance(d[name], nn.Dropout)]
-    device = next(model.parameters()).device
-    seeds = torch.zeros(len(plain), dtype=torch.int32, device=device)
+    if seeds is None:
+        device = next(model.parameters()).device
+        seeds = torch.zeros(len(plain), dtype=torch.int32, device=device)
     for number, (dropouts, name, module) in enumerate(plain):
         dropouts[name] = HashedDropout(module.p, seeds[number : number + 1]).train(module.training)
     try:
@@ -476,12 +480,13 @@ class TrainingForward:
     ) -> None:
         self.model, self.kernel, self.loss, self.dtype = model, kernel, loss, dtype
         self.checkpointing = checkpointing
-        self.seeds: Tensor | None = None  # of compiled blocks' dropout
+        self.seeds: Tensor | None = None  # of compiled blocks' dropout, the same in all contexts
 
     def draw(self) -> None:
         """Draw what the adapters drop in the next pass, where their blocks are compiled."""
         if self.seeds is not None and len(self.seeds) and self.model.training:
-            self.seeds.random_()
+            numbers = torch.empty(self.seeds.shape, dtype=torch.int32).random_()
+            self.seeds.copy_(send(numbers, self.seeds.device))
 
     def inputs(self, batch: MicroBatch) -> dict[str, Any]:
         """Return what the model is called with."""
@@ -539,15 +544,15 @@ class TrainingForward:
         self.model.forward = types.MethodType(forward, self.model)
         layers = self.model.model.layers
         try:
-            with hashed_dropout(layers) if compiled else nullcontext() as self.seeds:
+            with ExitStack() as stack:
                 if compiled:
+                    self.seeds = stack.enter_context(hashed_dropout(layers, self.seeds))
                     _compile(layers)
                 if self.checkpointing:
                     for layer in layers:
                         layer.forward = _checkpointed(layer, layer.forward)
                 yield
         finally:
-            self.seeds = None
             for module in (self.model, *layers):
                 vars(module).pop("forward", None)
 

@@ -2,9 +2,9 @@
 
 On short samples a GPU computes a block sooner than a CPU can launch it. So a forward and a backward
 pass through the blocks are captured once for each shape of a micro-batch, and replayed from then
-on; embedding, masks, positions and dropout are in the graph, the loss (whose number of supervised
-tokens varies) stays outside. All graphs share one memory pool: a micro-step's activations lie where
-those of the one before lay.
+on. The loss, whose number of supervised tokens varies, stays outside, and so do random numbers:
+dropout reads seeds. All graphs share one memory pool: a micro-step's activations lie where those of
+the one before lay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class _Graph:
     numbers: Tensor  # (n,) int32: all inputs end to end
     states: Tensor  # (rows * width, hidden)
     slope: Tensor  # the same: gradient of the loss by the states
-    seeds: Tensor | None  # of the dropout, drawn by the forward pass: they must stay where they are
     forward: Replay | None = None
     backward: Replay | None = None
     in_forward: tuple[int, int] = (0, 0)  # bytes in the graph: at the peak, held at its end
@@ -59,7 +58,6 @@ class GraphedSteps:
         parameters: The trained ones, fp32. Their gradients lie in one buffer.
         device: A GPU; on a CPU nothing is captured, and each replay computes.
         most_tokens: Of a micro-batch, padding included.
-        world_size: Processes whose gradients are averaged by `reduce`.
     """
 
     def __init__(
@@ -69,10 +67,8 @@ class GraphedSteps:
         device: torch.device,
         *,
         most_tokens: int,
-        world_size: int = 1,
     ) -> None:
         self.forward, self.parameters, self.device = forward, list(parameters), device
-        self.world_size = world_size
         sizes = [p.numel() for p in self.parameters]
         self._all = torch.zeros(sum(sizes), device=device)
         parts = zip(self._all.split(sizes), self.parameters, strict=True)
@@ -106,6 +102,7 @@ class GraphedSteps:
         if self._pool is not None:
             numbers = numbers.pin_memory()
         graph.numbers.copy_(numbers, non_blocking=True)
+        self.forward.draw()
         at, targets = (send(tensor, self.device) for tensor in batch.learned)
         graph.forward()
         loss, slope = self._loss(graph.states, at, targets, factor)
@@ -115,11 +112,6 @@ class GraphedSteps:
         graph.backward()
         mark("backward", graph.in_backward)
         return loss
-
-    def reduce(self) -> None:
-        """Average the gradients over processes, as DDP would have."""
-        if self.world_size > 1:
-            torch.distributed.all_reduce(self._all, op=torch.distributed.ReduceOp.AVG)
 
     def _attach(self) -> None:
         """Begin with gradients of zero after `zero_grad` has taken the last ones away."""
@@ -155,15 +147,9 @@ class GraphedSteps:
         ids, positions, segments, *lists = views
         model, count, outputs = self.forward.model.model, ids.numel(), []
         self._slopes.zero_()
-        graph = _Graph(
-            numbers=numbers,
-            states=self._states[:count],
-            slope=self._slopes[:count],
-            seeds=self.forward.seeds,
-        )
+        graph = _Graph(numbers=numbers, states=self._states[:count], slope=self._slopes[:count])
 
         def forward() -> None:
-            self.forward.draw()
             mask = self._mask(positions, segments, lists)
             called = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
             with self._autocast():
@@ -201,9 +187,8 @@ class GraphedSteps:
 
     def _warm_up(self, *functions: Replay) -> None:
         """Call functions once, so that their code is compiled; slopes are 0 and add nothing."""
-        with torch.random.fork_rng(devices=[self.device]):
-            for function in functions:
-                function()
+        for function in functions:
+            function()
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()  # the graphs have memory of their own
 
@@ -211,6 +196,7 @@ class GraphedSteps:
         outside = torch.cuda.memory_allocated(self.device)
         graph.forward, graph.in_forward = self._captured(forward, outside)
         graph.backward, graph.in_backward = self._captured(backward, outside)
+        torch.cuda.reset_peak_memory_stats(self.device)  # what was counted lies in the graphs now
 
     def _captured(self, function: Replay, outside: int) -> tuple[Replay, tuple[int, int]]:
         """Return what does what a function does, with one launch, and what it needs in its graph.
