@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import nbhelpers as nb
+from nbhelpers.jobs import forecast
 from nbhelpers.jobs.worker import work
 from nbhelpers.runs.events import EventWriter, read_events
 from nbhelpers.runs.run import Run
@@ -103,6 +104,12 @@ def peak_gib() -> float | None:
     return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
 
 
+def peak_of(result: dict[str, Any]) -> float | None:
+    """Return the measured peak of a run of ours on a GPU."""
+    memory = result["memory"]
+    return memory["measured_bytes"] / 2**30 if memory["device"] == "cuda" else None
+
+
 def own_run(preset: Any, hardware: Any, out: Path) -> tuple[Run, dict[str, Any]]:
     """Train a preset in this process, as a worker does; return the run and its result."""
     plan = nb.plan_batch(preset, hardware)
@@ -111,6 +118,7 @@ def own_run(preset: Any, hardware: Any, out: Path) -> tuple[Run, dict[str, Any]]
     run = Run(out / "runs" / record["run_id"])
     run.path.parent.mkdir(parents=True, exist_ok=True)
     write_record(run, record)
+    forecast.LIMIT_S = forecast.TRL_LIMIT_S = 60.0  # this process has loaded what a child has not
     with EventWriter(run.path, 0) as writer:
         work(run, writer, lambda: False)
     return run, json.loads(run.result_path.read_text(encoding="utf-8"))

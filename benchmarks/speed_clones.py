@@ -493,7 +493,7 @@ def own(
         contender="nbhelpers",
         unit="pairs",
         rates=rates,
-        peak_gib=speed.peak_gib(),
+        peak_gib=speed.peak_of(result),
         gradient_error=proof.get("largest_difference"),
         note=f"gradients: the worst tensor against fp32's, as plain bf16's {proof['plain']:.1e}"
         if "plain" in proof

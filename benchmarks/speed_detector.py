@@ -355,7 +355,7 @@ def own(
         contender="nbhelpers" if is_on or is_cpu else "nbhelpers, plain blocks",
         unit="useful tokens",
         rates=rates,
-        peak_gib=speed.peak_gib(),
+        peak_gib=speed.peak_of(result),
         gradient_error=proof.get("largest_difference"),
         note=note or str(proof.get("reason", "")),
     )

@@ -31,7 +31,6 @@ import torch
 
 import nbhelpers as nb
 from benchmarks import speed
-from nbhelpers.jobs import forecast
 from nbhelpers.jobs.models.causal import CausalBase, add_adapter
 from nbhelpers.jobs.models.causal_batches import IGNORED, TextTable, make_batch
 from nbhelpers.jobs.models.causal_forward import TrainingForward
@@ -116,7 +115,7 @@ def ours(case: str, out: Path, hardware: Any) -> tuple[speed.Speed, dict[str, An
         "warnings": result["warnings"],
     }
     name = "nbhelpers, QLoRA" if case == "qlora" else "nbhelpers"
-    return _speed(case, name, rates, peak=memory["measured_bytes"] / 2**30), facts
+    return _speed(case, name, rates, peak=speed.peak_of(result)), facts
 
 
 def first_step_s(run: Any, began: float) -> float:
@@ -434,7 +433,6 @@ def main() -> None:
     quiet_libraries()
     options.out = options.out.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
-    forecast.LIMIT_S = 60.0  # this process has loaded what a child has not
     write_inputs(options.out, options.data, is_tiny=options.cpu)
     if options.scaling:
         scaling(options)
