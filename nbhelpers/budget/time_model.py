@@ -228,7 +228,7 @@ CHECKPOINTING = {ADAPTER: 18.7 / 13.0, ENCODER: 8 / 6}
 NOT_COMPILED = {ADAPTER: 33.4 / 17.8, ENCODER: 570 / 466}
 QLORA, FP32 = 13.0 / 11.1, 4.5
 # Seconds that launching one block's kernels takes the CPU, forward and backward. Source: CodeGPT's
-# 12 blocks in 35 to 51 ms; Gemma's 26 in 204 ms, compiled or not.
+# 12 blocks in 35 to 51 ms; Gemma's 26 in 204 ms, compiled or not. A CUDA graph is two launches.
 LAUNCH_S = {ADAPTER: 0.0078, ENCODER: 0.0035}
 # The share of a card's peak that was reached where the GPU was the limit. Source: Gemma compiled
 # .35 to .41 (not compiled, times that factor, .36 to .39), CodeBERT compiled .33.
@@ -329,9 +329,18 @@ class Case:
 
     @property
     def launch_s(self) -> float:
-        """Seconds in which the CPU launches a micro-step; none where the CPU computes it."""
+        """Seconds in which the CPU launches a micro-step; none where it computes or replays it."""
+        if not self.is_gpu or self.is_graphed:
+            return 0.0
         forward_again = 4 / 3 if self.row.checkpointing else 1.0
-        return LAUNCH_S[self.family] * self.blocks * forward_again if self.is_gpu else 0.0
+        return LAUNCH_S[self.family] * self.blocks * forward_again
+
+    @property
+    def is_graphed(self) -> bool:
+        """Whether micro-steps are replayed as CUDA graphs: compiled adapters of our loop."""
+        row = self.row
+        is_ours = self.family == ADAPTER and row.kind != LOOP and row.compiled
+        return is_ours and row.world_size == 1 and not row.checkpointing and row.precision != "fp16"
 
     @property
     def arithmetic_s(self) -> float:
