@@ -107,3 +107,37 @@ def test_widths_are_few_and_padding_is_small():
     for longest in range(300, 16_385, 7):
         padding = padded_width(longest, 128, is_graphed=True) - longest
         assert padding < 256 or padding <= longest / 16
+
+
+def test_dropout_is_that_of_compiled_blocks_also_in_a_shape_captured_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The rehearsal captures a shape in a context of its own; its graph reads the seeds' place."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call: real(call, backend="aot_eager"))
+    batch = make_batch(tiny_table(), BATCHES[0], pad_id=PAD, packed=True)
+    losses = []
+    for is_graphed in (False, True):
+        base = tiny_base(scale=8.0)
+        how = SimpleNamespace(**{**vars(ADAPTER), "lora_dropout": 0.3})
+        model = add_adapter(base, how).train()
+        learned = [p for p in model.parameters() if p.requires_grad]
+        torch.manual_seed(1)
+        for parameter in learned:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        forward = TrainingForward(base.model, kernel="eager", loss="chunked", dtype=torch.float32)
+        with forward.active(compiled=True):
+            places = [forward.seeds.data_ptr()]
+            steps = GraphedSteps(forward, learned, torch.device("cpu"), most_tokens=2048)
+            steps.micro_step(batch, 1.0)
+        with forward.active(compiled=True):
+            places.append(forward.seeds.data_ptr())
+            for seed in (3, 4):
+                torch.manual_seed(seed)
+                if is_graphed:
+                    losses.append(float(steps.micro_step(batch, 1.0)))
+                else:
+                    losses.append(float(model(**forward.inputs(batch)).loss.detach()))
+        assert places[0] == places[1]
+    assert losses[:2] == pytest.approx(losses[2:], rel=1e-6)
+    assert losses[0] != losses[1]
