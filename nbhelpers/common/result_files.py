@@ -359,6 +359,7 @@ class ModelFacts(Part):
     parameters: Number = None
     random_weights: Plain = None
     compiled: Plain = None
+    cuda_graphs: Plain = None
     quantised: Plain = None
     loss: Plain = None
     data_flow: DataFlow = DataFlow()

@@ -499,6 +499,7 @@ def _model(facts: RunFacts) -> dict[str, str]:
     rows: dict[str, Any] = {
         name: getattr(model, name) for name in ("attention", "loss", "compiled")
     }
+    rows |= {"cuda_graphs": True} if model.cuda_graphs else {}
     rows |= dict(_flat(model.parity, "parity"))
     return {name.replace("_", " "): _plain(value) for name, value in rows.items()}
 
