@@ -142,9 +142,8 @@ def test_pairs_train_with_compiled_blocks_only_if_their_gradients_are_right(
     monkeypatch.setattr(clones, "compiled_math", lambda *, is_causal: bent)
     functions = table(tokenizer, ALL, seq_len=14, data_flow_length=6, positions=64)
     job = graph_task(ours(published_state()), functions, "dynamic")
-    job.compiling = Compiling(job.raw, job.compile_blocks, job.accelerator)
     proofs: list[dict] = []
-    job.tell = proofs.append
+    job.compiling = Compiling(job.raw, job.compile_blocks, job.accelerator, proofs.append)
     job.start_epoch(0)
     job.start_epoch(1)
     assert [proof["is_on"] for proof in proofs] == [is_on]
