@@ -239,7 +239,7 @@ def test_compiled_blocks_are_used_only_when_their_gradients_are_as_exact_as_the_
     from nbhelpers.jobs.models.encoding import PLAIN, BlockMath
 
     bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
-    monkeypatch.setattr(detector, "compiled_math", lambda: bent)
+    monkeypatch.setattr(detector, "compiled_math", lambda encoder: bent)
     trainer, model = make_trainer(config(freeze_epochs=1, compile_layers="on"))
     task, proofs = trainer.task, []
     autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bf16")

@@ -139,7 +139,7 @@ def test_pairs_train_with_compiled_blocks_only_if_their_gradients_are_right(
     is_on: bool,
 ) -> None:
     bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
-    monkeypatch.setattr(clones, "compiled_math", lambda *, is_causal: bent)
+    monkeypatch.setattr(clones, "compiled_math", lambda encoder: bent)
     functions = table(tokenizer, ALL, seq_len=14, data_flow_length=6, positions=64)
     job = graph_task(ours(published_state()), functions, "dynamic")
     proofs: list[dict] = []
