@@ -24,16 +24,27 @@ LOG2_E = math.log2(math.e)
 
 
 @triton.jit
-def _is_kept(seeds, plane, i, j, width, threshold):
-    """(queries, keys) bool: whether a probability is kept; a hash of its place and two seeds.
+def is_kept(seeds, place, threshold):
+    """Whether dropout keeps the value at a place: a hash of the place and two seeds.
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain).
     """
-    place = plane * width * width + i[:, None] * width + j[None, :]
     x = place.to(tl.uint32) * 0x9E3779B1 + tl.load(seeds).to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13) ^ tl.load(seeds + 1).to(tl.uint32)) * 0xC2B2AE35
     return (x ^ (x >> 16)) >= threshold.to(tl.uint32)
+
+
+def thresholds(p: float) -> tuple[int, float]:
+    """Return the hash below which a value is dropped, and what the others are multiplied with."""
+    return int(p * 2**32), 1 / (1 - p)
+
+
+@triton.jit
+def _is_kept(seeds, plane, i, j, width, threshold):
+    """(queries, keys) bool: whether a probability is kept."""
+    place = plane * width * width + i[:, None] * width + j[None, :]
+    return is_kept(seeds, place, threshold)
 
 
 @triton.jit
@@ -195,7 +206,7 @@ class _Attention(torch.autograd.Function):
         ctx.shape = {"HEADS": heads, "D": size, "M": QUERIES, "N": KEYS, "DROPS": dropout > 0}
         ctx.shape["MASKED"] = is_masked
         ctx.scales = size**-0.5 * LOG2_E, size**-0.5
-        ctx.dropout = int(dropout * 2**32), 1 / (1 - dropout)
+        ctx.dropout = thresholds(dropout)
         ctx.save_for_backward(qkv, mask, ends, seeds, out, lse)
         grid = (triton.cdiv(width, QUERIES), heads, rows)
         _forward[grid](
