@@ -162,11 +162,11 @@ def norm(
 
 
 def norm_gradients(
-    g_wide: Tensor, g_half: Tensor | None, kept: tuple[Tensor, ...], weight: Tensor, seeds: Tensor,
+    g_wide: Tensor, g_half: Tensor | None, saved: tuple[Tensor, ...], weight: Tensor, seeds: Tensor,
     p: float, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of x and y, and (3, width): of weight, of bias, and y's summed."""
-    total, mean, rstd = kept
+    total, mean, rstd = saved
     rows, width = total.shape
     dx, dy = torch.empty_like(total), torch.empty_like(total, dtype=dtype)
     sums = total.new_empty(_programs(rows), 3, width)

@@ -115,7 +115,7 @@ def _output_sums(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _backward_keys(
-    qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width, scale, raw_scale, threshold,
+    qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width, scale, raw_scale, threshold,
     kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
@@ -149,15 +149,15 @@ def _backward_keys(
             dv += tl.dot(tl.trans(seen.to(g.dtype)), g)
             ds = p * (dp - own[:, None])
             dk += tl.dot(tl.trans(ds.to(q.dtype)), q)
-        at = made + (first + j).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
-        kind = made.dtype.element_ty
+        at = dqkv + (first + j).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
+        kind = dqkv.dtype.element_ty
         tl.store(at + HEADS * D, (dk * raw_scale).to(kind), mask=j[:, None] < length)
         tl.store(at + 2 * HEADS * D, dv.to(kind), mask=j[:, None] < length)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _backward_queries(
-    qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width, scale, raw_scale, threshold,
+    qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width, scale, raw_scale, threshold,
     kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
@@ -187,8 +187,8 @@ def _backward_queries(
                 is_kept = _is_kept(seeds, row * HEADS + head, i, j, width, threshold)
                 dp = tl.where(is_kept, dp * kept_scale, 0.0)
             dq += tl.dot((p * (dp - own[:, None])).to(k.dtype), k)
-        at = made + (first + i).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
-        tl.store(at, (dq * raw_scale).to(made.dtype.element_ty), mask=i[:, None] < length)
+        at = dqkv + (first + i).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
+        tl.store(at, (dq * raw_scale).to(dqkv.dtype.element_ty), mask=i[:, None] < length)
 
 
 class _Attention(torch.autograd.Function):
@@ -218,18 +218,18 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         qkv, mask, ends, seeds, out, lse = ctx.saved_tensors
-        grad, delta, made = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
+        grad, delta, dqkv = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
         tokens, rows, width = len(qkv), len(ends) - 1, ctx.width
         heads, size = ctx.shape["HEADS"], ctx.shape["D"]
         _output_sums[(triton.cdiv(tokens, QUERIES), heads)](
             out, grad, delta, tokens, HEADS=heads, D=size, M=QUERIES
         )
-        inputs = (qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width)
+        inputs = (qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width)
         inputs = (*inputs, *ctx.scales, *ctx.dropout)
         how = ctx.shape | (BACKWARD if ctx.shape["MASKED"] else UNMASKED)
         _backward_keys[(triton.cdiv(width, KEYS), heads, rows)](*inputs, **how)
         _backward_queries[(triton.cdiv(width, QUERIES), heads, rows)](*inputs, **how)
-        return made, *[None] * 7
+        return dqkv, *[None] * 7
 
 
 def attend_masked(
