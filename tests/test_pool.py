@@ -49,8 +49,8 @@ def _killed_elsewhere(pids: list[int]) -> list[int]:
 
 
 def test_a_chain_is_done_in_one_other_process_and_here_where_that_was_killed() -> None:
-    here = os.getpid()
-    first, second, third, fourth = begin_chain(_pids, here, _further, _killed_elsewhere, _further)
+    here, steps = os.getpid(), (_further, _killed_elsewhere, _further)
+    first, second, third, fourth = begin_chain(partial(_pids, here), *steps)
     there = first()[1]
     assert there != here and second() == [here, there, there]
     assert third()[-1] == here and fourth()[-1] == here

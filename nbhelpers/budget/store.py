@@ -100,7 +100,7 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
         del facts["data"]
     facts["precision"] = hardware.precision if s.precision == "auto" else s.precision
     facts["dropout"] = None if s.dropout is None else s.dropout > 0
-    facts["model"] = _model_stamp(s.model)
+    facts["model"] = model_stamp(s.model)
     facts |= {
         "job": spec.name,
         "world_size": min(plan.world_size, 2),  # each further process holds what the second does
@@ -110,7 +110,7 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
     return spec.memory_facts(facts, s, plan) if spec.memory_facts else facts
 
 
-def _model_stamp(model: str) -> Any:
+def model_stamp(model: str) -> Any:
     """Return a name as it is, and of a local folder its configuration and what files it holds."""
     if not is_folder(model):
         return model

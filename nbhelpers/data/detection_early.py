@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from nbhelpers.common.pool import begin_chain
@@ -24,7 +25,7 @@ def begin_reading(settings: Mapping[str, Any]) -> Early:
         settings: As `run.json` has them.
     """
     work = (audit,) if settings["objective"] != "similar" else ()
-    data, *reports = begin_chain(_read, dict(settings), *work)
+    data, *reports = begin_chain(partial(_read, dict(settings)), *work)
     return Early(data=data, audit=reports[0] if reports else None)
 
 
