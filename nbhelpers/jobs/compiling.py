@@ -1,4 +1,4 @@
-"""Compiled encoder blocks, proven against the plain ones before a run uses them."""
+"""Compiled or fused encoder blocks, proven against the plain ones before a run uses them."""
 
 from __future__ import annotations
 

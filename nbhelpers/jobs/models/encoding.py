@@ -506,7 +506,7 @@ def encode(
         packed: Work on tokens without padding; else as the published modules do.
         poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` or
             `max` over the tokens, or (vocabulary,) weights of a mean by the tokens' ids.
-        math: Compiled parts of the packed blocks.
+        math: Compiled or fused parts of the packed blocks.
     """
     if not (packed and can_pack(encoder.config)):
         return torch.cat([_pooled(encoder, bucket, poolings) for bucket in buckets])
