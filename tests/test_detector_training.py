@@ -234,25 +234,24 @@ def test_made_up_inputs_have_forms_that_cannot_be_edited():
 def test_compiled_blocks_are_used_only_when_their_gradients_are_as_exact_as_the_plain_ones(
     monkeypatch: pytest.MonkeyPatch, precision: str, factor: float, is_on: bool
 ):
-    from nbhelpers.jobs.detector import CompiledTask
+    from nbhelpers.jobs.compiling import Compiling
     from nbhelpers.jobs.models import detector
     from nbhelpers.jobs.models.encoding import PLAIN, BlockMath
 
     bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
-    monkeypatch.setattr(detector, "compiled_math", lambda: bent)
+    monkeypatch.setattr(detector, "compiled_math", lambda encoder: bent)
     trainer, model = make_trainer(config(freeze_epochs=1, compile_layers="on"))
-    plain = trainer.task
+    task, proofs = trainer.task, []
     autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bf16")
-    monkeypatch.setattr(plain.accelerator, "autocast", autocast)
-    task = CompiledTask(plain.settings, plain.inputs, plain.accelerator, model)
-    told: list[dict[str, Any]] = []
-    task.tell = told.append
+    monkeypatch.setattr(task.accelerator, "autocast", autocast)
+    compiling = Compiling(model, model.compile_blocks, task.accelerator, proofs.append)
+    task.compiling = compiling
     task.start_epoch(0)
-    assert not told  # a frozen encoder is not compiled
-    task.start_epoch(1)
-    assert [proof["is_on"] for proof in told] == [is_on]
-    assert (told[0]["plain"] > 1e-3) is (precision == "bf16")
-    assert (model._math is bent) is is_on and task.facts()["is_on"] is is_on
+    assert not proofs  # a frozen encoder is not compiled
+    assert task.start_epoch(1) and not task.start_epoch(2)
+    assert [proof["is_on"] for proof in proofs] == [is_on]
+    assert (proofs[0]["plain"] > 1e-3) is (precision == "bf16")
+    assert (model._math is bent) is is_on and compiling.facts()["is_on"] is is_on
     assert not any("_orig_mod" in name for name in model.state_dict())
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
@@ -338,8 +337,29 @@ def test_the_proof_compares_gradients_where_states_are_large():
     model.spread.fill_(1e-4)
     buckets, _, _ = trainer.task.batches.buckets(np.arange(6))
     compiling = Compiling(model, lambda is_on: None, trainer.task.accelerator)
-    proof = compiling.prove(lambda: model.states(buckets))
-    assert proof["is_on"] and proof["largest_difference"] == 0.0
+    compiling.prove_once(lambda: model.states(buckets))
+    assert compiling.proof["is_on"] and compiling.proof["largest_difference"] == 0.0
+
+
+def test_blocks_that_fail_leave_the_model_in_training_and_without_gradients():
+    from nbhelpers.jobs.compiling import Compiling
+    from nbhelpers.jobs.models.encoding import PLAIN, BlockMath
+
+    def failing(*args: Any) -> torch.Tensor:
+        raise RuntimeError("no kernel")
+
+    trainer, model = make_trainer(config(freeze_epochs=0))
+    model.train()
+
+    def switch(is_on: bool) -> None:
+        model._math = BlockMath(PLAIN.before, failing) if is_on else None
+
+    trainer.task.compiling = Compiling(model, switch, trainer.task.accelerator)
+    trainer.task.start_epoch(0)
+    proof = trainer.task.compiling.proof
+    assert proof == {"is_on": False, "reason": "RuntimeError: no kernel"}
+    assert model._math is None and all(module.training for module in model.modules())
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
 def test_a_gradient_that_is_only_rounding_does_not_speak_against_compiled_blocks():

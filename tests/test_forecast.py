@@ -188,6 +188,31 @@ def test_a_batch_that_was_simulated_here_before_is_read_from_the_cache(
         assert found.budget is None
 
 
+def test_a_folder_with_another_model_is_simulated_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBHELPERS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    context = context_for("clones", tmp_path)
+    context = replace(context, settings=context.settings.model_copy(update={"model": str(folder)}))
+
+    class Counting:
+        count = 0
+
+        def call(self, name: str, **request: Any) -> dict[str, Any]:
+            self.count += 1
+            facts = {"lines": (), "capacity_bytes": None, "verdict": "", "advice": ()}
+            return MemoryBudget(total_bytes=self.count, **facts).to_dict()
+
+        def kill(self) -> None:
+            raise AssertionError("it answers at once")
+
+    child = Counting()
+    for layers, count in ((2, 1), (2, 1), (3, 2)):
+        (folder / "config.json").write_text(json.dumps({"n_layer": layers}), encoding="utf-8")
+        budget = forecasting._simulate(context, child, {"parts": [1]})
+        assert child.count == count == budget.total_bytes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),

@@ -61,7 +61,7 @@ class Accelerator:
     """One process, as the loop sees it."""
 
     process_index, is_main_process = 0, True
-    reductions = 0
+    reductions, scaler = 0, None
 
     def __init__(self, mixed_precision: str = "no") -> None:
         self.mixed_precision = mixed_precision
@@ -198,6 +198,43 @@ def test_a_value_that_is_not_finite_stops_with_the_step_and_the_row(poison: floa
         trainer.fit(TrainState())
     assert "7" in error.value.details and "rows" in error.value.details
     assert not saved and torch.isfinite(trainer.model.weight).all()
+
+
+class Ahead(Line):
+    """Says which rows were made ahead, and which were asked for."""
+
+    def __init__(self, poison: float | None = None) -> None:
+        super().__init__(poison)
+        self.ahead: list[list[int]] = []
+        self.batches: list[list[int]] = []
+
+    def prepare(self, rows: np.ndarray) -> None:
+        self.ahead.append(rows.tolist())
+
+    def batch(self, rows: np.ndarray) -> Any:
+        self.batches.append(rows.tolist())
+        return super().batch(rows)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_an_update_that_does_not_wait_for_the_norm_is_the_same(is_fused: bool):
+    """A fused optimizer leaves out by itself what is not finite; the host makes the next batch."""
+    weights = []
+    for fused in (False, is_fused):
+        task = Ahead()
+        trainer, _, _ = make(task, epochs=2)
+        trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=0.1, fused=fused)
+        trainer.fit(TrainState())
+        weights.append(trainer.model.weight.detach().clone())
+    torch.testing.assert_close(*weights, rtol=1e-6, atol=0.0)
+    assert weights[0] != 0
+    firsts = [task.batches[at] for at in (2, 4, 7, 9)]  # of all steps but the first of an epoch
+    assert task.ahead == (firsts if is_fused else [])
+    trainer, _, _ = make(Ahead(float("inf")))
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=0.1, fused=is_fused)
+    with pytest.raises(NonFinite):
+        trainer.fit(TrainState())
+    assert torch.isfinite(trainer.model.weight).all()
 
 
 def test_fp16_skips_a_few_steps_and_then_says_so():

@@ -49,8 +49,8 @@ def _killed_elsewhere(pids: list[int]) -> list[int]:
 
 
 def test_a_chain_is_done_in_one_other_process_and_here_where_that_was_killed() -> None:
-    here = os.getpid()
-    first, second, third, fourth = begin_chain(_pids, here, _further, _killed_elsewhere, _further)
+    here, steps = os.getpid(), (_further, _killed_elsewhere, _further)
+    first, second, third, fourth = begin_chain(partial(_pids, here), *steps)
     there = first()[1]
     assert there != here and second() == [here, there, there]
     assert third()[-1] == here and fourth()[-1] == here
@@ -147,6 +147,7 @@ def test_data_read_while_a_worker_loads_its_libraries_are_those_read_after() -> 
     preset = load_preset("detector", "smoke", overrides={"valid_share": 0.2})
     facts = {"job": "detector", "mode": "train", "preset": preset.to_dict()}
     facts["plan"] = {"use_gpu": True}
+    facts["preset"]["settings"].pop("data_revision")  # of a run before there was such a setting
     begun = _begin_early(facts, 0)
     early, after = begun.data(), load_detection_data(**data_arguments(preset.settings))
     report, expected = begun.audit(), audit(after)

@@ -139,12 +139,11 @@ def test_pairs_train_with_compiled_blocks_only_if_their_gradients_are_right(
     is_on: bool,
 ) -> None:
     bent = BlockMath(PLAIN.before, lambda *args: PLAIN.after(*args) * factor)
-    monkeypatch.setattr(clones, "compiled_math", lambda *, is_causal: bent)
+    monkeypatch.setattr(clones, "compiled_math", lambda encoder: bent)
     functions = table(tokenizer, ALL, seq_len=14, data_flow_length=6, positions=64)
     job = graph_task(ours(published_state()), functions, "dynamic")
-    job.compiling = Compiling(job.raw, job.compile_blocks, job.accelerator)
     proofs: list[dict] = []
-    job.tell = proofs.append
+    job.compiling = Compiling(job.raw, job.compile_blocks, job.accelerator, proofs.append)
     job.start_epoch(0)
     job.start_epoch(1)
     assert [proof["is_on"] for proof in proofs] == [is_on]
@@ -162,7 +161,10 @@ def test_a_batch_that_was_made_ahead_is_the_one_that_is_asked_for() -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# The kernels themselves.
+# The kernels themselves: on a GPU, or on a CPU by -m gpu with TRITON_INTERPRET=1.
+
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Tensor:
@@ -178,28 +180,32 @@ def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Ten
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("is_masked", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
-def test_masked_attention_equals_the_textbook(dropout: float) -> None:
+def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: bool) -> None:
     pytest.importorskip("triton")
     from nbhelpers.jobs.models.masked_attention import attend_masked
 
     lengths, width = torch.tensor([70, 5, 33]), 72
     torch.manual_seed(0)
-    qkv = torch.randn(int(lengths.sum()), 3 * HEADS * SIZE, device="cuda").half()
-    bias = torch.where(torch.rand(3, width, width, device="cuda") < 0.4, 0.0, -1e4)
+    qkv = torch.randn(int(lengths.sum()), 3 * HEADS * SIZE, device=DEVICE).half()
+    bias = torch.where(torch.rand(3, width, width, device=DEVICE) < 0.4, 0.0, -1e4)
     bias[:, :, 0] = 0.0
     bias[1, 2] = 0.0
-    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().cuda()
-    gradient = torch.randn(len(qkv), HEADS * SIZE, device="cuda").half()
+    if not is_masked:
+        bias = torch.zeros_like(bias)
+    mask = bias.half() if is_masked else None
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(DEVICE)
+    gradient = torch.randn(len(qkv), HEADS * SIZE, device=DEVICE).half()
     torch.manual_seed(5)
-    seeds = torch.randint(2**31 - 1, (2,), dtype=torch.int32, device="cuda").tolist()
-    kept = kept_by_hash(seeds, 3, width, dropout).cuda() if dropout else None
+    seeds = torch.randint(2**31 - 1, (2,), dtype=torch.int32, device=DEVICE).tolist()
+    kept = kept_by_hash(seeds, 3, width, dropout).to(DEVICE) if dropout else None
     results = []
     for compute in ("kernel", "textbook"):
         x = (qkv if compute == "kernel" else qkv.float()).requires_grad_()
         if compute == "kernel":
             torch.manual_seed(5)
-            out = attend_masked(x, bias.half(), ends, heads=HEADS, dropout=dropout)
+            out = attend_masked(x, mask, ends, heads=HEADS, dropout=dropout, longest=width)
         else:
             out = exact(x, bias, ends, heads=HEADS, kept=kept)
         (grad,) = torch.autograd.grad(out, x, gradient.to(out.dtype))

@@ -100,7 +100,7 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
         del facts["data"]
     facts["precision"] = hardware.precision if s.precision == "auto" else s.precision
     facts["dropout"] = None if s.dropout is None else s.dropout > 0
-    facts["model"] = _model_stamp(s.model)
+    facts["model"] = model_stamp(s.model)
     facts |= {
         "job": spec.name,
         "world_size": min(plan.world_size, 2),  # each further process holds what the second does
@@ -110,7 +110,7 @@ def memory_facts(preset: Preset, plan: BatchPlan, hardware: Hardware) -> dict[st
     return spec.memory_facts(facts, s, plan) if spec.memory_facts else facts
 
 
-def _model_stamp(model: str) -> Any:
+def model_stamp(model: str) -> Any:
     """Return a name as it is, and of a local folder its configuration and what files it holds."""
     if not is_folder(model):
         return model
@@ -219,25 +219,28 @@ def code_stamp() -> str:
 
     Docstrings, comments and line numbers do not count.
     """
-    digest, package = hashlib.sha256(), Path(__file__).parents[1]
-    for name in SIMULATED_CODE:
-        place = package / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            source = path.read_text(encoding="utf-8")
-            for part in _compiled_parts(compile(source, "", "exec", dont_inherit=True, optimize=2)):
-                digest.update(part)
+    digest = hashlib.sha256()
+    for path in _simulated_files():
+        source = path.read_text(encoding="utf-8")
+        for part in _compiled_parts(compile(source, "", "exec", dont_inherit=True, optimize=2)):
+            digest.update(part)
     return digest.hexdigest()[:12]
 
 
 @functools.cache
 def source_stamp() -> str:
     """Return a stamp of the same code's files as they are: found at once, changed by any edit."""
-    digest, package = hashlib.sha256(), Path(__file__).parents[1]
-    for name in SIMULATED_CODE:
-        place = package / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.read_bytes())
+    digest = hashlib.sha256()
+    for path in _simulated_files():
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _simulated_files() -> Iterator[Path]:
+    """Yield the files of `SIMULATED_CODE` in a fixed order."""
+    for name in SIMULATED_CODE:
+        place = Path(__file__).parents[1] / name
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 def _compiled_parts(code: types.CodeType) -> Iterator[bytes]:

@@ -90,25 +90,18 @@ def begin(work: Callable[..., Result], *args: Any) -> Callable[[], Result]:
         work: A function of a module.
         args: What it is given; they and the result are pickled.
     """
-    try:
-        pool = _new_pool(1)
-        with _no_main_module():
-            job = pool.submit(work, *args)
-        pool.shutdown(wait=False)
-    except Exception:  # no shared memory, or this process may start none
-        return partial(work, *args)
-    return partial(_result, job, work, *args)
+    return begin_chain(partial(work, *args))[0]
 
 
 def begin_chain(
-    first: Callable[[Any], Any], given: Any, *following: Callable[[Any], Any]
+    first: Callable[[], Any], *following: Callable[[Any], Any]
 ) -> list[Callable[[], Any]]:
-    """Begin work in a process of its own, then what is made of its result there, in turn.
+    """Begin work as `begin`, then what is made of its result in the same process, in turn.
 
-    Return what waits for each result. What cannot be done there is done where it is asked for.
+    Return what waits for each result.
 
     Args:
-        first: A function of a module; `given` is pickled, and so is every result.
+        first: A function of a module, or a `partial` of one.
         following: Functions of modules, each given what `first` returned.
     """
 
@@ -118,23 +111,22 @@ def begin_chain(
     try:
         pool = _new_pool(1)
         with _no_main_module():
-            jobs = [pool.submit(_remembered, first, given)]
-            jobs += [pool.submit(_of_remembered, work) for work in following]
+            job = pool.submit(_remembered, first)
+            jobs = [pool.submit(_of_remembered, work) for work in following]
         pool.shutdown(wait=False)
     except Exception:  # no shared memory, or this process may start none
-        waits: list[Callable[[], Any]] = [cache(partial(first, given))]
+        waits: list[Callable[[], Any]] = [cache(first)]
         return waits + [partial(here, work) for work in following]
-    waits = [cache(partial(_result, jobs[0], first, given))]
-    for job, work in zip(jobs[1:], following, strict=True):
-        waits.append(partial(_result, job, here, work))
-    return waits
+    waits = [cache(partial(_result, job, first))]
+    pairs = zip(jobs, following, strict=True)
+    return waits + [partial(_result, job, here, work) for job, work in pairs]
 
 
 _LAST: list[Any] = []  # in that process: what the first of a chain returned
 
 
-def _remembered(work: Callable[[Any], Any], given: Any) -> Any:
-    _LAST[:] = [work(given)]
+def _remembered(work: Callable[[], Any]) -> Any:
+    _LAST[:] = [work()]
     return _LAST[0]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from nbhelpers.common.pool import begin_chain
 from nbhelpers.data.audit import Audit, audit
 from nbhelpers.data.detection import DetectionData, data_arguments, load_detection_data
+
+if TYPE_CHECKING:
+    from nbhelpers.presets.schema import DetectorSettings
 
 
 class Early(NamedTuple):
@@ -17,16 +21,12 @@ class Early(NamedTuple):
     audit: Callable[[], Audit] | None
 
 
-def begin_reading(settings: Mapping[str, Any]) -> Early:
-    """Begin to read what a run trains on, then to audit it.
-
-    Args:
-        settings: As `run.json` has them.
-    """
-    work = (audit,) if settings["objective"] != "similar" else ()
-    data, *reports = begin_chain(_read, dict(settings), *work)
+def begin_reading(settings: DetectorSettings) -> Early:
+    """Begin to read what a run trains on, then to audit it."""
+    work = (audit,) if settings.objective != "similar" else ()
+    data, *reports = begin_chain(partial(_read, settings), *work)
     return Early(data=data, audit=reports[0] if reports else None)
 
 
-def _read(settings: Mapping[str, Any]) -> DetectionData:
+def _read(settings: DetectorSettings) -> DetectionData:
     return load_detection_data(**data_arguments(settings))

@@ -92,7 +92,6 @@ class PairTask(PlainTask):
         self._multiple = self.batches.multiple
         self._ready: tuple[bytes, PairBatch] | None = None
         self.compiling: Compiling | None = None
-        self.tell: Callable[[dict[str, Any]], None] = lambda proof: None
         self.lay_out()
         lengths = self.batches.lengths
         self.costs = (
@@ -125,9 +124,9 @@ class PairTask(PlainTask):
 
     def start_epoch(self, epoch: int) -> bool:
         """Compile, or fall back, before the first step, where that is wanted."""
-        if self.compiling is not None and self.compiling.proof is None:
+        if self.compiling is not None:
             rows = proof_rows(self.costs)
-            self.tell(self.compiling.prove(lambda: self.raw.states(self.batch(rows).buckets)))
+            self.compiling.prove_once(lambda: self.raw.states(self.batch(rows).buckets))
         return super().start_epoch(epoch)
 
     def prepare(self, rows: np.ndarray) -> None:
@@ -614,8 +613,8 @@ def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
     task = _task(context, inputs, model)
     if model.can_compile and wants_compiling(context, _learnt_tokens(context, task)):
-        task.compiling = Compiling(model, task.compile_blocks, context.accelerator)
-        task.tell = lambda proof: tell_proof(context, proof)
+        tell = partial(tell_proof, context)
+        task.compiling = Compiling(model, task.compile_blocks, context.accelerator, tell)
     training = train_task(
         context,
         task,

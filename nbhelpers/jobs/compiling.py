@@ -1,4 +1,4 @@
-"""Compiled encoder blocks, proven against the plain ones before a run uses them."""
+"""Compiled or fused encoder blocks, proven against the plain ones before a run uses them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,35 @@ LONG_RUN_TOKENS = 20_000_000  # compiling and proving it take about half a minut
 class Compiling:
     """Turns compiled blocks on, if gradients of a first batch are about as exact as plain ones."""
 
-    def __init__(self, model: Any, switch: Callable[[bool], None], accelerator: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        switch: Callable[[bool], None],
+        accelerator: Any,
+        tell: Callable[[dict[str, Any]], None] = lambda proof: None,
+    ) -> None:
         """Prepare for a bare model with an `encoder`.
 
         Args:
             switch: Turns the compiled form on or off.
+            tell: Is given the proof.
         """
         self.model, self.switch, self.accelerator = model, switch, accelerator
+        self.tell = tell
         self.proof: dict[str, Any] | None = None
         self._counted_from = 0
 
-    def prove(self, states: Callable[[], Tensor]) -> dict[str, Any]:
-        """Return how far compiled and plain gradients are from fp32's; leave it on, or off.
+    def prove_once(self, states: Callable[[], Tensor]) -> None:
+        """Find how far compiled and plain gradients are from fp32's; leave it on, or off, for good.
 
         Args:
             states: Returns (rows, hidden) of a few rows, in the form that is on.
         """
-        self.model.to(self.accelerator.device)
+        if self.proof is None:
+            self.proof = self._proof(states)
+            self.tell(self.proof)
+
+    def _proof(self, states: Callable[[], Tensor]) -> dict[str, Any]:
         began, autocast = time.perf_counter(), self.accelerator.autocast
         try:
             exact = self._gradients(states, False, nullcontext())
@@ -49,18 +61,13 @@ class Compiling:
             )
         except Exception as error:  # whatever a compiler raises: the run goes on without it
             self.switch(False)
-            self.model.zero_grad()
-            reason = f"{type(error).__name__}: {str(error)[:300]}"
-            self.proof = {"is_on": False, "reason": reason}
-            return self.proof
+            return {"is_on": False, "reason": f"{type(error).__name__}: {str(error)[:300]}"}
         limit = max(ROUNDING * plain, LEAST)
         is_on = compiled <= limit
         self.switch(is_on)
         self._counted_from = graphs()
         facts = {"is_on": is_on, "largest_difference": compiled, "plain": plain, "tolerance": limit}
-        facts |= {"parameters": len(exact), "took_s": time.perf_counter() - began}
-        self.proof = facts
-        return facts
+        return facts | {"parameters": len(exact), "took_s": time.perf_counter() - began}
 
     def _gradients(
         self, states: Callable[[], Tensor], is_on: bool, precision: AbstractContextManager[Any]
@@ -71,20 +78,21 @@ class Compiling:
         was_training = model.training
         model.eval()  # the two forms draw their dropout in different orders
         model.zero_grad()
-        with precision:
-            outputs = states()
-        weight = torch.linspace(-1.0, 1.0, outputs.shape[1], device=outputs.device)
-        sums = (outputs.float() * weight).sum(1)
-        # Scaled: where all of them are large, the slope of each is 0 and nothing is compared.
-        (sums / sums.detach().abs().mean()).tanh().sum().backward()
-        gradients = {
-            name: p.grad.detach().float().clone()
-            for name, p in model.encoder.named_parameters()
-            if p.grad is not None
-        }
-        model.zero_grad()
-        model.train(was_training)
-        return gradients
+        try:
+            with precision:
+                outputs = states()
+            weight = torch.linspace(-1.0, 1.0, outputs.shape[1], device=outputs.device)
+            sums = (outputs.float() * weight).sum(1)
+            # Scaled: where all of them are large, the slope of each is 0 and nothing is compared.
+            (sums / sums.detach().abs().mean()).tanh().sum().backward()
+            return {
+                name: p.grad.detach().float().clone()
+                for name, p in model.encoder.named_parameters()
+                if p.grad is not None
+            }
+        finally:
+            model.zero_grad()
+            model.train(was_training)
 
     def facts(self) -> dict[str, Any]:
         """Return what became of the compiling, for the result."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from nbhelpers.common.files import write_json
 from nbhelpers.common.model_config import DETECTOR_TYPE
-from nbhelpers.jobs.compiling import Compiling, proof_rows, tell_proof, wants_compiling
+from nbhelpers.jobs.compiling import Compiling, tell_proof, wants_compiling
 from nbhelpers.jobs.context import Forecast, RunContext
 from nbhelpers.jobs.detector_inputs import ABSENT, SCORED, Inputs, read_inputs
 from nbhelpers.jobs.detector_scores import begin_similarity, frozen_stack, score_run
@@ -23,7 +23,6 @@ from nbhelpers.jobs.loop import Hooks, Trainer, TrainState, seed_everything
 from nbhelpers.jobs.models.detector import (
     FACTS_FILE,
     DetectorModel,
-    ProgramBatch,
     build_detector,
     facts_of,
 )
@@ -80,59 +79,6 @@ def _largest_scored(task: DetectorTask) -> np.ndarray:
     ordered = [rows[task.batches.longest_first(rows)] for rows in groups if len(rows)]
     size = task.settings.per_device_eval_batch_size
     return max(ordered, key=lambda rows: (int(lengths[rows[:size]].sum()), len(rows)))
-
-
-# ------------------------------------------------------------------------------------------------
-# The detector's task with compiled encoder blocks, proven against the plain ones before use.
-
-
-class CompiledTask(DetectorTask):
-    """Compiles after the unfreeze, if gradients of a first batch are about as exact as plain ones.
-
-    A frozen encoder is never compiled, so no graph can hold parameters that do not learn.
-    """
-
-    _compiling: Compiling | None = None
-    tell: Callable[[dict[str, Any]], None] | None = None  # is given the proof
-
-    def start_epoch(self, epoch: int) -> bool:
-        """Also compile, or fall back, when the encoder begins to learn."""
-        changed = super().start_epoch(epoch)
-        if not self.raw.is_frozen and self.compiling.proof is None:
-            proof = self._prove()
-            if self.tell is not None:
-                self.tell(proof)
-        return changed
-
-    @property
-    def compiling(self) -> Compiling:
-        """What proves the compiled blocks, and turns them on."""
-        if self._compiling is None:
-            self._compiling = Compiling(self.raw, self.raw.compile_blocks, self.accelerator)
-        return self._compiling
-
-    def _prove(self) -> dict[str, Any]:
-        """Return how far compiled and plain gradients are from fp32's on a few programs."""
-        if self.device.type != "cuda" and self.settings.compile_layers != "on":
-            self.compiling.proof = {"is_on": False}
-            return self.compiling.proof
-        rows = proof_rows(self.costs[: self.examples])
-        return self.compiling.prove(lambda: self.raw.states(self._proof_batch(rows).buckets))
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model runs."""
-        return self.accelerator.device
-
-    def _proof_batch(self, rows: np.ndarray) -> ProgramBatch:
-        labels = np.arange(len(rows)) % 2
-        return self.batches.make(
-            self.forms[0, rows], labels=labels, weights=np.ones(len(rows)), positions=rows
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """Return what became of the compiling, for the result."""
-        return self.compiling.facts()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -213,8 +159,8 @@ def train(context: RunContext, inputs: Inputs, model: DetectorModel) -> Training
         save_files=save_files,
         groups=lambda bare: parameter_groups(bare, context.settings, task),
     )
-    if isinstance(task, CompiledTask):
-        training.compiled = task.facts()
+    if task.compiling is not None:
+        training.compiled = task.compiling.facts()
         training.model = {"compiled": training.compiled["is_on"]}
     model.freeze(False)
     model.compile_blocks(False)
@@ -264,13 +210,12 @@ def parameter_groups(
 
 
 def _task(context: RunContext, inputs: Inputs, model: DetectorModel) -> DetectorTask:
-    s = context.settings
+    task = DetectorTask(context.settings, inputs, context.accelerator, model)
     is_wanted = wants_compiling(context, _learnt_tokens(context, inputs))
     if context.checkpoint is None and model.can_compile and is_wanted:
-        task = CompiledTask(s, inputs, context.accelerator, model)
-        task.tell = lambda proof: tell_proof(context, proof)
-        return task
-    return DetectorTask(s, inputs, context.accelerator, model)
+        tell = partial(tell_proof, context)
+        task.compiling = Compiling(model, model.compile_blocks, context.accelerator, tell)
+    return task
 
 
 def _learnt_tokens(context: RunContext, inputs: Inputs) -> int:

@@ -11,6 +11,7 @@ import torch
 
 from nbhelpers.budget.formulas import BatchExtent
 from nbhelpers.jobs.batches import RowBatches, runs_ragged
+from nbhelpers.jobs.compiling import Compiling, proof_rows
 from nbhelpers.jobs.detector_inputs import ABSENT, Inputs
 from nbhelpers.jobs.loop import PlainTask, listed
 from nbhelpers.jobs.models.contrastive import anchors, cached_gradient
@@ -161,6 +162,7 @@ class DetectorTask(PlainTask):
         self._anchors = 0
         self._is_whole = False
         self._ready: tuple[bytes, ProgramBatch] | None = None
+        self.compiling: Compiling | None = None
 
     @property
     def examples(self) -> int:
@@ -189,12 +191,19 @@ class DetectorTask(PlainTask):
         return np.where(is_edited, chosen, 0)
 
     def start_epoch(self, epoch: int) -> bool:
-        """Freeze or unfreeze the encoder; True when that changed."""
+        """Freeze or unfreeze the encoder; True when that changed.
+
+        It is compiled, where that is wanted, when it learns: no graph can hold parameters that do
+        not.
+        """
         is_frozen = epoch < self.settings.freeze_epochs
-        if is_frozen == self.raw.is_frozen:
-            return False
-        self.raw.freeze(is_frozen)
-        return True
+        is_changed = is_frozen != self.raw.is_frozen
+        if is_changed:
+            self.raw.freeze(is_frozen)
+        if self.compiling is not None and not is_frozen:
+            rows = self.forms[0, proof_rows(self.costs[: self.examples])]
+            self.compiling.prove_once(lambda: self.raw.states(self.batches.buckets(rows)[0]))
+        return is_changed
 
     def start_step(
         self, batch_rows: np.ndarray, micro_batches: list[np.ndarray], seed: Callable[[int], None]

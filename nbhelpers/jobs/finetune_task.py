@@ -415,6 +415,7 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
         problem = reason(error)
     task.adapted.model.zero_grad()
     if problem:
+        vars(task).pop("graphs", None)  # and their memory
         context.warn(f"CUDA graphs fail on this machine ({problem}): blocks are launched singly.")
     return not problem
 

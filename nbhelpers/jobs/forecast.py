@@ -20,7 +20,7 @@ from accelerate.utils import broadcast_object_list
 from nbhelpers.budget.formulas import MemoryLine, ledger
 from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
-from nbhelpers.budget.store import card_name, installed_versions, source_stamp
+from nbhelpers.budget.store import card_name, installed_versions, model_stamp, source_stamp
 from nbhelpers.common.child import Child
 from nbhelpers.common.files import cached
 from nbhelpers.errors import NbhelpersError
@@ -65,22 +65,19 @@ def _simulate(
     What this code has simulated here before with these libraries is read from the cache.
     """
     settings = context.settings.model_copy(update=changes)
-    asked = {
+    request = {
         "preset": replace(context.preset, settings=settings).to_dict(),
         "plan": context.plan.to_dict(),
         "hardware": context.hardware.to_dict(),
         "shapes": shapes,
     }
-    versions = installed_versions()
+    sizes = [settings.model_dump(mode="json"), model_stamp(settings.model), request["plan"], shapes]
+    place = [card_name(context.hardware.gpu), context.precision, installed_versions()]
     try:
         values = cached(
             "forecasts",
-            [
-                json.dumps([settings.model_dump(mode="json"), asked["plan"], shapes, versions]),
-                card_name(context.hardware.gpu),
-                source_stamp(),
-            ],
-            lambda: _asked(context, child, settings, asked),
+            [json.dumps([*sizes, *place]), source_stamp()],
+            lambda: _simulated(child, settings, request),
             load=lambda path: json.loads(path.read_text(encoding="utf-8")),
             save=lambda path, values: path.write_text(json.dumps(values), encoding="utf-8"),
             suffix=".json",
@@ -91,9 +88,7 @@ def _simulate(
     return MemoryBudget.from_dict(values)
 
 
-def _asked(
-    context: RunContext, child: Child, settings: Settings, asked: dict[str, Any]
-) -> dict[str, Any]:
+def _simulated(child: Child, settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
     """Return the budget that the child simulates.
 
     Raises:
@@ -103,7 +98,7 @@ def _asked(
     limit, began = threading.Timer(limit_s, child.kill), time.monotonic()
     limit.start()
     try:
-        return child.call("simulate", **asked)
+        return child.call("simulate", **request)
     except NbhelpersError as error:
         if time.monotonic() - began < limit_s:
             raise

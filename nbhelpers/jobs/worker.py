@@ -143,7 +143,7 @@ def _begin_early(facts: dict[str, Any], rank: int) -> Any:
     place = JOBS[facts["job"]].early
     if rank or not place or facts["mode"] != "train" or not facts["plan"]["use_gpu"]:
         return None
-    return resolve(place)(facts["preset"]["settings"])
+    return resolve(place)(Preset.from_dict(facts["preset"]).settings)
 
 
 @contextmanager

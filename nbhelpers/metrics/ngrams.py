@@ -207,7 +207,7 @@ class TfidfSimilarity:
         for part in asked:
             values = np.asarray(part)
             key.update(f"{values.dtype} {values.shape} ".encode())
-            key.update("\0".join(part).encode() if values.dtype.kind == "U" else values.tobytes())
+            key.update(values.tobytes())
         if key.digest() not in self._answers:
             self._answers[key.digest()] = work()
         return self._answers[key.digest()]

@@ -102,9 +102,9 @@ class PredictionWriter:
         labels, decided = (np.asarray(x, dtype=np.int64).tolist() for x in (label, prediction))
         encode = json.JSONEncoder(ensure_ascii=False).encode
         texts = {each: encode(each) for each in {*id1, *id2}}  # an id stands in many pairs
-        reversed_ = ["null"] * len(p_given) if swapped is None else map(repr, swapped.tolist())
+        swapped_texts = ["null"] * len(p_given) if swapped is None else map(repr, swapped.tolist())
         columns = (range(start, start + len(p_given)), id1, id2, labels, p_given.tolist())
-        rows = zip(*columns, reversed_, decided, strict=True)
+        rows = zip(*columns, swapped_texts, decided, strict=True)
         # As `json` writes a dict of `FIELDS`, which takes three times as long.
         head = f'{{"split": {encode(split)}, "row": '
         self._files[self.path].writelines(

@@ -80,7 +80,7 @@ class JobSpec:
         formulas: Of memory and time that hold for its models: ENCODER, ADAPTER, or none.
         simulation: What simulates its training step, as `module:function`; empty: nothing does.
         early: What begins, in a process of its own, that part of `build_data` which needs no
-            library, as `module:function` of the settings' values: a worker calls it before it loads
+            library, as `module:function` of the settings: a worker calls it before it loads
             the libraries, and `build_data` is given what it returned.
         memory_neutral: Settings that change no tensor.
         memory_facts: Rewrites what decides the memory, where a setting counts only roughly:

@@ -341,8 +341,8 @@ class DetectorSettings(Settings):
         description="share of the train rows that are read in an edited form in each epoch"
     )
     compile_layers: Literal["auto", "on", "off"] = Field(
-        description="torch.compile the encoder's blocks after the unfreeze; auto: on a GPU when "
-        "the run is long enough"
+        description="compile the encoder's blocks after the unfreeze: RoBERTa's as Triton kernels "
+        "where the GPU has bf16, else by torch; auto: on a GPU when the run is long enough"
     )
     pretrain_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         0,

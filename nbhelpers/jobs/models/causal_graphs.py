@@ -31,8 +31,7 @@ from nbhelpers.jobs.models.causal_forward import (
 )
 
 LISTS = 1 + len(BLOCK_LISTS)  # arrays of one mask
-ALIGNED = 64  # int32 numbers between the starts of two inputs: compiled code wants 16 bytes
-
+ALIGNED = 64  # an input begins at a multiple of so many int32: compiled code wants 16 bytes
 
 Replay = Callable[[], None]
 
@@ -163,8 +162,8 @@ class GraphedSteps:
                     states, self.parameters, graph.slope.view_as(states), allow_unused=True
                 )
             pairs = zip(self._gradients, gradients, strict=True)
-            known = [(total, part) for total, part in pairs if part is not None]
-            torch._foreach_add_(*(list(side) for side in zip(*known, strict=True)))
+            sums = [(total, part) for total, part in pairs if part is not None]
+            torch._foreach_add_(*(list(side) for side in zip(*sums, strict=True)))
 
         if self._pool is None:
             graph.forward, graph.backward = forward, backward

@@ -91,8 +91,7 @@ class CloneModel(nn.Module):
 
         The modules and their names stay as they are.
         """
-        is_causal = self.encoder.config.model_type == "gpt2"
-        self._math = self._with_kernels(compiled_math(is_causal=is_causal)) if is_on else None
+        self._math = self._with_kernels(compiled_math(self.encoder)) if is_on else None
 
     def use_kernels(self) -> None:
         """Train with masked attention in one kernel, and plain blocks."""

@@ -183,7 +183,7 @@ class DetectorModel(nn.Module):
 
     def compile_blocks(self, is_on: bool) -> None:
         """Use fused or compiled blocks, or plain ones; modules and their names stay as they are."""
-        self._math = (fused_math(self.encoder) or compiled_math()) if is_on else None
+        self._math = (fused_math(self.encoder) or compiled_math(self.encoder)) if is_on else None
 
     @property
     def poolings(self) -> tuple[str | Tensor, ...]:

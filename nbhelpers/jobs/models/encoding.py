@@ -352,36 +352,30 @@ def masked_attention(encoder: nn.Module) -> Callable[..., Tensor] | None:
     return attend_masked
 
 
-def compiled_math(*, is_causal: bool = False, chained: bool = True) -> BlockMath:
+def compiled_math(encoder: nn.Module) -> BlockMath:
     """Return the block's parts compiled once for any number of tokens.
 
-    Args:
-        is_causal: GPT-2's blocks; else RoBERTa's.
-        chained: Compile also what stands between two attentions as one part: its sums and casts,
-            forward and backward, are then parts of other kernels.
+    What stands between two attentions is one part: its sums and casts, forward and backward, are
+    parts of other kernels.
     """
-    parts = (_gpt2_before, _gpt2_after) if is_causal else (_before, _after)
-    if chained:
-        parts = (*parts, _gpt2_between if is_causal else _between)
+    parts = (_before, _after, _between)
+    if encoder.config.model_type == "gpt2":
+        parts = (_gpt2_before, _gpt2_after, _gpt2_between)
     return BlockMath(*(torch.compile(part, dynamic=True) for part in parts))
 
 
-def fused_math(encoder: nn.Module, *, flash: bool = False) -> BlockMath | None:
+def fused_math(encoder: nn.Module) -> BlockMath | None:
     """Return RoBERTa's blocks as few kernels; None where these are not written for it.
 
     They are compiled in a second or two, where `compiled_math` takes half a minute.
-
-    Args:
-        flash: PyTorch's flash attention, whose tiles are larger; else that of `masked_attention`.
     """
-    config, device = encoder.config, next(encoder.parameters()).device
+    config, device = encoder.config, encoder.device
     is_written = config.model_type in ("roberta", "bert") and config.hidden_act == "gelu"
     if not is_written or device.type != "cuda" or find_spec("triton") is None:
         return None
     if torch.cuda.get_device_capability(device) < (8, 0):
         return None
-    ragged = None if flash else masked_attention(encoder)
-    return BlockMath(_before, _after, ragged=ragged, chain=_fused_chain)
+    return BlockMath(_before, _after, ragged=masked_attention(encoder), chain=_fused_chain)
 
 
 def _fused_chain(
@@ -512,7 +506,7 @@ def encode(
         packed: Work on tokens without padding; else as the published modules do.
         poolings: Each `token`, GPT-2's end token, else the first; or, of plain text, `mean` or
             `max` over the tokens, or (vocabulary,) weights of a mean by the tokens' ids.
-        math: Compiled parts of the packed blocks.
+        math: Compiled or fused parts of the packed blocks.
     """
     if not (packed and can_pack(encoder.config)):
         return torch.cat([_pooled(encoder, bucket, poolings) for bucket in buckets])

@@ -24,16 +24,27 @@ LOG2_E = math.log2(math.e)
 
 
 @triton.jit
-def _is_kept(seeds, plane, i, j, width, threshold):
-    """(queries, keys) bool: whether a probability is kept; a hash of its place and two seeds.
+def is_kept(seeds, place, threshold):
+    """Whether dropout keeps the value at a place: a hash of the place and two seeds.
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain).
     """
-    place = plane * width * width + i[:, None] * width + j[None, :]
     x = place.to(tl.uint32) * 0x9E3779B1 + tl.load(seeds).to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13) ^ tl.load(seeds + 1).to(tl.uint32)) * 0xC2B2AE35
     return (x ^ (x >> 16)) >= threshold.to(tl.uint32)
+
+
+def thresholds(p: float) -> tuple[int, float]:
+    """Return the hash below which a value is dropped, and what the others are multiplied with."""
+    return int(p * 2**32), 1 / (1 - p)
+
+
+@triton.jit
+def _is_kept(seeds, plane, i, j, width, threshold):
+    """(queries, keys) bool: whether a probability is kept."""
+    place = plane * width * width + i[:, None] * width + j[None, :]
+    return is_kept(seeds, place, threshold)
 
 
 @triton.jit
@@ -104,7 +115,7 @@ def _output_sums(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _backward_keys(
-    qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width, scale, raw_scale, threshold,
+    qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width, scale, raw_scale, threshold,
     kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
@@ -138,15 +149,15 @@ def _backward_keys(
             dv += tl.dot(tl.trans(seen.to(g.dtype)), g)
             ds = p * (dp - own[:, None])
             dk += tl.dot(tl.trans(ds.to(q.dtype)), q)
-        at = made + (first + j).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
-        kind = made.dtype.element_ty
+        at = dqkv + (first + j).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
+        kind = dqkv.dtype.element_ty
         tl.store(at + HEADS * D, (dk * raw_scale).to(kind), mask=j[:, None] < length)
         tl.store(at + 2 * HEADS * D, dv.to(kind), mask=j[:, None] < length)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _backward_queries(
-    qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width, scale, raw_scale, threshold,
+    qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width, scale, raw_scale, threshold,
     kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
@@ -176,8 +187,8 @@ def _backward_queries(
                 is_kept = _is_kept(seeds, row * HEADS + head, i, j, width, threshold)
                 dp = tl.where(is_kept, dp * kept_scale, 0.0)
             dq += tl.dot((p * (dp - own[:, None])).to(k.dtype), k)
-        at = made + (first + i).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
-        tl.store(at, (dq * raw_scale).to(made.dtype.element_ty), mask=i[:, None] < length)
+        at = dqkv + (first + i).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
+        tl.store(at, (dq * raw_scale).to(dqkv.dtype.element_ty), mask=i[:, None] < length)
 
 
 class _Attention(torch.autograd.Function):
@@ -195,7 +206,7 @@ class _Attention(torch.autograd.Function):
         ctx.shape = {"HEADS": heads, "D": size, "M": QUERIES, "N": KEYS, "DROPS": dropout > 0}
         ctx.shape["MASKED"] = is_masked
         ctx.scales = size**-0.5 * LOG2_E, size**-0.5
-        ctx.dropout = int(dropout * 2**32), 1 / (1 - dropout)
+        ctx.dropout = thresholds(dropout)
         ctx.save_for_backward(qkv, mask, ends, seeds, out, lse)
         grid = (triton.cdiv(width, QUERIES), heads, rows)
         _forward[grid](
@@ -207,18 +218,18 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         qkv, mask, ends, seeds, out, lse = ctx.saved_tensors
-        grad, delta, made = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
+        grad, delta, dqkv = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
         tokens, rows, width = len(qkv), len(ends) - 1, ctx.width
         heads, size = ctx.shape["HEADS"], ctx.shape["D"]
         _output_sums[(triton.cdiv(tokens, QUERIES), heads)](
             out, grad, delta, tokens, HEADS=heads, D=size, M=QUERIES
         )
-        inputs = (qkv, mask, ends, seeds, grad, lse, delta, made, tokens, width)
+        inputs = (qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width)
         inputs = (*inputs, *ctx.scales, *ctx.dropout)
         how = ctx.shape | (BACKWARD if ctx.shape["MASKED"] else UNMASKED)
         _backward_keys[(triton.cdiv(width, KEYS), heads, rows)](*inputs, **how)
         _backward_queries[(triton.cdiv(width, QUERIES), heads, rows)](*inputs, **how)
-        return made, *[None] * 7
+        return dqkv, *[None] * 7
 
 
 def attend_masked(
