@@ -334,6 +334,11 @@ def test_hashed_dropout_drops_as_often_as_asked_and_anew_for_each_seed():
             assert both == pytest.approx(0.05**2, abs=5 * np.sqrt(0.05**2 / x.numel()))
     for one, two in combinations(masks, 2):
         assert float((one * two).mean()) == pytest.approx(0.05**2, abs=5 * 0.05 / 320)
+    near = [  # masks of near seeds are not one another's, shifted
+        (HashedDropout(0.05, torch.tensor([seed], dtype=torch.int32)).train()(x) == 0).flatten()
+        for seed in (5, 6)
+    ]
+    assert float((near[0][1:] & near[1][:-1]).double().mean()) < 0.05 / 4
     rows, columns = masks[0].mean(1), masks[0].mean(0)  # no row or column is favoured
     assert float(rows.var()) == pytest.approx(0.05 * 0.95 / 257, rel=0.4)
     assert float(columns.var()) == pytest.approx(0.05 * 0.95 / 400, rel=0.4)

@@ -414,14 +414,18 @@ class HashedDropout(nn.Module):
         # The seed comes first: of places alone torch.compile would make a product beyond 32 bits,
         # which Triton refuses.
         place = rows[:, None] * x.shape[-1] + columns + self.seed
-        is_kept = (_mixed(place * -1640531527) & 0x7FFFFFFF) >= round(self.p * 2**31)
+        number = _mixed(place * -1640531527, self.seed) & 0x7FFFFFFF
+        is_kept = number >= round(self.p * 2**31)
         return torch.where(is_kept.view(x.shape), x / (1 - self.p), 0.0)
 
 
-def _mixed(h: Tensor) -> Tensor:
-    """Return a hash of int32 numbers; shifts bring in zeros."""
+def _mixed(h: Tensor, seed: Tensor) -> Tensor:
+    """Return a hash of int32 numbers; shifts bring in zeros.
+
+    The seed comes in once more, or the masks of two seeds would be one another's, shifted.
+    """
     h = h ^ ((h >> 16) & 0xFFFF)
-    h = h * -2048144789  # 0x85EBCA6B
+    h = h * -2048144789 + seed  # 0x85EBCA6B
     h = h ^ ((h >> 13) & 0x7FFFF)
     h = h * -1028477387  # 0xC2B2AE35
     return h ^ ((h >> 16) & 0xFFFF)
