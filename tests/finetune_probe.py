@@ -140,11 +140,13 @@ def train(
     warm: bool = True,
     before: Any = None,
     each_step: Any = None,
+    graphed: bool = False,
     **changes: Any,
 ) -> Probed:
     """Train as the job does, in this process's place of the world.
 
     Args:
+        graphed: By the parts that are captured as CUDA graphs on a GPU.
         optimizer: `sgd` in the place of AdamW, which divides rounding noise by itself; or `adamw`.
         before: Called with what was found so far and Accelerate's object, before training.
         each_step: Called with what was found so far, at the end of each optimizer step.
@@ -167,6 +169,7 @@ def train(
         precision="fp32",
         names=[str(row) for row in range(samples)],
     )
+    task.is_graphed = graphed
     found = Probed(weights={}, gradients={}, state=TrainState(), model=model)
     hooks = _Hooks(
         emit=lambda *a, **k: None,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from nbhelpers.presets.schema import FinetuneSettings
 
 FIRST_SCALE = 2.0**10  # of fp16's loss: at PyTorch's 2^16 the first steps of Gemma are all skipped
+NO_GRAPHS, SINGLY = "CUDA graphs fail on this machine", "blocks are launched singly"
 MOST_NAMED = 8  # samples in a message
 
 
@@ -172,7 +173,14 @@ class AdapterTask(PlainTask):
         """Add the gradients of `factor` times the loss; return the summed loss, (1,)."""
         if not self.is_graphed:
             return super().backward(trainer, batch, factor, is_last)
-        return self.graphs.micro_step(batch, factor, trainer.hooks.phases.mark)[None]
+        try:
+            return self.graphs.micro_step(batch, factor, trainer.hooks.phases.mark)[None]
+        except RuntimeError as error:  # a shape that cannot be captured
+            if is_out_of_memory(error):
+                raise
+            self.is_graphed = False
+            trainer.hooks.emit("warning", message=f"{NO_GRAPHS} ({reason(error)}): {SINGLY}.")
+        return super().backward(trainer, batch.to(self.accelerator.device), factor, is_last)
 
     def loss_sum(self, model: Any, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross-entropy of the supervised tokens, also to be reported."""
@@ -416,7 +424,7 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
     task.adapted.model.zero_grad()
     if problem:
         vars(task).pop("graphs", None)  # and their memory
-        context.warn(f"CUDA graphs fail on this machine ({problem}): blocks are launched singly.")
+        context.warn(f"{NO_GRAPHS} ({problem}): {SINGLY}.")
     return not problem
 
 
