@@ -303,22 +303,20 @@ _LABELS = {
 def _read_pairs(path: Path, table: FunctionTable, findings: Findings) -> RawSplit | None:
     """Rows of a pair file; None where nothing can be read."""
     name, before = path.name, n_unreadable(findings)
-    number_of = {id_.encode(): number for id_, number in table.index.items()}.get
+    number_of = {id_.encode(): number for id_, number in table.index.items()}
     pairs, crlf, bad_rows = array("i"), 0, 0
     with opened(path, name, findings) as stream:
         for number, line in enumerate(stream or (), 1):
-            left, _, rest = line.partition(b"\t")
-            right, _, last = rest.partition(b"\t")
-            label, is_crlf = _LABELS.get(last, (-1, line.endswith((b"\r\n", b"\r"))))
-            one, other = number_of(left, -1), number_of(right, -1)
-            if label >= 0 and one >= 0 and other >= 0:
-                pairs.extend((one, other, label, number))
-            elif line.isspace():
-                findings.add("blank_line", name, number)
-                continue
-            else:
+            try:
+                left, right, last = line.split(b"\t")
+                label, is_crlf = _LABELS[last]
+                pairs.extend((number_of[left], number_of[right], label, number))
+            except (KeyError, ValueError):
+                if line.isspace():
+                    findings.add("blank_line", name, number)
+                    continue
                 bad_rows += 1
-                fault = _pair_fault(line, table)
+                fault, is_crlf = _pair_fault(line, table), line.endswith((b"\r\n", b"\r"))
                 findings.add(fault.kind, name, number, fault.detail)
             crlf += is_crlf
     columns = Columns(*np.frombuffer(pairs, dtype=np.int32).reshape(-1, 4).T.copy())

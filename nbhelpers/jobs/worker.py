@@ -89,6 +89,46 @@ def job_module(name: str) -> Any:
     return importlib.import_module(JOBS[name].worker)
 
 
+def _load_torch(facts: dict[str, Any]) -> None:
+    """Import PyTorch; beside it, for a GPU, the index of transformers' models.
+
+    That looks at 18,000 files, a third of all that a worker does, and imports no PyTorch. Where a
+    sandbox answers slowly, both wait side by side. This thread imports nothing else meanwhile.
+
+    Args:
+        facts: `run.json`.
+    """
+    beside = None
+    if facts["plan"]["use_gpu"] and "transformers" in JOBS[facts["job"]].libraries:
+        beside = threading.Thread(target=importlib.import_module, args=("transformers",))
+        beside.start()
+    importlib.import_module("torch")
+    if beside is not None:
+        beside.join()  # what it could not import is told where it is needed
+
+
+def _load_transformers(name: str) -> None:
+    """Import what all models of transformers need, before Python looks for garbage again.
+
+    Left out is what no job of ours uses, though a user's own may: scikit-learn, for assisted
+    generation (5.17; 5.24 imports it later), and SciPy's optimisers, for losses of detection.
+    """
+    spec = JOBS[name]
+    if "transformers" not in spec.libraries or not spec.worker.startswith("nbhelpers."):
+        return
+    from transformers import utils
+
+    checks = "is_sklearn_available", "is_scipy_available"
+    spared = {key: getattr(utils, key) for key in checks if hasattr(utils, key)}
+    try:
+        for key in spared:
+            setattr(utils, key, lambda: False)
+        from transformers import AutoTokenizer, PreTrainedModel  # noqa: F401
+    finally:
+        for key, value in spared.items():
+            setattr(utils, key, value)
+
+
 def work(
     run: Run, writer: EventWriter, stop: Callable[[], bool], *, began: float | None = None
 ) -> None:
@@ -103,15 +143,17 @@ def work(
     gpu = _begin_gpu(facts)
     early = _begin_early(facts, writer.rank)
     with _simulator(facts, writer.rank) as child:  # its libraries load while this one's do
+        _load_torch(facts)
         from nbhelpers.jobs import outcome
         from nbhelpers.jobs.forecast import make_forecast
         from nbhelpers.jobs.loop import seed_everything
 
         job = job_module(facts["job"])
-        collect_garbage_again()
         context = _start(run, writer, stop, job, facts, began, gpu)
         context.clock.phase("data")
         context = replace(_in_mode(context), early=early)
+        _load_transformers(facts["job"])
+        collect_garbage_again()
         with context.accelerator.main_process_first():
             inputs = job.build_data(context)
         if _is_simulated(facts):

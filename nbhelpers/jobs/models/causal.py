@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from nbhelpers.common.files import cache_dir
+from nbhelpers.common.processes import garbage_stays
 from nbhelpers.errors import ConfigError, NbhelpersError, is_out_of_memory
 from nbhelpers.jobs.models.causal_batches import pad_token
 from nbhelpers.jobs.models.smoke_causal import smoke_base, smoke_tokenizer, train_tokenizer
@@ -351,7 +352,8 @@ def add_adapter(base: CausalBase, settings: FinetuneSettings) -> Any:
     Raises:
         ConfigError: A target module that the model does not have.
     """
-    from peft import LoraConfig, get_peft_model
+    with garbage_stays():  # loading PEFT makes none
+        from peft import LoraConfig, get_peft_model
 
     names = settings.lora_target_modules
     known = linear_names(base.model)
