@@ -132,7 +132,6 @@ def test_the_folders_are_those_of_the_picture() -> None:
 def test_a_worker_loads_models_without_libraries_that_no_job_uses() -> None:
     code = (
         "import json, sys; from nbhelpers.jobs import worker;"
-        "worker._load_torch({'job': 'clones', 'plan': {'use_gpu': True}});"
         "worker._load_transformers('clones');"
         "from transformers import GPT2Model, utils;"
         "there = [name in sys.modules for name in ('sklearn', 'scipy.optimize')];"

@@ -89,24 +89,6 @@ def job_module(name: str) -> Any:
     return importlib.import_module(JOBS[name].worker)
 
 
-def _load_torch(facts: dict[str, Any]) -> None:
-    """Import PyTorch; beside it, for a GPU, the index of transformers' models.
-
-    That looks at 18,000 files, a third of all that a worker does, and imports no PyTorch. Where a
-    sandbox answers slowly, both wait side by side. This thread imports nothing else meanwhile.
-
-    Args:
-        facts: `run.json`.
-    """
-    beside = None
-    if facts["plan"]["use_gpu"] and "transformers" in JOBS[facts["job"]].libraries:
-        beside = threading.Thread(target=importlib.import_module, args=("transformers",))
-        beside.start()
-    importlib.import_module("torch")
-    if beside is not None:
-        beside.join()  # what it could not import is told where it is needed
-
-
 def _load_transformers(name: str) -> None:
     """Import what all models of transformers need, before Python looks for garbage again.
 
@@ -143,7 +125,6 @@ def work(
     gpu = _begin_gpu(facts)
     early = _begin_early(facts, writer.rank)
     with _simulator(facts, writer.rank) as child:  # its libraries load while this one's do
-        _load_torch(facts)
         from nbhelpers.jobs import outcome
         from nbhelpers.jobs.forecast import make_forecast
         from nbhelpers.jobs.loop import seed_everything
