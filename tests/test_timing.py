@@ -153,11 +153,21 @@ def test_two_gpus_are_nearly_twice_as_fast_and_four_are_said_to_be_assumed() -> 
 
 
 def test_a_small_micro_step_is_bound_by_its_launches_and_a_larger_one_is_advised() -> None:
-    changes = {"per_device_train_batch_size": 1, "compile_layers": "off"}
-    found = predicted("finetune", "h100", max_hours=2.0, **changes)
+    found = predicted("clones", "h100", max_hours=0.5, per_device_train_batch_size=1)
     assert "bound by the CPU" in " ".join(found.notes)
     assert "per_device_train_batch_size=" in found.advice[0]
     assert "changes the experiment" not in found.advice[0]
+
+
+def test_adapters_whose_blocks_are_launched_singly_are_advised_to_compile_them() -> None:
+    """Compiled, they are replayed as CUDA graphs, which no CPU holds up."""
+    changes = {"per_device_train_batch_size": 1, "compile_layers": "off"}
+    found = predicted("finetune", "h100", max_hours=2.0, **changes)
+    assert "bound by the CPU" in " ".join(found.notes)
+    assert "compile_layers=" in found.advice[0]
+    assert "changes the experiment" not in found.advice[0]
+    graphed = predicted("finetune", "h100", compile_layers="on")
+    assert "bound by the CPU" not in " ".join(graphed.notes)
 
 
 def test_checkpointing_and_longer_training_take_longer() -> None:
