@@ -141,3 +141,25 @@ def test_dropout_is_that_of_compiled_blocks_also_in_a_shape_captured_before_trai
         assert places[0] == places[1]
     assert losses[:2] == pytest.approx(losses[2:], rel=1e-6)
     assert losses[0] != losses[1]
+
+
+def test_what_is_replayed_is_checked_against_single_launches(monkeypatch: pytest.MonkeyPatch):
+    _, learned, forward = adapted("eager")
+    batch = make_batch(tiny_table(), BATCHES[0], pad_id=PAD, packed=True)
+    with forward.active():
+        steps = GraphedSteps(forward, learned, torch.device("cpu"), most_tokens=2048)
+        assert steps.check(batch) < 1e-6
+        assert all(parameter.grad is None for parameter in learned)
+        monkeypatch.setattr(steps, "_graphs", {})
+        capture = steps._capture
+
+        def stale(arrays: list[np.ndarray]):
+            graph = capture(arrays)
+            graph.numbers = graph.numbers.clone()  # filled in where no graph reads
+            graph.numbers.zero_()
+            views = capture([0 * array for array in arrays])
+            graph.forward, graph.backward = views.forward, views.backward
+            return graph
+
+        monkeypatch.setattr(steps, "_capture", stale)
+        assert not steps.check(batch) < 0.01

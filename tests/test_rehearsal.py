@@ -107,14 +107,22 @@ def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
     assert len(context.warnings) == warnings
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_graphs_are_tried_first_and_left_out_where_they_fail(monkeypatch, works):
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (0.0, ""),
+        (RuntimeError("stream is capturing"), "capturing"),
+        (0.5, "0.5 apart"),
+        (float("nan"), "nan apart"),
+    ],
+)
+def test_graphs_are_tried_first_and_left_out_where_they_fail(monkeypatch, outcome, words):
     context, learned = make_context(accelerator=CPU), torch.nn.Linear(1, 1)
 
-    def micro_step(batch: Any, factor: float) -> torch.Tensor:
-        if not works:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        return torch.ones(())
+    def check(batch: Any) -> float:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     task = SimpleNamespace(
         settings=SimpleNamespace(packing=True),
@@ -124,11 +132,12 @@ def test_graphs_are_tried_first_and_left_out_where_they_fail(monkeypatch, works)
         global_batches=lambda epoch: [np.arange(3)],
         micro_batches=lambda batch_rows: [batch_rows],
         host_batch=lambda rows: None,
-        graphs=SimpleNamespace(micro_step=micro_step),
+        graphs=SimpleNamespace(check=check),
         is_graphed=True,
     )
     monkeypatch.setattr(finetune_task, "rehearse", lambda *_, **__: "")
     assert finetune_task.rehearsed(context, task, is_compiled=True) == ("flex", True, True)
+    works = not words
     assert task.is_graphed is works and hasattr(task, "graphs") is works  # nor their memory
     assert len(context.warnings) == (not works)
-    assert all("stream is capturing" in text for text in context.warnings)
+    assert all(words in text for text in context.warnings)

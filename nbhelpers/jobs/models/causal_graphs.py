@@ -91,12 +91,41 @@ class GraphedSteps:
             mark: Called with `forward` and `backward` where these end, and the bytes of each in
                 its graph, at the peak and held at its end.
         """
-        self._attach()
         arrays = self._arrays(batch)
         key = tuple(array.shape for array in arrays)
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = self._graphs[key] = self._capture(arrays)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(arrays)
+        return self._run(self._graphs[key], arrays, batch, factor, mark)
+
+    def check(self, batch: MicroBatch) -> float:
+        """Return how far a micro-step's gradients, replayed, are from those of single launches.
+
+        As the norm of the difference over the norm; NaN where one is not finite. The same code,
+        inputs and dropout; the parameters' gradients are gone afterwards.
+        """
+        gradients = []
+        for is_replayed in (False, True):
+            torch.manual_seed(0)
+            arrays = self._arrays(batch)
+            if is_replayed:
+                self.micro_step(batch, 1.0)
+            else:
+                self._run(self._lay_out(arrays)[0], arrays, batch, 1.0, lambda *_: None)
+            gradients.append(self._all.clone())
+            for parameter in self.parameters:
+                parameter.grad = None
+        singly, replayed = gradients
+        return float((replayed - singly).norm() / singly.norm())
+
+    def _run(
+        self,
+        graph: _Graph,
+        arrays: list[np.ndarray],
+        batch: MicroBatch,
+        factor: float,
+        mark: Callable[[str, tuple[int, int]], None],
+    ) -> Tensor:
+        self._attach()
         numbers = torch.from_numpy(_end_to_end(arrays))
         if self._pool is not None:
             numbers = numbers.pin_memory()
@@ -138,8 +167,8 @@ class GraphedSteps:
         full = block_mask(lists[:LISTS])
         return by_kind(config, full, block_mask(lists[LISTS:]) if lists[LISTS:] else full)
 
-    def _capture(self, arrays: list[np.ndarray]) -> _Graph:
-        """Capture a shape; on a GPU nothing is computed yet."""
+    def _lay_out(self, arrays: list[np.ndarray]) -> tuple[_Graph, list[Tensor]]:
+        """Return a shape whose passes are launched singly, and where they keep their states."""
         numbers = send(torch.from_numpy(_end_to_end(arrays)), self.device)
         places = zip(_places(arrays), arrays, strict=False)
         views = [numbers[at : at + array.size].view(array.shape) for at, array in places]
@@ -165,9 +194,15 @@ class GraphedSteps:
             sums = [(total, part) for total, part in pairs if part is not None]
             torch._foreach_add_(*(list(side) for side in zip(*sums, strict=True)))
 
+        graph.forward, graph.backward = forward, backward
+        return graph, outputs
+
+    def _capture(self, arrays: list[np.ndarray]) -> _Graph:
+        """Return a shape whose passes are replayed; on a GPU nothing is computed yet."""
+        graph, outputs = self._lay_out(arrays)
         if self._pool is None:
-            graph.forward, graph.backward = forward, backward
             return graph
+        forward, backward = graph.forward, graph.backward
         if not self._graphs:
             self._warm_up(forward, backward)
         try:
