@@ -81,25 +81,22 @@ def test_a_file_lists_only_differences_each_of_a_model_with_its_reason(path):
         assert names and (path.parent.name != "clones" or names == set(section["why"])), model
 
 
-# Compiled blocks keep fewer masks than when these presets were tried under their card's memory: the
-# next larger batch would now use so much of it, and waits for such a trial.
-UNTRIED = {("finetune", "l4"): 0.85, ("finetune", "rtx6000ada"): 0.89}
-
-
 @pytest.mark.parametrize(("job", "name"), FITTED)
 def test_a_preset_fits_its_gpu_with_every_model_and_adapter_and_leaves_nothing_idle(job, name):
     hardware, bare = card_of(job, name), load_preset(job, name).settings
-    for variant in VARIANTS[job]:
-        if name == "base" and variant.get("model") in ("codet5", "modernbert"):
-            continue  # tables hold them on the cards that presets are for
+    # Tables hold these models on the cards that presets are for.
+    without = ("codet5", "modernbert") if name == "base" else ()
+    variants = [each for each in VARIANTS[job] if each.get("model") not in without]
+    for variant in variants:
         budget = budget_of(job, name, hardware, **variant)
         assert budget.verdict == "fits" and not budget.advice, variant
     size = load_preset(job, name, hardware=hardware).settings.per_device_train_batch_size
     if size * len(hardware.gpus) < bare.global_batch_size and not bare.gradient_checkpointing:
-        larger = budget_of(job, name, hardware, per_device_train_batch_size=2 * size)
-        # The simulation is closer than the formulas: a tenth may not be left free.
-        used = UNTRIED.get((job, name), 0.9)
-        assert larger.verdict != "fits" or larger.total_bytes > used * larger.capacity_bytes
+        double = {"per_device_train_batch_size": 2 * size}
+        larger = [budget_of(job, name, hardware, **double, **variant) for variant in variants]
+        # The simulation is closer than the formulas: a tenth may not be left free. A preset is for
+        # every adapter, so what one of them does not fit is no larger preset.
+        assert any(b.verdict != "fits" or b.total_bytes > 0.9 * b.capacity_bytes for b in larger)
 
 
 @pytest.mark.parametrize("count", [1, 8])
