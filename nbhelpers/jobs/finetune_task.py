@@ -298,8 +298,6 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             task = task_for(*chosen)
         kernel, packed, is_compiled = chosen
     adapted.base.facts |= {"attention": kernel, "compiled": is_compiled, "parity": proof}
-    if task.is_graphed:
-        adapted.base.facts["cuda_graphs"] = True
     if (kernel, packed, is_compiled) != planned:  # not what was simulated
         context = replace(context, forecast=Forecast())
 
@@ -320,6 +318,8 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             weights=ADAPTER,
             load_bytes=load_bytes,
         )
+    if task.is_graphed:  # still: no shape failed on the way
+        adapted.base.facts["cuda_graphs"] = True
     if vars(task).pop("graphs", None) is not None:
         torch.cuda.empty_cache()  # what graphs keep is for the answers now
     training.model = {"attention": kernel, "compiled": is_compiled}
