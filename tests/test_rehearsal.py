@@ -108,16 +108,23 @@ def test_the_ways_are_tried_in_turn(monkeypatch, fails, expected, warnings):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"),
+    ("outcome", "words", "others"),
     [
-        (0.0, ""),
-        (RuntimeError("stream is capturing"), "capturing"),
-        (0.5, "0.5 apart"),
-        (float("nan"), "nan apart"),
+        (0.0, "", None),
+        (RuntimeError("stream is capturing"), "capturing", None),
+        (0.5, "0.5 apart", None),
+        (float("nan"), "nan apart", None),
+        (0.0, "", 0),
+        (0.0, "another rank", 1),
+        (0.5, "0.5 apart", 0),
     ],
 )
-def test_graphs_are_tried_first_and_left_out_where_they_fail(monkeypatch, outcome, words):
+def test_graphs_are_tried_first_and_left_out_where_they_fail(monkeypatch, outcome, words, others):
+    """`others`: ranks beside this one on which they fail."""
     context, learned = make_context(accelerator=CPU), torch.nn.Linear(1, 1)
+    if others is not None:
+        summed = SimpleNamespace(device=CPU.device, reduce=lambda tensor, how: tensor + others)
+        context = make_context(accelerator=summed, plan=SimpleNamespace(world_size=2))
 
     def check(batch: Any) -> float:
         if isinstance(outcome, Exception):

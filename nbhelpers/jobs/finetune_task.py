@@ -176,14 +176,18 @@ class AdapterTask(PlainTask):
         """Add the gradients of `factor` times the loss; return the summed loss, (1,)."""
         if not self.is_graphed:
             return super().backward(trainer, batch, factor, is_last)
+        graphs, mark = self.graphs, trainer.hooks.phases.mark
         try:
-            return self.graphs.micro_step(batch, factor, trainer.hooks.phases.mark)[None]
+            loss = graphs.micro_step(batch, factor, mark)
         except RuntimeError as error:  # a shape that cannot be captured
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or not graphs.captures:
                 raise
-            self.is_graphed = False
+            graphs.captures = False
             trainer.hooks.emit("warning", message=f"{NO_GRAPHS} ({reason(error)}): {SINGLY}.")
-        return super().backward(trainer, batch.to(self.accelerator.device), factor, is_last)
+            loss = graphs.micro_step(batch, factor, mark)
+        if is_last and self.plan.world_size > 1:
+            graphs.average()
+        return loss[None]
 
     def loss_sum(self, model: Any, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross-entropy of the supervised tokens, also to be reported."""
@@ -218,9 +222,9 @@ class AdapterTask(PlainTask):
 
     def extent(self, rows: np.ndarray) -> CausalExtent:
         """Return how large the micro-batch of these samples is when it is computed."""
-        s, lengths = self.settings, self.costs[rows]
+        s, lengths = self.settings, self.costs[rows] if len(rows) else np.array([2])  # a stand-in
         longest = s.seq_len if s.padding == "fixed" else int(lengths.max())
-        count, width = (1, int(lengths.sum())) if s.packing else (len(rows), longest)
+        count, width = (1, int(lengths.sum())) if s.packing else (len(lengths), longest)
         width = padded_width(width, self.multiple, is_graphed=self.is_graphed)
         return CausalExtent(
             tokens=count * width,
@@ -236,12 +240,10 @@ class AdapterTask(PlainTask):
 def may_graph(settings: FinetuneSettings, plan: BatchPlan, precision: str) -> bool:
     """Whether micro-steps with compiled blocks are captured as CUDA graphs.
 
-    A scaled loss, and blocks that are computed anew, need the host between kernels. Of two
-    processes each that captured a second shape failed (docs/log/speed.md).
+    A scaled loss, and blocks that are computed anew, need the host between kernels.
     """
     is_plain = settings.loss == "plain" or settings.gradient_checkpointing
-    is_one_gpu = plan.use_gpu and plan.world_size == 1
-    return settings.cuda_graphs and is_one_gpu and precision != "fp16" and not is_plain
+    return settings.cuda_graphs and plan.use_gpu and precision != "fp16" and not is_plain
 
 
 def longest_first(table: TextTable) -> np.ndarray:
@@ -318,7 +320,7 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             weights=ADAPTER,
             load_bytes=load_bytes,
         )
-    if task.is_graphed:  # still: no shape failed on the way
+    if task.is_graphed and task.graphs.captures:  # still: no shape failed on the way
         adapted.base.facts["cuda_graphs"] = True
     if vars(task).pop("graphs", None) is not None:
         torch.cuda.empty_cache()  # what graphs keep is for the answers now
@@ -424,6 +426,10 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
         if is_out_of_memory(error):
             raise
         problem = reason(error)
+    if context.plan.world_size > 1:  # graphs on all ranks or on none
+        failed = torch.tensor([float(bool(problem))], device=context.accelerator.device)
+        is_any = float(context.accelerator.reduce(failed, "sum")) > 0
+        problem = problem or ("on another rank" if is_any else "")
     if problem:
         task.adapted.model.zero_grad()
         vars(task).pop("graphs", None)  # and their memory

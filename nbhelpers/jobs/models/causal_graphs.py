@@ -57,6 +57,8 @@ class GraphedSteps:
         parameters: The trained ones, fp32. Their gradients lie in one buffer.
         device: A GPU; on a CPU nothing is captured, and each replay computes.
         most_tokens: Of a micro-batch, padding included.
+
+    Where `captures` is false, further shapes are launched singly.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class GraphedSteps:
         most_tokens: int,
     ) -> None:
         self.forward, self.parameters, self.device = forward, list(parameters), device
+        self.captures = True
         sizes = [p.numel() for p in self.parameters]
         self._all = torch.zeros(sum(sizes), device=device)
         parts = zip(self._all.split(sizes), self.parameters, strict=True)
@@ -94,8 +97,14 @@ class GraphedSteps:
         arrays = self._arrays(batch)
         key = tuple(array.shape for array in arrays)
         if key not in self._graphs:
-            self._graphs[key] = self._capture(arrays)
+            make = self._capture if self.captures else self._singly
+            self._graphs[key] = make(arrays)
         return self._run(self._graphs[key], arrays, batch, factor, mark)
+
+    def average(self) -> None:
+        """Average the gradients over processes, as DDP would have."""
+        torch.distributed.all_reduce(self._all, op=torch.distributed.ReduceOp.SUM)
+        self._all /= torch.distributed.get_world_size()
 
     def check(self, batch: MicroBatch) -> float:
         """Return how far a micro-step's gradients, replayed, are from those of single launches.
@@ -110,7 +119,7 @@ class GraphedSteps:
             if is_replayed:
                 self.micro_step(batch, 1.0)
             else:
-                self._run(self._lay_out(arrays)[0], arrays, batch, 1.0, lambda *_: None)
+                self._run(self._singly(arrays), arrays, batch, 1.0, lambda *_: None)
             gradients.append(self._all.clone())
             for parameter in self.parameters:
                 parameter.grad = None
@@ -196,6 +205,9 @@ class GraphedSteps:
 
         graph.forward, graph.backward = forward, backward
         return graph, outputs
+
+    def _singly(self, arrays: list[np.ndarray]) -> _Graph:
+        return self._lay_out(arrays)[0]
 
     def _capture(self, arrays: list[np.ndarray]) -> _Graph:
         """Return a shape whose passes are replayed; on a GPU nothing is computed yet."""
