@@ -184,7 +184,9 @@ def train(
     if before is not None:
         before(found, accelerator)
     with task.forward.active():
-        wrapped, prepared = accelerator.prepare(model.model, OPTIMIZERS[optimizer](model, given))
+        alone = task.averages_gradients
+        wrapped = accelerator.prepare_model(model.model, evaluation_mode=alone)
+        prepared = accelerator.prepare_optimizer(OPTIMIZERS[optimizer](model, given))
         found.trainer = _Recording(
             task=task,
             model=wrapped,

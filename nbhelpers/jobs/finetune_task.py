@@ -107,6 +107,11 @@ class AdapterTask(PlainTask):
         self.is_graphed = is_compiled and may_graph(settings, plan, precision)
         self._ready: tuple[bytes, MicroBatch] | None = None
 
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether DDP is left out: a pass that is captured may not wait for its streams."""
+        return self.is_graphed
+
     @cached_property
     def forward(self) -> TrainingForward:
         """How the model computes in training."""

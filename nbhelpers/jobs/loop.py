@@ -35,6 +35,7 @@ class Task(Protocol):
     loss_names: tuple[str, ...]  # of the components that are reported beside the loss
     first_full_step: int  # from here on all parameters learn: memory peaks there
     warmup_steps: int | None  # optimizer steps of the warm-up; None: by the settings' warmup_ratio
+    averages_gradients: bool  # over ranks, in `backward`: the model is not wrapped by DDP
 
     def global_batches(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of each optimizer step of an epoch."""
@@ -84,6 +85,7 @@ class PlainTask:
     loss_names: tuple[str, ...] = ()
     first_full_step = 0
     warmup_steps: int | None = None
+    averages_gradients = False
 
     @property
     def examples(self) -> int:

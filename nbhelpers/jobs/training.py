@@ -99,7 +99,8 @@ def train_task(
     optimizer = adamw(context, model.parameters() if groups is None else groups(model))
     state, resumed = _resume(context, model, optimizer, weights)
     task.start_epoch(state.epoch)  # what learns must be known before DDP looks
-    wrapped, prepared = accelerator.prepare(model, optimizer)
+    wrapped = accelerator.prepare_model(model, evaluation_mode=task.averages_gradients)
+    prepared = accelerator.prepare_optimizer(optimizer)
     raw = accelerator.unwrap_model(wrapped)
     _restore_scaler(context, resumed)
     meter = meter_of(context, is_resumed=resumed is not None, load_bytes=load_bytes)
