@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -167,16 +168,15 @@ def test_a_batch_that_was_made_ahead_is_the_one_that_is_asked_for() -> None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Tensor:
+def kept_by_products(numbers: Tensor, ends: Tensor, width: int, dropout: float) -> Tensor:
     """(rows, heads, width, width): 0 or 1 / (1 - dropout), as the kernels draw it."""
-    most = np.uint64(2**32 - 1)
-    x = np.arange(rows * HEADS * width * width, dtype=np.uint64) & most
-    x = (x * np.uint64(0x9E3779B1) + np.uint64(seeds[0])) & most
-    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & most
-    x = ((x ^ (x >> np.uint64(13)) ^ np.uint64(seeds[1])) * np.uint64(0xC2B2AE35)) & most
-    is_kept = (x ^ (x >> np.uint64(16))) >= np.uint64(int(dropout * 2**32))
-    scaled = torch.from_numpy(is_kept.astype(np.float32)) / (1 - dropout)
-    return scaled.view(rows, HEADS, width, width)
+    kept = torch.zeros(len(ends) - 1, HEADS, width, width)
+    odd = (numbers.cpu().to(torch.int64) | 1) & 0xFFFFFFFF
+    for row, (first, end) in enumerate(pairwise(ends.tolist())):
+        of_queries, of_keys = odd[..., first:end]
+        low = (of_queries[:, :, None] * of_keys[:, None, :]) & 0xFFFFFFFF
+        kept[row, :, : end - first, : end - first] = (low >= int(dropout * 2**32)).float()
+    return kept / (1 - dropout)
 
 
 @pytest.mark.gpu
@@ -184,7 +184,7 @@ def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Ten
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: bool) -> None:
     pytest.importorskip("triton")
-    from nbhelpers.jobs.models.masked_attention import attend_masked
+    from nbhelpers.jobs.models.masked_attention import attend_masked, dropout_numbers
 
     lengths, width = torch.tensor([70, 5, 33]), 72
     torch.manual_seed(0)
@@ -198,8 +198,8 @@ def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: boo
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(DEVICE)
     gradient = torch.randn(len(qkv), HEADS * SIZE, device=DEVICE).half()
     torch.manual_seed(5)
-    seeds = torch.randint(2**31 - 1, (2,), dtype=torch.int32, device=DEVICE).tolist()
-    kept = kept_by_hash(seeds, 3, width, dropout).to(DEVICE) if dropout else None
+    numbers = dropout_numbers(HEADS, len(qkv), DEVICE)
+    kept = kept_by_products(numbers, ends, width, dropout).to(DEVICE) if dropout else None
     results = []
     for compute in ("kernel", "textbook"):
         x = (qkv if compute == "kernel" else qkv.float()).requires_grad_()

@@ -41,21 +41,23 @@ def thresholds(p: float) -> tuple[int, float]:
 
 
 @triton.jit
-def _is_kept(seeds, plane, i, j, width, threshold):
-    """(queries, keys) bool: whether a probability is kept."""
-    place = plane * width * width + i[:, None] * width + j[None, :]
-    return is_kept(seeds, place, threshold)
+def _odd(numbers, at, length):
+    """(places,) uint32: random odd numbers of some tokens of a row."""
+    return tl.load(numbers + at, mask=at < length, other=0).to(tl.uint32) | 1
 
 
 @triton.jit
-def _scores(q, k, mask, row, i, j, length, width, scale, MASKED: tl.constexpr):
-    """(queries, keys) scores times log2(e); -inf beyond the row."""
-    is_there = (i[:, None] < length) & (j[None, :] < length)
-    scores = tl.dot(q, tl.trans(k)) * scale
-    if MASKED:
-        at = mask + row.to(tl.int64) * width * width + i[:, None] * width + j[None, :]
-        scores += tl.load(at, mask=is_there, other=0.0).to(tl.float32) * 1.4426950408889634
-    return tl.where(is_there, scores, float("-inf"))
+def _beyond(j, length):
+    """(keys,) what is added to scores: -inf beyond the row."""
+    return tl.where(j < length, 0.0, float("-inf"))
+
+
+@triton.jit
+def _added(mask, row, i, j, length, width):
+    """The mask where queries i look at keys j, times log2(e); i and j are spread over two axes."""
+    at = mask + row.to(tl.int64) * width * width + i * width + j
+    is_there = (i < length) & (j < length)
+    return tl.load(at, mask=is_there, other=0.0).to(tl.float32) * 1.4426950408889634
 
 
 @triton.jit
@@ -66,7 +68,7 @@ def _rows(base, at, d, length, step):
 
 @triton.jit(do_not_specialize=["tokens"])
 def _forward(
-    qkv, mask, ends, seeds, out, lse, tokens, width, scale, threshold, kept_scale,
+    qkv, mask, ends, numbers, out, lse, tokens, width, scale, threshold, kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -77,7 +79,10 @@ def _forward(
     if begin < length:
         i, d = begin + tl.arange(0, M), tl.arange(0, D)
         base = qkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
+        own = numbers + head * tokens + first
         q = _rows(base, i, d, length, 3 * HEADS * D)
+        if DROPS:
+            of_queries = _odd(own, i, length)[:, None]
         highest = tl.full([M], float("-inf"), tl.float32)
         total = tl.zeros([M], tl.float32)
         sums = tl.zeros([M, D], tl.float32)
@@ -85,17 +90,18 @@ def _forward(
             j = start + tl.arange(0, N)
             k = _rows(base + HEADS * D, j, d, length, 3 * HEADS * D)
             v = _rows(base + 2 * HEADS * D, j, d, length, 3 * HEADS * D)
-            s = _scores(q, k, mask, row, i, j, length, width, scale, MASKED)
+            s = tl.dot(q, tl.trans(k)) * scale + _beyond(j, length)[None, :]
+            if MASKED:
+                s += _added(mask, row, i[:, None], j[None, :], length, width)
             new = tl.maximum(highest, tl.max(s, 1))
-            new = tl.where(i < length, new, 0.0)
             p = tl.exp2(s - new[:, None])
             shrink = tl.exp2(highest - new)
             total = total * shrink + tl.sum(p, 1)
             if DROPS:
-                p = tl.where(_is_kept(seeds, row * HEADS + head, i, j, width, threshold), p, 0.0)
+                of_keys = _odd(own + HEADS * tokens, j, length)[None, :]
+                p = tl.where(of_queries * of_keys >= threshold.to(tl.uint32), p, 0.0)
             sums = sums * shrink[:, None] + tl.dot(p.to(v.dtype), v)
             highest = new
-        total = tl.where(i < length, total, 1.0)
         sums = sums * (kept_scale / total)[:, None]
         places = out + (first + i).to(tl.int64)[:, None] * (HEADS * D) + head * D + d[None, :]
         tl.store(places, sums.to(out.dtype.element_ty), mask=i[:, None] < length)
@@ -114,81 +120,61 @@ def _output_sums(
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _backward_keys(
-    qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width, scale, raw_scale, threshold,
-    kept_scale,
+def _backward(
+    qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, tokens, width, scale, raw_scale,
+    threshold, kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(2), tl.program_id(1)
+    """A head of a row: keys outside, queries inside, whose gradients wait in sums (tokens, hidden).
+
+    All tiles of scores are (keys, queries).
+    """
+    head, row = tl.program_id(0), tl.program_id(1)
     first = tl.load(ends + row)
     length = tl.load(ends + row + 1) - first
-    begin = tl.program_id(0) * N
-    if begin < length:
-        j, d = begin + tl.arange(0, N), tl.arange(0, D)
-        base = qkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
-        outer = grad + first.to(tl.int64) * (HEADS * D) + head * D
+    d = tl.arange(0, D)
+    base = qkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
+    dbase = dqkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
+    outer = first.to(tl.int64) * (HEADS * D) + head * D
+    of_head = head * tokens + first
+    kind = dqkv.dtype.element_ty
+    for begin in range(0, length, N):
+        j = begin + tl.arange(0, N)
         k = _rows(base + HEADS * D, j, d, length, 3 * HEADS * D)
         v = _rows(base + 2 * HEADS * D, j, d, length, 3 * HEADS * D)
+        if DROPS:
+            of_keys = _odd(numbers + HEADS * tokens + of_head, j, length)[:, None]
         dk, dv = tl.zeros([N, D], tl.float32), tl.zeros([N, D], tl.float32)
         for start in range(0, length, M):
             i = start + tl.arange(0, M)
             q = _rows(base, i, d, length, 3 * HEADS * D)
-            g = _rows(outer, i, d, length, HEADS * D)
-            high = tl.load(lse + head * tokens + first + i, mask=i < length, other=0.0)
-            own = tl.load(delta + head * tokens + first + i, mask=i < length, other=0.0)
-            s = _scores(q, k, mask, row, i, j, length, width, scale, MASKED)
-            p = tl.exp2(s - high[:, None])
-            dp = tl.dot(g, tl.trans(v))
+            g = _rows(grad + outer, i, d, length, HEADS * D)
+            high = tl.load(lse + of_head + i, mask=i < length, other=0.0)
+            own = tl.load(delta + of_head + i, mask=i < length, other=0.0)
+            s = tl.dot(k, tl.trans(q)) * scale + _beyond(j, length)[:, None]
+            if MASKED:
+                s += _added(mask, row, i[None, :], j[:, None], length, width)
+            p = tl.exp2(s - high[None, :])
+            seen, dp = p, tl.dot(v, tl.trans(g))
             if DROPS:
-                is_kept = _is_kept(seeds, row * HEADS + head, i, j, width, threshold)
-                dp = tl.where(is_kept, dp * kept_scale, 0.0)
-                seen = tl.where(is_kept, p * kept_scale, 0.0)
-            else:
-                seen = p
-            dv += tl.dot(tl.trans(seen.to(g.dtype)), g)
-            ds = p * (dp - own[:, None])
-            dk += tl.dot(tl.trans(ds.to(q.dtype)), q)
-        at = dqkv + (first + j).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
-        kind = dqkv.dtype.element_ty
+                of_queries = _odd(numbers + of_head, i, length)[None, :]
+                is_kept = of_queries * of_keys >= threshold.to(tl.uint32)
+                seen, dp = tl.where(is_kept, p, 0.0), tl.where(is_kept, dp, 0.0)
+            dv += tl.dot(seen.to(g.dtype), g)
+            ds = (p * (dp * kept_scale - own[None, :])).to(q.dtype)
+            dk += tl.dot(ds, q)
+            at, is_there = i[:, None] * (HEADS * D) + d[None, :], i[:, None] < length
+            dq = tl.load(sums + outer + at, mask=is_there & (begin > 0), other=0.0)
+            dq += tl.dot(tl.trans(ds), k)
+            is_last = begin + N >= length
+            tl.store(sums + outer + at, dq, mask=is_there & (not is_last))
+            at = dbase + i[:, None] * (3 * HEADS * D) + d[None, :]
+            tl.store(at, (dq * raw_scale).to(kind), mask=is_there & is_last)
+        at = dbase + j[:, None] * (3 * HEADS * D) + d[None, :]
         tl.store(at + HEADS * D, (dk * raw_scale).to(kind), mask=j[:, None] < length)
-        tl.store(at + 2 * HEADS * D, dv.to(kind), mask=j[:, None] < length)
-
-
-@triton.jit(do_not_specialize=["tokens"])
-def _backward_queries(
-    qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width, scale, raw_scale, threshold,
-    kept_scale,
-    HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    row, head = tl.program_id(2), tl.program_id(1)
-    first = tl.load(ends + row)
-    length = tl.load(ends + row + 1) - first
-    begin = tl.program_id(0) * M
-    if begin < length:
-        i, d = begin + tl.arange(0, M), tl.arange(0, D)
-        base = qkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
-        outer = grad + first.to(tl.int64) * (HEADS * D) + head * D
-        q = _rows(base, i, d, length, 3 * HEADS * D)
-        g = _rows(outer, i, d, length, HEADS * D)
-        high = tl.load(lse + head * tokens + first + i, mask=i < length, other=0.0)
-        own = tl.load(delta + head * tokens + first + i, mask=i < length, other=0.0)
-        dq = tl.zeros([M, D], tl.float32)
-        for start in range(0, length, N):
-            j = start + tl.arange(0, N)
-            k = _rows(base + HEADS * D, j, d, length, 3 * HEADS * D)
-            v = _rows(base + 2 * HEADS * D, j, d, length, 3 * HEADS * D)
-            p = tl.exp2(
-                _scores(q, k, mask, row, i, j, length, width, scale, MASKED) - high[:, None]
-            )
-            dp = tl.dot(g, tl.trans(v))
-            if DROPS:
-                is_kept = _is_kept(seeds, row * HEADS + head, i, j, width, threshold)
-                dp = tl.where(is_kept, dp * kept_scale, 0.0)
-            dq += tl.dot((p * (dp - own[:, None])).to(k.dtype), k)
-        at = dqkv + (first + i).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + d[None, :]
-        tl.store(at, (dq * raw_scale).to(dqkv.dtype.element_ty), mask=i[:, None] < length)
+        tl.store(at + 2 * HEADS * D, (dv * kept_scale).to(kind), mask=j[:, None] < length)
+        tl.debug_barrier()  # the next keys' threads read what others wrote to the sums
 
 
 class _Attention(torch.autograd.Function):
@@ -196,7 +182,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, mask: Tensor, ends: Tensor, seeds: Tensor, heads: int,
+        ctx: Any, qkv: Tensor, mask: Tensor, ends: Tensor, numbers: Tensor, heads: int,
         dropout: float, width: int, is_masked: bool,
     ) -> Tensor:  # fmt: skip
         tokens, size = len(qkv), qkv.shape[1] // (3 * heads)
@@ -207,29 +193,38 @@ class _Attention(torch.autograd.Function):
         ctx.shape["MASKED"] = is_masked
         ctx.scales = size**-0.5 * LOG2_E, size**-0.5
         ctx.dropout = thresholds(dropout)
-        ctx.save_for_backward(qkv, mask, ends, seeds, out, lse)
+        ctx.save_for_backward(qkv, mask, ends, numbers, out, lse)
         grid = (triton.cdiv(width, QUERIES), heads, rows)
         _forward[grid](
-            qkv, mask, ends, seeds, out, lse, tokens, width, ctx.scales[0], *ctx.dropout,
+            qkv, mask, ends, numbers, out, lse, tokens, width, ctx.scales[0], *ctx.dropout,
             **ctx.shape, **(FORWARD if is_masked else UNMASKED),
         )  # fmt: skip
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        qkv, mask, ends, seeds, out, lse = ctx.saved_tensors
+        qkv, mask, ends, numbers, out, lse = ctx.saved_tensors
         grad, delta, dqkv = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
-        tokens, rows, width = len(qkv), len(ends) - 1, ctx.width
-        heads, size = ctx.shape["HEADS"], ctx.shape["D"]
+        tokens, rows, heads, size = len(qkv), len(ends) - 1, ctx.shape["HEADS"], ctx.shape["D"]
+        sums = torch.empty_like(grad, dtype=torch.float32)
         _output_sums[(triton.cdiv(tokens, QUERIES), heads)](
             out, grad, delta, tokens, HEADS=heads, D=size, M=QUERIES
         )
-        inputs = (qkv, mask, ends, seeds, grad, lse, delta, dqkv, tokens, width)
-        inputs = (*inputs, *ctx.scales, *ctx.dropout)
-        how = ctx.shape | (BACKWARD if ctx.shape["MASKED"] else UNMASKED)
-        _backward_keys[(triton.cdiv(width, KEYS), heads, rows)](*inputs, **how)
-        _backward_queries[(triton.cdiv(width, QUERIES), heads, rows)](*inputs, **how)
+        _backward[(heads, rows)](
+            qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, tokens, ctx.width, *ctx.scales,
+            *ctx.dropout, **ctx.shape, **BACKWARD,
+        )  # fmt: skip
         return dqkv, *[None] * 7
+
+
+def dropout_numbers(heads: int, tokens: int, device: torch.device) -> Tensor:
+    """Draw (2, heads, tokens) int32: a number of each token as a query, and one as a key.
+
+    Made odd, their product modulo 2^32 says whether a probability is kept: two operations for each.
+    Any three of these products are independent.
+    """
+    shape = (2, heads, tokens)
+    return torch.randint(-(2**31), 2**31, shape, dtype=torch.int32, device=device)
 
 
 def attend_masked(
@@ -251,7 +246,7 @@ def attend_masked(
         dropout: Of the probabilities; drawn from torch's generator of the device.
         longest: Without a mask: an upper limit on the tokens of a row.
     """
-    seeds = torch.randint(2**31 - 1, (2,), dtype=torch.int32, device=qkv.device)
+    numbers = dropout_numbers(heads, len(qkv) if dropout else 0, qkv.device)
     if mask is None:
-        return _Attention.apply(qkv, qkv, ends, seeds, heads, dropout, longest, False)
-    return _Attention.apply(qkv, mask, ends, seeds, heads, dropout, mask.shape[-1], True)
+        return _Attention.apply(qkv, qkv, ends, numbers, heads, dropout, longest, False)
+    return _Attention.apply(qkv, mask, ends, numbers, heads, dropout, mask.shape[-1], True)
