@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -168,15 +167,13 @@ def test_a_batch_that_was_made_ahead_is_the_one_that_is_asked_for() -> None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def kept_by_products(numbers: Tensor, ends: Tensor, width: int, dropout: float) -> Tensor:
+def kept_by_products(numbers: Tensor, rows: int, width: int, dropout: float) -> Tensor:
     """(rows, heads, width, width): 0 or 1 / (1 - dropout), as the kernels draw it."""
-    kept = torch.zeros(len(ends) - 1, HEADS, width, width)
-    odd = (numbers.cpu().to(torch.int64) | 1) & 0xFFFFFFFF
-    for row, (first, end) in enumerate(pairwise(ends.tolist())):
-        of_queries, of_keys = odd[..., first:end]
-        low = (of_queries[:, :, None] * of_keys[:, None, :]) & 0xFFFFFFFF
-        kept[row, :, : end - first, : end - first] = (low >= int(dropout * 2**32)).float()
-    return kept / (1 - dropout)
+    columns = (len(numbers) - rows * HEADS) // 2
+    queries, keys, planes = (x.cpu().long() for x in numbers.split([columns, columns, rows * HEADS]))
+    low = (queries[:width, None] * keys[:width] * planes[:, None, None]) & 0xFFFFFFFF
+    is_kept = (low ^ 0x80000000) >= int(dropout * 2**32)
+    return (is_kept.float() / (1 - dropout)).view(rows, HEADS, width, width)
 
 
 @pytest.mark.gpu
@@ -198,8 +195,8 @@ def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: boo
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(DEVICE)
     gradient = torch.randn(len(qkv), HEADS * SIZE, device=DEVICE).half()
     torch.manual_seed(5)
-    numbers = dropout_numbers(HEADS, len(qkv), DEVICE)
-    kept = kept_by_products(numbers, ends, width, dropout).to(DEVICE) if dropout else None
+    numbers = dropout_numbers(width, 3 * HEADS, DEVICE)
+    kept = kept_by_products(numbers, 3, width, dropout).to(DEVICE) if dropout else None
     results = []
     for compute in ("kernel", "textbook"):
         x = (qkv if compute == "kernel" else qkv.float()).requires_grad_()

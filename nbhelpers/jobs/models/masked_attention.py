@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 # Of a tile, and how a kernel is launched. Source: the fastest of twelve on an H200.
-QUERIES, KEYS = 64, 64
-FORWARD, BACKWARD = ({"num_warps": 4, "num_stages": stages} for stages in (2, 1))
-UNMASKED = {"num_warps": 4, "num_stages": 3}  # both passes: 1.66 ms a block, with 2 stages 1.80
+QUERIES, MOST_KEYS = 64, 128
+FORWARD = {"N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD = {"N": 128, "num_warps": 8, "num_stages": 2}
 LOG2_E = math.log2(math.e)
 
 
@@ -38,12 +38,6 @@ def is_kept(seeds, place, threshold):
 def thresholds(p: float) -> tuple[int, float]:
     """Return the hash below which a value is dropped, and what the others are multiplied with."""
     return int(p * 2**32), 1 / (1 - p)
-
-
-@triton.jit
-def _odd(numbers, at, length):
-    """(places,) uint32: random odd numbers of some tokens of a row."""
-    return tl.load(numbers + at, mask=at < length, other=0).to(tl.uint32) | 1
 
 
 @triton.jit
@@ -66,9 +60,9 @@ def _rows(base, at, d, length, step):
     return tl.load(base + at[:, None] * step + d[None, :], mask=at[:, None] < length, other=0.0)
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
 def _forward(
-    qkv, mask, ends, numbers, out, lse, tokens, width, scale, threshold, kept_scale,
+    qkv, mask, ends, numbers, out, lse, spread, width, columns, scale, threshold, kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -79,10 +73,10 @@ def _forward(
     if begin < length:
         i, d = begin + tl.arange(0, M), tl.arange(0, D)
         base = qkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
-        own = numbers + head * tokens + first
         q = _rows(base, i, d, length, 3 * HEADS * D)
         if DROPS:
-            of_queries = _odd(own, i, length)[:, None]
+            plane = tl.load(numbers + 2 * columns + row * HEADS + head)
+            of_queries = (tl.load(numbers + i) * plane)[:, None]
         highest = tl.full([M], float("-inf"), tl.float32)
         total = tl.zeros([M], tl.float32)
         sums = tl.zeros([M, D], tl.float32)
@@ -98,35 +92,41 @@ def _forward(
             shrink = tl.exp2(highest - new)
             total = total * shrink + tl.sum(p, 1)
             if DROPS:
-                of_keys = _odd(own + HEADS * tokens, j, length)[None, :]
-                p = tl.where(of_queries * of_keys >= threshold.to(tl.uint32), p, 0.0)
+                of_keys = tl.load(numbers + columns + j)[None, :]
+                p *= tl.where(of_queries * of_keys >= threshold, kept_scale, 0.0)
             sums = sums * shrink[:, None] + tl.dot(p.to(v.dtype), v)
             highest = new
-        sums = sums * (kept_scale / total)[:, None]
+        sums = sums / total[:, None]
         places = out + (first + i).to(tl.int64)[:, None] * (HEADS * D) + head * D + d[None, :]
         tl.store(places, sums.to(out.dtype.element_ty), mask=i[:, None] < length)
-        tl.store(lse + head * tokens + first + i, highest + tl.log2(total), mask=i < length)
+        tl.store(lse + head * spread + (first // M + row) * M + i, highest + tl.log2(total))
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
 def _output_sums(
-    out, grad, delta, tokens, HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr
+    out, grad, ends, delta, spread, HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr
 ):  # fmt: skip
-    """delta (heads, tokens): the sum over a head of output times its gradient."""
-    i, head, d = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1), tl.arange(0, D)
-    o = _rows(out + head * D, i.to(tl.int64), d, tokens, HEADS * D).to(tl.float32)
-    g = _rows(grad + head * D, i.to(tl.int64), d, tokens, HEADS * D).to(tl.float32)
-    tl.store(delta + head * tokens + i, tl.sum(o * g, 1), mask=i < tokens)
+    """delta: the sum over a head of output times its gradient."""
+    row, head = tl.program_id(2), tl.program_id(1)
+    first = tl.load(ends + row)
+    length = tl.load(ends + row + 1) - first
+    begin = tl.program_id(0) * M
+    if begin < length:
+        i, d = begin + tl.arange(0, M), tl.arange(0, D)
+        outer = first.to(tl.int64) * (HEADS * D) + head * D
+        o = _rows(out + outer, i, d, length, HEADS * D).to(tl.float32)
+        g = _rows(grad + outer, i, d, length, HEADS * D).to(tl.float32)
+        tl.store(delta + head * spread + (first // M + row) * M + i, tl.sum(o * g, 1))
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
 def _backward(
-    qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, tokens, width, scale, raw_scale,
-    threshold, kept_scale,
+    qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, spread, width, columns, scale,
+    raw_scale, threshold, kept_scale,
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPS: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """A head of a row: keys outside, queries inside, whose gradients wait in sums (tokens, hidden).
+    """A head of a row: keys outside, queries inside, whose gradients wait in `sums`.
 
     All tiles of scores are (keys, queries).
     """
@@ -136,68 +136,73 @@ def _backward(
     d = tl.arange(0, D)
     base = qkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
     dbase = dqkv + first.to(tl.int64) * (3 * HEADS * D) + head * D
-    outer = first.to(tl.int64) * (HEADS * D) + head * D
-    of_head = head * tokens + first
+    outer = grad + first.to(tl.int64) * (HEADS * D) + head * D
+    places = head * spread + (first // M + row) * M
+    waiting = sums + places.to(tl.int64) * D
     kind = dqkv.dtype.element_ty
     for begin in range(0, length, N):
         j = begin + tl.arange(0, N)
         k = _rows(base + HEADS * D, j, d, length, 3 * HEADS * D)
         v = _rows(base + 2 * HEADS * D, j, d, length, 3 * HEADS * D)
         if DROPS:
-            of_keys = _odd(numbers + HEADS * tokens + of_head, j, length)[:, None]
+            plane = tl.load(numbers + 2 * columns + row * HEADS + head)
+            of_keys = (tl.load(numbers + columns + j) * plane)[:, None]
         dk, dv = tl.zeros([N, D], tl.float32), tl.zeros([N, D], tl.float32)
         for start in range(0, length, M):
             i = start + tl.arange(0, M)
             q = _rows(base, i, d, length, 3 * HEADS * D)
-            g = _rows(grad + outer, i, d, length, HEADS * D)
-            high = tl.load(lse + of_head + i, mask=i < length, other=0.0)
-            own = tl.load(delta + of_head + i, mask=i < length, other=0.0)
+            g = _rows(outer, i, d, length, HEADS * D)
             s = tl.dot(k, tl.trans(q)) * scale + _beyond(j, length)[:, None]
             if MASKED:
                 s += _added(mask, row, i[None, :], j[:, None], length, width)
-            p = tl.exp2(s - high[None, :])
+            p = tl.exp2(s - tl.load(lse + places + i)[None, :])
             seen, dp = p, tl.dot(v, tl.trans(g))
             if DROPS:
-                of_queries = _odd(numbers + of_head, i, length)[None, :]
-                is_kept = of_queries * of_keys >= threshold.to(tl.uint32)
-                seen, dp = tl.where(is_kept, p, 0.0), tl.where(is_kept, dp, 0.0)
+                is_kept = tl.load(numbers + i)[None, :] * of_keys >= threshold
+                kept = tl.where(is_kept, kept_scale, 0.0)
+                seen, dp = p * kept, dp * kept
             dv += tl.dot(seen.to(g.dtype), g)
-            ds = (p * (dp * kept_scale - own[None, :])).to(q.dtype)
+            ds = (p * (dp - tl.load(delta + places + i)[None, :])).to(q.dtype)
             dk += tl.dot(ds, q)
-            at, is_there = i[:, None] * (HEADS * D) + d[None, :], i[:, None] < length
-            dq = tl.load(sums + outer + at, mask=is_there & (begin > 0), other=0.0)
-            dq += tl.dot(tl.trans(ds), k)
-            is_last = begin + N >= length
-            tl.store(sums + outer + at, dq, mask=is_there & (not is_last))
-            at = dbase + i[:, None] * (3 * HEADS * D) + d[None, :]
-            tl.store(at, (dq * raw_scale).to(kind), mask=is_there & is_last)
+            dq = tl.dot(tl.trans(ds), k)
+            so_far = waiting + i[:, None] * D + d[None, :]
+            if begin > 0:
+                dq += tl.load(so_far)
+            if begin + N < length:
+                tl.store(so_far, dq)
+            else:
+                places_of_q = dbase + i[:, None] * (3 * HEADS * D) + d[None, :]
+                tl.store(places_of_q, (dq * raw_scale).to(kind), mask=i[:, None] < length)
         at = dbase + j[:, None] * (3 * HEADS * D) + d[None, :]
         tl.store(at + HEADS * D, (dk * raw_scale).to(kind), mask=j[:, None] < length)
-        tl.store(at + 2 * HEADS * D, (dv * kept_scale).to(kind), mask=j[:, None] < length)
-        tl.debug_barrier()  # the next keys' threads read what others wrote to the sums
+        tl.store(at + 2 * HEADS * D, dv.to(kind), mask=j[:, None] < length)
+        tl.debug_barrier()  # with the next keys a thread reads what another one stored
 
 
 class _Attention(torch.autograd.Function):
-    """The kernels in the order of the passes; keeps inputs, outputs and a sum per score row."""
+    """The kernels in the order of the passes; keeps inputs, outputs and a sum per score row.
+
+    What is kept of a score row stands in whole tiles: a row begins at (first // M + number) * M.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, qkv: Tensor, mask: Tensor, ends: Tensor, numbers: Tensor, heads: int,
         dropout: float, width: int, is_masked: bool,
     ) -> Tensor:  # fmt: skip
-        tokens, size = len(qkv), qkv.shape[1] // (3 * heads)
+        tokens, rows, size = len(qkv), len(ends) - 1, qkv.shape[1] // (3 * heads)
         out = qkv.new_empty(tokens, heads * size)
-        lse = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
-        rows, ctx.width = len(ends) - 1, width
-        ctx.shape = {"HEADS": heads, "D": size, "M": QUERIES, "N": KEYS, "DROPS": dropout > 0}
+        spread = (tokens // QUERIES + rows) * QUERIES
+        lse = torch.empty(heads, spread, dtype=torch.float32, device=qkv.device)
+        ctx.shape = {"HEADS": heads, "D": size, "M": QUERIES, "DROPS": dropout > 0}
         ctx.shape["MASKED"] = is_masked
+        ctx.sizes = spread, width, number_columns(width)
         ctx.scales = size**-0.5 * LOG2_E, size**-0.5
-        ctx.dropout = thresholds(dropout)
+        ctx.dropout = int(dropout * 2**32) - 2**31, 1 / (1 - dropout)
         ctx.save_for_backward(qkv, mask, ends, numbers, out, lse)
-        grid = (triton.cdiv(width, QUERIES), heads, rows)
-        _forward[grid](
-            qkv, mask, ends, numbers, out, lse, tokens, width, ctx.scales[0], *ctx.dropout,
-            **ctx.shape, **(FORWARD if is_masked else UNMASKED),
+        _forward[triton.cdiv(width, QUERIES), heads, rows](
+            qkv, mask, ends, numbers, out, lse, *ctx.sizes, ctx.scales[0], *ctx.dropout,
+            **ctx.shape, **FORWARD,
         )  # fmt: skip
         return out
 
@@ -205,25 +210,31 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         qkv, mask, ends, numbers, out, lse = ctx.saved_tensors
         grad, delta, dqkv = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
-        tokens, rows, heads, size = len(qkv), len(ends) - 1, ctx.shape["HEADS"], ctx.shape["D"]
-        sums = torch.empty_like(grad, dtype=torch.float32)
-        _output_sums[(triton.cdiv(tokens, QUERIES), heads)](
-            out, grad, delta, tokens, HEADS=heads, D=size, M=QUERIES
+        heads, size, (spread, width, _) = ctx.shape["HEADS"], ctx.shape["D"], ctx.sizes
+        sums, rows = torch.empty(heads, spread, size, device=lse.device), len(ends) - 1
+        _output_sums[triton.cdiv(width, QUERIES), heads, rows](
+            out, grad, ends, delta, spread, HEADS=heads, D=size, M=QUERIES
         )
-        _backward[(heads, rows)](
-            qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, tokens, ctx.width, *ctx.scales,
+        _backward[heads, rows](
+            qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, *ctx.sizes, *ctx.scales,
             *ctx.dropout, **ctx.shape, **BACKWARD,
         )  # fmt: skip
         return dqkv, *[None] * 7
 
 
-def dropout_numbers(heads: int, tokens: int, device: torch.device) -> Tensor:
-    """Draw (2, heads, tokens) int32: a number of each token as a query, and one as a key.
+def number_columns(width: int) -> int:
+    """Return how many numbers there are for the queries, and for the keys, of a row."""
+    return triton.cdiv(width, MOST_KEYS) * MOST_KEYS
 
-    Made odd, their product modulo 2^32 says whether a probability is kept: two operations for each.
-    Any three of these products are independent.
+
+def dropout_numbers(width: int, planes: int, device: torch.device) -> Tensor:
+    """Draw (2 * `number_columns` + planes,) int32: of queries, of keys, of rows and their heads.
+
+    A probability is kept if the product of its three numbers, modulo 2^32, is not below a
+    threshold: two operations each, where a hash of the place takes twelve. Any two such products
+    are independent.
     """
-    shape = (2, heads, tokens)
+    shape = (2 * number_columns(width) + planes,)
     return torch.randint(-(2**31), 2**31, shape, dtype=torch.int32, device=device)
 
 
@@ -246,7 +257,7 @@ def attend_masked(
         dropout: Of the probabilities; drawn from torch's generator of the device.
         longest: Without a mask: an upper limit on the tokens of a row.
     """
-    numbers = dropout_numbers(heads, len(qkv) if dropout else 0, qkv.device)
-    if mask is None:
-        return _Attention.apply(qkv, qkv, ends, numbers, heads, dropout, longest, False)
-    return _Attention.apply(qkv, mask, ends, numbers, heads, dropout, mask.shape[-1], True)
+    width = longest if mask is None else mask.shape[-1]
+    numbers = dropout_numbers(width, (len(ends) - 1) * heads, qkv.device)
+    inputs = (qkv, qkv if mask is None else mask, ends, numbers)
+    return _Attention.apply(*inputs, heads, dropout, width, mask is not None)
