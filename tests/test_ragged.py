@@ -170,7 +170,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def kept_by_products(numbers: Tensor, rows: int, width: int, dropout: float) -> Tensor:
     """(rows, heads, width, width): 0 or 1 / (1 - dropout), as the kernels draw it."""
     columns = (len(numbers) - rows * HEADS) // 2
-    queries, keys, planes = (x.cpu().long() for x in numbers.split([columns, columns, rows * HEADS]))
+    queries, keys, planes = (
+        x.cpu().long() for x in numbers.split([columns, columns, rows * HEADS])
+    )
     low = (queries[:width, None] * keys[:width] * planes[:, None, None]) & 0xFFFFFFFF
     is_kept = (low ^ 0x80000000) >= int(dropout * 2**32)
     return (is_kept.float() / (1 - dropout)).view(rows, HEADS, width, width)
