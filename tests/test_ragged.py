@@ -178,6 +178,33 @@ def kept_by_products(numbers: Tensor, rows: int, width: int, dropout: float) -> 
     return (is_kept.float() / (1 - dropout)).view(rows, HEADS, width, width)
 
 
+def test_dropout_by_products_looks_independent() -> None:
+    pytest.importorskip("triton")
+    from nbhelpers.jobs.models.masked_attention import dropout_numbers
+
+    rows, width, p = 16, 256, 0.1
+    torch.manual_seed(0)
+    one, other = (
+        kept_by_products(dropout_numbers(width, rows * HEADS, DEVICE), rows, width, p)
+        .mul_(1 - p)
+        .sub_(1 - p)
+        .div_((p * (1 - p)) ** 0.5)
+        .flatten(0, 1)
+        for _ in range(2)
+    )  # (planes, queries, keys) of mean 0 and deviation 1
+    pairs = [one @ one.transpose(1, 2), one.transpose(1, 2) @ one]  # of queries, of keys
+    pairs.append(one.flatten(1) @ one.flatten(1).T / width**0.5)  # of rows and heads
+    sums = [x.triu(1)[x.triu(1) != 0] / width**0.5 for x in pairs]
+    sums += [one.sum(1) / width**0.5, one.sum(2) / width**0.5, one.flatten(1).sum(1) / width]
+    sums.append((one * other).flatten(1).sum(1) / width)  # of two draws
+    for each in sums:  # each as far from 0 as independent draws are
+        deviation = (2 / each.numel()) ** 0.5
+        assert abs(each.square().mean() - 1) < 5 * deviation + 0.01
+    # The products of four corners of a rectangle depend on each other: what is kept does not.
+    corners = one * one.roll((3, 5), (1, 2)) * one.roll(3, 1) * one.roll(5, 2)
+    assert abs(corners.mean()) < 5 / corners.numel() ** 0.5
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_masked", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
